@@ -22,6 +22,7 @@ from typing import Any
 from bench.common import Bar, three_digits
 from scripts.group_size import HEAD, LATENCIES, SIZES, group_size
 from scripts.python_reference import reference
+from spark_ehbalance.metrics.definitions import BOTH, METRICS
 from spark_ehbalance.simulation.measures import Result
 from spark_ehbalance.simulation.run import simulate
 from spark_ehbalance.simulation.scenario import READY_MADE, load
@@ -31,7 +32,7 @@ from spark_ehbalance.strategies import DECLARATIONS, DEFAULT_STRATEGY
 from spark_ehbalance.values.declared import Declared
 
 _ROOT = Path(__file__).parent.parent
-_PAGE_NAMES = ("options", "strategies", "migration", "python", "numbers", "sizing")
+_PAGE_NAMES = ("options", "strategies", "migration", "monitoring", "python", "numbers", "sizing")
 PAGES = tuple(_ROOT / f"docs/{name}.md" for name in _PAGE_NAMES)
 
 #: The last run of each subject of `make bench`: what of it docs/numbers.md shows.
@@ -64,6 +65,20 @@ def _of_scala(each: ScalaOption) -> str:
         return f"`{each.ours}`" + (f": {each.documented}" if each.documented else "")
     same = f"accepted: `{each.same}`; else " if each.same else ""
     return f"{same}refused: {each.instead}"
+
+
+def metrics_table() -> str:
+    rows = [
+        (
+            f"`{each.name}`",
+            "counter" if each.is_counter else "gauge",
+            ", ".join(f"`{label}`" for label in each.labels),
+            "query, table" if each.source == BOTH else each.source,
+            each.meaning,
+        )
+        for each in METRICS
+    ]
+    return _table(("metric", "kind", "labels", "from", "meaning"), rows)
 
 
 # --- what was measured -----------------------------------------------------------------------------------------------
@@ -166,6 +181,7 @@ def declared_tables() -> dict[str, str]:
                 for name in sorted(DECLARATIONS, key=lambda name: (name != DEFAULT_STRATEGY, name))
             ],
         ),
+        "metrics": metrics_table(),
         "scala-options": scala_options_table(SCALA_OPTIONS),
         "python": reference(),
         "numbers": numbers_table(json.loads(MEASURED.read_text(encoding="utf-8"))),

@@ -19,6 +19,7 @@ from spark_ehbalance.cli.import_checkpoints import import_checkpoints
 from spark_ehbalance.cli.init import init
 from spark_ehbalance.cli.jobs import jobs
 from spark_ehbalance.cli.maintain import maintain
+from spark_ehbalance.cli.metrics import metrics
 from spark_ehbalance.cli.orders import drain, pin, seek, transfer, unpin
 from spark_ehbalance.cli.report import history, report
 from spark_ehbalance.cli.simulate import simulate
@@ -63,6 +64,7 @@ for command in (
     export_checkpoints,
     status,
     explain,
+    metrics,
     transfer,
     pin,
     unpin,

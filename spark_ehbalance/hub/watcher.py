@@ -92,6 +92,11 @@ class HubWatcher:
         """The hub's name with its namespace, which tells it from all others."""
         return self._connection.hub_name
 
+    @property
+    def available(self) -> bool:
+        """Whether the hub has answered the last request."""
+        return self._last_error is None
+
     def start(self) -> None:
         """Request the states of the partitions, of many only the first, then start the thread. Raises
         `HubUnavailableError`, `MissingError` if hub or consumer group do not exist, `OptionError` if the starting

@@ -45,13 +45,14 @@ class Refused:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What some transitions made of a snapshot: `after` is `before` itself where nothing changed. `seconds` is what
-    writing it took, without the races lost before; None if nothing was written."""
+    writing it took, without the `lost_races` before; None if nothing was written."""
 
     before: Snapshot
     after: Snapshot
     accepted: tuple[Transition, ...] = ()
     refused: tuple[Refused, ...] = ()
     seconds: float | None = None
+    lost_races: int = 0
 
 
 def apply(snapshot: Snapshot, transitions: Iterable[Transition]) -> Outcome:

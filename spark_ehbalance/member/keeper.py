@@ -20,6 +20,7 @@ from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
 from spark_ehbalance.leases.model import Lease, Load, MemberLoad, QueryRecord, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Outcome
+from spark_ehbalance.member.counts import Counts
 from spark_ehbalance.member.decision_log import DecisionLog, LongBatch, Shortage, view_line
 from spark_ehbalance.member.housekeeping import Housekeeping
 from spark_ehbalance.member.lags import LagOf, current
@@ -27,7 +28,7 @@ from spark_ehbalance.member.membership import Clocks, Holding
 from spark_ehbalance.member.pacing import FIRST_PAUSE
 from spark_ehbalance.member.query import Progress
 from spark_ehbalance.member.turn import Participant, Sight, Turn
-from spark_ehbalance.stores.base import SHARED_LEVEL, LeaseStore, commit
+from spark_ehbalance.stores.base import ATTEMPTS, SHARED_LEVEL, LeaseStore, commit
 from spark_ehbalance.text import logger
 from spark_ehbalance.values.lag import Lag
 from spark_ehbalance.values.position import Position
@@ -92,6 +93,8 @@ class Keeper:
         self._looks_begun = self._looks_ended = 0
         self._sight: Sight | None = None
         self._decisions = DecisionLog()
+        self.counts = Counts()
+        self._store: LeaseStore | None = None
         self._recording, self._tidying = Housekeeping(), Housekeeping()  # to tidy up can take long
         self._shortage, self._long_batch = Shortage(), LongBatch()
         self._tally_at = time.monotonic() + _TALLY_INTERVAL
@@ -200,6 +203,21 @@ class Keeper:
         return self._participant.record
 
     @property
+    def snapshot(self) -> Snapshot | None:
+        """The group as of the last look, with the leases as of the last commit; None before the first look."""
+        return self._participant.snapshot
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        """How many requests of which kind were made to the store."""
+        return self._store.requests if self._store else {}
+
+    @property
+    def batch_began(self) -> float | None:
+        """When the batch in flight was begun (monotonic seconds); None if there is none."""
+        return self._query.batch_began if self._query.in_flight else None
+
+    @property
     def store_away(self) -> bool:
         """Whether the store could not be read or written when that was tried last."""
         return self._participant.failures > 0
@@ -304,6 +322,7 @@ class Keeper:
     def _run(self) -> None:
         try:
             with self._open_store() as store:
+                self._store = store
                 try:
                     self._keep(store)
                 finally:
@@ -352,6 +371,7 @@ class Keeper:
         try:
             self._turn(store, stopping)
         except ConflictError:
+            self.counts.lost += ATTEMPTS
             _LOG.info("the lease table is contended: trying again later")
             return self._participant.contended_pause()
         except StoreUnavailableError as error:
@@ -450,7 +470,9 @@ class Keeper:
 
     def _keep_house(self, store: LeaseStore, outcome: Outcome, now: Clocks) -> None:
         """Have history recorded and, as the leader, the store tidied up: no lease depends on either."""
-        if changes := ownership_changes(outcome):
+        changes = ownership_changes(outcome)
+        self.counts.committed(outcome, changes)
+        if changes:
             self._recording.do(partial(store.record, changes))
             if not store.keeps_all:
                 self._clear(changes)

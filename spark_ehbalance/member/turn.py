@@ -228,6 +228,12 @@ class Participant:
         return self._member.belief.table
 
     @property
+    def snapshot(self) -> Snapshot | None:
+        """The group as of the last look, with the leases as of the last commit; None before the first look."""
+        look = self._member.look.snapshot
+        return None if look is None else replace(look, leases=self.leases)
+
+    @property
     def table_version(self) -> int:
         """The newest version of the table that is known; 0 before the first look."""
         return self._member.look.snapshot.version if self._member.look.snapshot else 0

@@ -10,6 +10,7 @@ import signal
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
@@ -36,6 +37,7 @@ from spark_ehbalance.source.offsets import StreamOffset, group_name
 from spark_ehbalance.source.options import Options, batch_options, check_options, stream_options
 from spark_ehbalance.source.planner import Planner
 from spark_ehbalance.source.processes import local_cores, mint_owner_id, spark_master
+from spark_ehbalance.source.query_metrics import export_metrics
 from spark_ehbalance.source.range_reader import Batches, read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.spark_api import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -163,6 +165,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, columns: Columns = ALL_COLUMNS) -> None:
         self._options, self._columns = options, columns
         self._planner: Planner | None = None
+        self._exporters = ExitStack()
         self._local_cores: int | None = None
         self._owner, self._lineage = options.owner_id, uuid.uuid4().hex
         self._available_now = False
@@ -279,6 +282,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._told is not None and self._told.in_doubt:
                 self._planner.await_report()
             self._planner.stop()
+            self._exporters.close()
             self._planner = None
 
     def _running_planner(self, finished: StreamOffset, unfinished: StreamOffset | None = None) -> Planner:
@@ -295,6 +299,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Spark 4.0 and 4.1 run one batch with `Trigger.AvailableNow`.
             whole = self._told is not None or self._available_now
             self._planner = start_planner(self._options, owner, finished, unfinished, whole=whole)
+            self._exporters = export_metrics(self._options, self._planner)
         return self._planner
 
     # --- in the executors --------------------------------------------------------------------------------------

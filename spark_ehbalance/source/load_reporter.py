@@ -16,18 +16,18 @@ class LoadReporter:
 
     def __init__(self, report: Callable[[Mapping[str, Load], MemberLoad], None]) -> None:
         self._report = report
-        self._partitions, self._member = LoadMeter(), MemberMeter()
+        self._partitions, self.member = LoadMeter(), MemberMeter()
         self._lock = threading.Lock()
 
     def batch_begins(self) -> None:
         """The query has been given a batch."""
         with self._lock:
-            self._member.batch_begins(time.monotonic())
+            self.member.batch_begins(time.monotonic())
 
-    def batch_ends(self) -> None:
-        """The sink has finished the batch; may be called again for the same batch."""
+    def batch_ends(self, events: int) -> None:
+        """The sink has finished the batch, with so many sequence numbers; may be called again for the same batch."""
         with self._lock:
-            self._member.batch_ends(time.monotonic())
+            self.member.batch_ends(time.monotonic(), events)
 
     def update(self, ends: Mapping[str, int], positions: Mapping[str, int]) -> None:
         """Measure anew if it is time to. `ends` are the sequence numbers after the last event of each partition,
@@ -36,5 +36,5 @@ class LoadReporter:
             now = time.monotonic()
             loads = self._partitions.update(now, ends, positions)
             if loads is not None:
-                self._member.host(now, cpu_time())
-                self._report(loads, self._member.load(self._partitions.total()))
+                self.member.host(now, cpu_time())
+                self._report(loads, self.member.load(self._partitions.total()))

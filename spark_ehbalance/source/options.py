@@ -18,6 +18,8 @@ from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.credentials import CREDENTIALS, Identity
 from spark_ehbalance.hub.network import is_server
 from spark_ehbalance.hub.unreadable import FAIL, POLICIES
+from spark_ehbalance.metrics.otlp import endpoint, need_otlp
+from spark_ehbalance.metrics.prometheus import need_prometheus
 from spark_ehbalance.source.no_such_option import no_such_option
 from spark_ehbalance.source.scala_options import as_written, meant, renamed, with_positions
 from spark_ehbalance.source.spark_checkpoint import checkpoint_location
@@ -57,6 +59,12 @@ def _owner_id(value: str) -> str:
 def _name(value: str) -> str:
     if not re.fullmatch(r"[\w$.-]{1,256}", value, re.ASCII):
         raise ValueError("a name of 1 to 256 letters, digits and any of _ - . $")
+    return value
+
+
+def _host(value: str) -> str:
+    if not re.fullmatch(r"[\w.:-]{1,253}", value, re.ASCII):
+        raise ValueError("an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all")
     return value
 
 
@@ -268,6 +276,29 @@ class Options:
         one_of(*POLICIES),
         "an event that [cannot be read](columns.md#events-that-cannot-be-read): `fail`, `keep` a row, or `skip` it",
     )
+    metrics_port: int | None = declared(
+        None,
+        whole(1, 65535),
+        "port of the driver's machine at which Prometheus gets [the query's metrics](monitoring.md); each query of a "
+        "driver needs another one",
+        shown="none",
+        only=STREAM,
+    )
+    #: Metrics name hosts and positions: whoever shows them to the network must ask for it.
+    metrics_host: str = declared(
+        "127.0.0.1",
+        _host,
+        "the address of that port; `0.0.0.0` is [open to the network](security.md#metrics)",
+        only=STREAM,
+    )
+    metrics_otlp: str | None = declared(
+        None,
+        endpoint,
+        "where the query pushes its metrics by OTLP over HTTP, `http://HOST:4318`; or `environment`: to where "
+        "[OpenTelemetry's variables](monitoring.md#opentelemetry) say",
+        shown="none",
+        only=STREAM,
+    )
 
     @property
     def group(self) -> Group:
@@ -306,6 +337,10 @@ class Options:
             raise OptionError("minPartitions cannot be set together with parallelism: both set the number of tasks")
         if self.blob_namespace is not None and self.keeps_all:
             raise OptionError("blobNamespace needs a container of the Azure SDKs' checkpoint store as leaseTable")
+        if self.metrics_port is not None:
+            need_prometheus("metricsPort")
+        if self.metrics_otlp is not None:
+            need_otlp("metricsOtlp")
         if self.lease_table is None and self.storage_options:
             raise OptionError(f"{_STORAGE}* needs leaseTable: without it there is no table to store")
 

@@ -61,6 +61,8 @@ class Hub(event_check.Hub, lag_report.Hub, Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def available(self) -> bool: ...
     def watch(self, partitions: Iterable[str], members: int = 1) -> None: ...
     def rest(self) -> None: ...
     def catch_up(self, patience: float) -> None: ...
@@ -134,6 +136,11 @@ class Planner:
         return self._policy.query.owner
 
     @property
+    def parts(self) -> tuple[Keeper, Hub, LoadReporter]:
+        """What the planner works with, for who measures it and changes nothing."""
+        return self._keeper, self._hub, self._loads
+
+    @property
     def address(self) -> PlannerAddress | None:
         """Where its control socket is."""
         return self._control.planner if self._control else None
@@ -160,9 +167,10 @@ class Planner:
                 return
             self._last_finished = end
             self._ended.set()
-            self._loads.batch_ends()
             batch = self._in_flight
             finished = batch.progress() if batch and batch.end == end else {}
+            read = batch.read.values() if batch and finished else ()
+            self._loads.batch_ends(sum(map(len, read)))
             self._progress.update(finished)
             self._keeper.finish(finished, end.batch)
 

@@ -68,6 +68,12 @@ class LeaseStore(ABC):
 
     keeps_all: ClassVar[bool] = True
 
+    @property
+    def requests(self) -> Mapping[str, int]:
+        """How many requests of which kind this handle has made, without those that the storage's client has tried
+        again; any thread may ask."""
+        return {}
+
     @abstractmethod
     def create(self, group: Group, content: Snapshot | None = None) -> None:
         """Create the store of `group`, holding `content` if given, unless it exists. Several members may try at once.
@@ -202,11 +208,11 @@ def commit(
     for attempt in range(1, attempts + 1):
         outcome = apply(base, transitions)
         if outcome.after is base:
-            return outcome
+            return outcome if attempt == 1 else replace(outcome, lost_races=attempt - 1)
         began = time.monotonic()
         try:
             after = store.write(base, outcome.after)
-            return replace(outcome, after=after, seconds=time.monotonic() - began)
+            return replace(outcome, after=after, seconds=time.monotonic() - began, lost_races=attempt - 1)
         except PartlyWrittenError as part:
             return _partly(outcome, part, time.monotonic() - began)
         except ConflictError:

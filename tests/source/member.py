@@ -12,9 +12,12 @@ import threading
 from spark_ehbalance.source.assembly import start_planner
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.options import stream_options
+from spark_ehbalance.source.query_metrics import export_metrics
 
 if __name__ == "__main__":
     owner, raw = sys.argv[1], json.loads(sys.argv[2])
-    planner = start_planner(stream_options(raw), owner)
+    options = stream_options(raw)
+    planner = start_planner(options, owner)
+    exporters = export_metrics(options, planner)
     print(json.dumps(planner.next_batch(StreamOffset(owner), None).to_json()), flush=True)
     threading.Event().wait(60)

@@ -62,6 +62,7 @@ class ValueWatcher:
     for. `asked` is what it was asked for."""
 
     name = "namespace/hub"
+    available = True
 
     def __init__(self, hub: ValueHub, changed: threading.Event, *, follows: bool = True) -> None:
         self._hub = hub

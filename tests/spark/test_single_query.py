@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from spark_ehbalance.emulator import Emulator
+from tests.metrics.prometheus import free_port, scraped
 from tests.spark.conftest import HUB
 from tests.waiting import wait_until
 
@@ -53,6 +54,12 @@ def read_available(spark: SparkSession, options: dict[str, str], folder: Path) -
     read: Rows = []
     run_available(spark, options, folder, process=lambda frame, _: read.extend(rows(frame)))
     return sorted(read)
+
+
+def owned_by_served(port: int) -> list[float]:
+    """How many partitions the member owns whose metrics are served."""
+    lines = scraped(port).splitlines()
+    return [float(line.rpartition(" ")[2]) for line in lines if line.startswith("ehbalance_owned_partitions{")]
 
 
 @pytest.fixture(params=["alone", "sharing by websocket"])
@@ -109,7 +116,9 @@ def test_two_queries_of_one_session_share_and_make_no_empty_batches(
     spark: SparkSession, hub: Emulator, shared_options: dict[str, str], tmp_path: Path, owners: Callable[[], list[str]]
 ) -> None:
     """Though partitions move as one of them is stopped and started again. New partitions are read from their first
-    event."""
+    event. Both are given one port for their metrics, which the first one gets."""
+    port = free_port()
+    more = {"startingPosition": "latest", "metricsPort": str(port)}
     read: Rows = []
     batches: list[int] = []
 
@@ -118,7 +127,7 @@ def test_two_queries_of_one_session_share_and_make_no_empty_batches(
         read.extend(rows(frame))
 
     def start(name: str) -> StreamingQuery:
-        events = spark.readStream.format("ehbalance").options(**shared_options | {"startingPosition": "latest"}).load()
+        events = spark.readStream.format("ehbalance").options(**shared_options | more).load()
         writer = events.writeStream.foreachBatch(process).option("checkpointLocation", str(tmp_path / name))
         return writer.start()
 
@@ -136,6 +145,7 @@ def test_two_queries_of_one_session_share_and_make_no_empty_batches(
         for _ in range(2):
             queries["b"] = start("b")
             wait_for(2)
+            wait_until(lambda: owned_by_served(port) == [4.0], "the metrics are those of one of two")
             queries.pop("b").stop()
             wait_for(1)
         assert set(batches) <= {0}, "Spark runs the first batch of a query in any case, and none was added"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
@@ -48,6 +49,11 @@ class History:
         self._tag: str | None = None  # of that version's log file
         self._until = math.inf  # when it can no longer be used
 
+    @property
+    def requests(self) -> Counter[str]:
+        """As `Folder.requests`."""
+        return self._folder.requests
+
     def append(self, changes: Sequence[OwnershipChange]) -> None:
         """Append `changes`, which makes the table if it is missing."""
         rows = [asdict(change) | {"at": to_time(change.at_ms)} for change in changes]
@@ -56,12 +62,12 @@ class History:
             held, self._table = self._held(), None
             if held is not None:
                 try:
-                    _append(held, table)
+                    self._append(held, table)
                 except DeltaError:  # others have done more than append since it was opened
                     held = None
             if held is None:
                 held = self._opened()
-                _append(held, table)
+                self._append(held, table)
             self._table, self._tag = held, self._folder.tag(commit_file(held.version()))
             if held.version() % _CHECKPOINT_INTERVAL == 0:
                 held.create_checkpoint()
@@ -100,6 +106,10 @@ class History:
         self._until = self._folder.opened_until
         return table
 
+    def _append(self, table: DeltaTable, rows: pa.Table) -> None:
+        self._folder.count("delta-rs")
+        write_deltalake(table, rows, mode="append", schema_mode="merge")
+
     def _create(self) -> None:
         schema, at_ms = Schema.from_arrow(HISTORY_SCHEMA).to_json(), time.time_ns() // 1_000_000
         self._folder.make()
@@ -123,7 +133,3 @@ class History:
                 table.optimize.compact()
                 hours = None if _RETENTION in table.metadata().configuration else _KEPT_HOURS
                 table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
-
-
-def _append(table: DeltaTable, rows: pa.Table) -> None:
-    write_deltalake(table, rows, mode="append", schema_mode="merge")

@@ -1,0 +1,30 @@
+"""What a member has written, as plain numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from spark_ehbalance.leases.history import OwnershipChange
+from spark_ehbalance.leases.transitions import Outcome
+
+
+@dataclass(slots=True)
+class Counts:
+    """Since its process began: `commits` and the `seconds` that they took, races that they have `lost`, and `moves` by
+    the history's events. One thread writes them."""
+
+    commits: int = 0
+    seconds: float = 0.0
+    lost: int = 0
+    moves: Counter[str] = field(default_factory=Counter)
+
+    def committed(self, outcome: Outcome, changes: Sequence[OwnershipChange]) -> None:
+        """Count a commit and what it made of the group's ownership."""
+        self.lost += outcome.lost_races
+        if outcome.seconds is not None:
+            self.commits += 1
+            self.seconds += outcome.seconds
+        for each in changes:
+            self.moves[each.event] += 1

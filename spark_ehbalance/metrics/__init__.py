@@ -1,0 +1,1 @@
+"""Metrics: what is measured, and how Prometheus and OpenTelemetry get it."""

@@ -1,0 +1,173 @@
+"""All metrics, each declared once: names, labels and the documentation's table follow from here. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from spark_ehbalance.text import plain
+
+#: Where a metric comes from: the process of a query, a lease table (`ehbalance metrics`), or both.
+QUERY, TABLE, BOTH = "query", "table", "both"
+
+_GROUP = ("group",)
+_MEMBER = ("group", "member")
+_PARTITION = ("group", "member", "partition")
+
+#: The units of OpenTelemetry, by what a name ends in.
+_UNITS = {"seconds": "s", "bytes": "By"}
+
+
+class Metric(NamedTuple):
+    """A metric as Prometheus has it. One whose name ends in `_total` is a counter, which begins at 0 with its process;
+    all others are gauges. `meaning` is Markdown in one line."""
+
+    name: str
+    labels: tuple[str, ...]
+    source: str
+    meaning: str
+
+    @property
+    def is_counter(self) -> bool:
+        """Whether it only rises."""
+        return self.name.endswith("_total")
+
+    @property
+    def otel_name(self) -> str:
+        """Its name in OpenTelemetry, which becomes `name` where a collector hands it on to Prometheus."""
+        return self.name.removesuffix("_total").replace("_", ".", 1)
+
+    @property
+    def help(self) -> str:
+        """Its meaning without links."""
+        return re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", self.meaning)
+
+    @property
+    def unit(self) -> str:
+        """Its unit in OpenTelemetry."""
+        last = self.otel_name.rpartition("_")[2]
+        return _UNITS.get(last, f"{{{self.otel_name.rpartition('.')[2]}}}")
+
+
+class Sample(NamedTuple):
+    """A value of `metric`; `labels` has the value of each of its labels."""
+
+    metric: Metric
+    labels: tuple[str, ...]
+    value: float
+
+
+def sample(metric: Metric, value: float, *labels: str) -> Sample:
+    """A sample whose labels, which others may have written, are safe to show."""
+    return Sample(metric, tuple(map(plain, labels)), float(value))
+
+
+def by_label(metric: Metric, values: Mapping[str, float], *labels: str) -> Iterable[Sample]:
+    """A sample for each of `values`, which are by the value of the metric's last label."""
+    return (sample(metric, value, *labels, last) for last, value in sorted(values.items()))
+
+
+def _metric(name: str, labels: tuple[str, ...], source: str, meaning: str) -> Metric:
+    return Metric(f"ehbalance_{name}", labels, source, meaning)
+
+
+LAG_EVENTS = _metric("lag_events", _PARTITION, BOTH, "unread events, which the sink has not finished, as last measured")
+LAG_SECONDS = _metric(
+    "lag_seconds", _PARTITION, BOTH, "how long the oldest unread event has waited; missing where that is not known"
+)
+LAG_MEASURED = _metric("lag_timestamp_seconds", _PARTITION, BOTH, "when the lag was measured last")
+RENEWED = _metric(
+    "renewal_timestamp_seconds", _PARTITION, BOTH, "when the owner has renewed the lease last, by its own clock"
+)
+OWNED = _metric("owned_partitions", _MEMBER, BOTH, "partitions that the member owns")
+MEMBER_RENEWED = _metric(
+    "member_renewal_timestamp_seconds", _MEMBER, BOTH, "when the member has written into the table last, by its clock"
+)
+BATCH_START = _metric(
+    "batch_start_timestamp_seconds",
+    _MEMBER,
+    BOTH,
+    "when the batch that is running was begun; from a table, when that has heard of it. Missing while none runs",
+)
+BATCH_MEAN = _metric("batch_mean_seconds", _MEMBER, BOTH, "what a batch takes, as a moving average")
+CONNECTIONS = _metric(
+    "connections", _MEMBER, BOTH, "[connections](sizing.md#connections) to the namespace that it needs between batches"
+)
+PARTITIONS = _metric("partitions", _GROUP, BOTH, "partitions in the lease table")
+UNOWNED = _metric("unowned_partitions", _GROUP, BOTH, "partitions that nobody owns")
+MEMBERS = _metric(
+    "members", ("group", "state"), BOTH, "members, `active` or `leaving`; the dead until they are forgotten"
+)
+LEASE_DURATION = _metric("lease_duration_seconds", _GROUP, BOTH, "the lease duration in force")
+OLDEST_RENEWAL = _metric(
+    "oldest_renewal_timestamp_seconds", _GROUP, BOTH, "when that owned lease was renewed that has not been for longest"
+)
+STORE_AVAILABLE = _metric(
+    "store_available",
+    _MEMBER,
+    BOTH,
+    "1, or 0 if the lease table could not be read or written when that was last tried; what concerns the whole group "
+    "is missing then",
+)
+MOVES = _metric(
+    "moves_total",
+    ("group", "member", "reason"),
+    QUERY,
+    "changes of owner and orders that the member has written, by the history's `event`, such as `HandOver` or `Steal`",
+)
+HISTORY_MOVES = _metric(
+    "history_moves_total",
+    ("group", "reason"),
+    TABLE,
+    "changes of owner and orders of all members in the history, by `event`",
+)
+COMMITS = _metric("commits_total", _MEMBER, QUERY, "commits to the lease table")
+COMMIT_SECONDS = _metric("commit_seconds_total", _MEMBER, QUERY, "what commits have taken, without lost races")
+CONFLICTS = _metric("commit_conflicts_total", _MEMBER, QUERY, "races that commits have lost")
+REQUESTS = _metric(
+    "store_requests_total",
+    ("group", "member", "kind"),
+    QUERY,
+    "requests to the lease table's storage: `get`, `head`, `list`, `put`, `delete`; and operations of `delta-rs`, each "
+    "of which makes several",
+)
+BATCHES = _metric("batches_total", _MEMBER, QUERY, "batches that the sink has finished")
+BATCH_SECONDS = _metric("batch_seconds_total", _MEMBER, QUERY, "what finished batches have taken, from their plan on")
+EVENTS = _metric("events_total", _MEMBER, QUERY, "sequence numbers in finished batches")
+HUB_AVAILABLE = _metric("hub_available", _MEMBER, QUERY, "1, or 0 if the event hub did not answer the last question")
+BUSY = _metric(
+    "server_busy_total",
+    _MEMBER,
+    QUERY,
+    "questions that the hub has refused as too busy; those of workers are in the executors' logs",
+)
+
+METRICS = (
+    LAG_EVENTS,
+    LAG_SECONDS,
+    LAG_MEASURED,
+    RENEWED,
+    OWNED,
+    MEMBER_RENEWED,
+    CONNECTIONS,
+    BATCH_START,
+    BATCH_MEAN,
+    BATCHES,
+    BATCH_SECONDS,
+    EVENTS,
+    MOVES,
+    HISTORY_MOVES,
+    COMMITS,
+    COMMIT_SECONDS,
+    CONFLICTS,
+    REQUESTS,
+    STORE_AVAILABLE,
+    HUB_AVAILABLE,
+    BUSY,
+    PARTITIONS,
+    UNOWNED,
+    MEMBERS,
+    LEASE_DURATION,
+    OLDEST_RENEWAL,
+)

@@ -1,0 +1,69 @@
+"""What a query's process tells Prometheus and OpenTelemetry."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+
+from spark_ehbalance.hub.server_busy import BUSY
+from spark_ehbalance.metrics import definitions as of
+from spark_ehbalance.metrics.definitions import Sample, by_label, sample
+from spark_ehbalance.metrics.otlp import Pusher
+from spark_ehbalance.metrics.prometheus import Server
+from spark_ehbalance.metrics.table import group_samples, member_samples, partition_samples
+from spark_ehbalance.source.options import Options
+from spark_ehbalance.source.planner import Planner
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
+
+
+def export_metrics(options: Options, planner: Planner) -> ExitStack:
+    """Serve and push what the options say, until the result is closed. No problem of that ends the query."""
+    exporters, read = ExitStack(), partial(query_samples, planner)
+    if options.metrics_port is not None:
+        server = Server(options.metrics_host, options.metrics_port, read)
+        exporters.callback(server.close)
+        server.start_when_free()
+    if options.metrics_otlp is not None:
+        try:
+            exporters.callback(Pusher.to(options.metrics_otlp, read, planner.owner).close)
+        except Exception as error:  # a variable of OpenTelemetry's, whose value may be a secret
+            kind = type(error).__name__
+            _LOG.warning("no metrics are pushed: OpenTelemetry could not be started (%s), see its variables", kind)
+    return exporters
+
+
+def query_samples(planner: Planner) -> Iterator[Sample]:
+    """What the query has done, what it holds, and what it knows of its group; asks neither the store nor the hub."""
+    keeper, hub, loads = planner.parts
+    snapshot = keeper.snapshot
+    if snapshot is None:
+        return
+    now, me = time.time(), (str(snapshot.group), planner.owner)
+    if not keeper.store_away:
+        yield from group_samples(snapshot)
+    if (row := snapshot.members.get(planner.owner)) is not None:
+        yield from member_samples(snapshot, row)
+    yield from partition_samples(snapshot, snapshot.owned_by(planner.owner), round(now * 1000))
+    if (began := keeper.batch_began) is not None:
+        yield sample(of.BATCH_START, now - (time.monotonic() - began), *me)
+    counts, done = keeper.counts, loads.member
+    yield from (
+        sample(metric, value, *me)
+        for metric, value in (
+            (of.COMMITS, counts.commits),
+            (of.COMMIT_SECONDS, counts.seconds),
+            (of.CONFLICTS, counts.lost),
+            (of.BATCHES, done.batches),
+            (of.BATCH_SECONDS, done.seconds),
+            (of.EVENTS, done.events),
+            (of.STORE_AVAILABLE, not keeper.store_away),
+            (of.HUB_AVAILABLE, hub.available),
+            (of.BUSY, BUSY.of(hub.name)),
+        )
+    )
+    yield from by_label(of.MOVES, dict(counts.moves), *me)
+    yield from by_label(of.REQUESTS, dict(keeper.requests), *me)

@@ -1,0 +1,122 @@
+"""Each alert fires on the fault that it is for, and on no other: made series, by Prometheus' own promtool."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from spark_ehbalance.metrics.definitions import METRICS
+from tests.metrics.prometheus import DASHBOARD, RULES, needed, promtool
+
+#: How long the made series are, in minutes: one value a minute.
+MINUTES = 60
+
+_A, _B = 'group="g",member="a"', 'group="g",member="b"'
+_P = f'{_A},partition="0"'
+_CLOCK = f"0+60x{MINUTES}"  # a time that is always now
+
+#: A group of two queries without a fault, of which `b` runs batches of half an hour. promtool's clock begins at 0.
+HEALTHY = {
+    f"ehbalance_store_available{{{_A}}}": f"1x{MINUTES}",
+    f"ehbalance_store_available{{{_B}}}": f"1x{MINUTES}",
+    f"ehbalance_hub_available{{{_A}}}": f"1x{MINUTES}",
+    'ehbalance_unowned_partitions{group="g"}': f"0x{MINUTES}",
+    'ehbalance_partitions{group="g"}': f"8x{MINUTES}",
+    'ehbalance_lease_duration_seconds{group="g"}': f"30x{MINUTES}",
+    'ehbalance_oldest_renewal_timestamp_seconds{group="g"}': _CLOCK,
+    f"ehbalance_batch_start_timestamp_seconds{{{_A}}}": _CLOCK,
+    f"ehbalance_batch_mean_seconds{{{_A}}}": f"3x{MINUTES}",
+    f"ehbalance_batch_start_timestamp_seconds{{{_B}}}": f"0x30 1860+0x{MINUTES - 31}",
+    f"ehbalance_batch_mean_seconds{{{_B}}}": f"1800x{MINUTES}",
+    f"ehbalance_lag_seconds{{{_P}}}": f"5x{MINUTES}",
+    f'ehbalance_moves_total{{{_A},reason="HandOver"}}': f"0x10 4x{MINUTES}",
+    f"ehbalance_commits_total{{{_A}}}": f"0+60x{MINUTES}",
+    f"ehbalance_commit_conflicts_total{{{_A}}}": f"0+30x{MINUTES}",
+    f"ehbalance_server_busy_total{{{_A}}}": f"0x10 2x{MINUTES}",
+}
+
+_WAITS = {f"ehbalance_lag_seconds{{{_P}}}": _CLOCK}  # longer and longer, as with most faults
+
+#: Alert → the series that differ in its fault, from the beginning.
+FAULTS: Mapping[str, Mapping[str, str]] = {
+    "EhbalanceTableAway": _WAITS | {f"ehbalance_store_available{{{_B}}}": f"0x{MINUTES}"},
+    "EhbalanceHubAway": _WAITS | {f"ehbalance_hub_available{{{_A}}}": f"0x{MINUTES}"},
+    "EhbalancePartitionsUnowned": _WAITS | {'ehbalance_unowned_partitions{group="g"}': f"3x{MINUTES}"},
+    "EhbalanceLeaseNotRenewed": _WAITS | {'ehbalance_oldest_renewal_timestamp_seconds{group="g"}': f"0x{MINUTES}"},
+    "EhbalanceBatchHangs": _WAITS | {f"ehbalance_batch_start_timestamp_seconds{{{_A}}}": f"0x{MINUTES}"},
+    "EhbalanceBehind": _WAITS,
+    "EhbalanceManyMoves": {f'ehbalance_moves_total{{{_A},reason="HandOver"}}': f"0+2x{MINUTES}"},
+    "EhbalanceContention": {f"ehbalance_commit_conflicts_total{{{_A}}}": f"0+180x{MINUTES}"},
+    "EhbalanceServerBusy": {f"ehbalance_server_busy_total{{{_A}}}": f"0+12x{MINUTES}"},
+}
+
+
+def rules() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load(RULES.read_text())["groups"]
+    return list(group["rules"])
+
+
+def expressions() -> list[str]:
+    """Those of the rules and of the dashboard, as Grafana sends them."""
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    shown = [target["expr"] for panel in panels for target in panel.get("targets", ())]
+    return [each["expr"] for each in rules()] + [
+        each.replace("$group", ".*").replace("$__rate_interval", "5m") for each in shown
+    ]
+
+
+@needed
+def test_each_alert_fires_on_its_fault_and_on_no_other(tmp_path: Path) -> None:
+    alerts = [each["alert"] for each in rules()]
+    assert sorted(alerts) == sorted(FAULTS)
+    tests = []
+    for fault, series in [("", {}), *FAULTS.items()]:
+        # Before the end, also what fires first and is silent later would be found.
+        checked = [(at, alert) for at in (20, 30, 45) for alert in alerts]
+        tests.append(
+            {
+                "name": fault,
+                "interval": "1m",
+                "input_series": [{"series": n, "values": v} for n, v in (HEALTHY | series).items()],
+                "promql_expr_test": [
+                    {
+                        "expr": f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})',
+                        "eval_time": f"{at}m",
+                        "exp_samples": [{"labels": "{}", "value": 1}] if alert == fault else [],
+                    }
+                    for at, alert in checked
+                ],
+            }
+        )
+    file = tmp_path / "test.yml"
+    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
+    promtool("test", "rules", str(file))
+
+
+@needed
+def test_the_expressions_of_the_dashboard_can_be_evaluated(tmp_path: Path) -> None:
+    made = [{"record": f"shown:{number}", "expr": each} for number, each in enumerate(expressions())]
+    file = tmp_path / "rules.yml"
+    file.write_text(json.dumps({"groups": [{"name": "shown", "rules": made}]}))
+    promtool("check", "rules", str(file))
+
+
+def test_rules_and_dashboard_use_metrics_and_labels_that_exist_and_all_of_them() -> None:
+    known = {each.name: each for each in METRICS}
+    used = {name for each in expressions() for name in re.findall(r"\behbalance_\w+", each)}
+    assert used == known.keys()
+    labels = {label for each in METRICS for label in each.labels}
+    grouped = {
+        n for each in expressions() for by in re.findall(r"\b(?:by|on) \(([^)]*)\)", each) for n in by.split(", ")
+    }
+    assert grouped <= labels
+
+
+def test_the_page_says_what_to_do_at_each_alert() -> None:
+    page = (RULES.parents[1] / "docs/monitoring.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(Ehbalance\w+)` \|", page, re.MULTILINE)) == {each["alert"] for each in rules()}

@@ -1,0 +1,75 @@
+"""What a lease table says, as samples."""
+
+from __future__ import annotations
+
+from spark_ehbalance.leases.history import OwnershipChange
+from spark_ehbalance.leases.model import Lease, Member, MemberLoad, MemberState, QueryRecord
+from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.metrics.definitions import METRICS, Sample
+from spark_ehbalance.metrics.table import history_samples, table_samples
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.lag import Lag
+from spark_ehbalance.values.position import Position
+
+NOW = 1_000_000
+
+SNAPSHOT = Snapshot(
+    Group("ns", "hub", "$default"),
+    leases={
+        "0": Lease("0", "a", 1, 1, NOW - 7000, checkpoint=Position.before(10), lag=Lag(10, 25, NOW - 4000, NOW - 500)),
+        "1": Lease("1", "a", 1, 1, NOW - 9000, checkpoint=Position.before(12), lag=Lag(10, 25, NOW - 4000, NOW - 500)),
+        "2": Lease("2", None, 3, 1, NOW - 99_000, checkpoint=Position.before(5), lag=Lag(5, 5, None, NOW - 500)),
+        "3": Lease("3", "b\x1b"),
+    },
+    members={
+        "a": Member("a", "run-a", 1, renewed_at_ms=NOW - 7000, load=MemberLoad(1.0, 2.0, 3.5)),
+        "b\x1b": Member("b\x1b", "run-b", 2, renewed_at_ms=NOW - 61_000, state=MemberState.LEAVING),
+    },
+    lease_duration_ms=30_000,
+    queries={run: QueryRecord(run, f"run-{run}", run, batch=4, begun=5, at_ms=NOW - 8000) for run in ("a", "b")},
+)
+
+
+def values(samples: list[Sample], name: str) -> dict[tuple[str, ...], float]:
+    """Those of one metric, by its labels but for the group."""
+    return {each.labels[1:]: each.value for each in samples if each.metric.name == f"ehbalance_{name}"}
+
+
+def test_lag_and_renewals_have_the_partition_and_its_owner() -> None:
+    samples = list(table_samples(SNAPSHOT, NOW))
+    assert {each.labels[0] for each in samples} == {"ns/hub/$default"}
+    assert values(samples, "lag_events") == {("a", "0"): 15, ("a", "1"): 13, ("", "2"): 0}
+    # Reading of 1 has gone on since, and when its next event was enqueued is not known.
+    assert values(samples, "lag_seconds") == {("a", "0"): 4, ("", "2"): 0}
+    assert values(samples, "lag_timestamp_seconds")["a", "0"] == (NOW - 500) / 1000
+    assert values(samples, "renewal_timestamp_seconds") == {("a", "0"): 993, ("a", "1"): 991, ("b\\x1b", "3"): 0}
+
+
+def test_the_group_and_its_members() -> None:
+    samples = list(table_samples(SNAPSHOT, NOW))
+    assert values(samples, "partitions") == {(): 4}
+    assert values(samples, "unowned_partitions") == {(): 1}
+    assert values(samples, "members") == {("active",): 1, ("leaving",): 1}
+    assert values(samples, "lease_duration_seconds") == {(): 30}
+    assert values(samples, "oldest_renewal_timestamp_seconds") == {(): 0}
+    assert values(samples, "owned_partitions") == {("a",): 2, ("b\\x1b",): 1}
+    assert values(samples, "connections") == {("a",): 3, ("b\\x1b",): 2}
+    assert values(samples, "batch_mean_seconds") == {("a",): 3.5}
+    # b is taken for dead: its batch does not run, whatever the table has heard last.
+    assert values(samples, "batch_start_timestamp_seconds") == {("a",): 992}
+
+
+def test_moves_are_counted_by_their_event() -> None:
+    events = ("Claim", "HandOver", "Claim")
+    rows = [OwnershipChange(0, "0", event, None, "a", 1, None, "a") for event in events]
+    assert values(list(history_samples(SNAPSHOT, rows)), "history_moves_total") == {("Claim",): 2, ("HandOver",): 1}
+
+
+def test_names_follow_the_conventions_of_prometheus_and_opentelemetry() -> None:
+    assert len({each.name for each in METRICS}) == len(METRICS)
+    for each in METRICS:
+        assert each.name.endswith(("_seconds", "_seconds_total")) == (each.unit == "s")
+        # As the OpenTelemetry collector makes names for Prometheus of them.
+        again = each.otel_name.replace(".", "_") + ("_total" if each.is_counter else "")
+        assert again == each.name
+        assert "](" not in each.help
