@@ -213,7 +213,9 @@ def _flow(
 def _fill(spark: SparkSession, servers: str, topic: str, partitions: int, events: int) -> None:
     _create_topic(spark, servers, topic, partitions)
     rows = spark.range(events).selectExpr(f"repeat('x', {_SIZE}) value", f"cast(id % {partitions} as int) partition")
-    rows.write.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", topic).save()
+    sent = rows.write.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", topic)
+    # Otherwise 32 partitions at once time out: each has a batch of its own, and its own order to keep.
+    sent.options(**{"kafka.enable.idempotence": "false", "kafka.batch.size": "262144", "kafka.linger.ms": "20"}).save()
 
 
 def _create_topic(spark: Any, servers: str, topic: str, partitions: int) -> None:
