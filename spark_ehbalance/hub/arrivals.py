@@ -69,7 +69,8 @@ def _number(mark: _Mark) -> int:
 
 
 def _add(marks: list[_Mark], new: _Mark) -> None:
-    at = bisect_left(marks, new.number, key=_number)
+    last = marks[-1].number if marks else -1
+    at = len(marks) - (last == new.number) if last <= new.number else bisect_left(marks, new.number, key=_number)
     if at < len(marks) and marks[at].number == new.number:
         known = marks[at]
         marks[at] = _Mark(new.number, max(known.since, new.since), new.before if known.before is None else known.before)

@@ -85,7 +85,7 @@ def send_to_all(planner: PlannerAddress, message: dict[str, Any]) -> bool:
     own = _path(planner)
     for path in own.parent.iterdir():
         with contextlib.suppress(OSError):  # of a planner that was killed
-            if path != own and _sent(path, message):
+            if path != own and _sent(path, message) is True:
                 return True
     return False
 

@@ -10,8 +10,9 @@ from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.values.lag import Lag
 
-#: Milliseconds: when an event was enqueued is asked of tasks if the hub's answers do not say it as exactly.
-_EXACT = 1000
+#: Milliseconds: when an event was enqueued is asked of tasks unless the hub's answers say it as exactly, as they do while
+#: reading keeps up: in a batch they are a second apart.
+_EXACT = 2000
 
 
 class Hub(Protocol):
@@ -63,7 +64,11 @@ class LagReport:
             each.partition
             for each in ranges
             if not self._is_known(each.partition, each.start)
-            or (each.end < states[each.partition].end and not self._is_known(each.partition, each.end))
+            or (
+                each.partition in states
+                and each.end < states[each.partition].end
+                and not self._is_known(each.partition, each.end)
+            )
         )
 
     def _is_known(self, partition: str, number: int) -> bool:

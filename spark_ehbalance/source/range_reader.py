@@ -35,7 +35,7 @@ from spark_ehbalance.hub.receiver import (
 from spark_ehbalance.hub.resolve import Unlocated, locate
 from spark_ehbalance.hub.rows import COLUMNS, sequence_numbers
 from spark_ehbalance.hub.tail import is_bare
-from spark_ehbalance.source.newest_events import Read, Tells, send
+from spark_ehbalance.source.newest_events import Tells, send
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.promotion import PROMOTION_HELP, promotion_loss
 from spark_ehbalance.source.range_receiver import Diverged, RangeReceiver, is_identified
@@ -102,13 +102,13 @@ def read_range(
     with contextlib.closing(RangeReceiver(receivers, key, options.prefetch, wanted, batches.max_rows)) as receiver:
         receiver.timed, told = tells.times is not None, False
         for batch in _RangeReader(options, wanted, owner, owner_level, receiver).read(ended or threading.Event()):
-            if tells.times is not None and receiver.enqueued is not None and not told:
+            if tells.times is not None and receiver.first_read is not None and not told:
                 told = True
-                send(tells.times, {wanted.partition: Read(wanted.start, receiver.enqueued[0])})
+                send(tells.times, {wanted.partition: receiver.first_read})
             yield batch
-        if tells.times is not None and receiver.enqueued is not None:
+        if tells.times is not None and receiver.last_read is not None:
             # The event after it came later, by microseconds in a backlog, which the next batch's task tells exactly.
-            send(tells.times, {wanted.partition: Read(receiver.next - 1, receiver.enqueued[1])})
+            send(tells.times, {wanted.partition: receiver.last_read})
         if tells.newest is not None and receiver.newest is not None:
             send(tells.newest, {wanted.partition: receiver.newest})
 

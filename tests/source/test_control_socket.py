@@ -77,7 +77,10 @@ def test_a_message_arrives_and_is_answered(planner: FakePlanner, answer: bool) -
 def test_a_question_is_answered_with_an_object(planner: FakePlanner) -> None:
     planner.answer = {str(number): "x" * 100 for number in range(2000)}
     assert ask(PlannerAddress("ann"), {"n": 1}) == planner.answer
-    assert send(PlannerAddress("ann"), {"n": 1}) is None, "which is no answer to a message"
+    assert send(PlannerAddress("ann"), {"n": 1}) == planner.answer
+    bob = FakePlanner("bob")
+    assert send_to_all(bob.control.planner, {"n": 1}) is False, "which is no yes"
+    bob.control.close()
     planner.answer = KeyError("no answer")
     assert ask(PlannerAddress("ann"), {"n": 1}) is None
     with pytest.raises(ConnectionError, match="the query's planner cannot be asked"):
