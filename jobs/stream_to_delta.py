@@ -19,9 +19,7 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import dropwhile
@@ -29,7 +27,6 @@ from typing import Any
 
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import AnalysisException
-from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.utils import is_remote
@@ -63,9 +60,6 @@ _VALUES = {
 
 #: The formats that Spark writes with its file sink.
 FILE_FORMATS = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
-
-#: Seconds that a stop waits for the running batch. Kubernetes, YARN and systemd kill a process after 30 to 90 s.
-STOP_TIMEOUT = 25.0
 
 
 class SettingError(Exception):
@@ -247,37 +241,8 @@ def start(spark: SparkSession, settings: Settings) -> StreamingQuery:
     return writer.start(settings.table) if is_path(settings.table) else writer.toTable(settings.table)
 
 
-class StopRequest:
-    """Whether this process, or the JVM of spark-submit that started it, has received SIGTERM or SIGINT.
-
-    Without it the JVM would shut Spark down in the middle of a batch.
-    """
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._received = threading.Event()
-        gateway: Any = spark.sparkContext._gateway
-        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call] # the JVM calls this process through it
-        signals = gateway.jvm.sun.misc
-        for name in ("TERM", "INT"):
-            signal.signal(getattr(signal, f"SIG{name}"), lambda *_: self._received.set())
-            signals.Signal.handle(signals.Signal(name), self)
-
-    def wait(self, seconds: float) -> bool:
-        """Wait up to `seconds` for a signal. Returns whether there was one."""
-        return self._received.wait(seconds)
-
-    def handle(self, _: Any) -> None:
-        """Called by the JVM."""
-        self._received.set()
-
-    class Java:
-        """The Java interface, for py4j."""
-
-        implements = ("sun.misc.SignalHandler",)
-
-
 def main() -> None:
-    # It reads the properties of spark-submit, and its JVM passes SIGTERM on.
+    # It reads the properties of spark-submit.
     if is_remote() or "SPARK_REMOTE" in os.environ:
         print("Error: this job needs a driver of its own: submit it without --remote and SPARK_REMOTE", file=sys.stderr)
         sys.exit(2)
@@ -290,12 +255,7 @@ def main() -> None:
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(2)
     spark_ehbalance.register(spark)
-    stop_request = StopRequest(spark)
-    query = start(spark, settings)
-    while query.isActive:
-        if stop_request.wait(0.5):
-            spark_ehbalance.stop(query, STOP_TIMEOUT)
-    query.awaitTermination()  # raises the query's error
+    spark_ehbalance.run(start(spark, settings))
     spark.stop()
 
 

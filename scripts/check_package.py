@@ -326,6 +326,8 @@ def first_stream(user: User, page: str, more: Callable[[User], None] | None) -> 
         _wait(lambda: user.tried(COUNT).stdout == "800 events\n", "the table has 800 events", *running)
         say("800 events are in the table; Ctrl-C to the first job")
         running[0].ctrl_c()
+        if "Traceback" in running[0].printed() or "stopped after" not in running[0].printed():
+            raise CheckError(f"the first job does not end in order:\n{running[0].printed()[-3000:]}")
         _wait(lambda: _shares(user) == [8], "the other job has all partitions", *running[1:])
         if more is not None:
             running[1].ctrl_c()

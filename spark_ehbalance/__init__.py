@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from spark_ehbalance.values.lag import QueryLag
 
-__all__ = ["lag", "merge", "register", "stop"]
+__all__ = ["lag", "merge", "register", "run", "stop"]
 
 __version__ = "0.1.0"
 
@@ -23,6 +23,16 @@ def register(spark: SparkSession) -> None:
     from spark_ehbalance import driver  # pyspark is slow to import
 
     driver.register(spark)
+
+
+def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
+    """Wait for queries, and stop them in order at a signal; see `spark_ehbalance.driver.run`."""
+    from spark_ehbalance.installed import need_spark
+
+    need_spark()
+    from spark_ehbalance import driver
+
+    driver.run(*queries, timeout=timeout)
 
 
 def stop(query: StreamingQuery, timeout: float = 60.0) -> None:

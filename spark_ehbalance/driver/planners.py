@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_ehbalance.driver.sessions import SPARK_ERRORS, cause
+from spark_ehbalance.driver.sessions import SPARK_ERRORS, cause, remote
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.source.control_socket import Answer, PlannerAddress, send
+from spark_ehbalance.source.control_socket import Answer, PlannerAddress, ask, send
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.relay import PlannerRelay, relay
 from spark_ehbalance.text import logger
@@ -48,6 +49,16 @@ def report_end(
         except SPARK_ERRORS as error:
             _LOG.warning("the query's planner cannot be told that a batch has ended: %s", cause(error))
     return answer
+
+
+def ask_planners(query: StreamingQuery, progress: Any, question: dict[str, Any]) -> list[dict[str, Any]]:
+    """The answers of the query's planners on this machine to a `question`, as for `Planner.handle`."""
+    driver = driver_of_this_process() if remote(getattr(query, "_session", None)) is None else 0
+    answers = []
+    for end in ends_of(json.loads(progress.json)):
+        with contextlib.suppress(ConnectionError):
+            answers.append(ask(PlannerAddress(end.lineage, driver), question))
+    return [each for each in answers if each is not None]
 
 
 def driver_of_this_process() -> int:

@@ -19,6 +19,13 @@ def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
     `query.stop()` alone interrupts the running batch, and the next owners read its events again. After `timeout`
     seconds the query is stopped in any case.
     """
+    hand_over(query, timeout)
+    query.stop()
+
+
+def hand_over(query: StreamingQuery, timeout: float) -> bool:
+    """Have the running batch end and the partitions released, for at most `timeout` seconds. Returns whether that is
+    done; not if the query has ended by itself."""
     deadline = time.monotonic() + timeout
     spark = remote(getattr(query, "_session", None))
     driver = 0 if spark is not None else driver_of_this_process()
@@ -28,6 +35,6 @@ def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
         # answer tells whether all partitions are released; it is None if the planner is gone.
         ends = list(ends_of(json.loads(progress.json))) if progress else None
         if ends is not None and False not in [report_end(end, driver, spark, leave=True) for end in ends]:
-            break
+            return True
         time.sleep(0.1)
-    query.stop()
+    return False

@@ -6,6 +6,7 @@ query, it asks for offsets and partitions. In the executors' Python workers it c
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import uuid
@@ -284,11 +285,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner.stop()
             self._exporters.close()
             self._planner = None
+            if isinstance(sys.exc_info()[1], SystemExit | EOFError | ConnectionError):
+                os._exit(0)  # Spark listens no more, and its runner would print a traceback
+
+    def _exit_on_sigterm(self, signum: int, frame: FrameType | None) -> None:
+        """Turn SIGTERM into an orderly exit, in which Spark's runner calls `stop`; the default would skip that.
+
+        Spark closes the connection after it, which ends the planner as well. So a signal to all of a job's processes is
+        left to the driver if that receives signals, or a batch is in flight.
+        """
+        if self._planner is None or not (self._planner.attended or self._planner.in_batch):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            sys.exit(0)
 
     def _running_planner(self, finished: StreamOffset, unfinished: StreamOffset | None = None) -> Planner:
         """The planner, started by the first call."""
         if self._planner is None:
-            signal.signal(signal.SIGTERM, _exit_on_sigterm)
+            signal.signal(signal.SIGTERM, self._exit_on_sigterm)
             # Ctrl-C reaches every process of a terminal, but the driver decides what becomes of the query.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             set_up_logging()
@@ -309,9 +322,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         has no planner. Raises what `read_range` raises."""
         assert isinstance(partition, Task)
         return _read(self._options, self._columns, partition)
-
-
-def _exit_on_sigterm(signum: int, frame: FrameType | None) -> None:
-    """Turn SIGTERM into an orderly exit, in which Spark's runner calls `stop`; the default would skip that."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit(0)

@@ -126,6 +126,8 @@ class Planner:
         self.is_one_of_two = False
         #: How many tasks the query's Spark runs at the same time, as the driver has said.
         self.cores: int | None = None
+        #: Whether the driver receives signals, and says itself when the query is to leave.
+        self.attended = False
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._ended.set()
@@ -144,6 +146,11 @@ class Planner:
     def address(self) -> PlannerAddress | None:
         """Where its control socket is."""
         return self._control.planner if self._control else None
+
+    @property
+    def in_batch(self) -> bool:
+        """Whether a batch is in flight, as far as is known."""
+        return not self._ended.is_set()
 
     def await_report(self) -> None:
         """Wait a moment for the driver to say that the batch in flight is finished, if it has not said so."""
@@ -271,7 +278,7 @@ class Planner:
         the query leaves its group. Returns whether that is done; leaving takes until the batch in flight has ended.
         With `twice` the query has another source with this lease table; `cores` is how many tasks Spark runs at the
         same time. Or it asks for the `lag`, or about the batch in flight, see `about_batch`, or comes from a task, see
-        `is_of_query`.
+        `is_of_query`, or from `spark_ehbalance.run`, which asks for the `state`: how many partitions of all are owned.
 
         Raises `EhBalanceError` for a malformed message.
         """
@@ -285,6 +292,10 @@ class Planner:
                 return self.about_batch(end, **asked, ahead=ahead, event=event)
             except EhBalanceError as error:
                 return {"error": str(error)}
+        if message.get("state") is True:
+            self.attended = True
+            in_batch = self._in_flight.read.keys() if self._in_flight and self.in_batch else ()
+            return {"owned": len(self._keeper.holdings().keys() | in_batch), "all": len(self._hub.partition_ids())}
         if "query" in message:
             return self.is_of_query(str(message["query"]), message.get("planner"), message.get("group"))
         if message.get("twice") is True:

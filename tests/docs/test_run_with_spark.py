@@ -65,7 +65,7 @@ def held(spark: SparkSession, target: str, count: int) -> None:
 
 
 def test_readme(start: Start, clean: SparkSession, hub: Emulator, local: dict[str, str]) -> None:
-    run = start("README.md", local)
+    run = start("README.md", local | {"spark_ehbalance.run(query)": "query"})
     for block in (1, 2):
         run.next()
         read_all(clean, hub, HUB, 16 * block)

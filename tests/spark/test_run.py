@@ -1,0 +1,111 @@
+"""`spark_ehbalance.run` and signals: a program in a process group of its own, whose query runs three times."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from tests.spark.settings import SETTINGS
+from tests.spark.tables import held
+from tests.spark.test_single_query import fill
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("own spark")]
+
+ORDERLY = ["finishing the batch", "handed over", "stopped after"]
+
+
+def test_a_signal_ends_a_query_in_order_and_a_second_one_at_once(
+    hub: Emulator, shared_options: dict[str, str], tmp_path: Path
+) -> None:
+    log, hold, held_up, target = (tmp_path / name for name in ("log", "hold", "held_up", "target"))
+    hold.touch()
+    fill(hub, 10)
+    with log.open("w") as output:
+        program = subprocess.Popen(
+            [sys.executable, "-m", __name__, json.dumps(shared_options), str(tmp_path)],
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
+            stderr=output,
+            start_new_session=True,
+        )
+
+    def wait_for(condition: Callable[[], object], what: str) -> None:
+        wait_until(lambda: condition() or program.poll() is not None, what)
+        assert program.poll() is None, log.read_text()
+
+    def said(*texts: str, run: int) -> bool:
+        said = (*log.read_text().split("-- run"), "", "", "")[run]
+        return all(text in said for text in texts)
+
+    try:
+        wait_for(held_up.exists, "the first batch is being written")
+        os.killpg(program.pid, signal.SIGINT)
+        wait_for(lambda: said("SIGINT: finishing the batch", run=1), "it says so")
+        held_up.unlink()
+        hold.unlink()
+        wait_for(lambda: log.read_text().count("-- run") == 2, "run has returned, and runs again")
+        assert said(*ORDERLY, run=1)
+
+        everything = fill(hub, 10)
+        wait_for(lambda: held(target) == Counter(everything), "each event is written once, by both runs together")
+        wait_for(lambda: said("8 of 8 partitions · 80 events · 0 behind", run=2), "it says how far it is")
+        hold.touch()
+        everything = fill(hub, 10)
+        wait_for(held_up.exists, "another batch is being written")
+        os.killpg(program.pid, signal.SIGTERM)
+        wait_for(lambda: said("SIGTERM: finishing the batch", run=2), "it says so")
+        held_up.unlink()
+        hold.unlink()
+        wait_for(lambda: log.read_text().count("-- run") == 3, "run has returned, and runs again")
+        assert said(*ORDERLY, run=2), "JVM and planner have left it to the driver"
+        assert held(target) == Counter(everything)
+        assert "Traceback" not in log.read_text(), log.read_text()
+
+        hold.touch()
+        fill(hub, 10)
+        wait_for(held_up.exists, "another batch is being written")
+        program.send_signal(signal.SIGTERM)
+        wait_for(lambda: said("SIGTERM: finishing the batch", run=3), "it says so")
+        program.send_signal(signal.SIGTERM)
+        assert program.wait(60) == 128 + signal.SIGTERM
+        assert held(target) == Counter(everything)
+        assert "Traceback" not in log.read_text(), log.read_text()
+    finally:
+        if program.poll() is None:
+            os.killpg(program.pid, signal.SIGKILL)
+            program.wait()
+
+
+def _main(options: dict[str, str], folder: Path) -> None:
+    from pyspark.sql import DataFrame, SparkSession
+
+    import spark_ehbalance
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        if (folder / "hold").exists():
+            (folder / "held_up").touch()
+            while (folder / "hold").exists():
+                time.sleep(0.05)
+        df.select("partition", "sequenceNumber").write.format("delta").mode("append").save(str(folder / "target"))
+
+    spark = SparkSession.builder.master("local[2]").config(map=SETTINGS).getOrCreate()
+    spark_ehbalance.register(spark)
+    for _ in range(3):
+        events = spark.readStream.format("ehbalance").options(**options).load()
+        writer = events.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint"))
+        print("-- run", file=sys.stderr, flush=True)
+        spark_ehbalance.run(writer.start())
+
+
+if __name__ == "__main__":
+    _main(json.loads(sys.argv[1]), Path(sys.argv[2]))
