@@ -39,9 +39,9 @@ from spark_ehbalance.values.secrets import shown
 
 _STYLES = {Severity.WRONG: "bold red", Severity.WAITS: "yellow", Severity.NOTE: "dim"}
 
-#: Seconds for which members that seem silent are watched: a renewal interval of 10 s, and a slow commit. What their
-#: clocks say does not matter then.
-_WATCHED, _LOOK_INTERVAL = 12.0, 0.5
+#: Seconds for which members that seem silent are watched at most, or half a lease duration, in which a live one renews.
+#: What their clocks say does not matter then.
+_WATCHED, _LOOK_INTERVAL = 15.0, 0.5
 
 #: Partitions of which it is tried who reads them: each is a connection.
 _MOST_TRIED = 8
@@ -95,7 +95,8 @@ def gathered(store: base.LeaseTable, lease_table: str, options: Options | None, 
     facts = Facts(found, now_ms(), keeps_all=store.keeps_all)
     recent = [each for each, at_ms in facts.last_seen_ms.items() if facts.now_ms - at_ms < 1000 * CLOCK_SKEW_ALLOWANCE]
     if silent := {each for each in recent if facts.late(each)}:
-        found, alive = _watched(store, found, silent)
+        seconds = min(_WATCHED, max(map(facts.duration_ms, silent)) / 2000)
+        found, alive = _watched(store, found, silent, seconds)
         facts = Facts(found, now_ms(), alive=alive, keeps_all=store.keeps_all)
     if store.keeps_all:
         try:
@@ -106,14 +107,16 @@ def gathered(store: base.LeaseTable, lease_table: str, options: Options | None, 
         facts = replace(facts, hub=_asked(options))
         assert facts.hub is not None
         doubtful = [each.partition for each in facts.snapshot.leases.values() if each.owner and facts.stands(each)]
-        tried = [each for each in doubtful if partition in (None, each)][:_MOST_TRIED]
+        tried = doubtful[:_MOST_TRIED] if partition is None else [partition]
         facts = replace(facts, hub=replace(facts.hub, levels=_levels(options, tried, facts.hub)), now_ms=now_ms())
     return facts
 
 
-def _watched(store: base.LeaseTable, before: Snapshot, silent: Collection[str]) -> tuple[Snapshot, frozenset[str]]:
-    """The newest snapshot, and those of the `silent` members that have renewed meanwhile."""
-    until, found, alive = time.monotonic() + _WATCHED, before, frozenset[str]()
+def _watched(
+    store: base.LeaseTable, before: Snapshot, silent: Collection[str], seconds: float
+) -> tuple[Snapshot, frozenset[str]]:
+    """The newest snapshot after so many `seconds` at most, and those of the `silent` members that have renewed."""
+    until, found, alive = time.monotonic() + seconds, before, frozenset[str]()
     while alive < {*silent} and time.monotonic() < until:
         time.sleep(_LOOK_INTERVAL)
         found = store.read()
@@ -138,7 +141,7 @@ def _levels(options: Options, partitions: Collection[str], hub: HubFacts) -> dic
     """The owner levels with which these partitions are read at the moment, as far as the hub tells: a receiver without
     one is refused, which disturbs nobody."""
     levels = {}
-    for partition in partitions:
+    for partition in hub.states.keys() & {*partitions}:
         address = PartitionAddress(options.connection, options.consumer_group, partition)
         receiver = Receiver(address, hub.states[partition].end, owner_level=None, prefetch=1)
         try:

@@ -362,7 +362,7 @@ def test_nothing_is_wrong() -> None:
             WRONG,
             "0",
             [
-                "has taken partition 0 3 times within 2 min 40 s, the last time 40 s ago, each time at the same sequence",
+                "has taken partition 0 3 times within 2 min 40 s, the last time 40 s ago, each time at the",
                 "MalformedEventError",
                 "the driver's log of ann on host-ann",
             ],

@@ -84,7 +84,9 @@ def _handover(facts: Facts, lease: Lease) -> Iterator[Finding]:
         yield Finding(_WAITS, ids, f"{text} But {to} {gone}.", reads_on)
     elif left > 0:
         ran = facts.in_batch_ms(lease.owner)
-        when = "within a second" if ran is None else f"when its batch ends, which has been running for {span(ran)}"
+        when = "when its batch ends, " + (
+            "within a second if there is none" if ran is None else f"which has been running for {span(ran)}"
+        )
         forced = f"Otherwise {handover.to} takes it {span(left)} from now, when {timeout} are over"
         yield Finding(_NOTE, ids, text, f"It hands it over {when}. {forced}, and the batch in flight is read again.")
     else:
