@@ -113,8 +113,8 @@ def test_nothing_is_wrong() -> None:
     one = explain(facts(lease("0", "ann")), "0")
     assert (one.findings, one.closing) == ((), "Nothing is wrong with partition 0.")
     assert one.state == (
-        "Partition 0 is owned by ann (on host-ann) since 10 min, renewed 3 s ago. Reading goes on at sequence number "
-        "100; 20 events are unread, the oldest for 1 s (measured 5 s ago)."
+        "ann (on host-ann) has owned partition 0 for 10 min; its lease was renewed 3 s ago. Reading goes on at "
+        "sequence number 100; 20 events are unread, the oldest for 1 s (measured 5 s ago)."
     )
 
 
@@ -396,14 +396,14 @@ def test_nothing_is_wrong() -> None:
             facts(lease("0", "ann"), hub=HubFacts(states(p0=(0, 50)))),
             WRONG,
             "0",
-            ["reading goes on at sequence number 100, and the event hub ends before 50", "DataLossError"],
+            ["reading goes on beyond the end of the event hub, at sequence number 100 instead of 50", "DataLossError"],
             id="a position beyond the end, as of an event at an end that was promised",
         ),
         pytest.param(
             facts(lease("0", "ann"), hub=HubFacts(states(p0=(110, 120)))),
             WRONG,
             "0",
-            ["events 100 to 109 are not in the event hub any more", "without, it goes on at 110"],
+            ["events 100 to 109 were not read and are not in the event hub any more", "goes on at the first event"],
             id="a position before the first event",
         ),
         pytest.param(
@@ -455,6 +455,13 @@ def test_the_worst_comes_first_and_the_rest_is_counted() -> None:
     answer = explain(known)
     assert [each.severity for each in answer.findings] == [WRONG, WAITS, NOTE]
     assert answer.closing == "Nothing is wrong with the other 2 partitions."
+
+
+def test_what_has_one_cause_is_said_once() -> None:
+    leases = [lease(str(n), "ann", handover=Handover("bob", 30_000, ago(12)), pin=Pin("eve", "jo")) for n in range(64)]
+    found = explain(facts(*leases, hub=HubFacts(states(**{f"p{n}": (110, 120) for n in range(64)})))).findings
+    assert [len(each.partitions) for each in found] == [64, 64, 64]
+    assert "hand partitions 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 53 more over to bob" in found[1].text
 
 
 def test_who_renews_while_watched_lives_whatever_its_clock_says() -> None:

@@ -50,7 +50,7 @@ def test_who_looks_writes_nothing(used: Group) -> None:
 
     record(used.table, OwnershipChange(0, "0", "Claim", None, "alice", 1, None, "alice"))
     before = files()
-    for arguments in (["status"], ["history"], ["report", "--out", os.devnull]):
+    for arguments in (["status"], ["explain"], ["explain", "0"], ["history"], ["report", "--out", os.devnull]):
         assert used(*arguments).code == 0
     assert files() == before
 

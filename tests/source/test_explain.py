@@ -68,7 +68,7 @@ def test_a_handover_and_a_reader_outside_the_group(
     a = group.query("a")
     group.wait_owned(8)
     a.planner.ranges(a.batch())
-    wait_until(lambda: group.snapshot().queries[a.logged.lineage].begun == 1, "the table knows of the batch", 20)
+    wait_until(lambda: group.snapshot().queries[a.logged.lineage].begun == 1, "the table knows of the batch")
     group.query("b")
 
     def asked() -> list[str]:
@@ -78,7 +78,8 @@ def test_a_handover_and_a_reader_outside_the_group(
     rival(50, asked()[0])
     connection = kept(emulator.connection_string(HUB), tmp_path)
     said = " ".join(ehbalance.succeeds("explain", group.table, asked()[0], *connection).out.split())
-    assert f"ago to hand partition {asked()[0]} over to b (on " in said
+    assert "ago to hand partitions " in said
+    assert "over to b (on " in said
     assert "when its batch ends, which has been running for" in said
     assert "with owner level 50" in said
     assert "ForeignReaderError" in said

@@ -131,8 +131,8 @@ def _long_batch(facts: Facts, member: str, leases: Sequence[Lease], ran: int) ->
         _ids(leases),
         f"Batch {record.begun} of {facts.name(member)} has been running for {span(ran)}{usual}. Before it ends nothing "
         f"else of {partitions_text(_ids(leases))} is read.",
-        "Nobody takes them meanwhile, because the leases are renewed all the same: that ends with the batch, with the "
-        "query, or, if it is set, after maxStall.",
+        "Nobody takes them meanwhile, except by a handover, as the leases are renewed all the same: that ends with the "
+        "batch, with the query, or, if it is set, after maxStall.",
         "See in Spark's UI whether a task or the sink hangs, or no core is free. Executors' logs: `of which none has "
         "come for` (the partition sends nothing, or they do not reach the event hub), `has it, not the lease's owner` "
         "(a reader outside the group). With a trigger interval and without spark_ehbalance.register(spark) it may have "
