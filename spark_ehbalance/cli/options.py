@@ -19,7 +19,7 @@ from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.secrets import REFERENCES, is_reference, shown
 
 #: The environment variable with the connection string.
-CONNECTION_STRING = "EHBALANCECONNECTION_STRING"
+CONNECTION_STRING = "EHBALANCE_CONNECTION_STRING"
 
 hub_panel = functools.partial(typer.Option, rich_help_panel="Event hub")
 access_panel = functools.partial(typer.Option, rich_help_panel="Access")
