@@ -146,13 +146,13 @@ def test_nothing_is_wrong() -> None:
         pytest.param(
             facts(
                 late("0", "ann"),
-                members=[replace(member("ann"), asked_ms=ago(300))],
+                members=[replace(member("ann"), asked_ms=ago(601))],
                 queries=[query("ann", at_ms=ago(300))],
             ),
             WRONG,
             "0",
             [
-                "Spark has not asked ann (on host-ann) for a batch for 5 min",
+                "Spark has not asked ann (on host-ann) for a batch for 10 min 1 s",
                 "trigger",
                 "20 events are unread, the oldest for 10 min",
             ],
@@ -329,6 +329,20 @@ def test_nothing_is_wrong() -> None:
             ["Nobody has owned partition 1 for 1 min 30 s", "`Until that is over no partition is taken`"],
             id="a partition that nobody takes",
         ),
+        pytest.param(
+            facts(lease("1", None, renewed_at_ms=0)),
+            WAITS,
+            "1",
+            ["Nobody owns partition 1, and"],
+            id="one that was added",
+        ),
+        pytest.param(
+            facts(lease("0", "ann"), hub=HubFacts(states(p0=(0, 110)))),
+            WRONG,
+            "0",
+            ["the event hub ended at sequence number 120 before and 110 now", "waits in vain"],
+            id="no event at an end that was promised",
+        ),
         pytest.param(facts(Lease("1")), WAITS, "1", ["nobody has read it yet"], id="a partition that was never read"),
         pytest.param(
             facts(lease("0", "ann", pin=Pin("eve", "operator:jo", "nearer"))),
@@ -397,7 +411,7 @@ def test_nothing_is_wrong() -> None:
             WRONG,
             "0",
             ["reading goes on beyond the end of the event hub, at sequence number 100 instead of 50", "DataLossError"],
-            id="a position beyond the end, as of an event at an end that was promised",
+            id="a position beyond the end",
         ),
         pytest.param(
             facts(lease("0", "ann"), hub=HubFacts(states(p0=(110, 120)))),

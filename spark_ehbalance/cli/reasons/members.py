@@ -11,6 +11,9 @@ from spark_ehbalance.text import time_of
 
 _WRONG, _WAITS, _NOTE = Severity.WRONG, Severity.WAITS, Severity.NOTE
 
+#: Milliseconds without a request from Spark that are more than most trigger intervals.
+_LONG_TRIGGER_MS = 600_000
+
 #: Why a planner leaves a partition out of its batches (`Member.left_out`): what, and what to do.
 _LEFT_OUT = {
     "late": (
@@ -157,7 +160,7 @@ def _stands(facts: Facts, member: str, leases: Sequence[Lease]) -> Finding:
     in_batch = facts.in_batch_ms(member)
     if in_batch is None and asked is not None and asked > facts.patience_ms(member):
         return Finding(
-            _WRONG,
+            _WRONG if asked > _LONG_TRIGGER_MS else _WAITS,
             ids,
             f"Spark has not asked {name} for a batch for {span(asked)}, so nothing of {partitions_text(ids)} is "
             f"planned. {unread}",

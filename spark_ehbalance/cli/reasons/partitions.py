@@ -57,11 +57,11 @@ def _free(facts: Facts) -> Iterator[Finding]:
             "Raise maxPartitionsOwned, or start another query.",
         )
         return
-    new = [each for each in free if each.checkpoint is None]
+    new = [each for each in free if each.checkpoint is None or not each.renewed_at_ms]  # 0: added, or restored
     if new:
         text = f"Nobody owns {partitions_text(_ids(new))}, and nobody has read {them(new)} yet."
         yield Finding(_WAITS, _ids(new), text, facts.taken_by(new))
-    if left := [each for each in free if each.checkpoint is not None]:
+    if left := [each for each in free if each not in new]:
         since = facts.now_ms - max(each.renewed_at_ms for each in left)
         logs = listed([facts.log(each.id) for each in facts.active], "or", 3)
         yield Finding(
@@ -179,6 +179,17 @@ def _gone(leases: Iterable[Lease], hub: HubFacts) -> Iterator[Finding]:
             f"{listed([text for _, text in beyond], most=3)}: it was made anew, or was promoted and has lost events.",
             f"{fails}, it goes on at the nearest event.",
             "Set a position that exists with `ehbalance seek`, or see docs/operations.md, The hub lost events.",
+        )
+    promised = [(lease, lease.lag.end, state.end) for lease, at, state in placed if lease.lag and at <= state.end]
+    if shrunk := [(lease, f"{end} before and {now} now") for lease, end, now in promised if end > now]:
+        ids, ends = _ids([lease for lease, _ in shrunk]), listed([text for _, text in shrunk], most=3)
+        yield Finding(
+            _WRONG,
+            ids,
+            f"P{partitions_text(ids)[1:]}: the event hub ended at sequence number {ends}: it was made anew, or was "
+            "promoted and has lost events. A batch that was to read them waits in vain.",
+            f"{fails}, it goes on at the next event, in that batch after receiverTimeout at the latest.",
+            "See docs/operations.md, The hub lost events.",
         )
     if aged := [(lease, f"{at} to {state.begin - 1}") for lease, at, state in placed if at < state.begin]:
         ids = _ids([lease for lease, _ in aged])
