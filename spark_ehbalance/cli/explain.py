@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 import time
 from collections.abc import Collection
 from dataclasses import asdict, replace
@@ -11,10 +12,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from spark_ehbalance.cli.common import cell, check_group, console, hub_states, now_ms, warn
+from spark_ehbalance.cli.common import check_group, console, hub_states, now_ms, warn
 from spark_ehbalance.cli.options import (
     CONNECTION_STRING,
     AsJson,
@@ -28,20 +28,21 @@ from spark_ehbalance.cli.options import (
 from spark_ehbalance.cli.reasons.answer import Answer
 from spark_ehbalance.cli.reasons.answer import explain as explained
 from spark_ehbalance.cli.reasons.facts import Facts, HubFacts
-from spark_ehbalance.cli.reasons.findings import Finding, Severity
+from spark_ehbalance.cli.reasons.findings import Severity
 from spark_ehbalance.errors import EhBalanceError, HubUnavailableError, OptionError, StoreUnavailableError
 from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver, Unreachable
 from spark_ehbalance.leases.expiry import CLOCK_SKEW_ALLOWANCE
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.stores import base
+from spark_ehbalance.text import plain
 from spark_ehbalance.values.secrets import shown
 
 _STYLES = {Severity.WRONG: "bold red", Severity.WAITS: "yellow", Severity.NOTE: "dim"}
 
-#: Seconds for which members that seem silent are watched: a renewal interval of 10 s, and a slow commit. What their
-#: clocks say does not matter then.
-_WATCHED, _LOOK_INTERVAL = 12.0, 0.5
+#: Seconds for which members that seem silent are watched at most, or half a lease duration, in which a live one renews.
+#: What their clocks say does not matter then.
+_WATCHED, _LOOK_INTERVAL = 15.0, 0.5
 
 #: Partitions of which it is tried who reads them: each is a connection.
 _MOST_TRIED = 8
@@ -95,7 +96,8 @@ def gathered(store: base.LeaseTable, lease_table: str, options: Options | None, 
     facts = Facts(found, now_ms(), keeps_all=store.keeps_all)
     recent = [each for each, at_ms in facts.last_seen_ms.items() if facts.now_ms - at_ms < 1000 * CLOCK_SKEW_ALLOWANCE]
     if silent := {each for each in recent if facts.late(each)}:
-        found, alive = _watched(store, found, silent)
+        seconds = min(_WATCHED, max(map(facts.duration_ms, silent)) / 2000)
+        found, alive = _watched(store, found, silent, seconds)
         facts = Facts(found, now_ms(), alive=alive, keeps_all=store.keeps_all)
     if store.keeps_all:
         try:
@@ -106,14 +108,19 @@ def gathered(store: base.LeaseTable, lease_table: str, options: Options | None, 
         facts = replace(facts, hub=_asked(options))
         assert facts.hub is not None
         doubtful = [each.partition for each in facts.snapshot.leases.values() if each.owner and facts.stands(each)]
-        tried = [each for each in doubtful if partition in (None, each)][:_MOST_TRIED]
-        facts = replace(facts, hub=replace(facts.hub, levels=_levels(options, tried, facts.hub)), now_ms=now_ms())
+        tried = doubtful[:_MOST_TRIED] if partition is None else [partition]
+        levels, now = _levels(options, tried, facts.hub), store.read().leases
+        # Whoever has taken a partition since the first look reads it with another epoch.
+        levels = {p: level for p, level in levels.items() if p in now and now[p].epoch == found.leases[p].epoch}
+        facts = replace(facts, hub=replace(facts.hub, levels=levels), now_ms=now_ms())
     return facts
 
 
-def _watched(store: base.LeaseTable, before: Snapshot, silent: Collection[str]) -> tuple[Snapshot, frozenset[str]]:
-    """The newest snapshot, and those of the `silent` members that have renewed meanwhile."""
-    until, found, alive = time.monotonic() + _WATCHED, before, frozenset[str]()
+def _watched(
+    store: base.LeaseTable, before: Snapshot, silent: Collection[str], seconds: float
+) -> tuple[Snapshot, frozenset[str]]:
+    """The newest snapshot after so many `seconds` at most, and those of the `silent` members that have renewed."""
+    until, found, alive = time.monotonic() + seconds, before, frozenset[str]()
     while alive < {*silent} and time.monotonic() < until:
         time.sleep(_LOOK_INTERVAL)
         found = store.read()
@@ -138,7 +145,7 @@ def _levels(options: Options, partitions: Collection[str], hub: HubFacts) -> dic
     """The owner levels with which these partitions are read at the moment, as far as the hub tells: a receiver without
     one is refused, which disturbs nobody."""
     levels = {}
-    for partition in partitions:
+    for partition in hub.states.keys() & {*partitions}:
         address = PartitionAddress(options.connection, options.consumer_group, partition)
         receiver = Receiver(address, hub.states[partition].end, owner_level=None, prefetch=1)
         try:
@@ -159,24 +166,23 @@ def _json(answer: Answer) -> dict[str, object]:
 
 
 def _show(out: Console, answer: Answer) -> None:
-    out.print(cell(answer.state))
+    indent = " " * (2 + max(len(each.name) for each in Severity))
+    _say(out, answer.state)
     for finding in answer.findings:
-        out.print(_lines(finding))
-    if answer.closing:
-        out.print(cell(answer.closing))
+        severity = finding.severity.name.lower()
+        out.print(Text(severity.ljust(len(indent)), _STYLES[finding.severity]), end="")
+        _say(out, finding.text, indent, begun=True)
+        _say(out, finding.next and f"Next: {finding.next}", indent)
+        _say(out, finding.do and f"→ {finding.do}", indent)
+    _say(out, answer.closing)
     if answer.moves:
-        out.print(cell("What has happened to it, the last first:"))
+        _say(out, "What has happened to it, the last first:")
     for move in answer.moves:
-        out.print(cell(f"- {move}"))
+        _say(out, f"- {move}")
 
 
-def _lines(finding: Finding) -> Table:
-    line = Table.grid(padding=(0, 2, 0, 0))
-    line.add_column(width=max(len(each.name) for each in Severity))
-    line.add_column()
-    line.add_row(Text(finding.severity.name.lower(), _STYLES[finding.severity]), cell(finding.text))
-    if finding.next:
-        line.add_row("", cell(f"Next: {finding.next}"))
-    if finding.do:
-        line.add_row("", cell(f"→ {finding.do}"))
-    return line
+def _say(out: Console, text: str, indent: str = "", *, begun: bool = False) -> None:
+    """Print a text, if there is one, with all lines indented; of one that was `begun` the first one is already."""
+    lines = textwrap.wrap(plain(text), out.width - len(indent), break_on_hyphens=False)
+    for number, line in enumerate(lines):
+        out.print(Text(line if begun and number == 0 else indent + line), soft_wrap=True)

@@ -70,6 +70,9 @@ def test_status_shows_owners_ages_and_checkpoints_and_what_is_not_known(
         ("ann", ["0", "2"], None),
         ("bob", ["1"], None),
     ]
+    said = ehbalance.succeeds("explain", container, "0", *key).out
+    assert "ann has owned partition 0; its lease was renewed" in said
+    assert "Reading goes on at sequence number 43; what is unread is not known." in " ".join(said.split())
 
 
 def test_a_group_is_named_where_there_are_several(

@@ -61,6 +61,9 @@ def harmless(text: str) -> bool:
     "arguments",
     [
         ["status"],
+        ["explain"],
+        ["explain", named("0")],
+        ["explain", named("1")],
         ["history"],
         ["drain", named("ann")],
         ["drain", named("nobody")],

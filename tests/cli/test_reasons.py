@@ -113,8 +113,8 @@ def test_nothing_is_wrong() -> None:
     one = explain(facts(lease("0", "ann")), "0")
     assert (one.findings, one.closing) == ((), "Nothing is wrong with partition 0.")
     assert one.state == (
-        "Partition 0 is owned by ann (on host-ann) since 10 min, renewed 3 s ago. Reading goes on at sequence number "
-        "100; 20 events are unread, the oldest for 1 s (measured 5 s ago)."
+        "ann (on host-ann) has owned partition 0 for 10 min; its lease was renewed 3 s ago. Reading goes on at "
+        "sequence number 100; 20 events are unread, the oldest for 1 s (measured 5 s ago)."
     )
 
 
@@ -146,13 +146,13 @@ def test_nothing_is_wrong() -> None:
         pytest.param(
             facts(
                 late("0", "ann"),
-                members=[replace(member("ann"), asked_ms=ago(300))],
+                members=[replace(member("ann"), asked_ms=ago(601))],
                 queries=[query("ann", at_ms=ago(300))],
             ),
             WRONG,
             "0",
             [
-                "Spark has not asked ann (on host-ann) for a batch for 5 min",
+                "Spark has not asked ann (on host-ann) for a batch for 10 min 1 s",
                 "trigger",
                 "20 events are unread, the oldest for 10 min",
             ],
@@ -329,6 +329,20 @@ def test_nothing_is_wrong() -> None:
             ["Nobody has owned partition 1 for 1 min 30 s", "`Until that is over no partition is taken`"],
             id="a partition that nobody takes",
         ),
+        pytest.param(
+            facts(lease("1", None, renewed_at_ms=0)),
+            WAITS,
+            "1",
+            ["Nobody owns partition 1, and"],
+            id="one that was added",
+        ),
+        pytest.param(
+            facts(lease("0", "ann"), hub=HubFacts(states(p0=(0, 110)))),
+            WRONG,
+            "0",
+            ["the event hub ended at sequence number 120 before and 110 now", "waits in vain"],
+            id="no event at an end that was promised",
+        ),
         pytest.param(facts(Lease("1")), WAITS, "1", ["nobody has read it yet"], id="a partition that was never read"),
         pytest.param(
             facts(lease("0", "ann", pin=Pin("eve", "operator:jo", "nearer"))),
@@ -362,7 +376,7 @@ def test_nothing_is_wrong() -> None:
             WRONG,
             "0",
             [
-                "has taken partition 0 3 times within 2 min 40 s, the last time 40 s ago, each time at the same",
+                "has taken partition 0 3 times within 2 min 40 s, the last time 40 s ago, each time at the",
                 "MalformedEventError",
                 "the driver's log of ann on host-ann",
             ],
@@ -396,14 +410,14 @@ def test_nothing_is_wrong() -> None:
             facts(lease("0", "ann"), hub=HubFacts(states(p0=(0, 50)))),
             WRONG,
             "0",
-            ["reading goes on at sequence number 100, and the event hub ends before 50", "DataLossError"],
-            id="a position beyond the end, as of an event at an end that was promised",
+            ["reading goes on beyond the end of the event hub, at sequence number 100 instead of 50", "DataLossError"],
+            id="a position beyond the end",
         ),
         pytest.param(
             facts(lease("0", "ann"), hub=HubFacts(states(p0=(110, 120)))),
             WRONG,
             "0",
-            ["events 100 to 109 are not in the event hub any more", "without, it goes on at 110"],
+            ["events 100 to 109 were not read and are not in the event hub any more", "goes on at the first event"],
             id="a position before the first event",
         ),
         pytest.param(
@@ -455,6 +469,13 @@ def test_the_worst_comes_first_and_the_rest_is_counted() -> None:
     answer = explain(known)
     assert [each.severity for each in answer.findings] == [WRONG, WAITS, NOTE]
     assert answer.closing == "Nothing is wrong with the other 2 partitions."
+
+
+def test_what_has_one_cause_is_said_once() -> None:
+    leases = [lease(str(n), "ann", handover=Handover("bob", 30_000, ago(12)), pin=Pin("eve", "jo")) for n in range(64)]
+    found = explain(facts(*leases, hub=HubFacts(states(**{f"p{n}": (110, 120) for n in range(64)})))).findings
+    assert [len(each.partitions) for each in found] == [64, 64, 64]
+    assert "hand partitions 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 53 more over to bob" in found[1].text
 
 
 def test_who_renews_while_watched_lives_whatever_its_clock_says() -> None:

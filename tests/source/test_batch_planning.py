@@ -10,7 +10,7 @@ from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.member.membership import Holding
 from spark_ehbalance.member.query import Progress
-from spark_ehbalance.source.batch_planning import BatchPlan, PlanInputs, Request, plan_batch, progress_of
+from spark_ehbalance.source.batch_planning import BatchPlan, PlanInputs, Request, left_out, plan_batch, progress_of
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.tasks import EVENTS_PER_TASK
 from spark_ehbalance.values.position import Position
@@ -68,6 +68,16 @@ def test_fixed_ends_are_not_passed_and_no_other_partition_is_read() -> None:
     holdings = {"0": held(3), "1": held(5), "2": held(0)}
     inputs = PlanInputs(holdings, dict.fromkeys(holdings, events(0, 10)), fixed_ends={"0": 7, "1": 5}, batch_ended=True)
     assert spans(inputs) == {"0": (3, 7), "1": (5, 5), "2": (0, 0)}
+
+
+def test_what_is_left_out_is_said_with_why() -> None:
+    holdings = {p: held(3) for p in ("read", "done", "late", "limit", "position", "state")}
+    states = dict.fromkeys(holdings.keys() - {"state"}, events(0, 10)) | {"done": events(0, 3)}
+    ranges = {p: Range(p, 1, 3, 10 if p == "read" else 3) for p in holdings if p not in ("position", "state")}
+    unknown = {"position": "position", "state": "state"}
+    assert left_out(ranges, holdings, states, None) == {"late": "limit", "limit": "limit", **unknown}
+    ends = dict.fromkeys(holdings.keys() - {"late"}, 3)
+    assert left_out(ranges, holdings, states, ends) == {"late": "late", **unknown}
 
 
 # --- when the hub is asked first -------------------------------------------------------------------------------

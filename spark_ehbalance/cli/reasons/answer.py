@@ -61,9 +61,9 @@ def _closing(facts: Facts, found: list[Finding]) -> str:
 def _state(facts: Facts, lease: Lease) -> str:
     parts = [f"Partition {lease.partition} has no owner."]
     if lease.owner is not None:
-        since = f" since {span(facts.now_ms - lease.owned_since_ms)}" if lease.owned_since_ms else ""
-        renewed = span(facts.now_ms - lease.renewed_at_ms)
-        parts = [f"Partition {lease.partition} is owned by {facts.name(lease.owner)}{since}, renewed {renewed} ago."]
+        owned = f" for {span(facts.now_ms - lease.owned_since_ms)}" if lease.owned_since_ms else ""
+        renewed = f"its lease was renewed {span(facts.now_ms - lease.renewed_at_ms)} ago"
+        parts = [f"{facts.name(lease.owner)} has owned partition {lease.partition}{owned}; {renewed}."]
         if (ran := facts.in_batch_ms(lease.owner)) is not None:
             record = facts.record(lease.owner)
             parts.append(f"Its batch {record.begun if record else ''} has been running for {span(ran)}.")

@@ -12,7 +12,7 @@ from spark_ehbalance.leases.durations import Durations
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Lease, Member, MemberState, QueryRecord
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.values.defaults import BALANCE_INTERVAL, LEASE_DURATION
+from spark_ehbalance.values.defaults import BALANCE_INTERVAL, LEASE_DURATION, PROCESSOR_LEASE_DURATION
 
 #: Milliseconds for which events may be unread without a reason: a batch, and a trigger interval that is not long.
 _PATIENCE_MS = 60_000
@@ -51,7 +51,8 @@ class Facts:
     @cached_property
     def durations(self) -> Durations:
         """After which silence each member is taken for dead."""
-        return Durations.of(self.snapshot, (self.snapshot.lease_duration_ms or 1000 * LEASE_DURATION) / 1000)
+        default = LEASE_DURATION if self.keeps_all else PROCESSOR_LEASE_DURATION
+        return Durations.of(self.snapshot, (self.snapshot.lease_duration_ms or 1000 * default) / 1000)
 
     @cached_property
     def last_seen_ms(self) -> Mapping[str, int]:

@@ -95,7 +95,7 @@ def _claimed_again(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             _WAITS,
             tuple(flapping),
-            f"{partitions_text(flapping).capitalize()} changed hands {len(rows)} times within "
+            f"P{partitions_text(flapping)[1:]} changed hands {len(rows)} times within "
             f"{span(facts.now_ms - rows[0].at_ms)}, between {between}.",
             do="Processes that are suspended, or too slow to renew, lose their leases again and again, and so do "
             "queries that start and end all the time: `ehbalance history` has each change.",

@@ -11,6 +11,9 @@ from spark_ehbalance.text import time_of
 
 _WRONG, _WAITS, _NOTE = Severity.WRONG, Severity.WAITS, Severity.NOTE
 
+#: Milliseconds without a request from Spark that are more than most trigger intervals.
+_LONG_TRIGGER_MS = 600_000
+
 #: Why a planner leaves a partition out of its batches (`Member.left_out`): what, and what to do.
 _LEFT_OUT = {
     "late": (
@@ -131,8 +134,8 @@ def _long_batch(facts: Facts, member: str, leases: Sequence[Lease], ran: int) ->
         _ids(leases),
         f"Batch {record.begun} of {facts.name(member)} has been running for {span(ran)}{usual}. Before it ends nothing "
         f"else of {partitions_text(_ids(leases))} is read.",
-        "Nobody takes them meanwhile, because the leases are renewed all the same: that ends with the batch, with the "
-        "query, or, if it is set, after maxStall.",
+        "Nobody takes them meanwhile, except by a handover, as the leases are renewed all the same: that ends with the "
+        "batch, with the query, or, if it is set, after maxStall.",
         "See in Spark's UI whether a task or the sink hangs, or no core is free. Executors' logs: `of which none has "
         "come for` (the partition sends nothing, or they do not reach the event hub), `has it, not the lease's owner` "
         "(a reader outside the group). With a trigger interval and without spark_ehbalance.register(spark) it may have "
@@ -157,7 +160,7 @@ def _stands(facts: Facts, member: str, leases: Sequence[Lease]) -> Finding:
     in_batch = facts.in_batch_ms(member)
     if in_batch is None and asked is not None and asked > facts.patience_ms(member):
         return Finding(
-            _WRONG,
+            _WRONG if asked > _LONG_TRIGGER_MS else _WAITS,
             ids,
             f"Spark has not asked {name} for a batch for {span(asked)}, so nothing of {partitions_text(ids)} is "
             f"planned. {unread}",
