@@ -12,6 +12,7 @@ import typer
 
 from spark_ehbalance import __version__
 from spark_ehbalance.cli.check import check
+from spark_ehbalance.cli.dashboard import dashboard
 from spark_ehbalance.cli.demo import demo
 from spark_ehbalance.cli.export_checkpoints import export_checkpoints
 from spark_ehbalance.cli.import_checkpoints import import_checkpoints
@@ -61,6 +62,7 @@ for command in (
     import_checkpoints,
     export_checkpoints,
     status,
+    dashboard,
     transfer,
     pin,
     unpin,
