@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -41,7 +42,8 @@ def dashboard(
         try:
             listener = opened.enter_context(listening(port))
         except OSError as error:
-            raise EhBalanceError(f"--port {port} cannot be used: {error.strerror}; --port 0 takes a free one") from None
+            why = os.strerror(error.errno or 0)
+            raise EhBalanceError(f"--port {port} cannot be used: {why}; --port 0 takes a free one") from None
         board = Board(tables)
         watchers = [Watcher(number, store, board) for number, store in enumerate(stores)]
         for watcher in watchers:

@@ -58,14 +58,14 @@ class View:
         self._observations = self._observations.updated(look.snapshot, look.now)
         self._lag.add({each.partition: lag for each in leases.values() if (lag := each.behind)}, now_ms)
         self._note(look)
-        changes, marks = split(self._changes())
-        lanes = [*self._lanes(look.snapshot, changes, now_ms - HOUR_MS)]
+        changes, marks = split(_in_order(self._recorded.values()))
+        lanes = [*self._lanes(look.snapshot, [*changes, *self._seen.values()], now_ms - HOUR_MS)]
         self._colour(look.snapshot, lanes)
         texts = {
             "colours": [*self._colours.items()],
             "group": self._group(look),
             "moves": {"lanes": lanes, "orders": [[each.at, each.partition, each.text] for each in marks]},
-            "decisions": [*_rows(self._changes())],
+            "decisions": [*_rows(_in_order([*self._recorded.values(), *self._seen.values()]))],
         }
         lags = {"lag": self._lag.whole(), "lagMinutes": self._lag.by_partition(now_ms)}
         return {name: _shown(each) for name, each in texts.items()} | lags
@@ -95,10 +95,6 @@ class View:
         self._last = dict(look.snapshot.leases)
         self._recorded = {key: each for key, each in self._recorded.items() if each.at_ms > begin_ms}
         self._seen = {key: each for key, each in self._seen.items() if key not in known and each.at_ms > begin_ms}
-
-    def _changes(self) -> list[OwnershipChange]:
-        changes = [*self._recorded.values(), *self._seen.values()]
-        return sorted(changes, key=lambda each: (each.at_ms, each.epoch or 0, partition_order(each.partition or "")))
 
     def _lanes(self, snapshot: Snapshot, changes: list[OwnershipChange], begin_ms: int) -> Iterator[tuple[str, Any]]:
         """Each partition with its owners since `begin_ms`: [start, end, owner]; None: it is the owner."""
@@ -179,6 +175,10 @@ def _partition(lease: Lease) -> dict[str, Any]:
 def _change(change: OwnershipChange) -> tuple[Any, ...]:
     """Identifies a change of owner, however it is known."""
     return change.partition, change.epoch, change.owner
+
+
+def _in_order(changes: Iterable[OwnershipChange]) -> list[OwnershipChange]:
+    return sorted(changes, key=lambda each: (each.at_ms, each.epoch or 0, partition_order(each.partition or "")))
 
 
 def _rows(changes: list[OwnershipChange]) -> Iterator[dict[str, Any]]:
