@@ -18,9 +18,7 @@ _PATIENCE = 1.0
 
 
 def dashboard(
-    lease_tables: Annotated[
-        list[str], typer.Argument(metavar="LEASE_TABLE...", help="Paths or addresses of the groups' lease tables.")
-    ],
+    lease_tables: Annotated[list[str], typer.Argument(help="Paths or addresses of the groups' lease tables.")],
     storage: StorageOptions,
     port: Annotated[int, typer.Option(help="On 127.0.0.1; 0: a free one.")] = 8480,
 ) -> None:

@@ -32,9 +32,11 @@ class _Group:
 
 
 class Board:
-    """The groups in `tables`, which are named by their locations. Any thread may call it."""
+    """The groups in `tables`, which are named by their locations. Any thread may call it. `clock` tells milliseconds
+    since 1970."""
 
-    def __init__(self, tables: Sequence[str]) -> None:
+    def __init__(self, tables: Sequence[str], clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+        self._clock = clock
         self._groups = [_Group(table) for table in tables]
         self._changed = threading.Condition()
         self._changes = 0
@@ -70,7 +72,7 @@ class Board:
                 sections = ",".join(f'"{name}":{text}' for name, text in found)
                 head = json.dumps({"table": each.table, "looked": each.looked, "problem": each.problem})
                 groups.append(f'{head[:-1]},"sections":{{{sections}}}}}')
-            head = json.dumps({"version": __version__, "all": since is None, "now": time.time_ns() // 1_000_000})
+            head = json.dumps({"version": __version__, "all": since is None, "now": self._clock()})
             return self._changes, f'{head[:-1]},"groups":[{",".join(groups)}]}}'
 
     @contextlib.contextmanager

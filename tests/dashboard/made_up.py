@@ -1,12 +1,18 @@
-"""A made-up group that has run for an hour: four queries, of which one has crashed, and an operator's orders."""
+"""A made-up group that has run for an hour: four queries, of which one has crashed, and an operator's orders.
+
+`python -m tests.dashboard.made_up` shows it, and with `difficult` groups that are hard to draw.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from spark_ehbalance.dashboard.view import Look
+from spark_ehbalance.dashboard.board import Board
+from spark_ehbalance.dashboard.server import listening, serve
+from spark_ehbalance.dashboard.view import Look, View
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
 from spark_ehbalance.leases.model import Author, Load, MemberLoad
 from spark_ehbalance.leases.orders import PinTo
@@ -28,8 +34,8 @@ from spark_ehbalance.values.position import Position
 
 GROUP = Group("contoso-trading.servicebus.windows.net", "orders", "billing")
 
-#: Seconds from one look to the next.
-STEP = 10
+#: When it is shown, in milliseconds since 1970: always the same time, so that pictures of it do not change.
+NOW = 1_770_000_000_000
 
 _OPERATOR = Author("operator:ines@bastion", "")
 _RATES = {"orders-eu-1": 5200.0, "orders-eu-2": 5400.0, "orders-spot-1": 3100.0, "orders-spot-2": 3300.0}
@@ -107,11 +113,11 @@ def _author(snapshot: Snapshot, member: str) -> Author:
     return Author(member, snapshot.members[member].incarnation)
 
 
-def looks(now_ms: int, partitions: int = 32) -> Iterator[Look]:
-    """The looks of the last hour, the last one at `now_ms`."""
+def looks(partitions: int = 32, step: int = 10) -> Iterator[Look]:
+    """The looks of the last hour, one in `step` seconds."""
     snapshot, left = Snapshot(GROUP), [*_steps(partitions)]
-    for second in range(0, 3600 + STEP, STEP):
-        at_ms, added = now_ms - (3600 - second) * 1000, list[OwnershipChange]()
+    for second in range(0, 3600 + step, step):
+        at_ms, added = NOW - (3600 - second) * 1000, list[OwnershipChange]()
         while left and left[0].minute * 60 <= second:
             transitions = _transitions(left.pop(0), snapshot, at_ms)
             transitions = [
@@ -146,7 +152,7 @@ def _alive(snapshot: Snapshot, second: int, at_ms: int) -> Snapshot:
         events = _unread(number, second, len(snapshot.leases) // 4)
         next = number * 90_000 + second * 140
         rate = 520 + 40 * math.sin(second / 90 + number)
-        lag = Lag(next, next + events, at_ms - round(1000 * events / 140) if events else None, at_ms)
+        lag = Lag(next, next + events, at_ms - round(1000 * events / 40) if events else None, at_ms)
         leases[partition] = replace(
             lease, renewed_at_ms=at_ms, checkpoint=Position(next - 1), load=Load(rate, float(events)), lag=lag
         )
@@ -164,3 +170,47 @@ def _unread(number: int, second: int, quarter: int) -> int:
         behind = 140 * (min(second, taken) - crash) * math.exp(-max(0.0, second - taken) / 120)
         events += behind * (1 + 0.1 * (number % 3))
     return max(0, round(events))
+
+
+def board() -> Board:
+    """The board of this group alone."""
+    made = Board(["leases/orders"], clock=lambda: NOW)
+    _show(made, 0, looks())
+    return made
+
+
+def difficult() -> Board:
+    """The board of a large group with long names, of one that is empty, and of one that is missing."""
+    made = Board(["leases/large", "leases/empty", "leases/missing"], clock=lambda: NOW)
+    _show(made, 0, map(_with_long_names, looks(256, 120)))
+    _show(made, 1, [_EMPTY])
+    made.fail(2, "there is no lease table at leases/missing: `ehbalance init` makes one")
+    return made
+
+
+def _show(made: Board, number: int, found: Iterable[Look]) -> None:
+    view = View()
+    for look in found:
+        sections = view.sections(look)
+    made.show(number, sections, NOW)
+
+
+_EMPTY = Look(Snapshot(Group("contoso-trading.servicebus.windows.net", "returns", "billing")), (), NOW, 0.0)
+
+
+def _with_long_names(look: Look) -> Look:
+    group, snapshot = Group(GROUP.namespace, "telemetry" + "-of-all-devices" * 8, "x" * 60), look.snapshot
+    leases = {id: replace(each, owner=each.owner and _long(each.owner)) for id, each in snapshot.leases.items()}
+    named = [replace(each, id=_long(each.id), host=_long(each.host)) for each in snapshot.members.values()]
+    named_by_id = {each.id: each for each in named}
+    return replace(look, snapshot=replace(snapshot, group=group, leases=leases, members=named_by_id), added=())
+
+
+def _long(name: str) -> str:
+    return f"{name}-of-the-team-that-has-long-names-{'0123456789abcdef' * 4}"
+
+
+if __name__ == "__main__":
+    with listening(0) as listener:
+        print("Dashboard: http://{}:{}/ (Ctrl-C ends it)".format(*listener.getsockname()), flush=True)
+        serve(difficult() if sys.argv[1:] == ["difficult"] else board(), listener)

@@ -13,15 +13,15 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_COMMAND = (sys.executable, "-c", "from spark_ehbalance.cli import main; main()", "dashboard")
+_COMMAND = ("-c", "from spark_ehbalance.cli import main; main()", "dashboard")
 
 
 class Dashboard:
-    """The command with these arguments, and where it listens."""
+    """A process that serves the page, and says where."""
 
-    def __init__(self, *arguments: object, port: int = 0, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
-            [*_COMMAND, *map(str, arguments), "--port", str(port)],
+            [sys.executable, *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -60,9 +60,17 @@ class Dashboard:
 
 
 @contextlib.contextmanager
-def running(*arguments: object, port: int = 0, environment: Mapping[str, str] | None = None) -> Iterator[Dashboard]:
-    dashboard = Dashboard(*arguments, port=port, environment=environment)
+def serving(*arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[Dashboard]:
+    """A process of Python with these arguments."""
+    dashboard = Dashboard(*arguments, environment=environment)
     try:
         yield dashboard
     finally:
         dashboard.end(signal.SIGKILL)
+
+
+def running(
+    *arguments: object, port: int = 0, environment: Mapping[str, str] | None = None
+) -> contextlib.AbstractContextManager[Dashboard]:
+    """The command with these arguments."""
+    return serving(*_COMMAND, *map(str, arguments), "--port", str(port), environment=environment)

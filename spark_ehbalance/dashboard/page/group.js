@@ -45,7 +45,7 @@ export class Group {
       if (has("group", "lag")) this.drawLag();
       if (has("group", "lagMinutes", "colours")) this.drawEach();
       if (has("moves", "colours")) this.drawMoves();
-      if (has("decisions", "colours")) this.drawDecisions();
+      if (has("decisions", "colours", "group")) this.drawDecisions();
       this.body.hidden = false;
     }
     this.drawProblem();
@@ -55,7 +55,8 @@ export class Group {
     this.drawProblem();
     if (!this.data.group) return;
     this.drawTiles();
-    if (slow) this.drawMoves(), this.drawLag(), this.drawEach();
+    this.drawLag();
+    if (slow) this.drawMoves(), this.drawEach();
   }
 
   drawProblem() {
@@ -90,7 +91,7 @@ export class Group {
   }
 
   who(id) {
-    return id === null ? "nobody" : el("span", { class: "who" }, this.swatch(id), id);
+    return id === null ? "nobody" : el("span", { class: "who", "aria-label": id }, this.swatch(id), id);
   }
 
   /** Unread events and the oldest one's wait in ms, of those that are known. */
@@ -178,6 +179,7 @@ export class Group {
     const lag = this.lag();
     const figure = (value, text) => el("p", { class: "figure" }, el("b", {}, value), el("span", { class: "note" }, text));
     const points = this.data.lag.points;
+    this.parts.lag.hidden = !this.data.group.partitions.length;
     const wait = points.map(([at, , seconds]) => [at, seconds]);
     this.parts.lag.replaceChildren(
       el("h3", {}, "Lag", el("span", { class: "note" }, "in the last hour, while this dashboard ran")),
@@ -263,6 +265,7 @@ export class Group {
       rows.length ? el("ol", { class: "feed", tabindex: 0 }, rows) : el("p", { class: "empty" }, "Nothing has changed hands in the last hour."),
       el("p", { class: "note" }, "Why a strategy wants a move stands in the queries' logs: lines with “balance:”."),
     );
+    this.parts.decisions.hidden = !this.data.group.partitions.length && !rows.length;
     if (rows.length) this.parts.decisions.querySelector("ol").scrollTop = scrolled;
   }
 
