@@ -31,7 +31,8 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 
-_PAGE = Path(__file__).parent / "page"
+#: The files of the page, whose names are their paths.
+PAGE = Path(__file__).parent / "page"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 #: Seconds after which a viewer hears that the server is there, if there is nothing new.
@@ -48,7 +49,7 @@ def application(board: Board) -> Starlette:
     async def events(_: Request) -> Response:
         return StreamingResponse(_events(board), media_type="text/event-stream", headers=_HEADERS)
 
-    routes = [Route("/events", events), *map(_file, _PAGE.iterdir())]
+    routes = [Route("/events", events), *map(_file, PAGE.iterdir())]
     names = [ADDRESS, "localhost"]
     hosts = Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)
     return Starlette(routes=routes, middleware=[hosts])

@@ -53,7 +53,7 @@ def test_help_fits_80_columns(ehbalance: Command, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("COLUMNS", "80")
     printed = ehbalance(command.name, "--help").out
     assert "…" not in printed, "nothing is cut"
-    assert {name for each in command.params for name in each.opts} <= {*printed.split()}
+    assert {name for each in command.params for name in each.opts} <= {*printed.replace("...", " ").split()}
     assert printed.count("\n") <= 50
 
 

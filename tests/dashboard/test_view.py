@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -31,7 +32,9 @@ class Watched:
         self.view = View()
         self.snapshot = Snapshot(Group("ns", "hub", "group"))
 
-    def look(self, seconds: float, *leases: Lease, added: tuple[OwnershipChange, ...] = (), members: str = "") -> Any:
+    def look(
+        self, seconds: float, *leases: Lease, added: tuple[OwnershipChange, ...] = (), members: Iterable[str] = ()
+    ) -> Any:
         rows = {each.partition: each for each in leases}
         joined = {id: Member(id, "x", at, renewed_at_ms=T0) for at, id in enumerate(members)} or self.snapshot.members
         self.snapshot = replace(self.snapshot, leases=MappingProxyType(rows or self.snapshot.leases), members=joined)
@@ -132,6 +135,20 @@ def test_a_sign_of_life_is_dated_by_the_clock_of_who_sees_it() -> None:
     group.snapshot = replace(group.snapshot, members={"a": member})
     assert group.look(7)["group"]["members"][0]["seen"] == T0 + 7000
     assert group.look(9)["group"]["members"][0]["seen"] == T0 + 7000
+
+
+def test_names_that_others_chose_are_shown_as_escapes() -> None:
+    group, hostile = Watched(), "ann\x1b]0;owned\x07\u202e"
+    order = replace(change(T0, "PinTo", hostile, hostile, 1, why=hostile), by=hostile)
+    lease = Lease("0\x9b", hostile, 1, owned_since_ms=T0 - 9, checkpoint=Position(4), lag=Lag(5, 9, None, T0))
+    group.look(0, lease, added=(order,), members=("a\x1b",))
+    assert all(each.isprintable() for each in texts(group.look(61)))
+
+
+def texts(value: Any) -> list[str]:
+    if isinstance(value, (dict, list)):
+        return [text for each in (value.values() if isinstance(value, dict) else value) for text in texts(each)]
+    return [value] if isinstance(value, str) else []
 
 
 def test_viewers_get_what_has_changed_since_they_were_told_last() -> None:

@@ -35,7 +35,7 @@ export class Group {
 
   update({ looked, problem, sections }) {
     const first = !this.data.group;
-    this.looked = looked;
+    this.looked = looked ?? this.looked; // a server that has just started may not have read it
     this.problem = problem;
     Object.assign(this.data, sections);
     const has = (...names) => first || names.some((name) => name in sections);
