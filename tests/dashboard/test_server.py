@@ -84,7 +84,7 @@ def test_only_get_by_this_machines_names_and_nothing_of_elsewhere(tmp_path: Path
 def test_no_secret_is_on_it(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    options = ("account_name=acc", "account_key=env:KEY", f"endpoint={endpoint}", "allow_http=true", "max_retries=0")
+    options = ("account_name=acc", "account_key=env:KEY", f"endpoint={endpoint}", "allow_http=true", "retry_timeout=1s")
     given = [part for option in options for part in ("--storage-option", option)]
     with running("az://container/leases", *given, environment={"KEY": KEY}) as dashboard, dashboard.news() as news:
         failed = next(each for each in news if each["groups"][0]["problem"])

@@ -22,15 +22,32 @@ function showTip() {
   tip.hidden = !target;
   if (!target) return;
   tip.textContent = target.getAttribute("aria-label");
-  const [x, y] = pointer, { width, height } = tip.getBoundingClientRect();
+  const [x, y] = pointer,
+    { width, height } = tip.getBoundingClientRect();
   tip.style.left = `${Math.max(8, Math.min(x + 14, innerWidth - width - 8))}px`;
   tip.style.top = `${y + height + 26 > innerHeight ? y - height - 12 : y + 18}px`;
 }
 
-document.addEventListener("pointermove", (event) => { pointer = [event.clientX, event.clientY]; showTip(); });
-document.addEventListener("pointerdown", (event) => { pointer = [event.clientX, event.clientY]; showTip(); });
-document.addEventListener("pointerleave", () => { pointer = null; showTip(); });
-document.addEventListener("scroll", () => { pointer = null; showTip(); }, { passive: true });
+document.addEventListener("pointermove", (event) => {
+  pointer = [event.clientX, event.clientY];
+  showTip();
+});
+document.addEventListener("pointerdown", (event) => {
+  pointer = [event.clientX, event.clientY];
+  showTip();
+});
+document.addEventListener("pointerleave", () => {
+  pointer = null;
+  showTip();
+});
+document.addEventListener(
+  "scroll",
+  () => {
+    pointer = null;
+    showTip();
+  },
+  { passive: true },
+);
 
 // --- the server -----------------------------------------------------------------------------------------------------
 
@@ -40,13 +57,17 @@ function connect() {
   source?.close();
   source = new EventSource("events");
   const mine = source;
-  source.onmessage = (event) => { if (mine === source) hear(JSON.parse(event.data)); };
+  source.onmessage = (event) => {
+    if (mine === source) hear(JSON.parse(event.data));
+  };
   source.onerror = () => {
     if (mine !== source) return;
     mine.close();
     heard = Math.min(heard, Date.now() - SILENT);
     tick();
-    setTimeout(() => { if (mine === source) connect(); }, RETRY);
+    setTimeout(() => {
+      if (mine === source) connect();
+    }, RETRY);
   };
 }
 
@@ -71,7 +92,11 @@ function drawLive() {
   const away = silent >= SILENT;
   document.body.classList.toggle("away", away);
   live.className = away ? "off" : "on";
-  live.textContent = !away ? "live" : !heard || version === null ? "not connected, trying again …" : `disconnected: what you see is ${duration(now() - newest())} old. Trying again …`;
+  live.textContent = !away
+    ? "live"
+    : !heard || version === null
+      ? "not connected, trying again …"
+      : `disconnected: what you see is ${duration(now() - newest())} old. Trying again …`;
 }
 
 const newest = () => Math.max(0, ...groups.map((each) => each.looked ?? 0)) || heard + clocks.ahead;

@@ -55,5 +55,7 @@ export function ranges(ids) {
     if (last && /^\d+$/.test(id) && Number(id) === Number(last[1]) + 1) last[1] = id;
     else parts.push([id, id]);
   }
-  return parts.map(([from, to]) => (from === to ? from : Number(to) === Number(from) + 1 ? `${from}, ${to}` : `${from}–${to}`)).join(", ");
+  return parts
+    .map(([from, to]) => (from === to ? from : Number(to) === Number(from) + 1 ? `${from}, ${to}` : `${from}–${to}`))
+    .join(", ");
 }
