@@ -23,6 +23,8 @@ class CustomMetadataHook(MetadataHookInterface):
 
 def long_description(readme: str, base: str) -> str:
     """`readme`, whose relative links begin with `base`, or have become their text if that is empty."""
+    # A picture can only be shown from where it can be read.
+    readme = re.sub(r"!\[([^\]]*)\]\((?![a-z]+:)([^)]+)\)", rf"![\1]({base}/raw/main/\2)" if base else "", readme)
     link = rf"[\1]({base}/blob/main/\2)" if base else r"\1"
     # A link within the page needs no address.
     kept = "(?![a-z]+:|#)" if base else "(?![a-z]+:)"

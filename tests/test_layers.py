@@ -22,7 +22,7 @@ LAYERS = (
     {"metrics"},
     {"source", "simulation", "consumer"},
     {"driver", "delta"},
-    {"demo"},
+    {"demo", "dashboard"},
     {"cli"},
 )
 #: What decides, and what encodes, has no clock, no I/O and no thread: such modules import none of `EDGES`.
@@ -41,6 +41,8 @@ PURE = (
     "source.finished_batches",
     "source.scala_options",
     "consumer.ownership",
+    "dashboard.lag",
+    "dashboard.view",
     "delta.marks",
     "delta.protocol",
     "delta.schemas",

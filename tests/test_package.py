@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 CHECK = runpy.run_path(str(ROOT / "scripts" / "check_package.py"))
 HOOK = runpy.run_path(str(ROOT / "scripts" / "metadata_hook.py"))
 
-README = "See [how it works](docs/design.md#time), [here](#here) and [Spark](https://spark.apache.org)."
+README = "![The page](docs/x.png)See [how it works](docs/design.md#time), [here](#here) and [Spark](https://spark.apache.org)."
 
 
 def wheel() -> dict[str, bytes]:
@@ -62,6 +62,7 @@ def test_without_an_address_links_become_text() -> None:
 def test_with_an_address_links_become_absolute() -> None:
     shown = HOOK["long_description"](README, "https://host/o/n")
     assert "[how it works](https://host/o/n/blob/main/docs/design.md#time)" in shown
+    assert "![The page](https://host/o/n/raw/main/docs/x.png)" in shown
     assert "[here](#here)" in shown
     assert "[Spark](https://spark.apache.org)" in shown
     assert HOOK["urls"]("https://host/o/n")["Changelog"] == "https://host/o/n/blob/main/CHANGELOG.md"

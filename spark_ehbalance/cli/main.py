@@ -12,6 +12,7 @@ import typer
 
 from spark_ehbalance import __version__
 from spark_ehbalance.cli.check import check
+from spark_ehbalance.cli.dashboard import dashboard
 from spark_ehbalance.cli.demo import demo
 from spark_ehbalance.cli.explain import explain
 from spark_ehbalance.cli.export_checkpoints import export_checkpoints
@@ -65,6 +66,7 @@ for command in (
     status,
     explain,
     metrics,
+    dashboard,
     transfer,
     pin,
     unpin,

@@ -13,9 +13,10 @@ import typer
 
 from spark_ehbalance.cli.common import console, iso, table
 from spark_ehbalance.cli.options import AsJson, LeaseTable, StorageOptions
-from spark_ehbalance.cli.picture import Picture, Segment, html, moves_of, segments_of, split
+from spark_ehbalance.cli.picture import Picture, html
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.leases.history import OwnershipChange
+from spark_ehbalance.leases.timeline import Segment, moves_of, segments_of, split
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import partition_order
 

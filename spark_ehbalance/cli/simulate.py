@@ -21,9 +21,10 @@ from rich.text import Text
 
 from spark_ehbalance.cli.common import console
 from spark_ehbalance.cli.options import AsJson
-from spark_ehbalance.cli.picture import Mark, Picture, html, moves_of, segments_of
+from spark_ehbalance.cli.picture import Picture, html
 from spark_ehbalance.cli.report import save
 from spark_ehbalance.errors import OptionError
+from spark_ehbalance.leases.timeline import Mark, moves_of, segments_of
 from spark_ehbalance.simulation.measures import Result
 from spark_ehbalance.simulation.run import simulate as play
 from spark_ehbalance.simulation.scenario import READY_MADE, Scenario, StoreSettings, load

@@ -174,6 +174,11 @@ class LeaseTable(LeaseStore):
         """Everything that `record` was given, the oldest first. Raises `StoreUnavailableError`."""
 
     @abstractmethod
+    def follow_history(self, since_ms: int) -> list[OwnershipChange]:
+        """What was recorded since this handle's last call. The first call, and now and then another one, returns again
+        all that was written at `since_ms` or later, by the storage's clock. Raises `StoreUnavailableError`."""
+
+    @abstractmethod
     def maintain(self) -> None:
         """Tidy up and compact the history. Files of others stay. Raises `StoreUnavailableError`."""
 

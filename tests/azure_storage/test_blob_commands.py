@@ -14,6 +14,7 @@ from chaos.storage.azurite import ACCOUNT, KEY, make_container
 from spark_ehbalance.emulator import Emulator
 from tests.azure_storage.consumers import checkpoint_store
 from tests.cli.command import Command, kept
+from tests.dashboard.server import running
 
 GROUP = {"fully_qualified_namespace": "ns.example", "eventhub_name": "Flights", "consumer_group": "$Default"}
 
@@ -40,6 +41,14 @@ def key(tmp_path: Path) -> Sequence[str]:
 def cells(text: str) -> list[list[str]]:
     """The rows of the tables in `text`."""
     return [[each.strip() for each in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
+
+
+def test_the_dashboard_shows_owners_and_no_key(container: str, key: Sequence[str]) -> None:
+    with running(container, *key) as dashboard, dashboard.news() as news:
+        group = next(each["groups"][0] for each in news if each["groups"][0]["sections"])
+    owners = {each["id"]: each["owner"] for each in group["sections"]["group"]["partitions"]}
+    assert owners == {"0": "ann", "1": "bob", "2": "ann", "10": None}
+    assert KEY not in json.dumps(group)
 
 
 def test_status_shows_owners_ages_and_checkpoints_and_what_is_not_known(

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from spark_ehbalance.cli.picture import Mark, Segment, moves_of, segments_of, split
 from spark_ehbalance.cli.report import history_picture
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
 from spark_ehbalance.leases.model import Author
+from spark_ehbalance.leases.timeline import Mark, Segment, moves_of, segments_of, split
 from spark_ehbalance.leases.transitions import AddPartitions, Claim, HandOver, Join, Release, RequestHandover
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta import DeltaStore

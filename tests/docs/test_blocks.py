@@ -116,7 +116,11 @@ def test_the_test_that_runs_a_block_exists(block: Block) -> None:
 
 
 def test_something_reads_each_variable() -> None:
-    files = [file for folder in ("spark_ehbalance", "jobs", "tests/service") for file in (ROOT / folder).rglob("*.py")]
+    files = [
+        file
+        for folder in ("spark_ehbalance", "jobs", "tests/service", "tests/dashboard")
+        for file in (ROOT / folder).rglob("*.py")
+    ]
     code = "".join(file.read_text(encoding="utf-8") for file in files)
     named = {name for page in PAGES.values() for name in re.findall(r"EHBALANCE_\w+", page.read_text(encoding="utf-8"))}
     assert not [each for each in named if each not in code]

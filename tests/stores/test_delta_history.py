@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
+from spark_ehbalance.stores.delta.folder import Folder
 from spark_ehbalance.stores.delta.history import History
 from tests.stores.delta_tables import change
 
@@ -31,12 +34,39 @@ CHANGES: dict[str, Callable[[str], object]] = {
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_nothing_appended_is_lost_by_what_others_do_with_the_history(tmp_path: Path, what: str) -> None:
-    history = History(str(tmp_path / "leases"), {})
+    history, other = History(str(tmp_path / "leases"), {}), History(str(tmp_path / "leases"), {})
+    assert other.follow(0) == []
     for epoch in range(3):
         history.append([change(epoch)])
+    assert {each.epoch for each in other.follow(0)} == {0, 1, 2}
     CHANGES[what](str(tmp_path / "leases_history"))
     for epoch in range(3, 6):
         history.append([change(epoch)])
     before = {"gone": set(), "rows removed": {1, 2}}.get(what, {0, 1, 2})
     assert {each.epoch for each in history.read()} == before | {3, 4, 5}
     assert len(history.read()) == len(before) + 3
+    assert {each.epoch for each in other.follow(0)} >= {3, 4, 5}
+    assert other.follow(0) == []
+
+
+def test_who_follows_the_history_reads_what_is_new_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history, other = History(str(tmp_path / "leases"), {}), History(str(tmp_path / "leases"), {})
+    for epoch in range(5):
+        history.append([change(epoch)])
+    read, parquet = list[str](), Folder.parquet
+
+    def counted(folder: Folder, name: str, columns: Collection[str]) -> pa.Table:
+        read.append(name)
+        return parquet(folder, name, columns)
+
+    monkeypatch.setattr(Folder, "parquet", counted)
+    assert {each.epoch for each in other.follow(0)} == {0, 1, 2, 3, 4}
+    read.clear()
+    history.append([change(5), change(6)])
+    DeltaTable(str(tmp_path / "leases_history")).optimize.compact()
+    assert {each.epoch for each in other.follow(0)} == {5, 6}
+    assert len(read) == 1
+    late = History(str(tmp_path / "leases"), {})
+    assert late.follow(time.time_ns() // 1_000_000 + 60_000) == [], "what is older was not asked for"
+    history.append([change(7)])
+    assert [each.epoch for each in late.follow(0)] == [7]

@@ -148,6 +148,9 @@ class BlobStore(LeaseTable):
     def history(self) -> list[OwnershipChange]:
         return []
 
+    def follow_history(self, since_ms: int) -> list[OwnershipChange]:
+        return []
+
     def maintain(self) -> None:
         pass  # as `tidy`
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
@@ -17,16 +20,19 @@ from spark_ehbalance.errors import StoreFormatError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT
 from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder
-from spark_ehbalance.stores.delta.log import creation, lines
+from spark_ehbalance.stores.delta.log import actions_of, creation, lines
 from spark_ehbalance.stores.delta.names import commit_file
 from spark_ehbalance.stores.delta.table_format import HISTORY_SCHEMA, rows_of, to_ms, to_time
-from spark_ehbalance.stores.delta.version import read_rows
+from spark_ehbalance.stores.delta.version import read_rows, rows_in
 
 #: Appends from one checkpoint of the history's log to the next: whoever opens it reads the log files since.
 _CHECKPOINT_INTERVAL = 20
 
 #: Hours for which a file is kept that was joined with others: a reader may be in the middle of it.
 _KEPT_HOURS = 1
+
+#: Calls of `follow` from one check whether the log is still there to the next.
+_LOOKS_PER_CHECK = 10
 
 #: By its name the table is known as ours, whatever its columns are.
 _NAME = "ehbalance lease history"
@@ -48,6 +54,8 @@ class History:
         self._table: DeltaTable | None = None  # as of the last append
         self._tag: str | None = None  # of that version's log file
         self._until = math.inf  # when it can no longer be used
+        self._followed: tuple[int, str] | None = None  # the version that `follow` has come to, and its log file's tag
+        self._looks = 0
 
     @property
     def requests(self) -> Counter[str]:
@@ -119,11 +127,42 @@ class History:
     def read(self) -> list[OwnershipChange]:
         """All changes, the oldest first."""
         with self._folder.errors("read"):
-            if not self._folder.is_table():
-                return []
-            rows = rows_of(read_rows(self._folder.open_table(), self._folder, HISTORY_SCHEMA))
-        changes = [OwnershipChange(at_ms=to_ms(row.pop("at")), **row) for row in rows]
-        return sorted(changes, key=lambda change: (change.at_ms, change.epoch or 0))
+            return self._written_since(0)
+
+    def follow(self, since_ms: int) -> list[OwnershipChange]:
+        """What was appended since the last call, by way of the log files since then, of which there are seldom any. The
+        first call, and one after which these are not enough, returns all that was written at `since_ms` or later."""
+        with self._folder.errors("read"):
+            if self._followed is not None and self._is_followed(self._followed):
+                with contextlib.suppress(FileNotFoundError, ValueError):  # tidied away, or no longer only appended to
+                    return self._appended(self._followed)
+            self._followed = None
+            return self._written_since(since_ms)
+
+    def _is_followed(self, followed: tuple[int, str]) -> bool:
+        """Whether the log that was followed is still there. Asked in each tenth call: on a storage it is a request."""
+        self._looks += 1
+        remembered = self._looks % _LOOKS_PER_CHECK and not self._folder.is_local
+        return bool(remembered) or self._folder.tag(commit_file(followed[0])) == followed[1]
+
+    def _appended(self, followed: tuple[int, str]) -> list[OwnershipChange]:
+        names = list[str]()
+        with contextlib.suppress(FileNotFoundError):
+            for version in itertools.count(followed[0] + 1):
+                content, tag = self._folder.read_tagged(commit_file(version))
+                names += _appended_files(actions_of(content))
+                followed = version, tag
+        rows = rows_in(self._folder, names, HISTORY_SCHEMA) if names else None
+        self._followed = followed
+        return [] if rows is None else _changes(rows)
+
+    def _written_since(self, since_ms: int) -> list[OwnershipChange]:
+        if not self._folder.is_table():
+            return []
+        table = self._folder.open_table()
+        rows = read_rows(table, self._folder, HISTORY_SCHEMA, since_ms)
+        self._followed = table.version(), self._folder.tag(commit_file(table.version())) or ""
+        return _changes(rows)
 
     def compact(self) -> None:
         """Join the many small files into few, and remove those that the log says were replaced a while ago."""
@@ -133,3 +172,17 @@ class History:
                 table.optimize.compact()
                 hours = None if _RETENTION in table.metadata().configuration else _KEPT_HOURS
                 table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
+
+
+def _changes(rows: pa.Table) -> list[OwnershipChange]:
+    changes = [OwnershipChange(at_ms=to_ms(row.pop("at")), **row) for row in rows_of(rows)]
+    return sorted(changes, key=lambda change: (change.at_ms, change.epoch or 0))
+
+
+def _appended_files(actions: Sequence[dict[str, Any]]) -> list[str]:
+    """The files whose rows a commit has appended. Raises `ValueError` if it did more."""
+    files = [each[kind] | {"kind": kind} for each in actions for kind in each if kind in ("add", "remove")]
+    changed = [file for file in files if file["dataChange"]]  # the others were joined
+    if any(file["kind"] == "remove" or file.get("deletionVector") for file in changed):
+        raise ValueError("rows were removed")
+    return [unquote(file["path"]) for file in changed]

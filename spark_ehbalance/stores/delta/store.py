@@ -381,6 +381,9 @@ class DeltaStore(LeaseTable):
     def history(self) -> list[OwnershipChange]:
         return self._history.read()
 
+    def follow_history(self, since_ms: int) -> list[OwnershipChange]:
+        return self._history.follow(since_ms)
+
     def tidy(self) -> None:
         try:
             with self._folder.errors("tidied up"):

@@ -114,7 +114,7 @@ def sound_actions(folder: Folder, version: int, content: bytes) -> list[dict[str
 def read_snapshot(folder: Folder, names: Collection[str], group: Group, version: int) -> Snapshot:
     """The state of `group` in the data files with these names. Raises `StoreDamagedError`."""
     try:
-        return from_table(_rows(folder, names, SCHEMA), group, version)
+        return from_table(rows_in(folder, names, SCHEMA), group, version)
     except FileNotFoundError as error:
         found = {file.name for file in folder.listed()}
         gone = [name for name in names if name not in found] or [*names]
@@ -123,10 +123,11 @@ def read_snapshot(folder: Folder, names: Collection[str], group: Group, version:
         raise damaged(folder, f"{', '.join([*names][:3]) or 'its data'}: {storage_error_text(error)}") from error
 
 
-def read_rows(table: DeltaTable, folder: Folder, schema: pa.Schema) -> pa.Table:
-    """The rows of the table in the columns of `schema`. Raises `ValueError`, `FileNotFoundError`."""
+def read_rows(table: DeltaTable, folder: Folder, schema: pa.Schema, since_ms: int = 0) -> pa.Table:
+    """The rows of the table in the columns of `schema`, of the files that were written at `since_ms` or later. Raises
+    `ValueError`, `FileNotFoundError`."""
     check_readable(table)
-    return _rows(folder, file_names(table), schema)
+    return rows_in(folder, file_names(table, since_ms), schema)
 
 
 def check_readable(table: DeltaTable) -> None:
@@ -141,9 +142,12 @@ def check_writable(table: DeltaTable) -> None:
         raise ValueError(unsupported(what))
 
 
-def file_names(table: DeltaTable) -> list[str]:
-    """The names of the table's data files in its folder; others may put them into folders of it."""
-    return pa.table(table.get_add_actions())["path"].to_pylist()  # type: ignore[no-any-return]
+def file_names(table: DeltaTable, since_ms: int = 0) -> list[str]:
+    """The names of the table's data files in its folder, of those that were written at `since_ms` or later; others may
+    put them into folders of it."""
+    files = pa.table(table.get_add_actions())
+    written = files["modification_time"].cast(pa.int64()).to_pylist()
+    return [name for name, at in zip(files["path"].to_pylist(), written, strict=True) if at >= since_ms]
 
 
 def damaged(folder: Folder, problem: str) -> StoreDamagedError:
@@ -165,7 +169,8 @@ def _group(table: DeltaTable, folder: Folder, known: Group | None) -> Group:
     return group_of(text, folder.uri)
 
 
-def _rows(folder: Folder, names: Iterable[str], schema: pa.Schema) -> Any:
+def rows_in(folder: Folder, names: Iterable[str], schema: pa.Schema) -> Any:
+    """The rows of the data files with these names in the columns of `schema`."""
     parts = [conformed(folder.parquet(name, schema.names), schema) for name in names]
     # To concatenate one table takes a third as long as to read it.
     return parts[0] if len(parts) == 1 else pa.concat_tables([schema.empty_table(), *parts])

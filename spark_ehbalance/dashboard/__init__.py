@@ -1,0 +1,1 @@
+"""`ehbalance dashboard`: a page that shows groups while they run."""
