@@ -146,13 +146,13 @@ def table(
 ) -> Table:
     """A table of values that others may have written. The columns in `right` are aligned there, those in `unknown` have
     "-" in every row. Of the `dispensable` ones the first are left out until the rest fits into `width`, beginning with
-    those that have one value in all rows; what is still too wide goes on in the next line, and nothing is cut."""
+    those without a value; what is still too wide goes on in the next line, and nothing is cut."""
     cells = [
         [cell("-" if name in unknown else value) for name, value in zip(columns, row, strict=True)] for row in rows
     ]
     texts = {name: [each.plain for each in column] for name, *column in zip(columns, *cells, strict=True)}
     widths = {name: max(cell_len(each) for each in (name, *column)) for name, column in texts.items()}
-    shown, rest = [*columns], sorted(dispensable, key=lambda name: len({*texts[name]}) > 1)
+    shown, rest = [*columns], sorted(dispensable, key=lambda name: not {*texts[name]} <= {"", "-"})
     while rest and 1 + sum(widths[name] + 3 for name in shown) > width:
         shown.remove(rest.pop(0))
     made = Table(title=title and cell(title), title_justify="left")

@@ -16,7 +16,7 @@ from rich.table import Table
 from spark_ehbalance.cli.common import age, cell, console, iso, now_ms, table
 from spark_ehbalance.cli.options import AsJson, GroupName, LeaseTable, StorageOptions, group_of
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.leases.model import Lease, Member, MemberLoad
+from spark_ehbalance.leases.model import Lease, Member, MemberLoad, MemberState
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.values.defaults import LEASE_DURATION
 from spark_ehbalance.values.lag import Lag
@@ -287,12 +287,14 @@ def _member_table(snapshot: Snapshot, now_ms: int, keeps_all: bool, width: int) 
                 f"{load.cpu:.0%}" if load and load.cpu is not None else "",
             )
         )
+    leaving = any(each.state is MemberState.LEAVING for each in _members(snapshot, keeps_all))
     loads, texts = ("limit", "unread", "batch", "state"), ("events/s", "host", "pinned", "strategy", "host CPU")
+    states = ("batch", "state") if leaving else ("state", "batch")
     return table(
         ("member", "partitions", *loads, "last seen", *texts),
         rows,
         right=("partitions", "limit", "unread", "last seen", "events/s", "pinned", "host CPU"),
         unknown=() if keeps_all else (*loads, *texts),
-        dispensable=(*reversed(texts), "last seen", "limit", "batch", "state", "unread", "partitions"),
+        dispensable=(*reversed(texts), "last seen", "limit", *states, "unread", "partitions"),
         width=width,
     )
