@@ -36,6 +36,16 @@ class Started(NamedTuple):
     unfinished: StreamOffset | None
 
 
+class SomeLag:
+    """In the place of the planner's `LagReport`."""
+
+    def behind(self) -> dict[str, Any]:
+        return {"avgOffsetsBehindLatest": 0.5}
+
+    def untimed(self, ranges: list[Range]) -> frozenset[str]:
+        return frozenset()
+
+
 @dataclass
 class OnePartition:
     """In the place of the planner: a hub with one partition, whose position is in the offsets alone."""
@@ -46,6 +56,7 @@ class OnePartition:
     said_finished: list[StreamOffset] = field(default_factory=list)
     is_one_of_two: bool = False
     cores: int | None = None
+    lag: SomeLag = field(default_factory=SomeLag)
 
     def still_idle(self, start: StreamOffset) -> bool:
         return False
@@ -126,7 +137,7 @@ class Spark:
         else:
             end = reader.latestOffset()
         self._step()
-        assert all(said in self._finished() for said in map(StreamOffset.to_json, self.planners[-1].said_finished))
+        assert all(said in self._finished() for said in self.planners[-1].said_finished)
         if end == last:
             return  # no empty batch
         self.offsets.append(end)
@@ -147,9 +158,9 @@ class Spark:
         self.committed += 1
         self._step()
 
-    def _finished(self) -> list[dict[str, Any]]:
-        began = self.started[-1]
-        return [*self.offsets[: self.committed], StreamOffset(began.owner, lineage=began.finished.lineage).to_json()]
+    def _finished(self) -> list[StreamOffset]:
+        began, logged = self.started[-1], self.offsets[: self.committed]
+        return [*map(StreamOffset.from_json, logged), StreamOffset(began.owner, lineage=began.finished.lineage)]
 
 
 @pytest.fixture(autouse=True)
