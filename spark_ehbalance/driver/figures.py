@@ -22,6 +22,7 @@ class Figures:
         self._since = now
         self._recent = deque[tuple[float, int]]()
         self._newest: int | None = None
+        self._reported = False
         self._status = ""
         self._partitions: tuple[int, int] | None = None
         self._behind: int | None = None
@@ -33,8 +34,13 @@ class Figures:
         return self._newest
 
     def add(self, progress: dict[str, Any], now: float) -> None:
-        """A progress report; of a batch that was added already it changes nothing."""
-        if self._newest is not None and progress["batchId"] <= self._newest:
+        """A progress report. The events of a batch are added once, and none of a report without a batch: that has the
+        number of the next one, and the end of the last one."""
+        self._reported = True
+        if any(source.get("latestOffset") for source in progress["sources"]):
+            self._behind = _behind(progress)
+        no_batch = "addBatch" not in progress["durationMs"]
+        if no_batch or (self._newest is not None and progress["batchId"] <= self._newest):
             return
         self._newest = progress["batchId"]
         ends = list(ends_of(progress))
@@ -43,8 +49,6 @@ class Figures:
         self.batches += 1
         self._recent.append((now, events))
         self._batch_seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
-        newest = [source.get("latestOffset") for source in progress["sources"]]
-        self._behind = _behind(progress) if any(newest) else None
 
     def update(self, status: str, planners: list[dict[str, Any]]) -> None:
         """What Spark says that the query does, and the answers of its planners to `Planner.handle`."""
@@ -56,14 +60,14 @@ class Figures:
         """All of it, in less than 80 columns as long as the numbers are not huge."""
         while self._recent and self._recent[0][0] < now - _RATE_OVER:
             self._recent.popleft()
-        if not self.batches:
+        if not self._reported:
             return f"{self.state()} · {now - self._since:.0f} s"
         a_second = sum(events for _, events in self._recent) / max(1.0, min(_RATE_OVER, now - self._since))
         return f"{self.state()} · {a_second:,.0f} events/s · last batch {self._batch_seconds:.1f} s"
 
     def state(self) -> str:
         """What does not change while nothing happens."""
-        if not self.batches:
+        if not self._reported:
             return f"starting: {self._status or 'the query'}"
         of_all = [] if self._partitions is None else [f"{self._partitions[0]} of {self._partitions[1]} partitions"]
         behind = [] if self._behind is None else [f"{self._behind:,} behind"]

@@ -18,7 +18,7 @@ def report(batch: int, start: int, end: int, newest: int) -> dict[str, Any]:
     offset = StreamOffset("a", {"0": Range("0", 1, start, end)}, other_positions={"1": EpochPosition(1, 10)})
     latest = json.dumps({"partitions": {"0": newest, "1": 15, "2": 1000}})
     source = {"endOffset": json.dumps(offset.to_json()), "latestOffset": latest}
-    return {"batchId": batch, "durationMs": {"triggerExecution": 2100}, "sources": [source]}
+    return {"batchId": batch, "durationMs": {"addBatch": 1900, "triggerExecution": 2100}, "sources": [source]}
 
 
 def test_events_are_counted_once_and_what_is_behind_is_that_of_held_partitions() -> None:
@@ -28,6 +28,8 @@ def test_events_are_counted_once_and_what_is_behind_is_that_of_held_partitions()
     figures.update("", [{"owned": 2, "all": 3}])
     for number, (start, end) in enumerate([(0, 100), (100, 3000), (100, 3000)]):
         figures.add(report(min(number, 1), start, end, newest=3001), 20.0)
+    figures.add(report(2, 100, 3000, newest=3001) | {"durationMs": {"triggerExecution": 1}}, 20.0)
+    assert figures.newest_batch == 1, "Spark has reported that there was nothing to do"
     assert figures.state() == "2 of 3 partitions · 3,000 events · 6 behind"
     assert figures.line(30.0) == "2 of 3 partitions · 3,000 events · 6 behind · 100 events/s · last batch 2.1 s"
     assert "· 0 events/s ·" in figures.line(51.0), "it has read nothing for 30 s"
