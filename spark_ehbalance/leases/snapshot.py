@@ -56,6 +56,15 @@ class Snapshot:
             f"this one was made {time_of(created_ms)}: it was made anew, or is another one, with other events"
         )
 
+    def query_of(self, member: Member) -> QueryRecord | None:
+        """The query that runs as `member`; None of a consumer."""
+        return next((each for each in self.queries.values() if each.run == member.incarnation), None)
+
+    def in_batch_since_ms(self, member: Member) -> int | None:
+        """When the table has heard of the member's batch; None if the last one of which it knows has ended."""
+        query = self.query_of(member)
+        return query.at_ms if query is not None and query.begun > query.batch else None
+
     def owned_by(self, member: str) -> list[Lease]:
         """The leases of `member`, live or expired, in partition order."""
         return [self.leases[partition] for partition in self.ownership.owned.get(member, ())]

@@ -106,8 +106,7 @@ class Facts:
     def record(self, member: str) -> QueryRecord | None:
         """What the table knows of the query that runs as this member; None of a plain consumer."""
         row = self.snapshot.members.get(member)
-        runs = (each for each in self.snapshot.queries.values() if row is not None and each.run == row.incarnation)
-        return next(runs, None)
+        return None if row is None else self.snapshot.query_of(row)
 
     def batch_ms(self, member: str) -> float:
         """What its batches take on average; 0: not known."""
@@ -116,8 +115,9 @@ class Facts:
 
     def in_batch_ms(self, member: str) -> int | None:
         """For how long its batch has been running, as far as the table knows; None: there is none."""
-        record = self.record(member)
-        return max(0, self.now_ms - record.at_ms) if record is not None and record.begun > record.batch else None
+        row = self.snapshot.members.get(member)
+        since_ms = None if row is None else self.snapshot.in_batch_since_ms(row)
+        return None if since_ms is None else max(0, self.now_ms - since_ms)
 
     def patience_ms(self, member: str) -> float:
         """For how long events may be unread, or a batch run, without a reason."""
