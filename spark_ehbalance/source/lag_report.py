@@ -10,8 +10,8 @@ from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.values.lag import Lag
 
-#: Milliseconds: when an event was enqueued is asked of tasks unless the hub's answers say it as exactly, as they do
-#: while reading keeps up: in a batch they are a second apart.
+#: Milliseconds: when an event was enqueued is asked of tasks unless the hub's answers say it as exactly. In a batch
+#: these are a second apart.
 _EXACT = 2000
 
 
