@@ -104,7 +104,7 @@ def _main(options: dict[str, str], folder: Path) -> None:
         events = spark.readStream.format("ehbalance").options(**options).load()
         writer = events.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint"))
         print("-- run", file=sys.stderr, flush=True)
-        spark_ehbalance.run(writer.start())
+        spark_ehbalance.run(writer.start(), timeout=120)
 
 
 if __name__ == "__main__":
