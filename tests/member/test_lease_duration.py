@@ -94,7 +94,7 @@ class World:
         me.see(self.table, self.clocks)
         process.looked, process.decided = self.now, []
         if beats:
-            process.decided.append(me.beat(at_ms, None))
+            process.decided.append(me.beat(at_ms, QueryState()))
         for partition, holding in me.holdings.items() if renews else ():
             process.decided.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
         if not me.joined:
