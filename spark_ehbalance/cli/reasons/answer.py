@@ -61,7 +61,8 @@ def _closing(facts: Facts, found: list[Finding]) -> str:
 def _state(facts: Facts, lease: Lease) -> str:
     parts = [f"Partition {lease.partition} has no owner."]
     if lease.owner is not None:
-        owned = f" for {span(facts.now_ms - lease.owned_since_ms)}" if lease.owned_since_ms else ""
+        known = facts.keeps_all and lease.owned_since_ms
+        owned = f" for {span(facts.now_ms - lease.owned_since_ms)}" if known else ""
         renewed = f"its lease was renewed {span(facts.now_ms - lease.renewed_at_ms)} ago"
         parts = [f"{facts.name(lease.owner)} has owned partition {lease.partition}{owned}; {renewed}."]
         if (ran := facts.in_batch_ms(lease.owner)) is not None:
