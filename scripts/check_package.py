@@ -303,7 +303,7 @@ def first_stream(user: User, page: str, more: Callable[[User], None] | None) -> 
             if program is None:
                 raise CheckError(f"a program's first line is not its name: {text[:80]}")
             (user.folder / program[1]).write_text(text)
-        else:
+        elif language == "sh":
             lines += text.splitlines()
     export = next(line for line in lines if line.startswith("export "))
     name, _, value = shlex.split(export)[1].partition("=")

@@ -70,5 +70,5 @@ def test_with_an_address_links_become_absolute() -> None:
 
 def test_the_quick_starts_first_stream_can_be_run_from_its_blocks() -> None:
     found = CHECK["blocks"](CHECK["QUICK_START"].read_text(encoding="utf-8"), CHECK["FIRST_STREAM"])
-    assert [language for language, _ in found] == ["sh", "sh", "python", "sh", "sh", "python", "sh", "sh"]
-    assert found[-1][1].splitlines()[-1] == CHECK["COUNT"]
+    assert [language for language, _ in found] == ["sh", "sh", "python", "sh", "sh", "python", "sh", "sh", "text"]
+    assert found[-2][1].splitlines()[-1] == CHECK["COUNT"]
