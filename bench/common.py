@@ -9,13 +9,14 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from bench.relay import Relay
 from chaos.session import spark_session
 from spark_ehbalance.delta.spark_settings import SESSION
 from spark_ehbalance.emulator.control import EmulatorControl
@@ -93,6 +94,17 @@ class Emulator:
     @property
     def address(self) -> str:
         return str(self.connection.connection_string)
+
+    @contextlib.contextmanager
+    def relayed(self, round_trip: float = 0.0) -> Iterator[tuple[Emulator, Relay]]:
+        """This emulator through a relay, with `round_trip` seconds more for a round trip."""
+        assert self.connection.network.endpoint
+        port = self.connection.network.endpoint[1]
+        assert port
+        with Relay(port, round_trip) as relay:
+            network = replace(self.connection.network, endpoint=("localhost", relay.port))
+            string = self.address.replace(f":{port};", f":{relay.port};")
+            yield replace(self, connection=replace(self.connection, connection_string=string, network=network)), relay
 
     def append(self, partition: int | str, bodies: list[bytes]) -> None:
         """Append events with these bodies."""
