@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pyspark.sql import SparkSession
@@ -140,10 +141,12 @@ def emulator(partitions: int, *, tls: bool = False, websocket: bool = False) -> 
             process.terminate()
 
 
-def session(folder: Path, jars: Sequence[Path] = ()) -> SparkSession:
-    """A Spark session with two cores and these jars that keeps its progress reports."""
+def session(
+    folder: Path, jars: Sequence[Path] = (), settings: Mapping[str, str] = MappingProxyType({})
+) -> SparkSession:
+    """A Spark session with two cores, these jars and `settings` that keeps its progress reports."""
     more = {"spark.sql.streaming.numRecentProgressUpdates": "100000", "spark.jars": ",".join(map(str, jars))}
-    return spark_session("local[2]", folder, SESSION | more)
+    return spark_session("local[2]", folder, {**SESSION, **more, **settings})
 
 
 def start(

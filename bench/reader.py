@@ -45,8 +45,8 @@ _THOUSAND = (500, 500)
 _SLOWER = 3
 
 #: Forked from a process that has imported everything, which takes seconds.
-_PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["bench.__main__"])
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["bench.__main__"])
 
 
 class Cost(NamedTuple):
@@ -63,9 +63,7 @@ class Cost(NamedTuple):
         return self.events / (self.ended - self.begun)
 
 
-def ours(
-    connection: Connection, partitions: int, events: int, most: int = 10_000, prefetch: int = PREFETCH
-) -> Cost:
+def ours(connection: Connection, partitions: int, events: int, most: int = 10_000, prefetch: int = PREFETCH) -> Cost:
     """This reader: `events` of each partition, in batches as the source requests them; several partitions in threads,
     like those of one task."""
 
@@ -143,7 +141,7 @@ def _distant(name: str, events: int, runs: int, log: Log) -> Iterator[Row]:
             log(f"reader: {label}")
             ways: dict[str, tuple[int, ...]] = {"": (more,), "1,000 events on their way": (events, *_THOUSAND)}
             found: dict[str, list[float]] = {way: [] for way in ways}
-            with server.relayed(seconds) as (distant, _), ProcessPoolExecutor(1, _PROCESSES) as process:
+            with server.relayed(seconds) as (distant, _), ProcessPoolExecutor(1, PROCESSES) as process:
                 for run in range(runs + 1):
                     for way, arguments in ways.items():
                         rate = process.submit(ours, distant.connection, 1, *arguments).result().rate
@@ -177,7 +175,7 @@ def _ways(events: int, runs: int, log: Log) -> Iterator[Row]:
     found: dict[str, list[Cost]] = {way: [] for way in ways}
     with ExitStack() as stack:
         servers = {way: stack.enter_context(emulator(1, **settings)) for way, settings in ways.items()}
-        processes = {way: stack.enter_context(ProcessPoolExecutor(1, _PROCESSES)) for way in ways}
+        processes = {way: stack.enter_context(ProcessPoolExecutor(1, PROCESSES)) for way in ways}
         for server in servers.values():
             SHAPES["1 KB"](server, "0", events)
         for run in range(runs + 1):
@@ -193,7 +191,7 @@ def _ways(events: int, runs: int, log: Log) -> Iterator[Row]:
 
 def _alone(reader: Any, runs: int, *arguments: Any) -> list[Cost]:
     """What `reader` costs in a new process, without its first run."""
-    with ProcessPoolExecutor(1, _PROCESSES) as process:
+    with ProcessPoolExecutor(1, PROCESSES) as process:
         return [process.submit(reader, *arguments).result() for _ in range(runs + 1)][1:]
 
 
