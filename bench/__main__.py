@@ -26,14 +26,16 @@ from bench import (
     planner,
     processors,
     reader,
+    receivers,
     simulator,
+    sockets,
     tasks,
     throughput,
 )
 from bench.common import Log, Row, session, three_digits
 from bench.shapes import SHAPES
 
-#: What is measured, each with its settings for `--short` and for a whole run; and what needs a Spark.
+#: What is measured, each with its settings for `--short` and for a whole run; and what needs the Spark of all.
 _WITHOUT_SPARK: dict[Any, tuple[dict[str, Any], dict[str, Any]]] = {
     reader: (
         {"shapes": ["1 KB"], "partitions": [8], "events": 2_000, "runs": 1},
@@ -45,6 +47,7 @@ _WITHOUT_SPARK: dict[Any, tuple[dict[str, Any], dict[str, Any]]] = {
         {"members": 4, "partitions": 32, "interval": 10.0, "intervals": 15},
     ),
     simulator: ({"cycles": 1}, {"cycles": 100}),
+    sockets: ({"steps": 1, "runs": 1}, {"steps": 8, "runs": 3}),
 }
 _WITH_SPARK: dict[Any, tuple[dict[str, Any], dict[str, Any]]] = {
     planner: ({"seconds": 1, "runs": 1}, {"seconds": 8, "runs": 3}),
@@ -57,7 +60,14 @@ _WITH_SPARK: dict[Any, tuple[dict[str, Any], dict[str, Any]]] = {
         {"cases": exactly_once.CASES[:1], "events": 8_000, "commits": 0, "warm_up": 1, "runs": 1},
         {"events": 160_000, "commits": 2_000, "warm_up": 3, "runs": 9},
     ),
-    tasks: ({"partitions": 16, "runs": 1}, {"partitions": 256, "runs": 3}),
+    tasks: (
+        {"partitions": 16, "runs": 1, "share": 0.02, "small": 40},
+        {"partitions": 256, "runs": 3, "small": 2_000},
+    ),
+    receivers: (
+        {"cases": receivers.CASES[:1], "steps": 3, "added": 1, "runs": 1},
+        {"steps": 10, "added": 3, "runs": 2},
+    ),
     partitions: ({"partitions": 150, "seconds": 5}, {"partitions": 1024, "seconds": 60}),
 }
 #: What is measured if nothing is named; only `kafka` is not.

@@ -9,13 +9,15 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from bench.relay import Relay
 from chaos.session import spark_session
 from spark_ehbalance.delta.spark_settings import SESSION
 from spark_ehbalance.emulator.control import EmulatorControl
@@ -94,6 +96,17 @@ class Emulator:
     def address(self) -> str:
         return str(self.connection.connection_string)
 
+    @contextlib.contextmanager
+    def relayed(self, round_trip: float = 0.0) -> Iterator[tuple[Emulator, Relay]]:
+        """This emulator through a relay, with `round_trip` seconds more for a round trip."""
+        assert self.connection.network.endpoint
+        port = self.connection.network.endpoint[1]
+        assert port
+        with Relay(port, round_trip) as relay:
+            network = replace(self.connection.network, endpoint=("localhost", relay.port))
+            string = self.address.replace(f":{port};", f":{relay.port};")
+            yield replace(self, connection=replace(self.connection, connection_string=string, network=network)), relay
+
     def append(self, partition: int | str, bodies: list[bytes]) -> None:
         """Append events with these bodies."""
         self.control.append(HUB, partition, bodies)
@@ -128,10 +141,12 @@ def emulator(partitions: int, *, tls: bool = False, websocket: bool = False) -> 
             process.terminate()
 
 
-def session(folder: Path, jars: Sequence[Path] = ()) -> SparkSession:
-    """A Spark session with two cores and these jars that keeps its progress reports."""
+def session(
+    folder: Path, jars: Sequence[Path] = (), settings: Mapping[str, str] = MappingProxyType({})
+) -> SparkSession:
+    """A Spark session with two cores, these jars and `settings` that keeps its progress reports."""
     more = {"spark.sql.streaming.numRecentProgressUpdates": "100000", "spark.jars": ",".join(map(str, jars))}
-    return spark_session("local[2]", folder, SESSION | more)
+    return spark_session("local[2]", folder, {**SESSION, **more, **settings})
 
 
 def start(

@@ -46,6 +46,15 @@ def largest_worker() -> float:
     return max((_peak(each.pid) for each in _descendants() if _WORKER in each.command), default=0.0)
 
 
+def end_workers() -> None:
+    """End the reading workers, so that Spark forks new ones for the next tasks. To be called while no task runs."""
+    found = {each.pid: psutil.Process(each.pid) for each in _descendants() if _WORKER in each.command}
+    workers = [process for process in found.values() if process.ppid() in found]  # the rest are their daemons
+    for process in workers:
+        process.terminate()
+    psutil.wait_procs(workers)
+
+
 def planners() -> list[int]:
     """The ids of the planner processes of this process's streaming queries."""
     return [each.pid for each in _descendants() if _PLANNER in each.command]

@@ -35,12 +35,18 @@ BARS = {"1 KB": 2.0, "1 KB, 2 properties, one unique": 5.0, "1 KB, no two alike"
 #: How many times less than `receive_batch` it must cost, with events of 1 KB.
 TIMES_LESS = 12.0
 
+#: Seconds of a round trip, and the sizes of events, in the measurement of a distant hub.
+_ROUND_TRIPS, _DISTANT = (0.001, 0.01, 0.04), ("100 B", "1 KB")
+
+#: With these `most` and `prefetch` at most 1,000 events are on their way, as in other clients.
+_THOUSAND = (500, 500)
+
 #: The comparisons take much longer, so they read this many times fewer events, and half as often.
 _SLOWER = 3
 
 #: Forked from a process that has imported everything, which takes seconds.
-_PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["bench.__main__"])
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["bench.__main__"])
 
 
 class Cost(NamedTuple):
@@ -57,17 +63,17 @@ class Cost(NamedTuple):
         return self.events / (self.ended - self.begun)
 
 
-def ours(connection: Connection, partitions: int, events: int) -> Cost:
+def ours(connection: Connection, partitions: int, events: int, most: int = 10_000, prefetch: int = PREFETCH) -> Cost:
     """This reader: `events` of each partition, in batches as the source requests them; several partitions in threads,
     like those of one task."""
 
     def read(partition: str, ended: threading.Event) -> Generator[int, None, None]:
         address = PartitionAddress(connection, GROUP, partition)
-        with closing(Receiver(address, 0, owner_level=None, prefetch=PREFETCH)) as receiver:
+        with closing(Receiver(address, 0, owner_level=None, prefetch=prefetch)) as receiver:
             left = events
             while left:
-                most = min(10_000, left) if left < events else 1
-                left -= (count := receiver.receive(most, 10.0).num_rows)
+                now = min(most, left) if left < events else 1
+                left -= (count := receiver.receive(now, 10.0).num_rows)
                 yield count
 
     counts = read_together([partial(read, f"{partition}") for partition in range(partitions)])
@@ -108,7 +114,7 @@ def _cost(begun: float, cpu: float, events: int) -> Cost:
 def measure(
     _: Path, log: Log, *, shapes: Sequence[str], partitions: Sequence[int], events: int, runs: int
 ) -> Iterator[Row]:
-    """All `shapes`; events of 1 KB by TLS and by websocket; and events from several `partitions` in one task."""
+    """All `shapes`; events of 1 KB by TLS and by websocket, from several `partitions` in one task, and from afar."""
     for name in shapes:
         yield from _shape(name, events, runs, log)
     yield from _shape("1 KB", events, runs, log, tls=True)
@@ -121,6 +127,27 @@ def measure(
                 SHAPES["1 KB"](server, f"{partition}", each)
             found = _alone(ours, runs, server.connection, several, each)
         yield from _rows(f"1 KB, {several} partitions in one task", {"": found})
+    for name in _DISTANT:
+        yield from _distant(name, events, runs, log)
+
+
+def _distant(name: str, events: int, runs: int, log: Log) -> Iterator[Row]:
+    """Where a round trip takes long, compared with at most 1,000 events on their way; in turns."""
+    more = 5 * events
+    with emulator(1) as server:
+        SHAPES[name](server, "0", more)
+        for seconds in _ROUND_TRIPS:
+            label = f"{name}, a round trip of {1000 * seconds:.0f} ms"
+            log(f"reader: {label}")
+            ways: dict[str, tuple[int, ...]] = {"": (more,), "1,000 events on their way": (events, *_THOUSAND)}
+            found: dict[str, list[float]] = {way: [] for way in ways}
+            with server.relayed(seconds) as (distant, _), ProcessPoolExecutor(1, PROCESSES) as process:
+                for run in range(runs + 1):
+                    for way, arguments in ways.items():
+                        rate = process.submit(ours, distant.connection, 1, *arguments).result().rate
+                        found[way] += [rate] if run else []  # the first run warms up
+            rates = {way: tuple(each) for way, each in found.items()}
+            yield Row(SUBJECT, label, "events/s", rates.pop(""), None, rates)
 
 
 def _shape(name: str, events: int, runs: int, log: Log, *, tls: bool = False) -> Iterator[Row]:
@@ -148,7 +175,7 @@ def _ways(events: int, runs: int, log: Log) -> Iterator[Row]:
     found: dict[str, list[Cost]] = {way: [] for way in ways}
     with ExitStack() as stack:
         servers = {way: stack.enter_context(emulator(1, **settings)) for way, settings in ways.items()}
-        processes = {way: stack.enter_context(ProcessPoolExecutor(1, _PROCESSES)) for way in ways}
+        processes = {way: stack.enter_context(ProcessPoolExecutor(1, PROCESSES)) for way in ways}
         for server in servers.values():
             SHAPES["1 KB"](server, "0", events)
         for run in range(runs + 1):
@@ -164,7 +191,7 @@ def _ways(events: int, runs: int, log: Log) -> Iterator[Row]:
 
 def _alone(reader: Any, runs: int, *arguments: Any) -> list[Cost]:
     """What `reader` costs in a new process, without its first run."""
-    with ProcessPoolExecutor(1, _PROCESSES) as process:
+    with ProcessPoolExecutor(1, PROCESSES) as process:
         return [process.submit(reader, *arguments).result() for _ in range(runs + 1)][1:]
 
 
