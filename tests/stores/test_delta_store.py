@@ -4,6 +4,7 @@ handles that are not at the newest version."""
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 import subprocess
 import sys
@@ -316,3 +317,22 @@ def test_actions_that_nobody_understands_are_left_to_delta_rs(uri: str, mine: De
     Path(uri, "_delta_log", f"{base.version + 1:020}.json").write_text(content)
     assert mine.read().leases == base.leases
     assert committed(mine, RENEWAL).version == base.version + 2
+
+
+# --- two members that start at the same time ---------------------------------------------------------------------
+
+
+def test_a_table_that_another_member_makes_meanwhile_is_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, theirs = (DeltaStore(str(tmp_path / "leases")) for _ in range(2))
+    walk, first = os.walk, [True]
+
+    def listed(*args: Any) -> Any:
+        if first and first.pop():
+            theirs.create(GROUP)
+        return walk(*args)
+
+    monkeypatch.setattr(os, "walk", listed)
+    with mine, theirs:
+        mine.create(GROUP)
+        assert not first, "the folder was listed before there was a table"
+        assert mine.read() == theirs.read()

@@ -125,7 +125,12 @@ class DeltaStore(LeaseTable):
         with self._folder.errors("reached"):
             if self._folder.is_table():
                 return True
-            self._folder.check_unused("choose a leaseTable that does not exist yet, or whose folder is empty")
+            try:
+                self._folder.check_unused("choose a leaseTable that does not exist yet, or whose folder is empty")
+            except StoreFormatError:
+                if self._folder.is_table():  # another member has made it meanwhile
+                    return True
+                raise
         self._history.check()
         return False
 
