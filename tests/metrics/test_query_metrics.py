@@ -6,6 +6,7 @@ import base64
 import importlib.util
 import logging
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -158,6 +159,22 @@ def test_a_port_that_is_taken_is_one_line_and_taken_over_later(
     wait_until(lambda: len(caplog.messages) == 2, "the port is taken over")
     assert "process_cpu_seconds_total" in scraped(port)
     second.close()
+
+
+def test_connections_that_say_nothing_take_few_files_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus._Handler, "timeout", 1.0)
+    port = free_port()
+    server = Server("127.0.0.1", port, tuple)
+    server.start()
+    idle, before = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(40)], threading.active_count()
+    for each in idle[-20:]:
+        assert each.recv(1) == b"", "as others are listened to"
+    assert threading.active_count() <= before + prometheus._MOST
+    assert [each.recv(1) for each in idle[:20]] == [b""] * 20, "as they have said nothing"
+    wait_until(lambda: "process_cpu_seconds_total" in scraped(port), "Prometheus is answered")
+    server.close()
+    for each in idle:
+        each.close()
 
 
 def test_a_query_pushes_to_opentelemetry(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
