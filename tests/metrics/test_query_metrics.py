@@ -237,6 +237,10 @@ def test_no_secret_is_in_a_metric_or_a_log_line(
             "metricsOtlp='collector:4318' is wrong: allowed is an address such as http://HOST:4318",
         ),
         ({"metricsOtlp": "https://user:hunter22@collector"}, "metricsOtlp holds what looks like a key"),
+        ({"metricsOtlp": "https://:hunter22@collector"}, "metricsOtlp"),
+        ({"metricsOtlp": "http://collector/#x"}, "allowed is an address such as http://HOST:4318"),
+        ({"metricsOtlp": "http://collector:99999"}, "allowed is an address such as http://HOST:4318"),
+        ({"metricsOtlp": "http://collector\r\nX: y"}, "allowed is an address such as http://HOST:4318"),
     ],
 )
 def test_wrong_options_are_one_line(emulator: Emulator, given: dict[str, str], told: str) -> None:
