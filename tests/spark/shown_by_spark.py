@@ -2,7 +2,8 @@
 
 `python -m tests.spark.shown_by_spark` takes a JSON object on its standard input: `folder`, `ways` (name → options with
 which queries run, with `leaseTable` and `metricsPort`) and `refused` (options that are tried one set after the other,
-and cannot be loaded or explained in secret). What Spark logs at DEBUG, its event log, its local files, checkpoints and tables are in `folder` as well.
+and cannot be loaded or explained in secret). What Spark logs at DEBUG, its event log, its local files, checkpoints and
+tables are in `folder` as well.
 """
 
 from __future__ import annotations

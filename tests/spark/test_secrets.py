@@ -137,8 +137,9 @@ def test_nothing_shows_a_key(hub: Emulator, tmp_path: Path) -> None:
     assert receiver.headers[0] == f"Bearer {HEADER_SECRET}"
     for where in (found["pushed"], found["shown/literal-metrics"]):
         assert b"owned_partitions" in where
-    for where in ("dashboard", "commands"):
-        assert b"literal-checkpoint" in found[f"shown/literal-{where}"] or b"owner" in found[f"shown/literal-{where}"]
+    assert b"StreamingQuery" in found["shown/literal-query"]
+    for what in ("dashboard", "commands"):
+        assert b"$default" in found[f"shown/literal-{what}"]
     assert b"xport" in found["output"], "what was pushed in vain is logged"
     assert b"DEBUG" in found["spark.log"]
     assert b"view: " in found["output"]
