@@ -35,6 +35,9 @@ _HEADERS = {
 PAGE = Path(__file__).parent / "page"
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
+#: Seconds for the last words to viewers.
+_PATIENCE = 1.0
+
 #: Seconds after which a viewer hears that the server is there, if there is nothing new.
 _SIGN_OF_LIFE = 1.0
 
@@ -90,7 +93,13 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._board.close()
+        asyncio.get_running_loop().call_later(_PATIENCE, self._let_go)
         await super().shutdown(sockets)
+
+    def _let_go(self) -> None:
+        """Of those that take nothing, such as a browser that is suspended."""
+        for each in [*self.server_state.connections]:
+            each.transport.abort()
 
 
 def listening(port: int) -> socket.socket:

@@ -25,6 +25,9 @@ SEEN = "Seen"
 #: The most rows of history that are listed.
 _MOST_ROWS = 100
 
+#: The most characters of a text that are shown.
+_MOST_TEXT = 1000
+
 #: Later than all times, and an integer that JavaScript has.
 _OPEN = 1 << 53
 
@@ -113,9 +116,11 @@ class View:
         """Give each member a number, which it keeps while it is shown; the lowest that is free, the oldest first."""
         ids = [each.id for each in sorted(snapshot.members.values(), key=lambda each: each.joined)]
         ids += sorted({owner for _, lane in lanes for *_, owner in lane} - {*ids})
-        self._colours = {id: number for id, number in self._colours.items() if id in ids}
+        shown = {*ids}
+        self._colours = {id: number for id, number in self._colours.items() if id in shown}
+        taken = {*self._colours.values()}
+        free = (number for number in range(len(ids)) if number not in taken)
         for id in ids:
-            free = (number for number in range(len(ids)) if number not in self._colours.values())
             if id not in self._colours:
                 self._colours[id] = next(free)
 
@@ -202,9 +207,10 @@ def _deed(change: OwnershipChange) -> tuple[Any, ...]:
 
 
 def _shown(value: Any) -> Any:
-    """`value` with all texts as they may be shown: others have written them."""
+    """`value` with all texts as they may be shown: others have written them, and a browser draws millions of characters
+    for minutes."""
     if isinstance(value, str):
-        return plain(value)
+        return plain(value if len(value) <= _MOST_TEXT else f"{value[:_MOST_TEXT]}…")
     if isinstance(value, dict):
         return {name: _shown(each) for name, each in value.items()}
     return [_shown(each) for each in value] if isinstance(value, (list, tuple)) else value

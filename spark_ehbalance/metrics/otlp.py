@@ -47,9 +47,14 @@ def endpoint(text: str) -> str:
     with what is allowed."""
     if text == ENVIRONMENT:
         return text
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
-        raise ValueError(f"an address such as http://HOST:4318, or {ENVIRONMENT} for that in OpenTelemetry's variables")
+    allowed = f"an address such as http://HOST:4318, or {ENVIRONMENT} for that in OpenTelemetry's variables"
+    try:
+        parts = urlsplit(text)
+        sound = parts.hostname and parts.port != 0 and text.isprintable() and " " not in text
+    except ValueError:  # of the port, or of an IPv6 address
+        raise ValueError(allowed) from None
+    if parts.scheme not in ("http", "https") or not sound or parts.query or parts.fragment or "@" in parts.netloc:
+        raise ValueError(allowed)
     return text if parts.path.strip("/") else f"{text.rstrip('/')}/v1/metrics"
 
 

@@ -169,7 +169,7 @@ def _decoded(datagram: bytes, key: bytes) -> dict[str, Newest | Read]:
         return {}
     try:
         return {str(partition): _event(*each) for partition, each in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError):  # from a task of another version
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):  # from a task of another version
         return {}
 
 

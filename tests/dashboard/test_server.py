@@ -81,6 +81,17 @@ def test_only_get_by_this_machines_names_and_nothing_of_elsewhere(tmp_path: Path
         assert dashboard.end() == (0, "")
 
 
+def test_it_ends_though_a_viewer_takes_nothing(tmp_path: Path) -> None:
+    make(tmp_path / "leases", *("x" * 10_000 + str(number) for number in range(300)))
+    with running(tmp_path / "leases") as dashboard, dashboard.news() as news, socket.socket() as suspended:
+        told(news, 0)
+        suspended.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        suspended.connect(("127.0.0.1", dashboard.port))
+        suspended.sendall(b"GET /events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert suspended.recv(8) == b"HTTP/1.1"
+        assert dashboard.end() == (0, "")
+
+
 def test_no_secret_is_on_it(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"

@@ -145,6 +145,12 @@ def test_names_that_others_chose_are_shown_as_escapes() -> None:
     assert all(each.isprintable() for each in texts(group.look(61)))
 
 
+def test_very_many_members_with_very_long_names_are_shown() -> None:
+    found = Watched().look(0, members=[f"{number}{'x' * 50_000}" for number in range(2000)])
+    assert sorted(number for _, number in found["colours"]) == [*range(2000)]
+    assert max(len(each) for each in texts(found)) <= 1001
+
+
 def texts(value: Any) -> list[str]:
     if isinstance(value, (dict, list)):
         return [text for each in (value.values() if isinstance(value, dict) else value) for text in texts(each)]

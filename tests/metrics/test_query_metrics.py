@@ -6,6 +6,7 @@ import base64
 import importlib.util
 import logging
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -160,6 +161,22 @@ def test_a_port_that_is_taken_is_one_line_and_taken_over_later(
     second.close()
 
 
+def test_connections_that_say_nothing_take_few_files_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus._Handler, "timeout", 1.0)
+    port = free_port()
+    server = Server("127.0.0.1", port, tuple)
+    server.start()
+    idle, before = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(40)], threading.active_count()
+    for each in idle[-20:]:
+        assert each.recv(1) == b"", "as others are listened to"
+    assert threading.active_count() <= before + prometheus._MOST
+    assert [each.recv(1) for each in idle[:20]] == [b""] * 20, "as they have said nothing"
+    wait_until(lambda: "process_cpu_seconds_total" in scraped(port), "Prometheus is answered")
+    server.close()
+    for each in idle:
+        each.close()
+
+
 def test_a_query_pushes_to_opentelemetry(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     receiver = Receiver()
     with receiver.serving() as port:
@@ -220,6 +237,10 @@ def test_no_secret_is_in_a_metric_or_a_log_line(
             "metricsOtlp='collector:4318' is wrong: allowed is an address such as http://HOST:4318",
         ),
         ({"metricsOtlp": "https://user:hunter22@collector"}, "metricsOtlp holds what looks like a key"),
+        ({"metricsOtlp": "https://:hunter22@collector"}, "metricsOtlp"),
+        ({"metricsOtlp": "http://collector/#x"}, "allowed is an address such as http://HOST:4318"),
+        ({"metricsOtlp": "http://collector:99999"}, "allowed is an address such as http://HOST:4318"),
+        ({"metricsOtlp": "http://collector\r\nX: y"}, "allowed is an address such as http://HOST:4318"),
     ],
 )
 def test_wrong_options_are_one_line(emulator: Emulator, given: dict[str, str], told: str) -> None:

@@ -75,7 +75,8 @@ def test_news_of_many_partitions_arrive(heard: Heard, address: ListenerAddress) 
 def test_what_is_not_signed_counts_for_nothing_and_ends_nothing(heard: Heard, address: ListenerAddress) -> None:
     newest_events.send(replace(address, key=b"another"), {"0": FIRST})
     raw(address, b"", b"x", b"\0" * 32 + b'{"0": [1, "1", 1]}', b"\0" * 60_000)
-    for text in (b"[]", b'{"0": [5]}', b'{"0": [5, "5", 1, 1]}', b'{"0": 7}', b"x"):  # as another version may write
+    strange = (b"[]", b'{"0": [5]}', b'{"0": [5, "5", 1, 1]}', b'{"0": 7}', b'{"0": [1e999, 1]}', b"[" * 4000, b"x")
+    for text in strange:  # as another version may write
         raw(address, hmac.digest(address.key, text, "sha256") + text)
     newest_events.send(address, {"1": FIRST})
     wait_until(lambda: heard.found, "the signed news have come")

@@ -1,8 +1,9 @@
 """A process that reads with secrets in the options and keeps all that Spark shows of it, one file for each place.
 
 `python -m tests.spark.shown_by_spark` takes a JSON object on its standard input: `folder`, `ways` (name → options with
-which queries run) and `refused` (options that are tried one set after the other, and cannot be loaded or explained in
-secret). What Spark logs at DEBUG, its event log, its local files, checkpoints and tables are in `folder` as well.
+which queries run, with `leaseTable` and `metricsPort`) and `refused` (options that are tried one set after the other,
+and cannot be loaded or explained in secret). What Spark logs at DEBUG, its event log, its local files, checkpoints and
+tables are in `folder` as well.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import io
 import json
 import shutil
+import subprocess
 import sys
 import traceback
 import urllib.request
@@ -22,6 +24,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 
 import spark_ehbalance
+from spark_ehbalance.dashboard.server import PAGE
+from tests.dashboard.server import running
+from tests.metrics.prometheus import scraped
 from tests.spark.settings import QUICK_JAVA, SETTINGS
 
 LOGGING = """
@@ -95,7 +100,9 @@ def _run(spark: SparkSession, shown: Shown, way: str, options: dict[str, str], f
     java: Any = query._jsq  # type: ignore[attr-defined]
     shown.keep(f"{way} query explain", java.explainInternal(True))
     shown.keep(f"{way} progress", str([each.json for each in query.recentProgress]) + str(query.status))
+    shown.keep(f"{way} query", f"{stream!r} {query!r} {spark_ehbalance.lag(query)!r}")
     _look(spark, shown, folder)
+    _look_beside(shown, way, options)
     spark_ehbalance.stop(query)
     alone = {name: value for name, value in options.items() if name in ("connectionString", "startingPosition")}
     batch = spark.read.format("ehbalance").options(**alone).load()
@@ -111,13 +118,34 @@ def _look(spark: SparkSession, shown: Shown, folder: Path) -> None:
     """The UI, the command lines and the local files while everything runs."""
     base = str(spark.sparkContext.uiWebUrl)
     rest = [f"/api/v1/applications/{spark.sparkContext.applicationId}/{each}" for each in REST]
-    for page in (*PAGES, *rest):
+    queries = [f"/StreamingQuery/statistics/?id={each.runId}" for each in spark.streams.active]
+    for page in (*PAGES, *queries, *rest):
         with urllib.request.urlopen(base + page, timeout=60) as answer:
             shown.keep(f"ui {page}", answer.read().decode())
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             shown.keep("command lines", process.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
     shutil.copytree(folder / "local", folder / "local-then", dirs_exist_ok=True, ignore_dangling_symlinks=True)
+
+
+def _look_beside(shown: Shown, way: str, options: dict[str, str]) -> None:
+    """What is served besides, and said by commands."""
+    shown.keep(f"{way} metrics", scraped(int(options["metricsPort"])))
+    given = (options["leaseTable"], "--storage-option", "account_key=env:LEASES_ACCOUNT_KEY")
+    with running(*given) as dashboard:
+        with dashboard.news() as news:
+            shown.keep(f"{way} dashboard", json.dumps(next(each for each in news if each["groups"][0]["sections"])))
+        for path in ("/", *(f"/{each.name}" for each in PAGE.iterdir())):
+            shown.keep(f"{way} dashboard", str(dashboard.request(path)))
+        shown.keep(f"{way} dashboard", dashboard.end()[1])
+    for command in ("status", "history", "explain"):
+        done = subprocess.run(
+            [sys.executable, "-c", "from spark_ehbalance.cli import main; main()", command, *given],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        shown.keep(f"{way} commands", done.stdout + done.stderr)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -111,6 +112,8 @@ HARMLESS: dict[str, Change] = {
     "a member's number at the end": updated("member", joined=str(2**63 - 1)),
     "no renewals": updated(None, renewal="null"),
     "an unknown state": updated("member", state="'asleep'"),
+    "reasons that are no JSON": updated("member", left_out=f"'{'[' * 100_000}'"),
+    "loads that are no numbers": updated(None, rate="'NaN'", backlog="'inf'", batch_seconds="'inf'", cpu="'NaN'"),
     "no members": lambda table: DeltaTable(table).delete("kind = 'member'"),
     "the same rows again": lambda table: rewrite(table, lambda rows: rows, mode="append"),
     "smaller numbers": column("epoch", pa.int32()),
@@ -128,6 +131,7 @@ def test_harmless_changes_are_read_and_written_over(table: Path, what: str, ehba
         p: (each.owner, each.epoch, each.checkpoint) for p, each in before.leases.items()
     }
     assert ehbalance("status", table).code == 0
+    assert not {"NaN", "Infinity"} & {*re.findall(r"\w+", ehbalance("status", table, "--json").out)}
     assert "is sound" in ehbalance("maintain", table, "--repair").out
     with DeltaStore(str(table)) as store:
         commit(store, store.read(), [Join(by=ANN, at_ms=1), Heartbeat(by=ANN, at_ms=9), Join(by=BOB, at_ms=9)])

@@ -175,8 +175,13 @@ class History:
 
 
 def _changes(rows: pa.Table) -> list[OwnershipChange]:
-    changes = [OwnershipChange(at_ms=to_ms(row.pop("at")), **row) for row in rows_of(rows)]
+    """Without rows that make no sense, as others may have written."""
+    changes = [OwnershipChange(at_ms=to_ms(row.pop("at")), **row) for row in rows_of(rows) if _makes_sense(row)]
     return sorted(changes, key=lambda change: (change.at_ms, change.epoch or 0))
+
+
+def _makes_sense(row: Mapping[str, Any]) -> bool:
+    return row["event"] is not None and (row["partition"] is None) == (row["epoch"] is None)
 
 
 def _appended_files(actions: Sequence[dict[str, Any]]) -> list[str]:

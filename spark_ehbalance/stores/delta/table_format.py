@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from types import MappingProxyType
 from typing import Any
 
@@ -331,7 +332,7 @@ def lease_of(row: dict[str, Any]) -> Lease:
         owned_since_ms=to_ms(row["owned_since"]),
         checkpoint=None if sequence_number is None else Position(sequence_number, row["offset"]),
         handover=_handover(row),
-        load=None if row["rate"] is None else Load(row["rate"], row["backlog"] or 0.0),
+        load=None if (rate := _amount(row["rate"])) is None else Load(rate, _amount(row["backlog"]) or 0.0),
         pin=_pin(row),
         defences=row["contest"] or 0,
         sought=row["sought"] or 0,
@@ -411,7 +412,7 @@ def member_of(row: dict[str, Any]) -> Member:
 
 def _left_out(text: str | None) -> dict[str, str]:
     """For people: what makes no sense, as after somebody's UPDATE, counts as missing."""
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         found = json.loads(text or "{}")
         if isinstance(found, dict):
             return {str(partition): str(why) for partition, why in found.items()}
@@ -456,9 +457,13 @@ def query_of(row: dict[str, Any]) -> QueryRecord:
 
 
 def _member_load(row: dict[str, Any]) -> MemberLoad | None:
-    if row["batch_seconds"] is None:
-        return None
-    return MemberLoad(row["rate"] or 0.0, row["backlog"] or 0.0, row["batch_seconds"], row["cpu"])
+    rate, backlog, batch_seconds, cpu = (_amount(row[name]) for name in ("rate", "backlog", "batch_seconds", "cpu"))
+    return None if batch_seconds is None else MemberLoad(rate or 0.0, backlog or 0.0, batch_seconds, cpu)
+
+
+def _amount(value: float | None) -> float | None:
+    """`value`; None if it makes no sense, as after somebody's UPDATE."""
+    return value if value is not None and 0 <= value < math.inf else None
 
 
 def _positive(value: Any, most: float = _COUNTER_LIMIT) -> Any:
