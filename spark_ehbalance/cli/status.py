@@ -113,14 +113,8 @@ def _member_json(member: Member, snapshot: Snapshot) -> dict[str, Any]:
         "load": member.load and _member_load(member.load),
         "leaseDuration": _seconds(member.lease_duration_ms),
         "commitMs": member.commit_ms,
-        "inBatchSince": None if (since := _in_batch_since_ms(member, snapshot)) is None else iso(since),
+        "inBatchSince": None if (since := snapshot.in_batch_since_ms(member)) is None else iso(since),
     }
-
-
-def _in_batch_since_ms(member: Member, snapshot: Snapshot) -> int | None:
-    """When the table has heard of the member's batch; None if the last one of which it knows has ended."""
-    runs = (each for each in snapshot.queries.values() if each.run == member.incarnation)
-    return next((each.at_ms for each in runs if each.begun > each.batch), None)
 
 
 def _members(snapshot: Snapshot, keeps_all: bool) -> list[Member]:
@@ -212,7 +206,8 @@ def _total(snapshot: Snapshot, now_ms: int) -> str:
     events, seconds = _sum(lags.values(), now_ms)
     text = f"{events:,} events unread"
     if events and seconds:
-        text += f", the oldest for {age(int(1000 * seconds))}"
+        some = any(each.seconds(now_ms) is None for each in lags.values())  # and may have waited for longer
+        text += f", the oldest for {'at least ' if some else ''}{age(int(1000 * seconds))}"
     return text if len(lags) == partitions else f"{text}, in the {len(lags)} of {partitions} partitions that tell"
 
 
@@ -262,7 +257,7 @@ def _partition_table(leases: Iterable[Lease], snapshot: Snapshot, now_ms: int, k
 
 def _batch(member: Member, snapshot: Snapshot, now_ms: int) -> str:
     """What a batch takes the member on average, and for how long its batch has been running."""
-    mean, since = member.load and f"{member.load.batch_seconds:.1f} s", _in_batch_since_ms(member, snapshot)
+    mean, since = member.load and f"{member.load.batch_seconds:.1f} s", snapshot.in_batch_since_ms(member)
     return ", ".join(each for each in (mean, since and f"now {age(now_ms - since)}") if each)
 
 

@@ -60,7 +60,7 @@ def table_samples(snapshot: Snapshot, now_ms: int) -> Iterator[Sample]:
     silent_ms = _SILENT * (snapshot.lease_duration_ms or 0)
     for member in snapshot.members.values():
         yield from member_samples(snapshot, member)
-        since = _in_batch_since_ms(snapshot, member)
+        since = snapshot.in_batch_since_ms(member)
         if since is not None and now_ms - member.renewed_at_ms <= silent_ms:
             yield sample(of.BATCH_START, since / 1000, str(snapshot.group), member.id)
 
@@ -68,9 +68,3 @@ def table_samples(snapshot: Snapshot, now_ms: int) -> Iterator[Sample]:
 def history_samples(snapshot: Snapshot, history: Iterable[OwnershipChange]) -> Iterable[Sample]:
     """What the history of the group says."""
     return by_label(of.HISTORY_MOVES, Counter(each.event for each in history), str(snapshot.group))
-
-
-def _in_batch_since_ms(snapshot: Snapshot, member: Member) -> int | None:
-    """When the table has heard of the member's batch; None if the last one of which it knows has ended."""
-    runs = (each for each in snapshot.queries.values() if each.run == member.incarnation)
-    return next((each.at_ms for each in runs if each.begun > each.batch), None)

@@ -152,6 +152,8 @@ def test_status_shows_what_is_unread(used: Group, monkeypatch: pytest.MonkeyPatc
     ]
     assert [row[3] for row in rows[4:]] == ["10", "0"], "of the members"
     assert "10 events unread, the oldest for 90 s, in the 2 of 4 partitions that tell" in printed
+    change(used.table, leases={"1": replace(used.state.leases["1"], lag=Lag(0, 5, None, NOW_MS))})
+    assert "15 events unread, the oldest for at least 90 s, in the 2" in used.done("status")
 
 
 def test_names_are_never_cut_and_the_least_important_columns_go_first(

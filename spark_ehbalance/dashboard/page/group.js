@@ -100,15 +100,19 @@ export class Group {
     return id === null ? "nobody" : el("span", { class: "who", "aria-label": id }, this.swatch(id), id);
   }
 
-  /** Unread events and the oldest one's wait in ms, of those that are known. */
+  /** Unread events and the oldest one's wait in ms, of those that are known; `more`: it may be longer; `old`: when the
+   * oldest of this was measured, if that is longer ago than a lease lasts. */
   lag() {
     const known = this.data.group.partitions.filter((each) => each.lag);
     const waits = known.map((each) => wait(each.lag)).filter((each) => each !== null);
     const events = known.reduce((sum, each) => sum + each.lag[0], 0);
+    const at = Math.min(...known.map((each) => each.lag[2]));
     return {
       known: known.length,
       events: known.length ? events : null,
       wait: waits.length ? Math.max(...waits) : null,
+      more: waits.length < known.length,
+      old: now() - at > (this.data.group.leaseMs ?? Infinity) ? at : null,
     };
   }
 
@@ -124,8 +128,10 @@ export class Group {
     const measured =
       lag.known === 0
         ? "not measured"
-        : lag.known < partitions.length
-          ? `of ${lag.known} measured partitions`
+        : lag.old !== null
+          ? `measured up to ${ago(lag.old)}`
+          : lag.known < partitions.length
+            ? `of ${lag.known} measured partitions`
           : "in all partitions";
     const tile = (name, value, more, warn) =>
       el("dl", { class: `tile${warn ? " warn" : ""}` }, el("dt", {}, name), el("dd", {}, value, el("small", {}, more)));
@@ -149,7 +155,7 @@ export class Group {
       tile("Unread", number(lag.events), `events, ${measured}`),
       tile(
         "Longest wait",
-        lag.wait === null ? "–" : duration(lag.wait),
+        lag.wait === null ? "–" : `${lag.more ? "≥ " : ""}${duration(lag.wait)}`,
         lag.known && lag.wait === null ? "not measured" : "of an unread event",
       ),
       tile("Reading", rate === null ? "–" : number(rate), rate === null ? "not measured" : "events/s, all members"),
@@ -293,7 +299,10 @@ export class Group {
         [each.most === null ? String(owned) : `${owned} of at most ${each.most}`],
         [number(each.rate)],
         [number(each.backlog)],
-        [each.batch === null ? "–" : duration(1000 * each.batch)],
+        [
+          each.batch === null ? "–" : duration(1000 * each.batch),
+          each.batchSince !== null && !silent ? `, now ${duration(now() - each.batchSince)}` : null,
+        ],
         [each.cpu === null ? "–" : `${Math.round(100 * each.cpu)} %`],
         [age(each.seen, "span", { class: silent ? "bad" : null })],
       ];
