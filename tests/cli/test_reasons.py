@@ -538,10 +538,19 @@ def test_foreign_is_who_has_a_higher_level_than_the_lease() -> None:
     assert explain(facts(lease("0", "ann"), hub=hub)).closing == "Nothing is wrong."
 
 
+def test_who_reads_on_after_others_have_failed_is_not_said_to_fail() -> None:
+    takes = [change(90 - 10 * n, "Claim", None, "ann" if n else "bob", at=50) for n in range(4)]
+    assert explain(facts(lease("0", "bob"), history=takes)).closing == "Nothing is wrong."
+
+
 def test_what_is_not_known_exactly_is_not_told_as_if_it_were() -> None:
     gone = [replace(member("ann"), renewed_at_ms=ago(99))]
     known = facts(lease("0", "ann", lag=Lag(100, 100, None, ago(98)), renewed_at_ms=ago(99)), members=gone)
     assert explain(known).state.endswith("; 0 events are unread (measured up to 1 min 38 s ago).")
+    known = facts(lease("0", "ann", lag=None), lease("1", "ann"))
+    assert explain(known).state.endswith(
+        "; 20 events are unread, the oldest for 1 s, in the 1 of 2 partitions that tell."
+    )
     known = facts(lease("0", "ann", lag=Lag(100, 100, None, ago(5))), hub=HubFacts(states(p0=(0, 120))))
     assert explain(known).state.endswith("; 20 events are unread, the oldest for at least 1 min.")
 

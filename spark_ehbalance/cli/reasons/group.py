@@ -83,7 +83,9 @@ def _claimed_again(facts: Facts) -> Iterator[Finding]:
         rows, stuck = takes[partition], _stuck(takes[partition])
         lease = facts.snapshot.leases.get(partition)
         free = sum(each.owner_before in (None, each.owner) for each in stuck)  # as who fails gives it back
-        if free >= _MANY and free > len(stuck) / 2 and lease is not None and facts.unread(lease)[0]:
+        number = lease.checkpoint.sequence_number if lease is not None and lease.checkpoint else None
+        still = lease is not None and number == rows[-1].sequence_number and facts.unread(lease)[0]
+        if free >= _MANY and free > len(stuck) / 2 and still:
             rows = takes[partition] = stuck
         owners = tuple(sorted({each.owner for each in rows if each.owner is not None}))
         if len(rows) >= _MANY and (len(owners) == 1 or rows is stuck):
