@@ -551,8 +551,11 @@ def test_what_is_not_known_exactly_is_not_told_as_if_it_were() -> None:
     assert explain(known).state.endswith(
         "; 20 events are unread, the oldest for 1 s, in the 1 of 2 partitions that tell."
     )
-    known = facts(lease("0", "ann", lag=Lag(100, 100, None, ago(5))), hub=HubFacts(states(p0=(0, 120))))
+    known = facts(lease("0", "ann", lag=Lag(100, 100, None, ago(70))), hub=HubFacts(states(p0=(0, 120))))
     assert explain(known).state.endswith("; 20 events are unread, the oldest for at least 1 min.")
+    rest = lease("1", "bob", lag=Lag(100, 100, None, ago(5)))
+    known = facts(late("0", "ann"), rest, hub=HubFacts(states(p0=(0, 120), p1=(0, 101))))
+    assert explain(known).state.endswith("; 21 events are unread, the oldest for 10 min.")
 
 
 def test_what_the_hub_says_is_newer_than_what_was_measured() -> None:

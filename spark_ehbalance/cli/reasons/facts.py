@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -144,13 +145,17 @@ class Facts:
         """Whether it was measured for how long the oldest unread event has waited: else it is at least so long."""
         return bool((lag := lease.behind) and lag.events and lag.unread_since_ms is not None)
 
+    def _since_rest(self, lease: Lease) -> float:
+        """The most that an event may have waited for: since all was read. Infinite, if that was not measured."""
+        return self.now_ms - lag.at_ms if (lag := lease.behind) and not lag.events else math.inf
+
     def unread_text(self, leases: Iterable[Lease]) -> str:
         """What is unread of them together, as a clause."""
         found = [(each, *self.unread(each)) for each in leases]
         events, longest = sum(each for _, each, _ in found), max((w for *_, w in found if w is not None), default=0.0)
         text = f"{events:,} events are unread"
         if events and longest >= 500:
-            exact = all(self.exact(lease) for lease, each, _ in found if each)
+            exact = all(self.exact(lease) or self._since_rest(lease) <= longest for lease, each, _ in found if each)
             text += f", the oldest for {'' if exact else 'at least '}{span(longest)}"
         return text
 
