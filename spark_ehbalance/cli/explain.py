@@ -112,7 +112,7 @@ def gathered(store: base.LeaseTable, lease_table: str, options: Options | None, 
         levels, now = _levels(options, tried, facts.hub), store.read().leases
         # Whoever has taken a partition since the first look reads it with another epoch.
         levels = {p: level for p, level in levels.items() if p in now and now[p].epoch == found.leases[p].epoch}
-        facts = replace(facts, hub=replace(facts.hub, levels=levels), now_ms=now_ms())
+        facts = replace(facts, hub=replace(facts.hub, levels=levels))
     return facts
 
 

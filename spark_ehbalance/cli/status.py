@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import asdict
@@ -187,8 +188,10 @@ def status_tables(
 
 
 def _urgency(lease: Lease, now_ms: int) -> tuple[float, int, bool]:
-    lag = lease.behind
-    return (lag.seconds(now_ms) or 0.0, lag.events, lease.owner is None) if lag else (0.0, 0, lease.owner is None)
+    if (lag := lease.behind) is None:
+        return 0.0, 0, lease.owner is None
+    waited = lag.seconds(now_ms)
+    return math.inf if waited is None else waited, lag.events, lease.owner is None
 
 
 def _title(snapshot: Snapshot, keeps_all: bool) -> str:
@@ -206,12 +209,21 @@ def _total(snapshot: Snapshot, now_ms: int) -> str:
     events, seconds = _sum(lags.values(), now_ms)
     text = f"{events:,} events unread"
     if events and seconds:
-        text += f", the oldest for {age(int(1000 * seconds))}"
-    return text if len(lags) == partitions else f"{text}, in the {len(lags)} of {partitions} partitions that tell"
+        some = any(each.seconds(now_ms) is None for each in lags.values())  # and may have waited for longer
+        text += f", the oldest for {'at least ' if some else ''}{age(int(1000 * seconds))}"
+    if len(lags) < partitions:
+        text += f", in the {len(lags)} of {partitions} partitions that tell"
+    old_ms = max(now_ms - each.at_ms for each in lags.values())
+    return text if old_ms <= _fresh_ms(snapshot) else f"{text}, measured up to {age(old_ms)} ago"
+
+
+def _fresh_ms(snapshot: Snapshot) -> int:
+    """The age beyond which that of a lag is told."""
+    return snapshot.lease_duration_ms or int(1000 * LEASE_DURATION)
 
 
 def _partition_table(leases: Iterable[Lease], snapshot: Snapshot, now_ms: int, keeps_all: bool, width: int) -> Table:
-    fresh_ms = snapshot.lease_duration_ms or int(1000 * LEASE_DURATION)
+    fresh_ms = _fresh_ms(snapshot)
     rows = []
     for lease in leases:
         owned, pin, lag = lease.owner is not None, lease.pin, lease.behind

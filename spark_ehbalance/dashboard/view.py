@@ -158,6 +158,7 @@ class View:
             "rate": load and load.rate,
             "backlog": load and load.backlog,
             "batch": load and load.batch_seconds,
+            "batchSince": look.snapshot.in_batch_since_ms(member),
             "cpu": load and load.cpu,
         }
 

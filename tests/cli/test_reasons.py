@@ -125,7 +125,7 @@ def test_nothing_is_wrong() -> None:
             facts(lease("0", None), members=[], queries=[query("ann", run="", at_ms=ago(3661))]),
             WRONG,
             "0",
-            ["Nobody is in the group", "The last query, ann (on host-ann), left in good order", "1 h 1 min ago"],
+            ["Nobody is in the group", "The last query, ann (on host-ann), gave back what it owned", "1 h 1 min ago"],
             id="nobody at all",
         ),
         pytest.param(
@@ -385,6 +385,55 @@ def test_nothing_is_wrong() -> None:
         pytest.param(
             facts(
                 lease("0", "ann"),
+                history=[
+                    change(300, "HandOver", "bob", "ann", at=60),
+                    *[change(90 - 10 * n, "Claim", None, "ann" if n % 2 else "bob") for n in range(4)],
+                ],
+            ),
+            WRONG,
+            "0",
+            [
+                "ann (on host-ann) and bob (on host-bob) have taken partition 0 4 times within 30 s, the last time "
+                "1 min ago, each time at the same sequence number 100: their queries fail",
+                "the driver's log of ann on host-ann and the driver's log of bob on host-bob",
+            ],
+            id="two queries that fail at one event in turn",
+        ),
+        pytest.param(
+            facts(lease("0", "ann", lag=Lag(100, 100, None, ago(43))), lease("1", "bob")),
+            WAITS,
+            "0",
+            [
+                "ann (on host-ann) renews partition 0, but had heard nothing of the event hub for 40 s then",
+                "Trying again",
+            ],
+            id="a query that does not reach the hub",
+        ),
+        pytest.param(
+            facts(
+                lease("0", "ann", lag=Lag(100, 100, None, ago(300))),
+                queries=[query("bob")],
+                hub=HubFacts(states(p0=(0, 120))),
+            ),
+            NOTE,
+            "0",
+            ["20 events are unread, the oldest for at least 1 min of partition 0, of which ann (on host-ann)"],
+            id="a consumer, which measures no lag",
+        ),
+        pytest.param(
+            facts(
+                lease("0", "bob"),
+                members=[replace(member("ann"), state=MemberState.LEAVING), member("bob")],
+                queries=[query("ann", begun=5, at_ms=ago(300)), query("bob")],
+            ),
+            NOTE,
+            "",
+            ["is leaving and owns nothing any more", "Its batch has been running for 5 min: others read that again."],
+            id="a member that was drained during a batch that hangs",
+        ),
+        pytest.param(
+            facts(
+                lease("0", "ann"),
                 history=[change(90 - 10 * n, "Claim", "bob", "ann" if n % 2 else "bob") for n in range(8)],
             ),
             WAITS,
@@ -487,6 +536,26 @@ def test_who_renews_while_watched_lives_whatever_its_clock_says() -> None:
 def test_foreign_is_who_has_a_higher_level_than_the_lease() -> None:
     hub = HubFacts(states(p0=(0, 120)), levels={"0": 3})
     assert explain(facts(lease("0", "ann"), hub=hub)).closing == "Nothing is wrong."
+
+
+def test_who_reads_on_after_others_have_failed_is_not_said_to_fail() -> None:
+    takes = [change(90 - 10 * n, "Claim", None, "ann" if n else "bob", at=50) for n in range(4)]
+    assert explain(facts(lease("0", "bob"), history=takes)).closing == "Nothing is wrong."
+
+
+def test_what_is_not_known_exactly_is_not_told_as_if_it_were() -> None:
+    gone = [replace(member("ann"), renewed_at_ms=ago(99))]
+    known = facts(lease("0", "ann", lag=Lag(100, 100, None, ago(98)), renewed_at_ms=ago(99)), members=gone)
+    assert explain(known).state.endswith("; 0 events are unread (measured up to 1 min 38 s ago).")
+    known = facts(lease("0", "ann", lag=None), lease("1", "ann"))
+    assert explain(known).state.endswith(
+        "; 20 events are unread, the oldest for 1 s, in the 1 of 2 partitions that tell."
+    )
+    known = facts(lease("0", "ann", lag=Lag(100, 100, None, ago(70))), hub=HubFacts(states(p0=(0, 120))))
+    assert explain(known).state.endswith("; 20 events are unread, the oldest for at least 1 min.")
+    rest = lease("1", "bob", lag=Lag(100, 100, None, ago(5)))
+    known = facts(late("0", "ann"), rest, hub=HubFacts(states(p0=(0, 120), p1=(0, 101))))
+    assert explain(known).state.endswith("; 21 events are unread, the oldest for 10 min.")
 
 
 def test_what_the_hub_says_is_newer_than_what_was_measured() -> None:

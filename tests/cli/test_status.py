@@ -151,7 +151,11 @@ def test_status_shows_what_is_unread(used: Group, monkeypatch: pytest.MonkeyPatc
         ["nobody", "", "", ""],
     ]
     assert [row[3] for row in rows[4:]] == ["10", "0"], "of the members"
-    assert "10 events unread, the oldest for 90 s, in the 2 of 4 partitions that tell" in printed
+    assert (
+        "10 events unread, the oldest for 90 s, in the 2 of 4 partitions that tell, measured up to 3 min ago" in printed
+    )
+    change(used.table, leases={"1": replace(used.state.leases["1"], lag=Lag(0, 5, None, NOW_MS))})
+    assert "15 events unread, the oldest for at least 90 s, in the 2" in used.done("status")
 
 
 def test_names_are_never_cut_and_the_least_important_columns_go_first(
@@ -181,6 +185,12 @@ def test_what_does_not_fit_into_the_height_is_least_behind(used: Group) -> None:
     assert len(printed.splitlines()) <= 17
     assert [line.split()[1] for line in printed.splitlines() if line.startswith("│")] == ["0", "2", "alice", "bob"]
     assert "and 2 partitions that are less behind" in printed
+    change(used.table, leases={"1": replace(used.state.leases["1"], lag=Lag(0, 5, None, NOW_MS))})
+    console.print(status.status_tables(used.state, NOW_MS, True, 80, 16))
+    printed = console.file.getvalue().removeprefix(printed)
+    assert [line.split()[1] for line in printed.splitlines() if line.startswith("│")] == ["1", "alice", "bob"], (
+        "of which it is not known for how long events wait"
+    )
 
 
 def test_status_of_a_new_table(group: Group) -> None:

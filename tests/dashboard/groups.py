@@ -36,7 +36,8 @@ def make(table: Path, *members: str, partitions: int = 4) -> None:
     with DeltaStore(str(table)) as store:
         store.create(GROUP)
     at_ms, names = now_ms(), tuple(map(str, range(partitions)))
-    joins = [Join(by=author(member), at_ms=at_ms, host=f"host-{member}", strategy="cooperative") for member in members]
+    known = {"at_ms": at_ms, "strategy": "cooperative", "lease_duration_ms": 1000}
+    joins = [Join(by=author(member), host=f"host-{member}", **known) for member in members]
     first = author(members[0])
     committed(
         table,

@@ -184,7 +184,9 @@ def difficult() -> Board:
     made = Board(["leases/large", "leases/empty", "leases/missing"], clock=lambda: NOW)
     _show(made, 0, map(_with_long_names, looks(256, 120)))
     _show(made, 1, [_EMPTY])
-    made.fail(2, "there is no lease table at leases/missing: `ehbalance init` makes one")
+    made.fail(
+        2, "there is no lease table at leases/missing: if there was one, put it back; else `ehbalance init` makes one"
+    )
     return made
 
 

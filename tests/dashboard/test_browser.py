@@ -19,7 +19,8 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
-from tests.dashboard.groups import make, move
+from spark_ehbalance.leases.transitions import SetLeaseDuration
+from tests.dashboard.groups import author, committed, make, move, now_ms
 from tests.dashboard.server import Dashboard, running, serving
 from tests.waiting import wait_until
 
@@ -123,6 +124,9 @@ def test_a_move_is_shown_within_three_seconds_also_after_the_server_was_away(bro
         assert browser.ask("document.querySelector('.feed').textContent").count("ann handed") == 3
         assert browser.ask("document.getElementById('live').textContent") == "live"
         assert "not measured" in browser.ask("document.querySelector('.card.lag').textContent")
+        committed(table, SetLeaseDuration(by=author("ann"), at_ms=now_ms(), lease_duration_ms=1000))
+        tiles = "document.querySelector('.tiles').textContent"
+        wait_until(lambda: "2 without a sign of life" in browser.ask(tiles), "nobody renews")
         assert browser.errors() == []
     wait_until(lambda: "disconnected" in browser.ask("document.getElementById('live').textContent"), "it says so")
     old = browser.ask("document.getElementById('live').textContent")

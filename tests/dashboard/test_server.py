@@ -51,7 +51,10 @@ def test_a_viewer_is_told_of_each_group_and_of_its_moves(tmp_path: Path) -> None
         with dashboard.news() as news:
             assert owners(told(news, 0)) == dict.fromkeys("0123", "ann")
             missing = next(problem for each in news if (problem := each["groups"][1]["problem"]))
-            assert missing == f"there is no lease table at {later}: `ehbalance init` makes one"
+            assert (
+                missing
+                == f"there is no lease table at {later}: if there was one, put it back; else `ehbalance init` makes one"
+            )
             move(table, "2", "bob")
             assert owners(told(news, 0, p2="bob")) == {"0": "ann", "1": "ann", "2": "bob", "3": "ann"}
             make(later, "cat")

@@ -11,7 +11,7 @@ from typing import Any
 from spark_ehbalance.dashboard.board import Board
 from spark_ehbalance.dashboard.view import SEEN, Look, View
 from spark_ehbalance.leases.history import OwnershipChange
-from spark_ehbalance.leases.model import Lease, Member
+from spark_ehbalance.leases.model import Lease, Member, QueryRecord
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.lag import Lag
@@ -112,6 +112,17 @@ def test_orders_of_operators_are_marks_on_their_lanes() -> None:
         [T0, None, "Drain by operator:me@here: its host is replaced"],
         [T0, "0", "PinTo 0 by operator:me@here: to ann: near its sink"],
     ]
+
+
+def test_of_a_batch_that_runs_it_is_told_since_when() -> None:
+    group = Watched()
+    began = QueryRecord("lineage", "x", "ann", batch=4, begun=5, at_ms=T0 - 90_000)
+    group.snapshot = replace(group.snapshot, queries={"lineage": began})
+    (shown,) = group.look(0, Lease("0", "ann", 1), members=["ann"])["group"]["members"]
+    assert shown["batchSince"] == T0 - 90_000
+    group.snapshot = replace(group.snapshot, queries={"lineage": replace(began, batch=5)})
+    (shown,) = group.look(1)["group"]["members"]
+    assert shown["batchSince"] is None
 
 
 def test_lag_is_summed_and_what_was_not_measured_is_not_a_zero() -> None:

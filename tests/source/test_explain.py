@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from spark_ehbalance.cli.common import hub_states
 from spark_ehbalance.cli.explain import gathered
 from spark_ehbalance.cli.reasons.answer import explain
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub.receiver import Receiver
+from spark_ehbalance.source.options import Options
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.cli.command import Command, kept
 from tests.cli.conftest import ehbalance
@@ -100,6 +103,22 @@ def test_a_process_that_is_frozen_and_one_that_is_gone(group: Group, ehbalance: 
         return " ".join(ehbalance("explain", group.table, "3").out.split())
 
     wait_until(lambda: "b took it from a: no sign of life for the lease duration" in moves(), "the history has it")
+
+
+def test_a_hub_that_answers_late_makes_nobody_silent(
+    group: Group, ehbalance: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.raw["leaseDuration"] = "1s"
+    group.query("a")
+    group.wait_owned(8)
+
+    def late(options: Options) -> object:
+        threading.Event().wait(2)
+        return hub_states(options)
+
+    monkeypatch.setattr("spark_ehbalance.cli.explain.hub_states", late)
+    said = ehbalance.succeeds("explain", group.table, *kept(group.emulator.connection_string(HUB), tmp_path)).out
+    assert "8 of 8 partitions have a live owner, 1 members live" in said
 
 
 def test_a_partition_that_is_not_there_is_named(group: Group, ehbalance: Command) -> None:

@@ -43,10 +43,12 @@ def explain(facts: Facts, partition: str | None = None) -> Answer:
 def _group_state(facts: Facts) -> str:
     leases, live = facts.snapshot.leases, [each for each in facts.last_seen_ms if facts.live(each)]
     owned = sum(each.owner in live for each in leases.values())
-    unread = [facts.unread(each) for each in leases.values()]
-    events, longest = sum(each for each, _ in unread), max((w for _, w in unread if w is not None), default=0.0)
     text = f"{facts.snapshot.group}: {owned} of {len(leases)} partitions have a live owner, {len(live)} members live"
-    return f"{text}; {events:,} events are unread{f', the oldest for {span(longest)}' if longest and events else ''}."
+    told = facts.hub is not None and not facts.hub.problem
+    ages = [facts.now_ms - lag.at_ms for each in leases.values() if (lag := each.behind)]
+    some = f", in the {len(ages)} of {len(leases)} partitions that tell" if len(ages) < len(leases) else ""
+    old = f" (measured up to {span(max(ages))} ago)" if max(ages, default=0) > facts.duration_ms(None) else ""
+    return f"{text}; {facts.unread_text(leases.values())}{'' if told else some + old}."
 
 
 def _closing(facts: Facts, found: list[Finding]) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from spark_ehbalance.cli.reasons.findings import listed, them
+from spark_ehbalance.cli.reasons.findings import listed, span, them
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.leases.durations import Durations
 from spark_ehbalance.leases.history import OwnershipChange
@@ -139,6 +140,24 @@ class Facts:
                 if newest is not None:  # the oldest has waited for longer
                     waited = max(0.0, self.now_ms / 1000 - newest.timestamp())
         return events, None if waited is None else 1000 * waited
+
+    def exact(self, lease: Lease) -> bool:
+        """Whether it was measured for how long the oldest unread event has waited: else it is at least so long."""
+        return bool((lag := lease.behind) and lag.events and lag.unread_since_ms is not None)
+
+    def _since_rest(self, lease: Lease) -> float:
+        """The most that an event may have waited for: since all was read. Infinite, if that was not measured."""
+        return self.now_ms - lag.at_ms if (lag := lease.behind) and not lag.events else math.inf
+
+    def unread_text(self, leases: Iterable[Lease]) -> str:
+        """What is unread of them together, as a clause."""
+        found = [(each, *self.unread(each)) for each in leases]
+        events, longest = sum(each for _, each, _ in found), max((w for *_, w in found if w is not None), default=0.0)
+        text = f"{events:,} events are unread"
+        if events and longest >= 500:
+            exact = all(self.exact(lease) or self._since_rest(lease) <= longest for lease, each, _ in found if each)
+            text += f", the oldest for {'' if exact else 'at least '}{span(longest)}"
+        return text
 
     def stands(self, lease: Lease) -> bool:
         """Whether the owner has left events unread for so long that there is a reason."""

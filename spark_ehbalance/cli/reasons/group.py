@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from spark_ehbalance.cli.reasons.facts import Facts
 from spark_ehbalance.cli.reasons.findings import Finding, Severity, listed, partitions_text, span
@@ -46,7 +47,7 @@ def _nobody(facts: Facts) -> Iterator[Finding]:
         do = f" If one runs, look for `What is owned is read on` in {logs}; `ehbalance check` tries the storage."
     elif queries:
         ago, last = span(facts.now_ms - queries[-1].at_ms), queries[-1]
-        how = "was last heard of" if last.run else "left in good order: it was last heard of"
+        how = "was last heard of" if last.run else "gave back what it owned, and was last heard of"
         text += f" The last query, {facts.name(last.owner)}, {how} {ago} ago."
     yield Finding(
         _WRONG,
@@ -77,17 +78,22 @@ def _claimed_again(facts: Facts) -> Iterator[Finding]:
     for each in facts.history:
         if each.partition is not None and each.event in _TAKES and 0 <= facts.now_ms - each.at_ms <= _WINDOW_MS:
             takes[each.partition].append(each)
-    by_owner, flapping = defaultdict[str, list[str]](list), list[str]()
+    loops, flapping = defaultdict[tuple[str, ...], list[str]](list), list[str]()
     for partition in sorted(takes, key=partition_order):
-        rows = takes[partition]
-        owners = [each.owner for each in rows if each.owner is not None]
-        again = [owner for owner in {*owners} if owners.count(owner) >= _MANY and {*owners} == {owner}]
-        for owner in again:
-            by_owner[owner].append(partition)
-        if not again and len(rows) > 2 * _MANY:
+        rows, stuck = takes[partition], _stuck(takes[partition])
+        lease = facts.snapshot.leases.get(partition)
+        free = sum(each.owner_before in (None, each.owner) for each in stuck)  # as who fails gives it back
+        number = lease.checkpoint.sequence_number if lease is not None and lease.checkpoint else None
+        still = lease is not None and number == rows[-1].sequence_number and facts.unread(lease)[0]
+        if free >= _MANY and free > len(stuck) / 2 and still:
+            rows = takes[partition] = stuck
+        owners = tuple(sorted({each.owner for each in rows if each.owner is not None}))
+        if len(rows) >= _MANY and (len(owners) == 1 or rows is stuck):
+            loops[owners].append(partition)
+        elif len(rows) > 2 * _MANY:
             flapping.append(partition)
-    for owner, partitions in by_owner.items():
-        yield _loop(facts, owner, tuple(partitions), takes[partitions[0]])
+    for owners, partitions in loops.items():
+        yield _loop(facts, owners, tuple(partitions), takes[partitions[0]])
     if flapping:
         rows = takes[flapping[0]]
         names = list(dict.fromkeys(each.owner for each in rows if each.owner is not None))
@@ -102,19 +108,30 @@ def _claimed_again(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _loop(facts: Facts, owner: str, partitions: tuple[str, ...], rows: list[OwnershipChange]) -> Finding:
+def _stuck(rows: list[OwnershipChange]) -> list[OwnershipChange]:
+    """The last ones, between which nothing was read."""
+    return [*takewhile(lambda each: each.sequence_number == rows[-1].sequence_number, reversed(rows))][::-1]
+
+
+def _loop(facts: Facts, owners: Sequence[str], partitions: tuple[str, ...], rows: list[OwnershipChange]) -> Finding:
     took, last = span(rows[-1].at_ms - rows[0].at_ms), span(facts.now_ms - rows[-1].at_ms)
     same = len({each.sequence_number for each in rows}) == 1
     number = rows[-1].sequence_number
     unread = any(facts.unread(lease)[0] for p in partitions if (lease := facts.snapshot.leases.get(p)))
-    where = f", each time at the same sequence number {number + 1}" if same and number is not None else ""
+    where = ""
+    if same and number is not None:
+        where = f", each time at the same sequence number{f' {number + 1}' if len(partitions) == 1 else 's'}"
+    one = len(owners) == 1
+    query, logs = "its query fails and is" if one else "their queries fail and are", map(facts.log, owners)
+    names = f"{listed([*map(facts.name, owners)], 'and', 4)} {'has' if one else 'have'}"
     return Finding(
         _WRONG if where and unread else _WAITS,
         partitions,
-        f"{facts.name(owner)} has taken {partitions_text(partitions)} {len(rows)} times within {took}, the last time "
-        f"{last} ago{where}: its query fails and is started again and again.",
+        f"{names} taken {partitions_text(partitions)} {len(rows)} times within {took}, the last time {last} ago{where}"
+        f": {query} started again and again.",
         "That goes on until its cause is gone."
         + (" If it is one of the next events, whoever reads them fails as well." if where else ""),
-        f"The error is in {facts.log(owner)}: look for `spark_ehbalance.errors`, such as MalformedEventError of an "
-        "event that cannot be read (the option onMalformed), or the sink's own. `ehbalance seek` leaves events out.",
+        f"The error is in {listed([*logs], 'and', 3)}: look for `spark_ehbalance.errors`, such as MalformedEventError "
+        "of an event that cannot be read (the option onMalformed), or the sink's own. `ehbalance seek` leaves events "
+        "out.",
     )

@@ -85,7 +85,10 @@ def _leaving(facts: Facts, member: str, leases: Sequence[Lease]) -> Iterator[Fin
         why = ": it is being stopped, or its batch has run for longer than maxStall"
         do = f"Look for `longer than maxStall` in {facts.log(member)}."
     if not leases:
-        yield Finding(_NOTE, (), f"{name} is leaving and owns nothing any more{why}.", "It takes no partitions.", do)
+        text = f"{name} is leaving and owns nothing any more{why}."
+        if ran is not None and ran > facts.patience_ms(member):
+            text += f" Its batch has been running for {span(ran)}: others read that again."
+        yield Finding(_NOTE, (), text, "It takes no partitions.", do)
         return
     when = "at once" if ran is None else f"when its batch ends, which has been running for {span(ran)}"
     yield Finding(
@@ -103,6 +106,14 @@ def _not_reading(facts: Facts, member: str, leases: Sequence[Lease]) -> Iterator
     if ran is not None and ran > facts.patience_ms(member):
         yield _long_batch(facts, member, leases, ran)
         return
+    measured = [lag.at_ms for each in leases if (lag := each.behind)]
+    if (
+        measured
+        and facts.record(member)
+        and (old := facts.last_seen_ms[member] - max(measured)) > facts.duration_ms(member)
+    ):
+        yield _deaf(facts, member, leases, old)
+        return
     left_out = row.left_out if row else {}
     standing = [each for each in leases if facts.stands(each)]
     for why, (text, do) in _LEFT_OUT.items():
@@ -111,18 +122,14 @@ def _not_reading(facts: Facts, member: str, leases: Sequence[Lease]) -> Iterator
             yield Finding(
                 _WAITS if why == "limit" else _WRONG,
                 _ids(out),
-                f"{name} leaves {partitions_text(_ids(out))} out of its batches: {text}. {_wait(facts, out)}",
+                f"{name} leaves {partitions_text(_ids(out))} out of its batches: {text}. {facts.unread_text(out)}.",
                 do=do.format(log=facts.log(member)),
             )
+    if facts.record(member) is None and (unknown := [each for each in leases if facts.unread(each)[0]]):
+        yield from _unmeasured(facts, member, [each for each in unknown if each not in standing])
     standing = [each for each in standing if each.partition not in left_out and each.handover is None]
     if standing and (row is None or row.state is MemberState.ACTIVE):
         yield _stands(facts, member, standing)
-
-
-def _wait(facts: Facts, leases: Sequence[Lease]) -> str:
-    unread = [facts.unread(each) for each in leases]
-    longest = max((waited for _, waited in unread if waited is not None), default=0.0)
-    return f"{sum(events for events, _ in unread):,} events are unread, the oldest for {span(longest)}."
 
 
 def _long_batch(facts: Facts, member: str, leases: Sequence[Lease], ran: int) -> Finding:
@@ -143,9 +150,33 @@ def _long_batch(facts: Facts, member: str, leases: Sequence[Lease], ran: int) ->
     )
 
 
+def _deaf(facts: Facts, member: str, leases: Sequence[Lease], old: int) -> Finding:
+    return Finding(
+        _WAITS,
+        _ids(leases),
+        f"{facts.name(member)} renews {partitions_text(_ids(leases))}, but had heard nothing of the event hub for "
+        f"{span(old)} then: what is unread is not known.",
+        "A query that does not reach it fails after receiverTimeout.",
+        f"Look for `Trying again every` and `too busy` in {facts.log(member)}; `ehbalance check` tries the event hub.",
+    )
+
+
+def _unmeasured(facts: Facts, member: str, leases: Sequence[Lease]) -> Iterator[Finding]:
+    """What a consumer owns, which measures no lag: the hub tells what is unread, and not for how long."""
+    ids = _ids([each for each in leases if not facts.exact(each)])
+    if ids:
+        yield Finding(
+            _NOTE,
+            ids,
+            f"{facts.unread_text([facts.snapshot.leases[each] for each in ids])} of {partitions_text(ids)}, of which "
+            f"{facts.name(member)} measures no lag, as it is no query.",
+            do="Ask again: if that only rises, what handles its events hangs, fails, or makes no checkpoints.",
+        )
+
+
 def _stands(facts: Facts, member: str, leases: Sequence[Lease]) -> Finding:
     row, name, record, ids = facts.snapshot.members.get(member), facts.name(member), facts.record(member), _ids(leases)
-    unread = _wait(facts, leases)
+    unread = f"{facts.unread_text(leases)}."
     if not facts.keeps_all or row is None or record is None:
         kind = "a plain consumer" if facts.keeps_all else "a consumer of an Azure SDK, or a query"
         return Finding(

@@ -207,7 +207,7 @@ def read_up(facts: Facts, lease: Lease) -> str:
     """Where reading of the partition stands, as a sentence."""
     if lease.checkpoint is None:
         return "Nobody has read it yet."
-    events, waited = facts.unread(lease)
+    events, _ = facts.unread(lease)
     told = facts.hub is not None and lease.partition in facts.hub.states
     lag = lease.behind
     text = f"Reading goes on at sequence number {lease.checkpoint.next}"
@@ -216,8 +216,7 @@ def read_up(facts: Facts, lease: Lease) -> str:
     measured = "" if told or lag is None else f" (measured {span(facts.now_ms - lag.at_ms)} ago)"
     if not events:
         return f"{text}, the end: everything has been read{measured}."
-    since = f", the oldest for {span(waited)}" if waited else ""
-    return f"{text}; {events:,} events are unread{since}{measured}."
+    return f"{text}; {facts.unread_text([lease])}{measured}."
 
 
 def first_read(facts: Facts, lease: Lease) -> str:

@@ -100,15 +100,25 @@ export class Group {
     return id === null ? "nobody" : el("span", { class: "who", "aria-label": id }, this.swatch(id), id);
   }
 
-  /** Unread events and the oldest one's wait in ms, of those that are known. */
+  /** Whether no sign of life of the member was seen for the lease duration. */
+  silent(member) {
+    const { leaseMs } = this.data.group;
+    return leaseMs && now() - member.seen > leaseMs;
+  }
+
+  /** Unread events and the oldest one's wait in ms, of those that are known; `more`: it may be longer; `old`: when the
+   * oldest of this was measured, if that is longer ago than a lease lasts. */
   lag() {
     const known = this.data.group.partitions.filter((each) => each.lag);
     const waits = known.map((each) => wait(each.lag)).filter((each) => each !== null);
     const events = known.reduce((sum, each) => sum + each.lag[0], 0);
+    const at = Math.min(...known.map((each) => each.lag[2]));
     return {
       known: known.length,
       events: known.length ? events : null,
       wait: waits.length ? Math.max(...waits) : null,
+      more: waits.length < known.length,
+      old: now() - at > (this.data.group.leaseMs ?? Infinity) ? at : null,
     };
   }
 
@@ -118,15 +128,18 @@ export class Group {
     const active = members.filter((each) => each.state === "active").length;
     const pending = partitions.filter((each) => each.next !== null).length;
     const lag = this.lag();
+    const silent = members.filter((each) => this.silent(each)).length;
     const rate = members.some((each) => each.rate !== null)
-      ? members.reduce((sum, each) => sum + (each.rate || 0), 0)
+      ? members.reduce((sum, each) => sum + ((!this.silent(each) && each.rate) || 0), 0)
       : null;
     const measured =
       lag.known === 0
         ? "not measured"
-        : lag.known < partitions.length
-          ? `of ${lag.known} measured partitions`
-          : "in all partitions";
+        : lag.old !== null
+          ? `measured up to ${ago(lag.old)}`
+          : lag.known < partitions.length
+            ? `of ${lag.known} measured partitions`
+            : "in all partitions";
     const tile = (name, value, more, warn) =>
       el("dl", { class: `tile${warn ? " warn" : ""}` }, el("dt", {}, name), el("dd", {}, value, el("small", {}, more)));
     this.parts.tiles.replaceChildren(
@@ -139,17 +152,20 @@ export class Group {
       tile(
         "Members",
         number(members.length || new Set(partitions.map((each) => each.owner).filter(Boolean)).size),
-        members.length > active
-          ? `${members.length - active} leaving`
-          : this.data.group.keepsAll
-            ? "all active"
-            : "owners",
+        silent
+          ? `${silent} without a sign of life`
+          : members.length > active
+            ? `${members.length - active} leaving`
+            : this.data.group.keepsAll
+              ? "all active"
+              : "owners",
+        silent,
       ),
       tile("Moves", number(this.moves()), pending ? `last hour; ${pending} pending` : "in the last hour"),
       tile("Unread", number(lag.events), `events, ${measured}`),
       tile(
         "Longest wait",
-        lag.wait === null ? "–" : duration(lag.wait),
+        lag.wait === null ? "–" : `${lag.more ? "≥ " : ""}${duration(lag.wait)}`,
         lag.known && lag.wait === null ? "not measured" : "of an unread event",
       ),
       tile("Reading", rate === null ? "–" : number(rate), rate === null ? "not measured" : "events/s, all members"),
@@ -262,7 +278,7 @@ export class Group {
   // --- moves, decisions, members
 
   drawMembers() {
-    const { members, partitions, leader, leaseMs, keepsAll } = this.data.group;
+    const { members, partitions, leader, keepsAll } = this.data.group;
     const columns = [
       "member",
       "host",
@@ -278,7 +294,7 @@ export class Group {
     const cell = (at, ...children) => el("td", { class: at >= 4 ? "n" : null, "data-label": columns[at] }, ...children);
     const rows = members.map((each) => {
       const owned = partitions.filter((one) => one.owner === each.id).length;
-      const silent = leaseMs && now() - each.seen > leaseMs;
+      const silent = this.silent(each);
       const values = [
         [
           this.swatch(each.id),
@@ -293,7 +309,10 @@ export class Group {
         [each.most === null ? String(owned) : `${owned} of at most ${each.most}`],
         [number(each.rate)],
         [number(each.backlog)],
-        [each.batch === null ? "–" : duration(1000 * each.batch)],
+        [
+          each.batch === null ? "–" : duration(1000 * each.batch),
+          each.batchSince !== null && !silent ? `, now ${duration(now() - each.batchSince)}` : null,
+        ],
         [each.cpu === null ? "–" : `${Math.round(100 * each.cpu)} %`],
         [age(each.seen, "span", { class: silent ? "bad" : null })],
       ];

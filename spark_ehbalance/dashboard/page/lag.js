@@ -21,7 +21,7 @@ export function drawLag(group) {
     el("h3", {}, "Lag", el("span", { class: "note" }, "in the last hour, while this dashboard ran")),
     figure(lag.known ? number(lag.events) : "not measured", "unread events, the sum of all partitions"),
     chart(points, group.data.lag.step, (value) => count(value, "event")),
-    figure(lag.wait === null ? "not measured" : duration(lag.wait), "that the oldest unread event has waited"),
+    figure(lag.wait === null ? "not measured" : `${lag.more ? "≥ " : ""}${duration(lag.wait)}`, "that the oldest unread event has waited"),
     chart(wait, group.data.lag.step, (value) => duration(1000 * value)),
     axis(),
   );

@@ -267,7 +267,9 @@ class Folder:
         if self._tokens is not None and _is_refused(str(error)) and self._tokens.renew():
             self._storage = None  # which keeps the refused token
         if isinstance(error, TableNotFoundError) and done != "created":  # delta-rs says so if it cannot make the folder
-            return StoreUnavailableError(f"there is no lease table at {self.uri}: `ehbalance init` makes one")
+            return StoreUnavailableError(
+                f"there is no lease table at {self.uri}: if there was one, put it back; else `ehbalance init` makes one"
+            )
         text = self._text(error)
         if self.is_local and os.path.isfile(self.uri):
             text = "it is a file, and a lease table is a folder: choose another leaseTable"
