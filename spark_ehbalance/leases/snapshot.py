@@ -69,11 +69,6 @@ class Snapshot:
         """The leases of `member`, live or expired, in partition order."""
         return [self.leases[partition] for partition in self.ownership.owned.get(member, ())]
 
-    def in_batch_since_ms(self, member: Member) -> int | None:
-        """When the table has heard of the member's batch; None if the last one of which it knows has ended."""
-        runs = (each for each in self.queries.values() if each.run == member.incarnation)
-        return next((each.at_ms for each in runs if each.begun > each.batch), None)
-
 
 def oldest_active(members: Iterable[Member]) -> str | None:
     """The id of the active one of `members` that joined first."""
