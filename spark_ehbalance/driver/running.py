@@ -76,9 +76,10 @@ def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
         display.say(f"{'stopped' if stops else 'ended'} after {events:,} events in {in_batches}")
     if jvm is not None:
         _deliver_events()
-    for query in queries:
-        if not query.isActive:
-            query.awaitTermination()  # raises the query's error
+    for each in watched:
+        # One that was stopped and whose function of `foreachBatch` does not return is not active, and never ends.
+        if each.has_failed() or not stops:
+            each.query.awaitTermination()  # raises the query's error
 
 
 class _Watched:
