@@ -55,6 +55,16 @@ def test_it_returns_although_a_function_of_foreach_batch_does_not() -> None:
     assert time.monotonic() - began < 30
 
 
+def test_it_breaks_a_query_off_that_cannot_be_told_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by Spark Connect while the batch has all cores."""
+    query: Any = Hanging()
+    monkeypatch.setattr(running, "hand_over", lambda query, timeout: query.never.wait(60))
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    running.run(query, timeout=0.1)
+    assert not query.isActive
+    query.never.set()
+
+
 def test_it_raises_the_error_of_a_query_beside_one_that_hangs() -> None:
     hanging: Any = Hanging()
     failed: Any = Hanging(ValueError("this one"))
