@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -70,15 +71,18 @@ def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
                 each.start()
         for thread in stops:
             thread.join(max(0.0, deadline - time.monotonic()))
+        # A message by Spark Connect waits for a core, which the batch may have.
+        _end_now([each.query for each in watched if each.query.isActive])
         display.show([each.look() for each in watched], last=True)
         events, batches = sum(each.figures.events for each in watched), sum(each.figures.batches for each in watched)
         in_batches = f"{batches:,} batch{'' if batches == 1 else 'es'}"
         display.say(f"{'stopped' if stops else 'ended'} after {events:,} events in {in_batches}")
     if jvm is not None:
         _deliver_events()
-    for query in queries:
-        if not query.isActive:
-            query.awaitTermination()  # raises the query's error
+    for one in watched:
+        # One that was stopped and whose function of `foreachBatch` does not return is not active, and never ends.
+        if one.has_failed() or not stops:
+            one.query.awaitTermination()  # raises the query's error
 
 
 class _Watched:
@@ -119,7 +123,7 @@ class _Watched:
             self.query.stop()
 
 
-def _end_now(queries: tuple[StreamingQuery, ...]) -> None:
+def _end_now(queries: Sequence[StreamingQuery]) -> None:
     """Break the batches off, without waiting for a function of `foreachBatch` that does not return."""
     threads = [threading.Thread(target=query.stop, daemon=True) for query in queries]
     for each in threads:

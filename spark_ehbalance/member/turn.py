@@ -362,7 +362,8 @@ class Participant:
             if _came_to_nothing(decision, outcome):
                 decision = replace(decision, rebalance_now=False)
             self.cycles += not decision.rebalance_now
-            self.settled_cycles += not (decision.rebalance_now or decision.rebalance_after is not None or in_handover)
+            goes_on = decision.rebalance_now or decision.rebalance_after is not None or in_handover
+            self.settled_cycles += turn.view is not None and not goes_on  # without a view the hub did not answer
         self._pacing.turned(
             turn.now.monotonic,
             members=self.members,

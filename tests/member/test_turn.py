@@ -564,6 +564,18 @@ def test_while_the_hub_is_away_nothing_is_taken_and_what_is_owned_is_renewed() -
     assert kinds(one.end(turn)) == ["Heartbeat", "Checkpoint", "Renew"]
 
 
+def test_a_group_is_not_settled_while_the_hub_is_away() -> None:
+    one = One()
+    one.add(Lease("2"))
+    one.ann.settle()
+    settled = one.ann.settled_cycles
+    turn = one.begin(balance=True)
+    assert turn.balance(("0", "1", "2"), {}) == ["2"]
+    turn.hub_unavailable()
+    one.end(turn)
+    assert one.ann.settled_cycles == settled
+
+
 def test_a_settling_member_balances_at_once_until_there_is_nothing_more_to_take() -> None:
     one = One()
     one.add(Lease("2", checkpoint=START))
