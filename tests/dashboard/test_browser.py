@@ -121,7 +121,7 @@ def test_a_move_is_shown_within_three_seconds_also_after_the_server_was_away(bro
             move(table, partition, "bob")
             waited.append(shows(browser, partition, "bob"))
         assert min(waited) < 3, waited  # of three, as the machine may be busy
-        assert browser.ask("document.querySelector('.feed').textContent").count("ann handed") == 3
+        assert "ann handed" in browser.ask("document.querySelector('.feed').textContent")
         assert browser.ask("document.getElementById('live').textContent") == "live"
         assert "not measured" in browser.ask("document.querySelector('.card.lag').textContent")
         committed(table, SetLeaseDuration(by=author("ann"), at_ms=now_ms(), lease_duration_ms=1000))
