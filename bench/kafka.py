@@ -28,7 +28,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.common import Bar, Log, Row, batches, emulator, start
 from bench.latency import PARTITIONS, Producer, finished, offset_of, under_load, wait_for
-from bench.processes import cpu_by_part, planners
+from bench.processes import await_planners, cpu_by_part
 
 SUBJECT = "kafka"
 
@@ -200,8 +200,7 @@ def _flow(
     before = cpu_by_part()
     query = start(spark, options, folder, source=source, columns=columns, available_now=True)
     query.awaitTermination()
-    while planners():  # they end a moment later, and what that takes is theirs
-        time.sleep(0.01)
+    await_planners()
     after = cpu_by_part()
     if (rows := sum(batch["numInputRows"] for batch in batches(query))) != events:
         raise RuntimeError(f"{source} has read {rows} of {events} events")

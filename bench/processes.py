@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -58,6 +59,18 @@ def end_workers() -> None:
 def planners() -> list[int]:
     """The ids of the planner processes of this process's streaming queries."""
     return [each.pid for each in _descendants() if _PLANNER in each.command]
+
+
+def await_planners() -> None:
+    """Wait until all planners have ended, and what they have spent is counted as that of their parent."""
+    while planners() or any(_is_zombie(each) for each in psutil.Process().children(recursive=True)):
+        time.sleep(0.01)
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    return False
 
 
 def cpu(pid: int) -> float:
