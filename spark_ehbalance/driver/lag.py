@@ -7,8 +7,7 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_ehbalance.driver.planners import driver_of_this_process, ends_of, report_end
-from spark_ehbalance.driver.sessions import remote
+from spark_ehbalance.driver.planners import driver_of, ends_of, report_end
 from spark_ehbalance.values.lag import PartitionLag, QueryLag
 from spark_ehbalance.values.position import partition_order
 
@@ -28,8 +27,7 @@ def lag(query: StreamingQuery) -> QueryLag | None:
     progress: Any = query.lastProgress
     if not query.isActive or not progress:
         return None
-    spark = remote(getattr(query, "_session", None))
-    driver = 0 if spark is not None else driver_of_this_process()
+    spark, driver = driver_of(query)
     partitions: list[PartitionLag] = []
     ends = list(ends_of(json.loads(progress.json)))
     for end in ends:

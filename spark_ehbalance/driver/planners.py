@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_ehbalance.driver.sessions import SPARK_ERRORS, cause, remote
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.source.control_socket import Answer, PlannerAddress, ask, send
+from spark_ehbalance.source.control_socket import Answer, PlannerAddress, send
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.relay import PlannerRelay, relay
 from spark_ehbalance.text import logger
@@ -53,12 +53,16 @@ def report_end(
 
 def ask_planners(query: StreamingQuery, progress: Any, question: dict[str, Any]) -> list[dict[str, Any]]:
     """The answers of the query's planners on this machine to a `question`, as for `Planner.handle`."""
-    driver = driver_of_this_process() if remote(getattr(query, "_session", None)) is None else 0
-    answers = []
-    for end in ends_of(json.loads(progress.json)):
-        with contextlib.suppress(ConnectionError):
-            answers.append(ask(PlannerAddress(end.lineage, driver), question))
-    return [each for each in answers if each is not None]
+    _, driver = driver_of(query)
+    answers = [send(PlannerAddress(end.lineage, driver), question) for end in ends_of(json.loads(progress.json))]
+    return [each for each in answers if isinstance(each, dict)]
+
+
+def driver_of(query: StreamingQuery) -> tuple[SparkSession | None, int]:
+    """The session through which the query's planners are reached if they may be on another machine, and the process id
+    of the JVM beside which they are, 0 where that is not known."""
+    session = remote(getattr(query, "_session", None))
+    return session, 0 if session is not None else driver_of_this_process()
 
 
 def driver_of_this_process() -> int:

@@ -8,8 +8,7 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_ehbalance.driver.planners import driver_of_this_process, ends_of, report_end
-from spark_ehbalance.driver.sessions import remote
+from spark_ehbalance.driver.planners import driver_of, ends_of, report_end
 
 
 def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
@@ -27,8 +26,7 @@ def hand_over(query: StreamingQuery, timeout: float) -> bool:
     """Have the running batch end and the partitions released, for at most `timeout` seconds. Returns whether that is
     done; not if the query has ended by itself."""
     deadline = time.monotonic() + timeout
-    spark = remote(getattr(query, "_session", None))
-    driver = 0 if spark is not None else driver_of_this_process()
+    spark, driver = driver_of(query)
     while query.isActive and time.monotonic() < deadline:
         progress: Any = query.lastProgress
         # The planners' addresses are not known before the end of the first batch, which Spark runs in any case. An
