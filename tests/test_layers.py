@@ -12,7 +12,7 @@ import spark_ehbalance
 
 #: The layers from the bottom up. Packages of one layer do not know each other.
 LAYERS = (
-    {"text", "spark_versions", "option_groups"},
+    {"text", "spark_versions", "option_groups", "partition_keys"},
     {"errors"},
     {"installed", "shipped"},
     {"values"},
