@@ -16,6 +16,7 @@ from spark_ehbalance.errors import EhBalanceError, HubUnavailableError, MissingE
 from spark_ehbalance.hub.conditions import FINAL, Meaning, condition_of, credentials_help, explained, meaning
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.network import NetworkError
+from spark_ehbalance.hub.receiver import RefusedError
 from spark_ehbalance.hub.server_busy import BUSY
 from spark_ehbalance.hub.tokens import NoTokenError
 from spark_ehbalance.hub.wire.client import check_open, cut_off_after, private_calls
@@ -54,8 +55,8 @@ class _Batch:
 
 class Sender:
     """Sends to one partition, or to the hub if `partition` is None. Connects at the first call. For one thread at a
-    time. Its calls raise `NotSent`, `MissingError` or another `HubUnavailableError`, or `ClientVersionError`, and it is
-    closed then."""
+    time. Its calls raise `NotSent`, `MissingError`, `RefusedError` or another `HubUnavailableError`, or
+    `ClientVersionError`, and it is closed then."""
 
     def __init__(self, connection: Connection, partition: str | None) -> None:
         self._connection, self._partition = connection, partition
@@ -130,7 +131,7 @@ class Sender:
         text = (str(error).splitlines() or [type(error).__name__])[0]
         if isinstance(error, AuthenticationError) or getattr(error, "error", None) == "unauthorized-access":
             advice = credentials_help(connection.identity is None, sends=True)
-            return HubUnavailableError(f"{where} refused the credentials: {text.rstrip('.')}. {advice}")
+            return RefusedError(f"{where} refused the credentials: {text.rstrip('.')}. {advice}")
         what = meaning(condition_of(error), text)
         if what in FINAL:
             named = explained(what, connection.namespace, connection.hub, "", self._partition)

@@ -18,10 +18,12 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.errors import HubUnavailableError, MissingError
 from spark_ehbalance.hub.conditions import busy_wait
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.metadata import HubMetadata
+from spark_ehbalance.hub.network import NetworkError
+from spark_ehbalance.hub.receiver import RefusedError
 from spark_ehbalance.hub.sender import BusyHub, NotSent, Sender
 from spark_ehbalance.hub.wire.outgoing import batches
 from spark_ehbalance.sink.columns import Columns, Event, events
@@ -50,6 +52,9 @@ _LINK_IDLE = 60.0
 
 #: Seconds for which a hub's partitions are remembered.
 _PARTITIONS_AGE = 60.0
+
+#: Seconds for which a hub may be missing: also a link that the service has lost is answered so (`conditions.meaning`).
+_MISSING_FOR = 2.0
 
 #: Seconds between two attempts: doubled from the first to the second.
 _PAUSES = (0.1, 5.0)
@@ -168,7 +173,15 @@ class Task:
         return events(batch, self._columns, self._partitions, self._most - _SLACK, before)
 
     def _partitions(self) -> Sequence[str]:
-        return self._links.partitions(self._options.connection)
+        def ask() -> Sequence[str]:
+            try:
+                return self._links.partitions(self._options.connection)
+            except (MissingError, NetworkError):
+                raise
+            except HubUnavailableError as error:
+                raise NotSent(str(error)) from error
+
+        return self._retried(ask, None, Sent())
 
     def _limit(self) -> int:
         """The size of the largest batch, by the link to the hub or, if tasks use none, to its partition 0."""
@@ -187,27 +200,43 @@ class Task:
         return sent
 
     def _attempted(self, target: str | None, call: Callable[[Sender], _T], sent: Sent) -> _T:
-        """What `call` returns for a link to `target`. What may pass is tried again for `sendTimeout`, on a link of its
-        own each time; a hub that is too busy is waited for as long as it answers so."""
-        first, pause = None, _PAUSES[0]
+        """What `call` returns for a link to `target`, tried again as by `_retried`, each time on another link."""
+        connection = self._options.connection
+
+        def attempt() -> _T:
+            sender = self._links.take(connection, target)
+            result = call(sender)
+            self._links.keep(connection, target, sender)
+            return result
+
+        return self._retried(attempt, target, sent)
+
+    def _retried(self, attempt: Callable[[], _T], target: str | None, sent: Sent) -> _T:
+        """What `attempt` returns. What may pass is tried again for `sendTimeout`; a hub that is too busy is waited for
+        as long as it answers so; a token that is refused is renewed once, and what is missing for a moment may be only
+        lost by a link."""
+        first, pause, renewed = None, _PAUSES[0], False
         while not self._stop.is_set():
-            sender = self._links.take(self._options.connection, target)
+            now = time.monotonic()
             try:
-                result = call(sender)
+                return attempt()
             except BusyHub:
                 sent.busy += 1
                 first, pause = None, busy_wait()
-            except NotSent as error:
+            except RefusedError:
+                if renewed:
+                    raise
+                self._options.connection.renew()
+                renewed, pause = True, 0.0
+            except (NotSent, MissingError) as error:
                 sent.again += 1
-                now = time.monotonic()
-                first = first or now
-                if now - first >= self._options.send_timeout:
+                first, passed = (first, now - first) if first else (now, 0.0)
+                if isinstance(error, MissingError) and passed >= _MISSING_FOR:
+                    raise
+                if passed >= self._options.send_timeout:
                     raise HubUnavailableError(self._given_up(target, error)) from error
-                pause = min(2 * pause, _PAUSES[1])
+                pause = min(2 * pause, _PAUSES[1]) or _PAUSES[0]
                 _LOG.info("partition %s: a batch was not sent, trying again: %s", target, error)
-            else:
-                self._links.keep(self._options.connection, target, sender)
-                return result
             self._stop.wait(pause)
         raise _Stopped
 
