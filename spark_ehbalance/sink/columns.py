@@ -137,8 +137,8 @@ def check_topic(batch: pa.RecordBatch, columns: Columns, hub: str) -> None:
     for each in topics:
         if each is not None and each.lower() != hub.lower():
             raise UnsendableEventError(
-                f"a row has the topic {shown(each)}, and eventHubName is {hub}: write each topic by itself, without the "
-                "column"
+                f"a row has the topic {shown(each)}, and eventHubName is {hub}: write each topic by itself, without "
+                "the column"
             )
 
 
