@@ -26,22 +26,32 @@ __all__ = [
 @pytest.fixture(scope="session")
 def event_hub_emulators() -> Iterator[Callable[..., Emulator]]:
     """`event_hub_emulators(**settings)`: the emulator with these settings, which runs to the end of the session."""
-    from spark_ehbalance.emulator import Emulator
-
     running: list[tuple[Mapping[str, Any], Emulator]] = []
 
     def emulator(**settings: Any) -> Emulator:
         for known, each in running:
             if known == settings:
                 return each
-        made = Emulator(**settings)
-        made.start()
-        running.append((settings, made))
-        return made
+        running.append((settings, _started(settings)))
+        return running[-1][1]
 
     yield emulator
     for _, each in running:
         each.stop()
+
+
+def _started(settings: Mapping[str, Any]) -> Emulator:
+    from spark_ehbalance.emulator import Emulator, Settings
+
+    allowed = Settings.__dataclass_fields__
+    if unknown := {*settings} - {*allowed}:
+        pytest.fail(f"event_hub_settings: {sorted(unknown)}: allowed are {', '.join(allowed)}", pytrace=False)
+    emulator = Emulator(**settings)
+    try:
+        emulator.start()
+    except ImportError as error:
+        pytest.fail(f"event_hub_settings: {error}: pip install 'spark-ehbalance[emulator]'", pytrace=False)
+    return emulator
 
 
 @pytest.fixture
