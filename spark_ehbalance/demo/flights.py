@@ -53,7 +53,7 @@ def keys(flights: pd.DataFrame) -> list[str | None]:
 
 def partitions_of(keys: Sequence[str | None], count: int) -> list[int]:
     """The partition of each event: by its key as in a hub, or round robin without a key."""
-    by_key = {key: partition_index(key, count) for key in keys if key is not None}
+    by_key = {key: partition_index(key, count) for key in {*keys} if key is not None}
     return [turn % count if key is None else by_key[key] for turn, key in enumerate(keys)]
 
 
