@@ -22,7 +22,7 @@ LAYERS = (
     {"metrics"},
     {"source", "simulation", "consumer"},
     {"driver", "delta"},
-    {"demo", "dashboard"},
+    {"demo", "dashboard", "job"},
     {"cli"},
 )
 #: What decides, and what encodes, has no clock, no I/O and no thread: such modules import none of `EDGES`.
