@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -17,6 +18,9 @@ from spark_ehbalance.stores.opening import open_store
 from spark_ehbalance.values.secrets import REFERENCES, is_reference, shown
 
 _T = TypeVar("_T")
+
+#: Tables at once: a storage takes its time for each request, and silent members are watched for some seconds.
+_AT_ONCE = 16
 
 _OPTION, _SECRET = "storageOptions.", "storageSecrets."
 
@@ -67,18 +71,21 @@ class LeaseTables(JobSettings):
 
     def each(self, act: Callable[[LeaseTable, str], _T]) -> Iterator[tuple[str, _T | EhBalanceError]]:
         """The location of each table, in order, and what `act` returns for the opened table and its location; or the
-        error with which that ended.
+        error with which that ended. Several threads call `act`, as it mostly waits.
 
         Raises `EhBalanceError` if there is none, and if the folder cannot be listed.
         """
-        options, none = self.storage_options(), True
-        for location in lease_tables(self.folder, options):
-            none = False
+        options = self.storage_options()
+
+        def acted(location: str) -> tuple[str, _T | EhBalanceError]:
             try:
                 with open_store(location, options) as store:
-                    done: _T | EhBalanceError = act(store, location)
+                    return location, act(store, location)
             except EhBalanceError as error:
-                done = error
-            yield location, done
-        if none:
+                return location, error
+
+        found = [*lease_tables(self.folder, options)]
+        if not found:
             raise EhBalanceError(f"there is no lease table in {self.folder}")
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            yield from pool.map(acted, found)

@@ -1,0 +1,229 @@
+"""The jobs, each with its settings, with what it is to do, with how far it has come, and with a check of its result."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import deltalake
+from deltalake.exceptions import DeltaError
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.leases.history import OwnershipChange
+from spark_ehbalance.leases.model import Lease, Member
+from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.lag import Lag
+from spark_ehbalance.values.position import Position
+
+PARTITIONS = 4
+
+#: Events of each hub: with so many in a batch a job has much to do after its first one.
+EVENTS, BATCH = 6_000, 500
+
+
+class Case(ABC):
+    """One run of a job on files in a new `folder`, and on hubs of its own. `name` is the job's."""
+
+    name: ClassVar[str]
+
+    def __init__(self, folder: Path, emulator: Emulator) -> None:
+        self.folder, self.emulator = folder, emulator
+        self.hub = f"hub-{folder.name}"
+        self.prepare()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make what the job works on."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, str]:
+        """The job's settings besides those in its file, without their common prefix."""
+
+    def environment(self) -> dict[str, str]:
+        """More variables of the environment."""
+        return {"EHBALANCE_CONNECTION_STRING": self.emulator.connection_string(self.hub)}
+
+    @abstractmethod
+    def done(self) -> tuple[int, int]:
+        """How much of the work is done, and of how much. In between the job is in the middle of it."""
+
+    @abstractmethod
+    def check(self) -> tuple[str, list[str]]:
+        """What the job has made, for people, and what is wrong with it."""
+
+
+def fill(emulator: Emulator, hub: str, events: int = EVENTS) -> Counter[tuple[str, int, str]]:
+    """Make a hub with numbered events. Returns the partition, sequence number and body of each."""
+    emulator.add_hub(hub, PARTITIONS)
+    sent = Counter[tuple[str, int, str]]()
+    for partition in map(str, range(PARTITIONS)):
+        bodies = [f'{{"id": {number}, "partition": "{partition}"}}' for number in range(events // PARTITIONS)]
+        emulator.append(hub, partition, [body.encode() for body in bodies])
+        sent.update((partition, number, body) for number, body in enumerate(bodies))
+    return sent
+
+
+def held(table: Path, columns: Collection[str]) -> Counter[tuple[object, ...]]:
+    """The rows of the Delta table, which may not exist yet, in these columns."""
+    with contextlib.suppress(DeltaError, OSError):
+        rows = deltalake.DeltaTable(str(table)).to_pyarrow_table(columns=[*columns])
+        return Counter(zip(*(rows[name].to_pylist() for name in columns), strict=True))
+    return Counter()
+
+
+def count(table: Path) -> int:
+    """The number of rows of the Delta table, which may not exist yet."""
+    with contextlib.suppress(DeltaError, OSError):
+        return deltalake.DeltaTable(str(table)).count()
+    return 0
+
+
+def differences(found: Counter[tuple[object, ...]], sent: Counter[tuple[object, ...]], what: str) -> list[str]:
+    """What is missing and what is too much, in a line each."""
+    lines = []
+    for verb, rows in (("missing from", sent - found), ("too many in", found - sent)):
+        if rows:
+            lines.append(f"{rows.total():,} rows are {verb} {what}, such as {next(iter(rows))}")
+    return lines
+
+
+class StreamToDelta(Case):
+    """Every event is in the table once."""
+
+    name = "stream_to_delta"
+    columns = ("partition", "sequenceNumber", "body")
+
+    def prepare(self) -> None:
+        self.sent = fill(self.emulator, self.hub)
+
+    def settings(self) -> dict[str, str]:
+        return {
+            "table": f"{self.folder}/table",
+            "checkpointLocation": f"{self.folder}/checkpoint",
+            "trigger": "availableNow",
+            "source.leaseTable": f"{self.folder}/leases",
+            "source.maxEventsPerTrigger": str(BATCH),
+        }
+
+    def done(self) -> tuple[int, int]:
+        return count(self.folder / "table"), EVENTS
+
+    def check(self) -> tuple[str, list[str]]:
+        found = held(self.folder / "table", self.columns)
+        return f"{found.total():,} rows of {EVENTS:,} events", differences(found, self.sent, "the table")
+
+
+#: The groups of the lease tables that are made here.
+_GROUP, _TABLES = Group("namespace.servicebus.windows.net", "hub", "$default"), 200
+
+
+def make_lease_table(table: Path) -> None:
+    """Make a lease table with a history, whose old files and members have been there for an hour."""
+    now, change = (
+        time.time_ns() // 1_000_000 - 3_600_000,
+        OwnershipChange(1, "0", "Claim", None, "job-1", 1, None, "job-1"),
+    )
+    ids = [*map(str, range(PARTITIONS))]
+    leases = {id: Lease(id, "job-1", 3, 5, now, now, Position(9), lag=Lag(10, 51 + int(id), now, now)) for id in ids}
+    members = {"job-1": Member("job-1", "x", 1, renewed_at_ms=now, started_at_ms=now, host="host-1")}
+    with DeltaStore(str(table)) as store:
+        store.create(_GROUP)
+        for number in range(5):
+            base = store.read()
+            store.write(base, replace(base, leases=leases, members=members, lease_duration_ms=30_000 + number))
+            store.record([replace(change, at_ms=number + 1, epoch=number + 1)])
+        old = time.time() - 3700
+        for each in (
+            file for folder in (table, table.with_name(f"{table.name}_history")) for file in folder.rglob("*")
+        ):
+            if each.is_file():
+                os.utime(each, (old, old))
+        base = store.read()
+        store.write(base, replace(base, lease_duration_ms=60_000))
+
+
+class MaintainLeases(Case):
+    """Of every table and its history the old files are gone, and nothing else."""
+
+    name = "maintain_leases"
+
+    def prepare(self) -> None:
+        first = self.folder / "leases/group-0"
+        first.parent.mkdir()
+        make_lease_table(first)
+        self.tables = [first, *(first.with_name(f"group-{number}") for number in range(1, _TABLES))]
+        for table in self.tables[1:]:
+            for suffix in ("", "_history"):
+                shutil.copytree(f"{first}{suffix}", f"{table}{suffix}")
+        (first / "notes.txt").write_text("somebody's")
+        self.before = _state(first)
+
+    def settings(self) -> dict[str, str]:
+        return {"leaseTables": f"{self.folder}/leases"}
+
+    def done(self) -> tuple[int, int]:
+        return sum(len([*table.glob("lease-*.parquet")]) == 1 for table in self.tables), len(self.tables)
+
+    def check(self) -> tuple[str, list[str]]:
+        wrong = [f"{table} has another state or history" for table in self.tables if _state(table) != self.before]
+        kept = self.tables[0] / "notes.txt"
+        wrong += [] if kept.is_file() else [f"{kept}, which is somebody's, is gone"]
+        for table in self.tables:
+            files = len(deltalake.DeltaTable(f"{table}_history").file_uris())
+            wrong += [] if files == 1 else [f"the history of {table} has {files} files"]
+        done, of = self.done()
+        wrong += [] if done == of else [f"{of - done} tables have old files"]
+        return f"{done} of {of} tables", wrong
+
+
+def _state(table: Path) -> tuple[object, ...]:
+    with DeltaStore(str(table)) as store:
+        found = store.read()
+        return found.leases, found.members, found.lease_duration_ms, tuple(store.history())
+
+
+class GroupReport(Case):
+    """Every run that is in the table is there whole, and the page has every group."""
+
+    name = "group_report"
+    tables = 20
+
+    def prepare(self) -> None:
+        self.leases = [self.folder / f"leases/group-{number}" for number in range(self.tables)]
+        self.leases[0].parent.mkdir()
+        for table in self.leases:
+            make_lease_table(table)
+
+    def settings(self) -> dict[str, str]:
+        return {
+            "leaseTables": f"{self.folder}/leases",
+            "table": f"{self.folder}/report",
+            "page": f"{self.folder}/page.html",
+        }
+
+    def done(self) -> tuple[int, int]:
+        """Rows are written first."""
+        return any((self.folder / "report").glob("*.parquet")) + (self.folder / "page.html").exists(), 2
+
+    def check(self) -> tuple[str, list[str]]:
+        rows = held(self.folder / "report", ("reportedAt", "leaseTable", "partition", "lagEvents"))
+        runs = {at for at, *_ in rows}
+        whole = {(str(t), str(p), 41 + p) for t in self.leases for p in range(PARTITIONS)}
+        sent = Counter((at, *row) for at in runs for row in whole)
+        wrong = differences(rows, sent, "the report") if runs else ["no run is in the report"]
+        page = (self.folder / "page.html").read_text() if (self.folder / "page.html").exists() else ""
+        wrong += [f"{table} is not on the page" for table in self.leases if f">{table}<" not in page]
+        wrong += [] if page.endswith("</html>") else ["the page is not whole"]
+        return f"{rows.total()} rows of {len(runs)} runs, page of {len(page):,} characters", wrong
+
+
+CASES: tuple[type[Case], ...] = (StreamToDelta, MaintainLeases, GroupReport)
