@@ -26,13 +26,14 @@ from spark_ehbalance.metrics.definitions import BOTH, METRICS
 from spark_ehbalance.simulation.measures import Result
 from spark_ehbalance.simulation.run import simulate
 from spark_ehbalance.simulation.scenario import READY_MADE, load
+from spark_ehbalance.sink.options import WriteOptions
 from spark_ehbalance.source.options import BATCH, OPTIONS, SHARED, STRATEGY_OPTIONS, STREAM
 from spark_ehbalance.source.scala_options import SCALA_OPTIONS, ScalaOption
 from spark_ehbalance.strategies import DECLARATIONS, DEFAULT_STRATEGY
-from spark_ehbalance.values.declared import Declared
+from spark_ehbalance.values.declared import Declared, declarations, option_name
 
 _ROOT = Path(__file__).parent.parent
-_PAGE_NAMES = ("options", "strategies", "migration", "monitoring", "python", "numbers", "sizing")
+_PAGE_NAMES = ("options", "writing", "strategies", "migration", "monitoring", "python", "numbers", "sizing")
 PAGES = tuple(_ROOT / f"docs/{name}.md" for name in _PAGE_NAMES)
 
 #: The last run of each subject of `make bench`: what of it docs/numbers.md shows.
@@ -170,6 +171,13 @@ def with_tables(page: str, tables: Mapping[str, str], kind: str = "table") -> st
 def declared_tables() -> dict[str, str]:
     return {
         "options": options_table(OPTIONS),
+        "write-options": _table(
+            ("option", "default", "meaning"),
+            [
+                (f"`{option_name(name)}`", each.default, each.meaning)
+                for name, each in declarations(WriteOptions).items()
+            ],
+        ),
         "strategy-options": _table(
             ("option", "default", "meaning"),
             [(f"`{name}`", each.default, each.meaning) for name, each in STRATEGY_OPTIONS.items()],

@@ -49,6 +49,10 @@ class MalformedEventError(EhBalanceError):
     """An event cannot be decoded. The text names partition, sequence number, reason and how to continue."""
 
 
+class UnsendableEventError(EhBalanceError):
+    """A row is no event that the hub takes: too large, or contradictory. The text names the row and what is wrong."""
+
+
 class ForeignReaderError(EhBalanceError):
     """A reader outside the group reads a partition with a higher owner level, which disconnects this query."""
 

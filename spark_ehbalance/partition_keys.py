@@ -1,9 +1,9 @@
 """Which partition an event with a partition key goes to: the hash of Event Hubs, as the buffered producers of Azure's
 SDKs for .NET, Java and JavaScript have it.
 
-Source of the hash: Bob Jenkins, lookup3, `hashlittle2`, whose two results are joined by xor and cut to 16 bits. Python's
-own buffered producer (azure-eventhub 5.15.1) takes the remainder of a negative hash in Python's way, and so sends half
-of the keys to other partitions than the service does.
+Source of the hash: Bob Jenkins, lookup3, `hashlittle2`, whose two results are joined by xor and cut to 16 bits. The
+buffered producer of azure-eventhub 5.15.1 takes the remainder of a negative hash in Python's way, and so sends keys to
+other partitions than the rest.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ def _hash(data: bytes) -> int:
     words = [(0xDEADBEEF + len(data)) & _MASK] * 3
     last = (len(data) - 1) // 12 * 12  # 1 to 12 bytes are left for the last round
     for at in range(0, last, 12):
-        words = [(word + part) & _MASK for word, part in zip(words, _THREE_WORDS.unpack_from(data, at), strict=True)]
-        words = _mixed(*words)
-    end = _THREE_WORDS.unpack(data[last:].ljust(12, b"\0"))
-    a, b, c = ((word + part) & _MASK for word, part in zip(words, end, strict=True))
+        words = _mixed(*_added(words, data[at : at + 12]))
+    a, b, c = _added(words, data[last:].ljust(12, b"\0"))
     for turn, bits in enumerate(_FINAL):  # each changes c, a or b in turn, by the one before it
         if turn % 3 == 0:
             c = ((c ^ b) - _rotated(b, bits)) & _MASK
@@ -40,8 +38,12 @@ def _hash(data: bytes) -> int:
             a = ((a ^ c) - _rotated(c, bits)) & _MASK
         else:
             b = ((b ^ a) - _rotated(a, bits)) & _MASK
-    low = (c ^ b) & 0xFFFF
+    low: int = (c ^ b) & 0xFFFF
     return low - 0x10000 if low >= 0x8000 else low
+
+
+def _added(words: list[int], data: bytes) -> list[int]:
+    return [(word + part) & _MASK for word, part in zip(words, _THREE_WORDS.unpack(data), strict=True)]
 
 
 def _mixed(a: int, b: int, c: int) -> list[int]:

@@ -52,6 +52,33 @@ def test_batch_read(spark: SparkSession, hub: Hub, alone: dict[str, str]) -> Non
     assert sorted(map(tuple, rows)) == sent
 
 
+def test_write(spark: SparkSession, hub: Hub, alone: dict[str, str], tmp_path: Path) -> None:
+    """write, batch and stream"""
+    connection = {"connectionString": hub.connection_string}
+    ddl = "body binary, partitionKey string, properties map<string,string>"
+    sent = [(b"%d" % number, None if number % 3 else "key", {"n": str(number)}) for number in range(30)]
+    rows = spark.createDataFrame(sent, ddl)
+    rows.write.format("ehbalance").options(**connection).mode("append").save()
+    rows.selectExpr("cast(body as string) as value", "partitionKey as key").write.format("parquet").save(
+        f"{tmp_path}/f"
+    )
+    stream = spark.readStream.schema("value string, key string").parquet(f"{tmp_path}/f").writeStream
+    query = (
+        stream.format("ehbalance")
+        .options(**connection, kafkaColumns="true")
+        .option("checkpointLocation", str(tmp_path / "writing"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    ends(query)
+    found = (
+        spark.read.format("ehbalance").options(**alone).load().select("body", "partitionKey", "properties").collect()
+    )
+    again = [(bytes(row.body), row.partitionKey, row.properties) for row in found]
+    expected = sent + [(body, key, {}) for body, key, _ in sent]
+    assert sorted(again, key=str) == sorted(expected, key=str)
+
+
 def test_stream(hub: Hub, options: dict[str, str], start: Start) -> None:
     """stream"""
     sink = Sink()

@@ -55,11 +55,13 @@ def condition_of(error: BaseException) -> str | None:
     return condition.decode(errors="replace") if isinstance(condition, bytes) else condition
 
 
-def credentials_help(by_key: bool) -> str:
+def credentials_help(by_key: bool, *, sends: bool = False) -> str:
     """What to do if the credentials were refused: those `by_key`, or those of Entra ID."""
     if by_key:
-        return "Check the key or signature in connectionString: its name, its value, and that it may listen"
-    return "Check credential, and that it has the role Azure Event Hubs Data Receiver of the hub"
+        right = "send" if sends else "listen"
+        return f"Check the key or signature in connectionString: its name, its value, and that it may {right}"
+    role = "Sender" if sends else "Receiver"
+    return f"Check credential, and that it has the role Azure Event Hubs Data {role} of the hub"
 
 
 def explained(what: Meaning, namespace: str, hub: str, consumer_group: str, partition: str | None) -> str:

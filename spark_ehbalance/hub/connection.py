@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from azure.core.utils import parse_connection_string as parse_pairs
-from azure.eventhub import EventHubConsumerClient, parse_connection_string
+from azure.eventhub import EventHubConsumerClient, EventHubProducerClient, parse_connection_string
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub import credentials
@@ -16,6 +16,8 @@ from spark_ehbalance.hub.credentials import Identity
 from spark_ehbalance.hub.network import DIRECT, Network, NetworkError, is_server
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.secrets import REFERENCES, hidden_by_spark, looks_secret, resolved, shown
+
+_Client = TypeVar("_Client", EventHubConsumerClient, EventHubProducerClient)
 
 _FORM = (
     "Endpoint=sb://NAMESPACE.servicebus.windows.net/;SharedAccessKeyName=NAME;SharedAccessKey=KEY, optionally with "
@@ -93,15 +95,20 @@ class Connection:
     def consumer_client(self, consumer_group: str, **settings: Any) -> EventHubConsumerClient:
         """A new client, which connects later; `settings` are more of its arguments. Raises `NetworkError` if this
         machine cannot read the CA file, or may not connect without TLS."""
+        return self._client(EventHubConsumerClient, {"consumer_group": consumer_group} | settings)
+
+    def producer_client(self, **settings: Any) -> EventHubProducerClient:
+        """The same for sending."""
+        return self._client(EventHubProducerClient, settings)
+
+    def _client(self, kind: type[_Client], settings: dict[str, Any]) -> _Client:
         if problem := self._plaintext_problem():
             raise NetworkError(problem)
         settings = self.network.client_settings(self.namespace) | settings
         if self.connection_string is not None:
-            return EventHubConsumerClient.from_connection_string(
-                self.connection_string, consumer_group, eventhub_name=self.hub, **settings
-            )
+            return kind.from_connection_string(self.connection_string, eventhub_name=self.hub, **settings)
         tokens = (self.identity or Identity()).tokens()
-        return EventHubConsumerClient(self.namespace, self.hub, consumer_group, tokens, **settings)
+        return kind(fully_qualified_namespace=self.namespace, eventhub_name=self.hub, credential=tokens, **settings)
 
     def _plaintext_problem(self) -> str | None:
         """Why the client must not be used, as it would speak without TLS; None if it may be."""

@@ -1,4 +1,4 @@
-"""The data source as Spark sees it: `format("ehbalance")` for streams and for batch reads.
+"""The data source as Spark sees it: `format("ehbalance")` for streams and batches, to read and to write (`writer`).
 
 Spark runs each stream's reader in three places. In the driver it only creates it. In a *planner*, a Python process per
 query, it asks for offsets and partitions. In the executors' Python workers it calls `read`, once per task.
@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.rows import SPARK_SCHEMA
+from spark_ehbalance.sink.options import WriteOptions, write_options
 from spark_ehbalance.source.assembly import start_planner
 from spark_ehbalance.source.batch_read import batch_ranges
 from spark_ehbalance.source.columns import ALL_COLUMNS, Columns
@@ -33,9 +34,16 @@ from spark_ehbalance.source.finished_batches import NewestBatch
 from spark_ehbalance.source.import_path import WithImportPath
 from spark_ehbalance.source.logs import set_up_logging
 from spark_ehbalance.source.newest_events import ListenerAddress, Tells
-from spark_ehbalance.source.no_such_option import NO_SINK
 from spark_ehbalance.source.offsets import StreamOffset, group_name
-from spark_ehbalance.source.options import Options, batch_options, check_options, stream_options
+from spark_ehbalance.source.options import (
+    BATCH,
+    STREAM,
+    Options,
+    batch_options,
+    check_options,
+    option_names,
+    stream_options,
+)
 from spark_ehbalance.source.planner import Planner
 from spark_ehbalance.source.processes import local_cores, mint_owner_id, spark_master
 from spark_ehbalance.source.query_metrics import export_metrics
@@ -45,6 +53,7 @@ from spark_ehbalance.source.spark_api import ReadAllAvailable, ReadLimit, ReadMa
 from spark_ehbalance.source.tasks import plan_tasks
 from spark_ehbalance.source.two_sources import check_one_source, two_sources
 from spark_ehbalance.source.worker_memory import freeze_modules
+from spark_ehbalance.source.writer import BatchWriter, StreamWriter, batch_writer, stream_writer
 from spark_ehbalance.values.locations import is_relative
 from spark_ehbalance.values.secrets import shown
 
@@ -87,14 +96,17 @@ class EhBalanceDataSource(WithImportPath, DataSource):
         return StreamReader(stream_options(self.options), columns)
 
     @told_in_one_line()
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuses `df.write`. Raises `OptionError`."""
-        raise OptionError(NO_SINK)
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """The writer of a `df.write`. Raises `OptionError`."""
+        return batch_writer(self._write_options(), schema, overwrite=overwrite)
 
     @told_in_one_line()
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuses `df.writeStream`. Raises `OptionError`."""
-        raise OptionError(NO_SINK)
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """The writer of a `df.writeStream`. Raises `OptionError`."""
+        return stream_writer(self._write_options(), schema)
+
+    def _write_options(self) -> WriteOptions:
+        return write_options(self.options, {*option_names(STREAM), *option_names(BATCH)})
 
 
 def _columns(schema: StructType) -> Columns:

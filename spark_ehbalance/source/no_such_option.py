@@ -8,19 +8,11 @@ from spark_ehbalance.errors import OptionError
 from spark_ehbalance.values.secrets import could_be_secret, shown
 from spark_ehbalance.values.suggestions import nearest
 
-#: What is said to those who want to write.
-NO_SINK = (
-    "ehbalance only reads an event hub: to write into one use EventHubProducerClient of azure-eventhub in "
-    "foreachBatch, or Spark's Kafka sink with the namespace's port 9093; to write what was read name a sink's format, "
-    "such as delta"
-)
-
 #: Options that Spark adds for what this source does not have, in lower case.
 _OF_SPARK = {
-    "path": "this source has no path, as in load(PATH) or option path: eventHubName is the event hub, leaseTable the "
-    "path of the lease table. It only reads, so that there is no save(PATH)",
-    "checkpointlocation": f"checkpointLocation is an option of a stream's writer, as is the format of its sink: "
-    f"{NO_SINK}",
+    "path": "ehbalance has no path, as in load(PATH), save(PATH) or option path: eventHubName is the event hub, "
+    "leaseTable the path of the lease table",
+    "checkpointlocation": "checkpointLocation is an option of df.writeStream, leave it out here",
 }
 
 _LIST = "docs/options.md lists all"

@@ -15,11 +15,13 @@ from typing import Any
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.connection import Connection
-from spark_ehbalance.hub.credentials import CREDENTIALS, Identity
+from spark_ehbalance.hub.connection_options import CONNECTION_OPTIONS
+from spark_ehbalance.hub.credentials import Identity
 from spark_ehbalance.hub.network import is_server
 from spark_ehbalance.hub.unreadable import FAIL, POLICIES
 from spark_ehbalance.metrics.otlp import endpoint, need_otlp
 from spark_ehbalance.metrics.prometheus import need_prometheus
+from spark_ehbalance.sink.options import WRITE_OPTIONS, write_options
 from spark_ehbalance.source.no_such_option import no_such_option
 from spark_ehbalance.source.scala_options import as_written, meant, renamed, with_positions
 from spark_ehbalance.source.spark_checkpoint import checkpoint_location
@@ -28,9 +30,10 @@ from spark_ehbalance.stores.blob.layout import of_blobs
 from spark_ehbalance.stores.identity import with_identity
 from spark_ehbalance.stores.opening import check_storage, keeps_all, location
 from spark_ehbalance.strategies import DECLARATIONS, DEFAULT_STRATEGY, PARAMETERS, Parameters, parameter_options
-from spark_ehbalance.values.declared import Declared, declarations, declared, option_name
+from spark_ehbalance.values.declared import Declared, declared, option_name
 from spark_ehbalance.values.defaults import BALANCE_INTERVAL, HANDOVER_TIMEOUT, LEASE_DURATION, PROCESSOR_LEASE_DURATION
 from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.option_texts import parsed, wrong
 from spark_ehbalance.values.parsing import flag, one_of, parse_delay, parse_duration, whole
 from spark_ehbalance.values.secrets import (
     REFERENCES,
@@ -39,7 +42,6 @@ from spark_ehbalance.values.secrets import (
     looks_secret,
     names_secret,
     resolved,
-    shown,
 )
 from spark_ehbalance.values.starting_positions import LATEST, StartingPositions
 
@@ -47,7 +49,6 @@ from spark_ehbalance.values.starting_positions import LATEST, StartingPositions
 STREAM, BATCH, SHARED = "spark.readStream", "spark.read", "leaseTable"
 
 _STORAGE, _STORAGE_SECRET = "storageOptions.", "storageSecrets."
-_CREDENTIALS = ", ".join(f"`{name}`" for name in CREDENTIALS)
 
 
 def _owner_id(value: str) -> str:
@@ -82,51 +83,7 @@ class Options:
     batches. `in_batch`: the text of the default that a batch has instead.
     """
 
-    connection: Connection = field(
-        metadata={
-            "options": {
-                "connectionString": Declared(
-                    meaning="connect with a key, best [by reference](security.md#secrets); with `EntityPath` it "
-                    "needs no `eventHubName`"
-                ),
-                "fullyQualifiedNamespace": Declared(meaning="connect with Entra ID: the namespace's host name"),
-                "credential": Declared(
-                    meaning=f"[which credential](credentials.md) is used: {_CREDENTIALS} of azure-identity, or "
-                    "`package.module:callable`, which returns a `TokenCredential`",
-                    default="`default`",
-                ),
-                "clientId": Declared(
-                    meaning="for a credential that has one: the client id, as of a user-assigned managed identity"
-                ),
-                "tenantId": Declared(meaning="for a credential that has one: the tenant"),
-                "eventHubName": Declared(meaning="the event hub"),
-                "transportType": Declared(
-                    meaning="`Amqp`, on port 5671, or `AmqpOverWebsocket`, on port 443, see [Networks](networks.md)",
-                    default="`Amqp`, with `httpProxy` `AmqpOverWebsocket`",
-                ),
-                "httpProxy": Declared(
-                    meaning="`http://HOST:PORT` of an HTTP proxy; with user and password "
-                    "[by reference](security.md#secrets): `http://USER:PASSWORD@HOST:PORT`",
-                    default="none",
-                ),
-                "customEndpointAddress": Declared(
-                    meaning="`HOST` or `HOST:PORT` to connect to instead of the namespace: [a gateway]"
-                    "(networks.md#private-endpoint-or-gateway) with a certificate of its own name",
-                    default="none",
-                ),
-                "caFile": Declared(
-                    meaning="PEM file, at the same path on all machines, of the authorities that may have signed the "
-                    "certificate of the other side",
-                    default="certifi's",
-                ),
-                "allowPlaintextEmulator": Declared(
-                    meaning="whether a connection string with `UseDevelopmentEmulator=true` may lead [without TLS]"
-                    "(networks.md#an-emulator-without-tls) to another host than this one",
-                    default="`false`",
-                ),
-            }
-        }
-    )
+    connection: Connection = field(metadata={"options": CONNECTION_OPTIONS})
     consumer_group: str = declared("$Default", _name, "the consumer group")
     lease_table: str | None = declared(
         None,
@@ -358,9 +315,12 @@ def batch_options(raw: Mapping[str, str]) -> Options:
 
 
 def check_options(raw: Mapping[str, str]) -> None:
-    """Check options of which it is not known yet whether a stream or a batch is meant. Raises `OptionError`."""
+    """Check options of which it is not known yet whether a stream or a batch is meant, or whether they are for writing.
+    Raises `OptionError`."""
     keys = {meant(key.lower()) for key in raw}
-    if any(each.only == BATCH and name.lower() in keys for name, each in OPTIONS.items()):
+    if keys & _FOR_WRITING:
+        write_options(raw, OPTIONS)
+    elif any(each.only == BATCH and name.lower() in keys for name, each in OPTIONS.items()):
         batch_options(raw)
     else:
         stream_options(raw)
@@ -412,7 +372,7 @@ def _checked(parse: Callable[[str], str], text: str, option: str) -> str:
     try:
         return parse(text.strip())
     except ValueError as allowed:
-        raise _wrong(option, text, allowed) from None
+        raise wrong(option, text, allowed) from None
 
 
 def _declared_options() -> Iterator[tuple[str, Declared]]:
@@ -425,12 +385,13 @@ def _declared_options() -> Iterator[tuple[str, Declared]]:
 #: Option name → declaration, but for the strategies' own options.
 OPTIONS: dict[str, Declared] = dict(_declared_options())
 
+#: Keys that only a writer has.
+_FOR_WRITING = {"checkpointlocation"} | {name.lower() for name in WRITE_OPTIONS.keys() - OPTIONS.keys()}
+
 #: The same of the options that one strategy has; they are for streams.
 STRATEGY_OPTIONS: dict[str, Declared] = {
     name: each for strategy in PARAMETERS for name, each in parameter_options(strategy).items()
 }
-
-_CONNECTION = tuple(next(each for each in fields(Options) if each.name == "connection").metadata["options"])
 
 
 def option_names(where: str) -> tuple[str, ...]:
@@ -438,10 +399,6 @@ def option_names(where: str) -> tuple[str, ...]:
     if where == BATCH:
         return tuple(name for name, each in OPTIONS.items() if each.only in ("", BATCH))
     return (*(name for name, each in OPTIONS.items() if each.only != BATCH), *STRATEGY_OPTIONS)
-
-
-def _wrong(name: str, text: str, allowed: ValueError) -> OptionError:
-    return OptionError(f"option {name}={shown(text)} is wrong: allowed is {allowed}")
 
 
 def _parse(raw: Mapping[str, str], where: str) -> Options:
@@ -456,9 +413,9 @@ def _parse(raw: Mapping[str, str], where: str) -> Options:
     for name, text in given.items():
         if name not in ("connectionstring", "httpproxy"):  # they check themselves
             _refuse_secret(as_written(names[meant(name)], "", written)[0], text)
-    connection = Connection.from_options({name: given.get(name.lower()) for name in _CONNECTION})
+    connection = Connection.from_options({name: given.get(name.lower()) for name in CONNECTION_OPTIONS})
     given = with_positions(given, connection.hub)
-    values = _values(given, Options, written=written)
+    values = parsed(given, Options, spelled=lambda name, text: as_written(name, text, written))
     lease_table = values.get("lease_table")
     if lease_table is None:
         _refuse_sharing(given)
@@ -506,23 +463,6 @@ def _refuse_secret(name: str, text: str) -> None:
         )
 
 
-def _values(
-    given: Mapping[str, str], kind: type[Any], prefix: str = "", *, written: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """Field → value of those fields of `kind` whose options are `given`, or were `written` as options of the Scala
-    connector. Keys are in lower case."""
-    values: dict[str, Any] = {}
-    for field_name, each in declarations(kind).items():
-        name = prefix + option_name(field_name)
-        text = given.get(name.lower())
-        if text is not None:
-            try:
-                values[field_name] = each.parse(text)
-            except ValueError as allowed:
-                raise _wrong(*as_written(name, text, written or {}), allowed) from None
-    return values
-
-
 def _strategy_parameters(given: Mapping[str, str], strategy: str) -> Parameters:
     own = parameter_options(strategy)
     for name in STRATEGY_OPTIONS:
@@ -531,4 +471,4 @@ def _strategy_parameters(given: Mapping[str, str], strategy: str) -> Parameters:
                 f"option {name} is for strategy={name.partition('.')[0]}, and the strategy is {strategy}: leave it out"
             )
     kind = PARAMETERS[strategy]
-    return kind(**_values(given, kind, f"{strategy}."))
+    return kind(**parsed(given, kind, f"{strategy}."))

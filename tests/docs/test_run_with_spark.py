@@ -105,6 +105,12 @@ def test_decoding(start: Start, clean: SparkSession, hub: Emulator, local: dict[
     assert [tuple(row) for row in rows] == [("flight 1", 5, None), (None, None, "no JSON"), ("flight 2", None, None)]
 
 
+def test_writing(start: Start, spark: SparkSession, hub: Emulator) -> None:
+    start("docs/writing.md", CONNECTION_STRING=hub.connection_string(HUB), spark=spark).next()
+    (event,) = spark.read.format("ehbalance").option("connectionString", hub.connection_string(HUB)).load().collect()
+    assert (event.body, event.partitionKey, event.properties) == (b"hello", "device-7", {"unit": "ms", "version": "2"})
+
+
 def test_quick_start(start: Start, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("localhost", 0))

@@ -151,11 +151,7 @@ REFUSED: list[tuple[dict[str, str], list[str]]] = [
     (KEYED | {f"connectionString={KEY}": "5"}, ["not shown"]),
     (
         KEYED | {"path": "x"},
-        ["this source has no path, as in load(PATH) or option path: eventHubName is the event hub, leaseTable"],
-    ),
-    (
-        KEYED | {"checkpointLocation": "x"},
-        ["ehbalance only reads an event hub: to write into one use EventHubProducerClient"],
+        ["ehbalance has no path, as in load(PATH), save(PATH) or option path: eventHubName is the event hub"],
     ),
     (KEYED | {"option.connectionstring": "x"}, ["ehbalance has no tables in a catalog"]),
     (
@@ -544,3 +540,10 @@ def test_the_container_is_opened_as_the_hub_is() -> None:
     by_identity = {"fullyQualifiedNamespace": "n.servicebus.windows.net", "eventHubName": "h", "credential": "azureCli"}
     location = {"leaseTable": CONTAINER["leaseTable"]}
     assert stream_options(by_identity | location).storage_options == {"credential": "azureCli"}
+
+
+def test_where_a_stream_is_written_is_known_only_later() -> None:
+    given = KEYED | {"checkpointLocation": "/c"}
+    check_options(given)
+    with pytest.raises(OptionError, match=r"checkpointLocation is an option of df\.writeStream, leave it out here"):
+        stream_options(given)

@@ -109,6 +109,10 @@ def _run(spark: SparkSession, shown: Shown, way: str, options: dict[str, str], f
     _explain(shown, f"{way} batch", batch.where(col("partition") == "0"))
     shown.keep(f"{way} batch rows", str(batch.count()))
     shown.printed(f"{way} batch mistakes", lambda: batch.select("nope"))
+    connection = {"connectionString": options["connectionString"]}
+    for rows in ("SELECT 'x' AS body", "SELECT 'x' AS nope", "SELECT repeat('x', 2000000) AS body"):
+        writing = spark.sql(rows).write.format("ehbalance").options(**connection).mode("append")
+        shown.printed(f"{way} write", writing.save)
     failing = spark.readStream.format("ehbalance").options(**alone).load().selectExpr("raise_error('on purpose') as x")
     writer = failing.writeStream.format("noop").option("checkpointLocation", str(folder / f"{way}-failing"))
     shown.printed(f"{way} failure", lambda: writer.start().awaitTermination(60))

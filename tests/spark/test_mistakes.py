@@ -63,7 +63,10 @@ def _schema(at: Place) -> None:
 
 
 def _write(at: Place) -> None:
-    at.spark.sql("select 'event' as body").write.format("ehbalance").options(**at.right).mode("append").save()
+    """A row that is no event."""
+    connection = at.right["connectionString"]
+    rows = at.spark.sql("select repeat('x', 2000000) as body")
+    rows.write.format("ehbalance").option("connectionString", connection).mode("append").save()
 
 
 def _view(at: Place) -> None:
@@ -101,9 +104,9 @@ MISTAKES: dict[str, tuple[Callable[[Place], None], str]] = {
     "schema": (_schema, r"\.schema\(\) has body int: allowed are body binary, .*"),
     "writeStream": (
         lambda at: at.start(at.frame(), "ehbalance"),
-        r"ehbalance only reads an event hub: to write into one use EventHubProducerClient",
+        r"df\.write has no option startingPosition: it is for reading, leave it out",
     ),
-    "write": (_write, r"ehbalance only reads an event hub: to write into one use EventHubProducerClient"),
+    "write": (_write, r"row 1 of a task cannot be sent: the event has 2,000,016 bytes with its properties"),
     "CREATE TABLE": (
         lambda at: at.sql("CREATE TABLE mistaken"),
         r"ehbalance has no tables in a catalog.*use CREATE TEMPORARY VIEW",

@@ -132,6 +132,7 @@ def test_nothing_shows_a_key(hub: Emulator, tmp_path: Path) -> None:
         assert b"connectionString=env:EHBALANCE_CONNECTION_STRING" in where
     assert b"pyspark.daemon" in found["shown/command-lines"]
     assert b"on purpose" in found["shown/reference-failure"]
+    assert b"UnsendableEventError" in found["shown/literal-write"]
     assert b'"endOffset"' in found["shown/literal-progress"]
     assert found["shown/literal-batch-rows"] == b"20\n"
     assert receiver.headers[0] == f"Bearer {HEADER_SECRET}"

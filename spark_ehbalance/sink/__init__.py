@@ -1,0 +1,1 @@
+"""Rows → events → the hub: what `df.write` and `df.writeStream` do."""

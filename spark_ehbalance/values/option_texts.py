@@ -1,0 +1,36 @@
+"""Reads what a user has given for declared options (`values.declared`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.values.declared import declarations, option_name
+from spark_ehbalance.values.secrets import shown
+
+
+def wrong(name: str, text: str, allowed: ValueError) -> OptionError:
+    """The error for an option whose value is not `allowed`."""
+    return OptionError(f"option {name}={shown(text)} is wrong: allowed is {allowed}")
+
+
+def parsed(
+    given: Mapping[str, str],
+    kind: type[Any],
+    prefix: str = "",
+    *,
+    spelled: Callable[[str, str], tuple[str, str]] = lambda name, text: (name, text),
+) -> dict[str, Any]:
+    """Field → value of those fields of the dataclass `kind` whose options, with this `prefix`, are `given`, by keys in
+    lower case. `spelled` says how the user has written a name and a text. Raises `OptionError`."""
+    values: dict[str, Any] = {}
+    for field_name, each in declarations(kind).items():
+        name = prefix + option_name(field_name)
+        text = given.get(name.lower())
+        if text is not None:
+            try:
+                values[field_name] = each.parse(text)
+            except ValueError as allowed:
+                raise wrong(*spelled(name, text), allowed) from None
+    return values

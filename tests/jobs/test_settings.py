@@ -1,0 +1,64 @@
+"""The settings of the jobs: what is wrong is refused in one line before anything starts."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from spark_ehbalance.job import PREFIX, JobSettings, SettingError
+from spark_ehbalance.job.batch_to_delta import Settings as BatchToDelta
+from spark_ehbalance.job.hub import SECRET
+from tests.jobs.test_stream_to_delta import STRING
+
+BATCH = {"table": "/t", "from": "2026-01-31T12:00:00Z", "to": "2026-01-31T14:30:00Z"}
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECRET, STRING)
+
+
+def read(kind: type[JobSettings], given: dict[str, str], **more: str) -> Any:
+    conf = {PREFIX + name: value for name, value in {**given, **more}.items() if value}
+    return kind.read(conf, {SECRET: STRING})
+
+
+def refusal(kind: type[JobSettings], given: dict[str, str], **more: str) -> str:
+    with pytest.raises(SettingError) as refused:
+        read(kind, given, **more)
+    assert "\n" not in str(refused.value)
+    return str(refused.value).replace(PREFIX, "")
+
+
+def test_a_range_is_in_utc_unless_it_names_a_zone_and_is_cut_into_steps() -> None:
+    settings = read(BatchToDelta, BATCH, **{"from": "2026-01-31 12:00", "to": "2026-01-31T15:30+01:00"})
+    assert settings.from_ == datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+    steps = [f"{begin:%H:%M} to {end:%H:%M}" for begin, end in settings.steps()]
+    assert steps == ["12:00 to 13:00", "13:00 to 14:00", "14:00 to 14:30"]
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (
+            {"to": "2026-01-31T12:00:00Z"},
+            "from=2026-01-31T12:00:00Z is not before to=2026-01-31T12:00:00Z, at which reading ends (exclusive)",
+        ),
+        (
+            {"from": "yesterday"},
+            "from='yesterday' is wrong: allowed is a time such as 2026-01-31T12:00:00Z (UTC, if it names no zone)",
+        ),
+        ({"from": "4711"}, "from='4711' is wrong: allowed is a time such as"),
+        ({"to": ""}, "to is not set: a time such as"),
+        ({"step": "0"}, "step='0' is wrong: allowed is a length of time over 0"),
+        (
+            {"source.startingPosition": "earliest"},
+            "source.*: option startingPosition cannot be set: from and to say what is read",
+        ),
+        ({"source.leaseTable": "/leases"}, "source.*: spark.read has no option leaseTable"),
+    ],
+)
+def test_a_wrong_setting_of_batch_to_delta_is_named(given: dict[str, str], error: str) -> None:
+    assert refusal(BatchToDelta, BATCH, **given).startswith(error)

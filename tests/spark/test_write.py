@@ -1,0 +1,114 @@
+"""`df.write` and `df.writeStream.format("ehbalance")`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chispa import assert_df_equality
+from pyspark.errors import PySparkException
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.types import StructType
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.sink.options import write_options
+from spark_ehbalance.source import writer
+from tests.spark.conftest import HUB
+
+pytestmark = pytest.mark.spark
+
+DDL = "body binary, partitionKey string, partitionId int, properties map<string,string>"
+ROWS = [
+    (b"one", "key", None, {"a": "1", "b": None}),
+    (b"", None, 3, {}),
+    (None, "tombstone", None, None),
+    ("größer".encode(), None, None, {"ä": "ö"}),
+]
+
+
+@pytest.fixture
+def connection(hub: Emulator) -> dict[str, str]:
+    return {"connectionString": hub.connection_string(HUB)}
+
+
+def test_what_is_written_is_read_again(spark: SparkSession, connection: dict[str, str]) -> None:
+    frame = spark.createDataFrame(ROWS, DDL)
+    frame.write.format("ehbalance").options(**connection).mode("append").save()
+    found = spark.read.format("ehbalance").options(**connection).load()
+    expected = [(body, key, {name: value or "null" for name, value in (p or {}).items()}) for body, key, _, p in ROWS]
+    columns = "body binary, partitionKey string, properties map<string,string>"
+    assert_df_equality(
+        found.select("body", "partitionKey", "properties").orderBy("body", "partitionKey"),
+        spark.createDataFrame(expected, columns).orderBy("body", "partitionKey"),
+        ignore_nullable=True,
+    )
+    assert [row.partition for row in found.where("body = ''").collect()] == ["3"]
+
+
+def test_a_stream_is_written_in_order_and_its_rows_are_counted(
+    spark: SparkSession, hub: Emulator, connection: dict[str, str], options: dict[str, str], tmp_path: Path
+) -> None:
+    """From one hub to another; the order of each key is that of the source."""
+    hub.add_hub("copy", 4)
+    for number in range(300):
+        hub.append(HUB, number % 8, [b"%d" % number], partition_key=f"key {number % 8}")
+    query = (
+        spark.readStream.format("ehbalance")
+        .options(**options, maxEventsPerTrigger="100")
+        .load()
+        .select("body", "partitionKey", "properties")
+        .writeStream.format("ehbalance")
+        .option("connectionString", hub.connection_string("copy"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(120)
+    written = [progress.sink.numOutputRows for progress in query.recentProgress]
+    assert sum(written) == 300
+    assert max(written) <= 100
+    found = spark.read.format("ehbalance").option("connectionString", hub.connection_string("copy")).load()
+    rows = found.selectExpr("partitionKey", "cast(cast(body as string) as int) as number", "sequenceNumber").collect()
+    for key in range(8):
+        of_key = [row for row in rows if row.partitionKey == f"key {key}"]
+        assert [row.number for row in sorted(of_key, key=lambda row: row.sequenceNumber)] == list(range(key, 300, 8))
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "said"),
+    [
+        ("overwrite", {}, r"an event hub cannot be overwritten, events can be added only: write with mode\('append'\)"),
+        ("append", {"path": "/x"}, "ehbalance has no path, as in load"),
+        ("append", {"consumerGroup": "x"}, r"df\.write has no option consumerGroup: it is for reading, leave it out"),
+        ("append", {"sendTimeout": "soon"}, "option sendTimeout='soon' is wrong: allowed is a length of time"),
+    ],
+)
+def test_a_wrong_write_is_refused_before_it_starts(
+    spark: SparkSession, hub: Emulator, connection: dict[str, str], mode: str, options: dict[str, str], said: str
+) -> None:
+    frame = spark.createDataFrame(ROWS, DDL)
+    with pytest.raises(PySparkException, match=said):
+        frame.write.format("ehbalance").options(**connection, **options).mode(mode).save()
+    assert hub.connections() == 0
+
+
+def test_rows_that_are_no_arrow_batches_become_some(
+    monkeypatch: pytest.MonkeyPatch, spark: SparkSession, connection: dict[str, str], hub: Emulator
+) -> None:
+    """As Spark 4.0 gives them."""
+    schema = StructType.fromDDL("value string, headers array<struct<key:string,value:binary>>")
+    monkeypatch.setattr(writer, "takes_arrow", lambda _: False)
+    monkeypatch.setattr(writer, "_ROWS", 2)
+    given = write_options(connection | {"kafkaColumns": "true"})
+
+    def rows() -> Iterator[Row]:
+        for number in range(5):
+            yield Row(value=str(number), headers=[Row(key="n", value=bytearray(b"%d" % number))])
+
+    done = writer.stream_writer(given, schema).write(rows())
+    assert done.sent.events == 5
+    found = spark.read.format("ehbalance").options(**connection).load().collect()
+    assert {(bytes(row.body), row.properties["n"]) for row in found} == {
+        (b"%d" % number, f"[{48 + number}]") for number in range(5)
+    }
