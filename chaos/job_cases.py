@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import ClassVar
 
@@ -61,14 +62,15 @@ class Case(ABC):
         """What the job has made, for people, and what is wrong with it."""
 
 
-def fill(emulator: Emulator, hub: str, events: int = EVENTS) -> Counter[tuple[str, int, str]]:
-    """Make a hub with numbered events. Returns the partition, sequence number and body of each."""
+def fill(emulator: Emulator, hub: str, numbers: range = range(EVENTS // PARTITIONS)) -> Counter[tuple[object, ...]]:
+    """Send to each partition of a hub events with these `numbers`, which are their sequence numbers too. Returns the
+    partition, sequence number and body of each."""
     emulator.add_hub(hub, PARTITIONS)
-    sent = Counter[tuple[str, int, str]]()
+    sent = Counter[tuple[object, ...]]()
     for partition in map(str, range(PARTITIONS)):
-        bodies = [f'{{"id": {number}, "partition": "{partition}"}}' for number in range(events // PARTITIONS)]
+        bodies = [f'{{"id": {number}, "partition": "{partition}"}}' for number in numbers]
         emulator.append(hub, partition, [body.encode() for body in bodies])
-        sent.update((partition, number, body) for number, body in enumerate(bodies))
+        sent.update((partition, number, body) for number, body in zip(numbers, bodies, strict=True))
     return sent
 
 
@@ -120,6 +122,39 @@ class StreamToDelta(Case):
     def check(self) -> tuple[str, list[str]]:
         found = held(self.folder / "table", self.columns)
         return f"{found.total():,} rows of {EVENTS:,} events", differences(found, self.sent, "the table")
+
+
+class BatchToDelta(StreamToDelta):
+    """The events of a time range are in the table once, and no others."""
+
+    name = "batch_to_delta"
+    step, steps = 0.5, 5
+
+    def prepare(self) -> None:
+        """Each step of the range but the first and the last has as many events, and there are some before and after."""
+        size, self.sent = EVENTS // PARTITIONS // self.steps, Counter[tuple[object, ...]]()
+        fill(self.emulator, self.hub, range(size))
+        _until_next_second()
+        self.begin = time.time()
+        for number in range(self.steps):
+            time.sleep(self.step / 2)  # so that there are times between
+            self.sent += fill(self.emulator, self.hub, range(size * (number + 1), size * (number + 2)))
+            time.sleep(self.step / 2)
+        _until_next_second()
+        self.end = time.time()
+        fill(self.emulator, self.hub, range(size * (self.steps + 1), size * (self.steps + 2)))
+
+    def settings(self) -> dict[str, str]:
+        times = {"from": self.begin, "to": self.end}
+        return {
+            "table": f"{self.folder}/table",
+            "step": f"{self.step} s",
+            **{name: datetime.fromtimestamp(int(at), timezone.utc).isoformat() for name, at in times.items()},
+        }
+
+
+def _until_next_second() -> None:
+    time.sleep(1 - time.time() % 1)
 
 
 #: The groups of the lease tables that are made here.
@@ -226,4 +261,4 @@ class GroupReport(Case):
         return f"{rows.total()} rows of {len(runs)} runs, page of {len(page):,} characters", wrong
 
 
-CASES: tuple[type[Case], ...] = (StreamToDelta, MaintainLeases, GroupReport)
+CASES: tuple[type[Case], ...] = (StreamToDelta, BatchToDelta, MaintainLeases, GroupReport)
