@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from spark_ehbalance.job import PREFIX, JobSettings, SettingError
 from spark_ehbalance.job.batch_to_delta import Settings as BatchToDelta
 from spark_ehbalance.job.hub import SECRET
+from spark_ehbalance.job.parse_to_delta import Settings as ParseToDelta
 from tests.jobs.test_stream_to_delta import STRING
 
 BATCH = {"table": "/t", "from": "2026-01-31T12:00:00Z", "to": "2026-01-31T14:30:00Z"}
@@ -62,3 +64,28 @@ def test_a_range_is_in_utc_unless_it_names_a_zone_and_is_cut_into_steps() -> Non
 )
 def test_a_wrong_setting_of_batch_to_delta_is_named(given: dict[str, str], error: str) -> None:
     assert refusal(BatchToDelta, BATCH, **given).startswith(error)
+
+
+PARSE = {"table": "/t", "rejected": "/r", "format": "json", "schema": "id STRING", "trigger": "1 s"}
+PARSE |= {"checkpointLocation": "/c", "source.leaseTable": "/leases"}
+
+
+def test_a_schema_may_be_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "schema"
+    file.write_text("id STRING, key STRUCT<token: STRING>\n")
+    assert read(ParseToDelta, PARSE, schema=f"file:{file}").schema == "id STRING, key STRUCT<token: STRING>"
+    missing = refusal(ParseToDelta, PARSE, schema=f"file:{file}s")
+    assert missing.endswith("allowed is a file that can be read where the driver runs (No such file or directory)")
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"format": "xml"}, "format='xml' is wrong: allowed is one of json, avro"),
+        ({"schema": ""}, "schema is not set: a schema, in DDL for format=json"),
+        ({"rejected": ""}, "rejected is not set: a path or an address that Spark can write is needed"),
+        ({"rejected": "/t/"}, "rejected=/t/ is table too: what is rejected needs another"),
+    ],
+)
+def test_a_wrong_setting_of_parse_to_delta_is_named(given: dict[str, str], error: str) -> None:
+    assert refusal(ParseToDelta, PARSE, **given).startswith(error)
