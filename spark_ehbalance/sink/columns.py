@@ -81,13 +81,14 @@ _KAFKA_COLUMNS = {
 
 class Columns(NamedTuple):
     """The places in a frame of what makes an event; None where it has none. `headers`: properties as Kafka's sink has
-    them; `json`: whether values of properties are JSON."""
+    them; `topic`: the hub, which is an option here; `json`: whether values of properties are JSON."""
 
     body: int
     key: int | None = None
     partition: int | None = None
     properties: int | None = None
     headers: int | None = None
+    topic: int | None = None
     json: bool = False
 
     @classmethod
@@ -110,7 +111,6 @@ class Columns(NamedTuple):
         if "body" not in found:
             name = next(iter(roles))
             raise OptionError(f"the frame has no column {name}, which is needed: allowed are {', '.join(roles)}")
-        found.pop("topic", None)  # as with Kafka's sink, whose option topic comes first: the hub is an option here
         if json and "properties" not in found:
             raise OptionError("jsonProperties=true needs a column properties")
         if json and not isinstance(getattr(schema[found["properties"]].dataType, "valueType", None), StringType):
@@ -129,6 +129,17 @@ def _unknown(column: StructField, roles: Iterable[str], *, kafka: bool) -> str:
     if not kafka and other == "partition":
         return f"the frame has a column partition: name it partitionId, or leave it out; {allowed}"
     return f"the frame has a column {name}, of which nothing can be made: {allowed}{did_you_mean(column.name, roles)}"
+
+
+def check_topic(batch: pa.RecordBatch, columns: Columns, hub: str) -> None:
+    """Raise `UnsendableEventError` if a row of `batch` names another hub than that of the option."""
+    topics = [] if columns.topic is None else batch.column(columns.topic).unique().to_pylist()
+    for each in topics:
+        if each is not None and each.lower() != hub.lower():
+            raise UnsendableEventError(
+                f"a row has the topic {shown(each)}, and eventHubName is {hub}: write each topic by itself, without "
+                "the column"
+            )
 
 
 class Event(NamedTuple):

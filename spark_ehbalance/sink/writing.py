@@ -26,7 +26,7 @@ from spark_ehbalance.hub.network import NetworkError
 from spark_ehbalance.hub.receiver import RefusedError
 from spark_ehbalance.hub.sender import BusyHub, NotSent, Sender
 from spark_ehbalance.hub.wire.outgoing import batches
-from spark_ehbalance.sink.columns import Columns, Event, events
+from spark_ehbalance.sink.columns import Columns, Event, check_topic, events
 from spark_ehbalance.sink.options import WriteOptions
 from spark_ehbalance.text import logger
 
@@ -159,6 +159,7 @@ class Task:
         part: dict[str | None, list[bytes]] = {}
         size, before = 0, 0
         for batch in _slices(rows):
+            check_topic(batch, self._columns, self._options.connection.hub)
             if not self._most:
                 self._most = self._limit()
             for target, section in self._events(batch, before):

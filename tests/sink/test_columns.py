@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 
 from spark_ehbalance.errors import OptionError, UnsendableEventError
 from spark_ehbalance.hub.wire.outgoing import Encoder, batches
-from spark_ehbalance.sink.columns import Columns, Event, events
+from spark_ehbalance.sink.columns import Columns, Event, check_topic, events
 
 ROOM = 1 << 20
 
@@ -171,6 +171,10 @@ def test_columns_of_kafkas_sink() -> None:
     frame = schema(value=BINARY, key=BINARY, headers=HEADERS, topic=TEXT)
     (event,) = made([row], frame, kafka=True)
     assert read(event.section) == (b"v", "k", {"h": b"1"})
+    batch = pa.RecordBatch.from_pylist([row], to_arrow_schema(frame))
+    check_topic(batch, Columns.of(frame, kafka=True), "Elsewhere")
+    with pytest.raises(UnsendableEventError, match="a row has the topic 'elsewhere', and eventHubName is hub: write"):
+        check_topic(batch, Columns.of(frame, kafka=True), "hub")
     with pytest.raises(UnsendableEventError, match="its key is no UTF-8"):
         made([row | {"key": b"\xff"}], frame, kafka=True)
 
