@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Collection
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import deltalake
+from azure.eventhub import EventData, EventHubConsumerClient
 from deltalake.exceptions import DeltaError
 
+from chaos.processes import wait_for
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Lease, Member
@@ -38,6 +42,7 @@ class Case(ABC):
 
     def __init__(self, folder: Path, emulator: Emulator) -> None:
         self.folder, self.emulator = folder, emulator
+        self.killed = False  # whether a run of the job was
         self.hub = f"hub-{folder.name}"
         self.prepare()
 
@@ -62,13 +67,19 @@ class Case(ABC):
         """What the job has made, for people, and what is wrong with it."""
 
 
-def fill(emulator: Emulator, hub: str, numbers: range = range(EVENTS // PARTITIONS)) -> Counter[tuple[object, ...]]:
+#: The numbers of the events of each partition.
+NUMBERS = range(EVENTS // PARTITIONS)
+
+
+def fill(
+    emulator: Emulator, hub: str, numbers: range = NUMBERS, body: Callable[[int], str] = str
+) -> Counter[tuple[object, ...]]:
     """Send to each partition of a hub events with these `numbers`, which are their sequence numbers too. Returns the
     partition, sequence number and body of each."""
     emulator.add_hub(hub, PARTITIONS)
     sent = Counter[tuple[object, ...]]()
     for partition in map(str, range(PARTITIONS)):
-        bodies = [f'{{"id": {number}, "partition": "{partition}"}}' for number in numbers]
+        bodies = [*map(body, numbers)]
         emulator.append(hub, partition, [body.encode() for body in bodies])
         sent.update((partition, number, body) for number, body in zip(numbers, bodies, strict=True))
     return sent
@@ -98,6 +109,16 @@ def differences(found: Counter[tuple[object, ...]], sent: Counter[tuple[object, 
     return lines
 
 
+def stream(folder: Path) -> dict[str, str]:
+    """The settings of a stream that reads what is there."""
+    return {
+        "checkpointLocation": f"{folder}/checkpoint",
+        "trigger": "availableNow",
+        "source.leaseTable": f"{folder}/leases",
+        "source.maxEventsPerTrigger": str(BATCH),
+    }
+
+
 class StreamToDelta(Case):
     """Every event is in the table once."""
 
@@ -108,13 +129,7 @@ class StreamToDelta(Case):
         self.sent = fill(self.emulator, self.hub)
 
     def settings(self) -> dict[str, str]:
-        return {
-            "table": f"{self.folder}/table",
-            "checkpointLocation": f"{self.folder}/checkpoint",
-            "trigger": "availableNow",
-            "source.leaseTable": f"{self.folder}/leases",
-            "source.maxEventsPerTrigger": str(BATCH),
-        }
+        return stream(self.folder) | {"table": f"{self.folder}/table"}
 
     def done(self) -> tuple[int, int]:
         return count(self.folder / "table"), EVENTS
@@ -155,6 +170,107 @@ class BatchToDelta(StreamToDelta):
 
 def _until_next_second() -> None:
     time.sleep(1 - time.time() % 1)
+
+
+class ParseToDelta(StreamToDelta):
+    """Every event is in one of the two tables once: its fields, or its body with the reason."""
+
+    name = "parse_to_delta"
+
+    def prepare(self) -> None:
+        fill(self.emulator, self.hub, body=_made)
+        each = [(str(partition), number) for partition in range(PARTITIONS) for number in NUMBERS]
+        self.parsed = Counter[tuple[object, ...]]((*at, f"event {at[1]}", at[1]) for at in each if at[1] % 10)
+        self.rejected = Counter[tuple[object, ...]]((*at, _made(at[1]).encode()) for at in each if not at[1] % 10)
+
+    def settings(self) -> dict[str, str]:
+        return super().settings() | {"rejected": f"{self.folder}/rejected"}
+
+    def done(self) -> tuple[int, int]:
+        return count(self.folder / "table") + count(self.folder / "rejected"), EVENTS
+
+    def check(self) -> tuple[str, list[str]]:
+        parsed = held(self.folder / "table", ("partition", "sequenceNumber", "id", "delay"))
+        rejected = held(self.folder / "rejected", ("partition", "sequenceNumber", "body"))
+        wrong = differences(parsed, self.parsed, "the table") + differences(rejected, self.rejected, "the rejected one")
+        reasons = held(self.folder / "rejected", ("reason",))
+        wrong += [f"{rows} rows are rejected without a reason" for (reason,), rows in reasons.items() if not reason]
+        return f"{parsed.total():,} rows and {rejected.total():,} rejected of {EVENTS:,} events", wrong
+
+
+def _made(number: int) -> str:
+    """Every tenth body cannot be parsed: it is cut off, or lacks a field."""
+    if number % 20 == 0:
+        return f'{{"id": "event {number}'
+    return json.dumps({"id": f"event {number}", "delay": number} if number % 10 else {"delay": number})
+
+
+class CopyHub(Case):
+    """Every event is in the other hub with its key and its properties, and those of a key in their order. After a kill
+    events may be there twice."""
+
+    name = "copy_hub"
+
+    def prepare(self) -> None:
+        self.copy = f"{self.hub}-copy"
+        self.emulator.add_hub(self.hub, PARTITIONS)
+        self.emulator.add_hub(self.copy, PARTITIONS + 1)
+        for partition, key in ((p, f"key-{p}-{k}") for p in range(PARTITIONS) for k in range(5)):
+            numbers = range(EVENTS // PARTITIONS // 5)
+            bodies = [f"{key} {number}".encode() for number in numbers]
+            properties = [{"number": number, "text": "ä", "flag": number % 2 == 0, "half": 0.5} for number in numbers]
+            self.emulator.append(self.hub, partition, bodies, properties, partition_key=key)
+
+    def settings(self) -> dict[str, str]:
+        return stream(self.folder)
+
+    def environment(self) -> dict[str, str]:
+        return super().environment() | {"EHBALANCE_SINK_CONNECTION_STRING": self.emulator.connection_string(self.copy)}
+
+    def done(self) -> tuple[int, int]:
+        return sum(_ends(self.emulator, self.copy)), EVENTS
+
+    def check(self) -> tuple[str, list[str]]:
+        sent, found = (read_hub(self.emulator, hub) for hub in (self.hub, self.copy))
+        wrong, repeated = list[str](), sum(map(len, found.values())) - sum(map(len, sent.values()))
+        partitions = Counter(key for key, _ in found)
+        wrong += [f"{key} is in {count} partitions" for key, count in partitions.items() if count > 1]
+        by_key = {key: [*dict.fromkeys(events)] for (key, _), events in found.items()}  # each as it has come first
+        for (key, _), events in sent.items():
+            if by_key.get(key) != events:
+                missing = Counter(events) - Counter(by_key.get(key, []))
+                what = f"{missing.total()} events are missing" if missing else "events are not as sent, or not in order"
+                wrong.append(f"of {key} {what}")
+        wrong += [f"{repeated} events are there twice"] if repeated and not self.killed else []
+        return f"{sum(map(len, found.values())):,} of {EVENTS:,} events, {repeated:,} of them twice", wrong
+
+
+def _ends(emulator: Emulator, hub: str) -> list[int]:
+    """The number of events of each partition."""
+    ends = list[int]()
+    with contextlib.suppress(ValueError):  # there are no more
+        while True:
+            ends.append(emulator.partition_state(hub, len(ends)).next_sequence_number)
+    return ends
+
+
+def read_hub(emulator: Emulator, hub: str) -> dict[tuple[str, str], list[tuple[object, ...]]]:
+    """By key and partition, in order: the body and the properties, with their types, of each event. Azure's own client
+    reads them. Raises `TimeoutError`."""
+    found, total = defaultdict[tuple[str, str], list[tuple[object, ...]]](list), sum(_ends(emulator, hub))
+
+    def add(context: Any, event: EventData) -> None:
+        properties = sorted((str(name), repr(value)) for name, value in (event.properties or {}).items())
+        key = (event.partition_key or b"").decode()
+        found[key, context.partition_id].append((event.body_as_str(), *properties))
+
+    client = EventHubConsumerClient.from_connection_string(emulator.connection_string(hub), "$Default")
+    thread = threading.Thread(target=client.receive, args=(add,), kwargs={"starting_position": "-1"}, daemon=True)
+    with client:
+        thread.start()
+        wait_for(lambda: sum(map(len, found.values())) >= total, f"the events of {hub} are read", 120)
+    thread.join()
+    return found
 
 
 #: The groups of the lease tables that are made here.
@@ -261,4 +377,4 @@ class GroupReport(Case):
         return f"{rows.total()} rows of {len(runs)} runs, page of {len(page):,} characters", wrong
 
 
-CASES: tuple[type[Case], ...] = (StreamToDelta, BatchToDelta, MaintainLeases, GroupReport)
+CASES: tuple[type[Case], ...] = (StreamToDelta, BatchToDelta, ParseToDelta, CopyHub, MaintainLeases, GroupReport)

@@ -150,6 +150,7 @@ class Runs:
                 log(f"  {kind.name}: it was over before it could be killed, once more")
             else:
                 raise JobError(f"in {_ATTEMPTS} attempts it was over before it could be killed")
+            case.killed = True
             log(f"  {kind.name}: SIGKILL after {done:,} of {of:,}, and again")
             self._run(case, master)
             result, outcome.wrong = case.check()
@@ -162,7 +163,7 @@ class Runs:
         log(f"{began - self._began:.0f} s: {outcome.job} on {outcome.how}")
         try:
             run(outcome)
-        except JobError as error:
+        except (JobError, TimeoutError) as error:
             outcome.wrong = [str(error)]
         outcome.seconds = time.monotonic() - began
         for line in outcome.wrong[:5]:
