@@ -24,6 +24,7 @@ LAYERS = (
     {"driver", "delta", "pytest_plugin"},
     {"demo", "dashboard"},
     {"cli"},
+    {"job"},
 )
 #: What decides, and what encodes, has no clock, no I/O and no thread: such modules import none of `EDGES`.
 PURE = (

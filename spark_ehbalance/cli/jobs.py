@@ -1,7 +1,8 @@
-"""`ehbalance jobs`: where the job for spark-submit is, and how to run it."""
+"""`ehbalance jobs`: where the jobs for spark-submit are, and how to run them."""
 
 from __future__ import annotations
 
+import filecmp
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,37 +12,42 @@ import typer
 
 from spark_ehbalance import shipped
 from spark_ehbalance.errors import EhBalanceError
-
-_FILES = {"job": shipped.JOB, "settings": shipped.CONF, "logging": shipped.LOG4J}
+from spark_ehbalance.values.suggestions import did_you_mean
 
 
 def jobs(
+    job: Annotated[str, typer.Argument(help="The job's name.")] = shipped.STREAM_TO_DELTA,
     copy_to: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Copy them into this folder, to be changed there.")
     ] = None,
 ) -> None:
-    """Show where the job for spark-submit and its settings are, and how to run it."""
-    folder = shipped.folder()
+    """Show where a job for spark-submit and its settings are, and how to run it."""
+    folder, names = shipped.folder(), shipped.names()
+    if job not in names:
+        raise EhBalanceError(f"there is no job {job!r}: there are {', '.join(names)}{did_you_mean(job, names)}")
+    files = {"job": shipped.job(job), "settings": shipped.conf(job), "logging": shipped.LOG4J}
     if copy_to is not None:
-        _copy(folder, copy_to)
+        _copy(folder, copy_to, [*files.values()])
         folder = copy_to.resolve()
-    for name, file in _FILES.items():
-        typer.echo(f"{name:<9} {folder / file}")
-    typer.echo()
+    for what, file in files.items():
+        typer.echo(f"{what:<9} {folder / file}")
+    typer.echo(f"\nOther jobs, for `ehbalance jobs JOB`: {', '.join(each for each in names if each != job)}\n")
     if copy_to is None:
-        typer.echo("To use it, copy it, and set table, event hub and lease table in the copy of the settings:\n")
-        typer.echo("ehbalance jobs --copy-to .")
+        typer.echo("To use it, copy it, and set in the copy of the settings what it reads and writes:\n")
+        typer.echo(f"ehbalance jobs {job} --copy-to .")
     else:
-        typer.echo(f"Set table, event hub and lease table in {shipped.CONF.name}. Then, in {folder}:\n")
-    submit = ["spark-submit", *_packages(), "--properties-file", str(shipped.CONF), str(shipped.JOB)]
+        typer.echo(f"Set in {shipped.conf(job).name} what it reads and writes. Then, in {folder}:\n")
+    submit = ["spark-submit", *_packages(), "--properties-file", str(shipped.conf(job)), str(shipped.job(job))]
     typer.echo(f"EHBALANCE_CONNECTION_STRING=… {' '.join(submit)}")
 
 
-def _copy(folder: Path, target: Path) -> None:
-    if there := [target / file for file in _FILES.values() if (target / file).exists()]:
-        raise EhBalanceError(f"{there[0]} is there already: choose another folder, or remove it")
+def _copy(folder: Path, target: Path, files: list[Path]) -> None:
+    """Files that are there as they are, such as those that jobs share, are left."""
+    for file in files:
+        if (target / file).exists() and not filecmp.cmp(folder / file, target / file, shallow=False):
+            raise EhBalanceError(f"{target / file} is there already: choose another folder, or remove it")
     try:
-        for file in _FILES.values():
+        for file in files:
             (target / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / file, target / file)
     except OSError as error:

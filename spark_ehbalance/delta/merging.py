@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from pyspark import StorageLevel
 from pyspark.errors import AnalysisException, PySparkException
@@ -22,11 +23,11 @@ from pyspark.sql import functions as F
 
 from spark_ehbalance.delta.conflicts import JVM_ERRORS, cause_of, conflict_of
 from spark_ehbalance.delta.local_lock import locked
-from spark_ehbalance.delta.marks import Extent, Extents
+from spark_ehbalance.delta.marks import Extent, Extents, missing
 from spark_ehbalance.delta.schemas import Fit
 from spark_ehbalance.delta.selection import PARTITION, SEQUENCE_NUMBER, check_columns
 from spark_ehbalance.delta.support import Support, support
-from spark_ehbalance.delta.target import MERGED, MERGED_IDENTIFIER, Target, check_name, is_path
+from spark_ehbalance.delta.target import MERGED, MERGED_IDENTIFIER, MergedError, Target, check_name, is_path
 from spark_ehbalance.errors import TargetError
 
 #: Refused commits after which a MERGE fails. Unless the table is partitioned by `partition`, every append is a
@@ -78,16 +79,61 @@ def merge_once(df: DataFrame, target: str, source: str | None, options: Mapping[
     _merged(df, target, source, update=False, one_row=False, schema=schema)
 
 
-def _merged(df: DataFrame, target: str, source: str | None, *, update: bool, one_row: bool, schema: bool) -> None:
+def insert(df: DataFrame, target: str, source: str, created: int | None) -> tuple[int, int]:
+    """Insert those rows of a batch query `df` whose events the Delta table `target` does not hold yet. Returns how many
+    rows `df` has, and of how many of them the table held the events already.
+
+    The events are of the hub for which `write_once` keeps marks under the name `source`, and which was `created` at
+    that time (milliseconds since 1970), if that is known. Where all lie before the marks, no query writes them any
+    more, so that the table stays as it is. Else `write_once` uses MERGE for it from then on, as after `merge`.
+
+    Raises as `merge` does, also if the table holds the events of another source, or of an earlier hub of that name.
+    """
+    check_name(target)
+    check_columns(df)
+    hub = _Hub(None if support(df) is Support.MERGING else source, created)
+    return _merged(df, target, hub.source, update=False, one_row=True, schema=False, hub=hub)
+
+
+class _Hub(NamedTuple):
+    """The hub of a batch: see `insert`. The `source` is None if the target's marks cannot be read."""
+
+    source: str | None
+    created: int | None
+
+    def has_passed(self, rows: DataFrame, target: str, extents: Extents) -> bool:
+        """Whether every mark in the `target` is beyond the events, which `write_once` then never writes any more."""
+        if self.source is None:
+            return False
+        table = Target(rows, target, self.source, {}, None, created=self.created, remembers=False)
+        try:
+            return not missing(extents, table.begin(extents))
+        except MergedError:
+            return False
+
+
+def _merged(
+    df: DataFrame,
+    target: str,
+    source: str | None,
+    *,
+    update: bool,
+    one_row: bool,
+    schema: bool,
+    hub: _Hub | None = None,
+) -> tuple[int, int]:
+    """Returns the numbers of rows, and of those whose events the target held before; of a batch of a `hub` only."""
+    held = 0
     is_cached = df.storageLevel != StorageLevel.NONE
     rows = df.persist()  # it is read several times, and must be the same each time
     try:
         extents = _extents(rows, one_row=one_row)
         table, location = _table(rows, target)
         if not extents:
-            return
+            return 0, 0
 
         def act() -> None:  # again after each conflict: another may have changed the table
+            nonlocal held
             properties = _detail(rows, table)["properties"]
             fitting = _fitting(rows, target, table, properties, evolves=schema)
             found = properties.get(MERGED)
@@ -95,7 +141,9 @@ def _merged(df: DataFrame, target: str, source: str | None, *, update: bool, one
             sources = set() if marked else _sources(rows, target, {found or _UNKNOWN, source or _UNKNOWN})
             if update:
                 _check_single(fitting, target, table, extents)
-            if not marked:
+            if hub:
+                held = rows.join(_events(rows, table, extents), [PARTITION, SEQUENCE_NUMBER], "left_semi").count()
+            if not marked and not (hub and hub.has_passed(rows, target, extents)):
                 _mark(fitting, target, table, sources, evolves=schema)
             writer = into(table, fitting, extents)
             if schema:
@@ -109,6 +157,7 @@ def _merged(df: DataFrame, target: str, source: str | None, *, update: bool, one
 
         with locked(rows.sparkSession, location):
             _tried(act)
+        return rows.count() if hub else 0, held
     finally:
         if not is_cached:
             rows.unpersist()
@@ -123,8 +172,13 @@ def _fitting(rows: DataFrame, target: str, table: str, properties: Mapping[str, 
 def _check_single(rows: DataFrame, target: str, table: str, extents: Extents) -> None:
     """Raise `TargetError` if the table holds an event of `rows` twice: an update would make both rows the same one."""
     events = [PARTITION, SEQUENCE_NUMBER]
-    there = rows.sparkSession.sql(f"SELECT {', '.join(events)} FROM {table}").where(_within(extents))
-    twice = there.join(rows.select(events), events, "left_semi").groupBy(events).count().where("count > 1")
+    twice = (
+        _events(rows, table, extents)
+        .join(rows.select(events), events, "left_semi")
+        .groupBy(events)
+        .count()
+        .where("count > 1")
+    )
     found = twice.orderBy(F.col(PARTITION).try_cast("int"), PARTITION, SEQUENCE_NUMBER).head()
     if found is not None:
         raise TargetError(
@@ -132,6 +186,11 @@ def _check_single(rows: DataFrame, target: str, table: str, extents: Extents) ->
             f"{found['count']} times, and an update would make these rows the same: delete all of them but one, or "
             "leave them with update=False"
         )
+
+
+def _events(rows: DataFrame, table: str, extents: Extents) -> DataFrame:
+    """The events that the table holds in `extents`, one row for each of its rows."""
+    return rows.sparkSession.sql(f"SELECT {PARTITION}, {SEQUENCE_NUMBER} FROM {table}").where(_within(extents))
 
 
 def _extents(rows: DataFrame, *, one_row: bool) -> dict[str, Extent]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from spark_ehbalance.shipped import CONF, JOB
+from spark_ehbalance.shipped import conf, job
 
 from .requirements import spark_submit
 
@@ -128,7 +128,7 @@ def fetched_jars(fetching: Child, package: str) -> str:
 def start_job(name: str, root: Path, settings: Mapping[str, str], connection_string: str, folder: Path) -> Child:
     """Start the job in `root` with spark-submit; `settings` override its file's, temporary files go into `folder`."""
     secret = {"EHBALANCE_CONNECTION_STRING": connection_string}
-    program: list[str | Path] = ["--properties-file", root / CONF, root / JOB]
+    program: list[str | Path] = ["--properties-file", root / conf(), root / job()]
     return _spark_submit(f"query {name}", settings, secret, program, folder)
 
 

@@ -1,4 +1,4 @@
-"""What is shipped beside the code: the job for spark-submit and its settings.
+"""What is shipped beside the code: the jobs for spark-submit and their settings.
 
 They stand at the top of the repository; a wheel has them in this folder (`sources` in pyproject.toml).
 """
@@ -9,16 +9,32 @@ from pathlib import Path
 
 from spark_ehbalance.errors import EhBalanceError
 
-#: Below `folder`.
-JOB = Path("jobs/stream_to_delta.py")
-CONF = Path("conf/stream_to_delta.conf")
+#: The job that `ehbalance demo` runs.
+STREAM_TO_DELTA = "stream_to_delta"
+
+#: Below `folder`, as what the next two functions return.
 LOG4J = Path("conf/log4j2.properties")
+
+
+def job(name: str = STREAM_TO_DELTA) -> Path:
+    """The job's program."""
+    return Path(f"jobs/{name}.py")
+
+
+def conf(name: str = STREAM_TO_DELTA) -> Path:
+    """The job's settings."""
+    return Path(f"conf/{name}.conf")
+
+
+def names() -> list[str]:
+    """The names of all jobs. Raises `EhBalanceError` as `folder` does."""
+    return sorted(each.stem for each in (folder() / "conf").glob("*.conf"))
 
 
 def folder() -> Path:
     """The folder with `jobs/` and `conf/`. Raises `EhBalanceError` if there is none, as in an archive of modules."""
     here = Path(__file__).resolve().parent
     for each in (here, here.parents[1]):
-        if (each / JOB).is_file() and (each / CONF).is_file():
+        if (each / job()).is_file() and (each / conf()).is_file():
             return each
-    raise EhBalanceError("the job is in the wheel and in the repository, and not beside this copy of the package")
+    raise EhBalanceError("the jobs are in the wheel and in the repository, and not beside this copy of the package")

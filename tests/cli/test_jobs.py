@@ -34,3 +34,14 @@ def test_what_somebody_has_changed_is_not_overwritten(ehbalance: Command, tmp_pa
     error = ehbalance.fails(1, "jobs", "--copy-to", tmp_path)
     assert error == f"Error: {tmp_path / FILES[1]} is there already: choose another folder, or remove it\n"
     assert not (tmp_path / "jobs").exists()
+
+
+def test_what_jobs_share_may_be_there(ehbalance: Command, tmp_path: Path) -> None:
+    for _ in range(2):
+        ehbalance.succeeds("jobs", "stream_to_delta", "--copy-to", tmp_path)
+
+
+def test_a_job_that_there_is_not_is_named_with_those_that_there_are(ehbalance: Command) -> None:
+    error = ehbalance.fails(1, "jobs", "stream_to_delt")
+    assert error.startswith("Error: there is no job 'stream_to_delt': there are ")
+    assert error.endswith(" (did you mean stream_to_delta?)\n")

@@ -12,10 +12,13 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import Row
 
-from jobs import stream_to_delta
-from jobs.stream_to_delta import PREFIX, SECRET, SINK, SOURCE, SettingError, Settings, database_of, provider_of
+from spark_ehbalance.job import PREFIX, SettingError, main, program
+from spark_ehbalance.job.hub import SECRET
+from spark_ehbalance.job.stream_to_delta import Settings
+from spark_ehbalance.job.tables import database_of, provider_of
 from spark_ehbalance.source.options import STREAM, option_names
 
+SOURCE, SINK = PREFIX + "source.", PREFIX + "sink."
 KEY = base64.b64encode(b"the-key-of-an-event-hub-01234567").decode()
 STRING = f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey={KEY};EntityPath=hub"
 CONF = {PREFIX + "table": "/t", PREFIX + "checkpointLocation": "/c", PREFIX + "trigger": "1 s"}
@@ -78,7 +81,7 @@ def test_a_secret_of_a_property_is_a_reference(name: str, tmp_path: Path) -> Non
     [("", "", True), ("DELTA", "", True), ("delta", "true", True), ("delta", "false", False), ("console", "", False)],
 )
 def test_delta_is_written_exactly_once_unless_told_otherwise(format: str, given: str, exactly_once: bool) -> None:
-    assert read({PREFIX + "format": format, PREFIX + "exactlyOnce": given}).exactly_once is exactly_once
+    assert read({PREFIX + "format": format, PREFIX + "exactlyOnce": given}).once is exactly_once
 
 
 @pytest.mark.parametrize("name", ["csv", "json", "orc", "parquet", "text", "avro", "xml", "PARQUET"])
@@ -103,11 +106,11 @@ def test_the_job_ends_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     conf = CONF | {PREFIX + "format": "parquet"}
-    monkeypatch.setattr(stream_to_delta.SparkContext, "_ensure_initialized", lambda: None)
-    monkeypatch.setattr(stream_to_delta, "SparkConf", lambda: SimpleNamespace(getAll=conf.items))
-    monkeypatch.setattr(stream_to_delta, "SparkSession", None)
+    monkeypatch.setattr(program.SparkContext, "_ensure_initialized", lambda: None)
+    monkeypatch.setattr(program, "SparkConf", lambda: SimpleNamespace(getAll=conf.items))
+    monkeypatch.setattr(program, "SparkSession", None)
     with pytest.raises(SystemExit) as end:
-        stream_to_delta.main()
+        main(Settings, lambda spark, settings: None)
     assert end.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"Error: {PREFIX}table=/t is of the format parquet")
@@ -187,15 +190,35 @@ def test_plans_contain_only_a_reference_to_the_connection_string() -> None:
     assert read({}).source["connectionString"] == f"env:{SECRET}"
 
 
+@pytest.mark.parametrize("name", ["TABLE", "tables", "source", "sinks.path"])
+def test_an_unknown_setting_is_named_with_those_that_there_are(name: str) -> None:
+    with pytest.raises(SettingError) as refusal:
+        read({PREFIX + name: "x"})
+    allowed = ", ".join(PREFIX + each for each in ("table", "format", "checkpointLocation", "trigger", "exactlyOnce"))
+    assert str(refusal.value) == (
+        f"there is no setting '{PREFIX}{name}': allowed are {allowed}, {SOURCE}OPTION and {SINK}OPTION"
+    )
+
+
+@pytest.mark.parametrize("name", ["table", "checkpointLocation", "trigger"])
+def test_a_setting_that_is_needed_and_not_set_is_named(name: str) -> None:
+    with pytest.raises(SettingError, match=rf"^{PREFIX}{name} is not set: (a path|availableNow) or .* is needed$"):
+        read({PREFIX + name: " "})
+
+
 @pytest.mark.parametrize("table", ["dbfs:/x", "main.ops.leases", "/Volumes/a/b/c", "~/x"])
 def test_a_relative_lease_table_is_refused_on_a_cluster(table: str) -> None:
     with pytest.raises(SettingError, match=r"source\.\*: option leaseTable=.* is wrong: allowed is "):
         read({SOURCE + "leaseTable": table})
 
 
-def test_a_relative_lease_table_is_accepted_with_a_local_master() -> None:
-    relative = {SOURCE + "leaseTable": "data/leases"}
+@pytest.mark.parametrize(
+    "name", [PREFIX + "table", PREFIX + "checkpointLocation", SOURCE + "leaseTable", SOURCE + "LEASETABLE"]
+)
+def test_a_relative_path_is_accepted_with_a_local_master_only(name: str) -> None:
+    conf = {key: value for key, value in CONF.items() if key.lower() != name.lower()} | {name: "data/x"}
     for local in ({}, {"spark.master": "local[*]"}):
-        assert read(relative | local).source == {**read(relative).source}
-    with pytest.raises(SettingError, match="leaseTable='data/leases' is a relative path"):
-        read(relative | {"spark.master": "yarn"})
+        Settings.read(conf | local, {SECRET: STRING})
+    with pytest.raises(SettingError, match=f"{name}='data/x' is a relative path, which every job on a cluster"):
+        Settings.read(conf | {"spark.master": "yarn"}, {SECRET: STRING})
+    read({PREFIX + "table": "ops.events", "spark.master": "yarn"})

@@ -10,24 +10,34 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-import jobs.stream_to_delta as job
+from jobs.stream_to_delta import rows
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.job import SettingError
+from spark_ehbalance.job.stream_to_delta import Settings, start
+from spark_ehbalance.job.tables import format_of
 from tests.spark.conftest import HUB
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
-Made = Callable[..., job.Settings]
+Made = Callable[..., Settings]
 
 
 @pytest.fixture
 def settings(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> Iterator[Made]:
     """The job's settings for these; the tables are dropped afterwards."""
 
-    def make(table: str, format: str = "delta", *, exactly_once: bool = True, **source: str) -> job.Settings:
+    def make(table: str, format: str = "delta", *, exactly_once: bool = True, **source: str) -> Settings:
         trigger = {"availableNow": True} if exactly_once else {"processingTime": "0 seconds"}
         checkpoint = str(tmp_path / "checkpoint")
-        return job.Settings(table, format, checkpoint, trigger, options | source, exactly_once, {})
+        return Settings(
+            table=table,
+            format=format,
+            checkpoint_location=checkpoint,
+            trigger=trigger,
+            exactly_once=exactly_once,
+            source=options | source,
+        )
 
     yield make
     for table in ("plain", "made"):
@@ -38,11 +48,11 @@ def test_a_table_of_files_with_a_lease_table_and_what_is_no_table_are_refused(
     spark: SparkSession, settings: Made
 ) -> None:
     def refused(line: str, table: str, **source: str) -> None:
-        with pytest.raises(job.SettingError, match=f"spark.ehbalance.job.table={line}"):
-            job.check_table(spark, settings(table, **source))
+        with pytest.raises(SettingError, match=f"spark.ehbalance.job.table={line}"):
+            start(spark, settings(table, **source), rows)
 
     spark.sql("CREATE TABLE plain (body STRING) USING parquet")
-    job.check_table(spark, settings("plain", "parquet", exactly_once=False))
+    assert format_of(spark, "plain") == "parquet"
     refused("plain is of the format parquet, which cannot be written exactly once", "plain")
     for table in ("plain", "spark_catalog.default.plain"):
         refused(f"{table} is of the format parquet, and .*leaseTable is set", table, leaseTable="/data/leases")
@@ -63,8 +73,7 @@ def test_a_job_goes_on_exactly_once_after_one_with_deltas_own_sink(
         return sorted(row.body for row in spark.table("made").collect())
 
     at_least_once = settings("made", exactly_once=False, **leases)
-    job.check_table(spark, at_least_once)
-    earlier = job.start(spark, at_least_once)
+    earlier = start(spark, at_least_once, rows)
     hub.append(HUB, "0", [b"a"])
     wait_until(lambda: (noted / "0").exists(), "the first batch has ended")
     (noted / "1").mkdir()
@@ -76,8 +85,7 @@ def test_a_job_goes_on_exactly_once_after_one_with_deltas_own_sink(
     hub.append(HUB, "0", [b"c"])
     hub.append(HUB, "1", [b"d"])
     exactly_once = settings("made", **leases)
-    job.check_table(spark, exactly_once)
-    query = job.start(spark, exactly_once)
+    query = start(spark, exactly_once, rows)
     assert query.awaitTermination(120)
     assert query.recentProgress[0].batchId == 1, "it was run again"
     assert bodies() == ["a", "b", "c", "d"]

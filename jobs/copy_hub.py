@@ -1,0 +1,24 @@
+"""Send the events of an event hub on to another one.
+
+    EHBALANCE_CONNECTION_STRING=... EHBALANCE_SINK_CONNECTION_STRING=... \
+        spark-submit --properties-file conf/copy_hub.conf jobs/copy_hub.py
+
+The settings are Spark properties, explained in conf/copy_hub.conf. Bodies, partition keys and properties, with their
+types, are sent, and events with one key arrive in their order. After a crash the last batch is sent again.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from spark_ehbalance.job import main
+from spark_ehbalance.job.copy_hub import Settings, start
+
+
+def rows(events: DataFrame) -> DataFrame:
+    """What is sent. Put your own filters and transformations here; values of properties are JSON."""
+    return events.select("body", "partitionKey", "properties")
+
+
+if __name__ == "__main__":
+    main(Settings, lambda spark, settings: start(spark, settings, rows))

@@ -1,0 +1,23 @@
+"""Stream the fields of JSON or Avro bodies into a Delta table, and what cannot be parsed into another one.
+
+    EHBALANCE_CONNECTION_STRING=... spark-submit --properties-file conf/parse_to_delta.conf jobs/parse_to_delta.py
+
+The settings are Spark properties, explained in conf/parse_to_delta.conf. Every event is in one of the two tables, once.
+For Avro add --packages org.apache.spark:spark-avro_2.13:VERSION, with the version of your Spark.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from spark_ehbalance.job import main
+from spark_ehbalance.job.parse_to_delta import Settings, start
+
+
+def rows(parsed: DataFrame) -> DataFrame:
+    """The rows for the table; `value` has the fields, beside the event's columns. Put your own transformations here."""
+    return parsed.select("partition", "sequenceNumber", "enqueuedTime", "value.*")
+
+
+if __name__ == "__main__":
+    main(Settings, lambda spark, settings: start(spark, settings, rows))

@@ -1,0 +1,133 @@
+"""The settings of the jobs: what is wrong is refused in one line before anything starts."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_ehbalance.job import PREFIX, JobSettings, SettingError
+from spark_ehbalance.job.batch_to_delta import Settings as BatchToDelta
+from spark_ehbalance.job.copy_hub import SINK_SECRET
+from spark_ehbalance.job.copy_hub import Settings as CopyHub
+from spark_ehbalance.job.hub import SECRET
+from spark_ehbalance.job.parse_to_delta import Settings as ParseToDelta
+from tests.jobs.test_stream_to_delta import KEY, STRING
+
+BATCH = {"table": "/t", "from": "2026-01-31T12:00:00Z", "to": "2026-01-31T14:30:00Z"}
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SECRET, STRING)
+
+
+def read(kind: type[JobSettings], given: dict[str, str], **more: str) -> Any:
+    conf = {PREFIX + name: value for name, value in {**given, **more}.items() if value}
+    return kind.read(conf, {SECRET: STRING})
+
+
+def refusal(kind: type[JobSettings], given: dict[str, str], **more: str) -> str:
+    with pytest.raises(SettingError) as refused:
+        read(kind, given, **more)
+    assert "\n" not in str(refused.value)
+    return str(refused.value).replace(PREFIX, "")
+
+
+def test_a_range_is_in_utc_unless_it_names_a_zone_and_is_cut_into_steps() -> None:
+    settings = read(BatchToDelta, BATCH, **{"from": "2026-01-31 12:00", "to": "2026-01-31T15:30+01:00"})
+    assert settings.from_ == datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+    steps = [f"{begin:%H:%M} to {end:%H:%M}" for begin, end in settings.steps()]
+    assert steps == ["12:00 to 13:00", "13:00 to 14:00", "14:00 to 14:30"]
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (
+            {"to": "2026-01-31T12:00:00Z"},
+            "from=2026-01-31T12:00:00Z is not before to=2026-01-31T12:00:00Z, at which reading ends (exclusive)",
+        ),
+        (
+            {"from": "yesterday"},
+            "from='yesterday' is wrong: allowed is a time such as 2026-01-31T12:00:00Z (UTC, if it names no zone)",
+        ),
+        ({"from": "4711"}, "from='4711' is wrong: allowed is a time such as"),
+        ({"to": ""}, "to is not set: a time such as"),
+        ({"step": "0"}, "step='0' is wrong: allowed is a length of time over 0"),
+        (
+            {"source.startingPosition": "earliest"},
+            "source.*: option startingPosition cannot be set: from and to say what is read",
+        ),
+        ({"source.leaseTable": "/leases"}, "source.*: spark.read has no option leaseTable"),
+    ],
+)
+def test_a_wrong_setting_of_batch_to_delta_is_named(given: dict[str, str], error: str) -> None:
+    assert refusal(BatchToDelta, BATCH, **given).startswith(error)
+
+
+PARSE = {"table": "/t", "rejected": "/r", "format": "json", "schema": "id STRING", "trigger": "1 s"}
+PARSE |= {"checkpointLocation": "/c", "source.leaseTable": "/leases"}
+
+
+def test_a_schema_may_be_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "schema"
+    file.write_text("id STRING, key STRUCT<token: STRING>\n")
+    assert read(ParseToDelta, PARSE, schema=f"file:{file}").schema == "id STRING, key STRUCT<token: STRING>"
+    missing = refusal(ParseToDelta, PARSE, schema=f"file:{file}s")
+    assert missing.endswith("allowed is a file that can be read where the driver runs (No such file or directory)")
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"format": "xml"}, "format='xml' is wrong: allowed is one of json, avro"),
+        ({"schema": ""}, "schema is not set: a schema, in DDL for format=json"),
+        ({"rejected": ""}, "rejected is not set: a path or an address that Spark can write is needed"),
+        ({"rejected": "/t/"}, "rejected=/t/ is table too: what is rejected needs another"),
+    ],
+)
+def test_a_wrong_setting_of_parse_to_delta_is_named(given: dict[str, str], error: str) -> None:
+    assert refusal(ParseToDelta, PARSE, **given).startswith(error)
+
+
+COPY = {"checkpointLocation": "/c", "trigger": "1 s", "source.leaseTable": "/leases"}
+OTHER = STRING.replace("EntityPath=hub", "EntityPath=copy")
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({}, ""),
+        ({"sink.eventHubName": "hub"}, "sink.*: eventHubName='hub' contradicts EntityPath='copy'"),
+        ({"source.jsonProperties": "false"}, "source.*: option jsonProperties cannot be set: it is true, for types of"),
+        ({"source.minPartitions": "9"}, "source.*: option minPartitions cannot be set: events of a key would be sent"),
+        ({"source.onMalformed": "keep"}, "source.*: option onMalformed='keep' is wrong: allowed is fail or skip"),
+        ({"sink.leaseTable": "/l"}, "sink.*: there is no option 'leasetable' for df.write"),
+        ({"sink.connectionString": KEY}, "'sink.connectionString' holds a secret, for all to see: write env:NAME"),
+        (
+            {"sink.connectionString": f"env:{SECRET}"},
+            "source.* and sink.* are the same hub, ns.servicebus.windows.net/hub: it would never end",
+        ),
+    ],
+)
+def test_a_wrong_setting_of_copy_hub_is_named(
+    given: dict[str, str], error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SINK_SECRET, OTHER)
+    conf = {PREFIX + name: value for name, value in (COPY | given).items()}
+    secrets = {SECRET: STRING, SINK_SECRET: OTHER}
+    if not error:
+        assert CopyHub.read(conf, secrets).sink["connectionString"] == f"env:{SINK_SECRET}"
+        return
+    with pytest.raises(SettingError) as refused:
+        CopyHub.read(conf, secrets)
+    assert str(refused.value).replace(PREFIX, "").startswith(error)
+
+
+def test_a_sink_without_a_secret_is_named() -> None:
+    assert refusal(CopyHub, COPY) == (
+        f"neither of the environment variable {SINK_SECRET} and sink.fullyQualifiedNamespace set: set one of them"
+    )

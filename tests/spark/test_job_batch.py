@@ -1,0 +1,57 @@
+"""batch_to_delta: a range beside, and after, what a stream writes exactly once into the same table."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.batch_to_delta import rows
+from spark_ehbalance.delta import once
+from spark_ehbalance.delta.target import MERGED
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.job.batch_to_delta import Settings, copy
+from tests.spark.conftest import HUB
+from tests.spark.tables import held
+from tests.spark.test_single_query import fill, run_available
+
+pytestmark = pytest.mark.spark
+
+_BEFORE = datetime(2020, 1, 1, tzinfo=timezone.utc)
+
+
+def test_a_range_is_there_once_whatever_a_stream_has_written_and_will_write(
+    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, source = str(tmp_path / "table"), {"connectionString": options["connectionString"]}
+
+    def stream() -> None:
+        def write(df: object, batch: int) -> None:
+            once(table)(rows(df), batch)  # type: ignore[arg-type]
+
+        run_available(spark, source | {"startingPosition": '{"*": 5}'}, tmp_path, process=write)
+
+    def batch() -> str:
+        now = datetime.now(timezone.utc)
+        years = (now - _BEFORE).total_seconds()
+        copy(spark, Settings(table=table, from_=_BEFORE, to=now, step=years, source=source), rows)
+        return capsys.readouterr().err.splitlines()[-1].partition("Z: ")[2]
+
+    def merged() -> bool:
+        detail = spark.sql(f"DESCRIBE DETAIL delta.`{table}`").head()
+        return detail is not None and MERGED in detail.properties
+
+    fill(hub, 10)
+    stream()
+    assert batch() == "80 read, 40 written, 40 there already"
+    assert not merged(), "the stream has passed all of it, and goes on as before"
+    hub.trim(HUB, "3", 2)
+    sent = fill(hub, 5)
+    assert batch() == "118 read, 40 written, 78 there already"
+    assert merged(), "the stream reads the new events later"
+    fill(hub, 1)
+    sent |= {(str(partition), 15) for partition in range(8)}
+    stream()
+    assert held(table) == dict.fromkeys(sent, 1)

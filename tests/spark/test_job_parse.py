@@ -1,0 +1,92 @@
+"""parse_to_delta: every event is in one of two tables, once, also after a crash between the two."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from jobs.parse_to_delta import rows
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.job import SettingError, parse_to_delta
+from spark_ehbalance.job.parse_to_delta import Settings, start
+from tests.spark.conftest import HUB
+
+pytestmark = pytest.mark.spark
+
+_BODIES = {
+    b'{"id": "a", "at": {"x": 1}}': None,
+    b'{"id": "b", "delay": "late"}': "field delay is no int: late",
+    b'{"id": "c", "at": {"x": "far"}}': "field at.x is no int: far",
+    b'{"id": null}': "field id is missing or null, and NOT NULL in the schema",
+    b'[{"id": "d"}]': "no JSON object",
+    b'{"id": "e", ': "no JSON object",
+    b"\xff{}": "no UTF-8",
+    b'{"id": "f", "delay": 5, "more": true}': None,
+}
+
+
+def test_what_cannot_be_parsed_is_in_a_table_of_its_own_with_the_reason(
+    spark: SparkSession,
+    hub: Emulator,
+    options: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = Settings(
+        table=str(tmp_path / "table"),
+        rejected=str(tmp_path / "rejected"),
+        format="json",
+        schema="id STRING NOT NULL, delay INT, at STRUCT<x: INT>",
+        checkpoint_location=str(tmp_path / "checkpoint"),
+        trigger={"availableNow": True},
+        source=options,
+    )
+    write_once = parse_to_delta.write_once
+
+    def crash(df: Any, number: int, table: str) -> None:
+        if table == settings.rejected:
+            raise RuntimeError("the driver dies")
+        write_once(df, number, table)
+
+    def held(table: str, *columns: str) -> list[tuple[Any, ...]]:
+        found = DeltaTable(table).to_pyarrow_table(columns=list(columns)).to_pylist()
+        return sorted((tuple(row.values()) for row in found), key=repr)
+
+    hub.append(HUB, "0", list(_BODIES))
+    with monkeypatch.context() as patched:
+        patched.setattr(parse_to_delta, "write_once", crash)
+        with pytest.raises(StreamingQueryException):
+            start(spark, settings, rows).awaitTermination(120)
+    assert len(held(settings.table, "id")) == 2
+    hub.append(HUB, "1", [b'{"id": "g"}', b"x"])
+    assert start(spark, settings, rows).awaitTermination(120)
+    values = [("a", None, {"x": 1}), ("f", 5, None), ("g", None, None)]
+    assert held(settings.table, "id", "delay", "at") == values
+    rejected = [(body, why) for body, why in _BODIES.items() if why] + [(b"x", "no JSON object")]
+    assert held(settings.rejected, "body", "reason") == sorted(rejected, key=repr)
+
+
+def test_a_schema_that_is_none_and_avro_without_sparks_package_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    def refused(format: str, schema: str) -> str:
+        settings = Settings(
+            table=str(tmp_path), rejected=str(tmp_path / "r"), format=format, schema=schema, checkpoint_location="/c",
+            trigger={}, source={},
+        )  # fmt: skip
+        with pytest.raises(SettingError) as refusal:
+            start(spark, settings, rows)
+        assert "\n" not in str(refusal.value)
+        return str(refusal.value).removeprefix("spark.ehbalance.job.")
+
+    assert refused("json", "id STRIN").startswith("schema is no schema for spark.ehbalance.job.format=json: [")
+    assert (
+        refused("json", "Partition INT") == "schema has a field partition, which is the name of a column of the event"
+    )
+    assert refused("avro", json.dumps("string")).endswith(
+        f"submit with --packages org.apache.spark:spark-avro_2.13:{spark.version}"
+    )
