@@ -4,6 +4,7 @@
 |---|---|
 | rows/s | rows / the time of `save()`; in a stream / Spark's reported time of the batches |
 | CPU a row | of all processes but broker and emulator, from the start until all planners have ended |
+| CPU of the server | that of emulator or broker: both run on the same cores, so that it is in the rows/s |
 | a write of few rows | its CPU and time: what each of the other numbers has in it, by its number of rows |
 
 Runs of both alternate; each ratio is that of two runs in a row. Both are given the columns of Kafka's sink.
@@ -12,14 +13,14 @@ Runs of both alternate; each ratio is that of two runs in a row. Both are given 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
 from bench.common import Log, Row, batches, emulator
-from bench.kafka import SIZE, Flow, Jars, broker, create_topic, delete_topic, ratio
+from bench.kafka import SIZE, Jars, broker, create_topic, delete_topic, ratio
 from bench.processes import await_planners, cpu_by_part
 from bench.sink import KEYS, PARTITIONS, PROPERTIES, SUBJECT, arrived
 
@@ -32,6 +33,14 @@ _WARM_UP = 2
 _VALUE = f"cast(repeat('x', {SIZE}) AS binary) value"
 _KEY = f"concat('key ', id % {KEYS}) key"
 _HEADERS = [f"struct('{name}' AS key, cast('{value}' AS binary) AS value)" for name, value in PROPERTIES.items()]
+
+
+class Flow(NamedTuple):
+    """One run: rows per second, and µs of CPU per row, without that of the server and of the server alone."""
+
+    rate: float
+    cpu: float
+    server: float
 
 
 class Case(NamedTuple):
@@ -81,15 +90,15 @@ def measure(
 
 
 def _ratios(case: Case, flows: Sequence[tuple[Flow, Flow]]) -> Iterator[Row]:
+    of_each: dict[str, Callable[[Flow], float]] = {
+        "rows/s": lambda flow: flow.rate,
+        "CPU a row, µs": lambda flow: flow.cpu,
+        "CPU of the server a row, µs": lambda flow: flow.server,
+    }
     if case.rows <= _FEW:
-        yield ratio(
-            f"{case.what}: s", [(case.rows / one.rate, case.rows / other.rate) for one, other in flows], SUBJECT
-        )
-        cpu = [(one.cpu * case.rows / 1e6, other.cpu * case.rows / 1e6) for one, other in flows]
-        yield ratio(f"{case.what}: CPU, s", cpu, SUBJECT)
-        return
-    yield ratio(f"{case.what}: rows/s", [(one.rate, other.rate) for one, other in flows], SUBJECT)
-    yield ratio(f"{case.what}: CPU a row, µs", [(one.cpu, other.cpu) for one, other in flows], SUBJECT)
+        of_each = {"s": lambda flow: case.rows / flow.rate, "CPU, s": lambda flow: flow.cpu * case.rows / 1e6}
+    for what, value in of_each.items():
+        yield ratio(f"{case.what}: {what}", [(value(one), value(other)) for one, other in flows], SUBJECT)
 
 
 def _flow(spark: SparkSession, case: Case, rows: int, ids: Path, sink: str, options: Mapping[str, str]) -> Flow:
@@ -107,5 +116,5 @@ def _flow(spark: SparkSession, case: Case, rows: int, ids: Path, sink: str, opti
         took = time.monotonic() - began
     await_planners()
     after = cpu_by_part()
-    cpu = sum(after[part] - before.get(part, 0.0) for part in ("JVM", "Python"))
-    return Flow(rows / took, cpu / rows * 1e6)
+    spent = {part: (after[part] - before.get(part, 0.0)) / rows * 1e6 for part in after}
+    return Flow(rows / took, spent["JVM"] + spent["Python"], spent["emulator" if sink == "ehbalance" else "broker"])

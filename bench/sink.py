@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 from azure.eventhub import EventData, EventDataBatch, EventHubProducerClient
@@ -150,8 +150,7 @@ def arrived(server: Emulator) -> int:
 
 
 def _rows(what: str, found: dict[str, list[Cost]]) -> Iterator[Row]:
-    for unit, value in (("µs CPU", "cpu"), ("events/s", "rate")):
-        every: dict[str, Any] = {way: tuple(getattr(cost, value) for cost in costs) for way, costs in found.items()}
-        yield Row(SUBJECT, f"without Spark, {what}", unit, every.pop(""), None, every)
-    less = tuple(theirs.cpu / mine.cpu for mine, theirs in zip(found[""], found["send_batch"], strict=True))
-    yield Row(SUBJECT, f"without Spark, {what}: less CPU than send_batch", "times", less, _TIMES_LESS)
+    ours, theirs = ([each.cpu for each in costs] for costs in found.values())
+    yield Row(SUBJECT, f"without Spark, {what}", "µs CPU", tuple(ours), None, {"send_batch": tuple(theirs)})
+    less = tuple(other / one for one, other in zip(ours, theirs, strict=True))
+    yield Row(SUBJECT, f"without Spark, {what}: less than send_batch", "times", less, _TIMES_LESS)
