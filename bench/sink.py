@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from azure.eventhub import EventData, EventDataBatch, EventHubProducerClient
@@ -76,11 +76,12 @@ def ours(connection: Connection, shape: Shape, count: int) -> Cost:
     """A task of the sink, with links that are open already."""
     options, given = WriteOptions(connection), _events(shape, count)
     columns = Columns(0, key=1 if shape.keys else None, properties=2 if shape.properties else None)
+    none: list[Any] = [None] * count
     arrays = {
         "body": pa.array(given.bodies, pa.binary()),
-        "key": pa.array(given.keys or [None] * count, pa.string()),
+        "key": pa.array(given.keys or none, pa.string()),
         "properties": pa.array(
-            [[*each.items()] for each in given.properties or ()] or [None] * count, pa.map_(pa.string(), pa.string())
+            [[*each.items()] for each in given.properties or ()] or none, pa.map_(pa.string(), pa.string())
         ),
     }
     batches = pa.table(arrays).to_batches(_ROWS)
