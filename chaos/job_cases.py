@@ -36,8 +36,8 @@ EVENTS, BATCH = 6_000, 500
 
 
 class Case(ABC):
-    """One run of a job on files in a new `folder`, and on hubs of its own. `name` is the job's. To catch it in the middle
-    of its work, it is asked every `look` seconds how much is `done`."""
+    """One run of a job on files in a new `folder`, and on hubs of its own. `name` is the job's. Every `look` seconds it
+    is asked how much is `done`, to catch it in the middle of its work."""
 
     name: ClassVar[str]
     look: ClassVar[float] = 0.1
