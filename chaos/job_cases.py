@@ -145,33 +145,28 @@ class BatchToDelta(StreamToDelta):
     """The events of a time range are in the table once, and no others."""
 
     name = "batch_to_delta"
-    step, steps = 0.5, 5
 
     def prepare(self) -> None:
-        """Each step of the range but the first and the last has as many events, and there are some before and after."""
-        size, self.sent = EVENTS // PARTITIONS // self.steps, Counter[tuple[object, ...]]()
-        fill(self.emulator, self.hub, range(size))
-        _until_next_second()
-        self.begin = time.time()
-        for number in range(self.steps):
-            time.sleep(self.step / 2)  # so that there are times between
-            self.sent += fill(self.emulator, self.hub, range(size * (number + 1), size * (number + 2)))
-            time.sleep(self.step / 2)
-        _until_next_second()
-        self.end = time.time()
-        fill(self.emulator, self.hub, range(size * (self.steps + 1), size * (self.steps + 2)))
+        """There are events before and after the range."""
+        first, last = 100, 100 + len(NUMBERS)
+        fill(self.emulator, self.hub, range(first))
+        self.begin = _next_second()
+        self.sent = fill(self.emulator, self.hub, range(first, last))
+        self.end = _next_second()
+        fill(self.emulator, self.hub, range(last, last + 100))
 
     def settings(self) -> dict[str, str]:
         times = {"from": self.begin, "to": self.end}
-        return {
-            "table": f"{self.folder}/table",
-            "step": f"{self.step} s",
-            **{name: datetime.fromtimestamp(int(at), timezone.utc).isoformat() for name, at in times.items()},
-        }
+        limits = {name: datetime.fromtimestamp(at, timezone.utc).isoformat() for name, at in times.items()}
+        return {"table": f"{self.folder}/table", "maxEventsPerCommit": str(2 * BATCH), **limits}
 
 
-def _until_next_second() -> None:
-    time.sleep(1 - time.time() % 1)
+def _next_second() -> int:
+    """Wait until a second has begun. Returns it."""
+    second = int(time.time()) + 1
+    while time.time() < second:
+        time.sleep(second - time.time())
+    return second
 
 
 class ParseToDelta(StreamToDelta):
