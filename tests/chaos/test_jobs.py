@@ -12,9 +12,6 @@ from chaos import job_cases
 from chaos.job_cases import CASES, ParseToDelta, copy_differences
 from spark_ehbalance import shipped
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.fixtures import emulator
-
-__all__ = ["emulator"]
 
 
 def test_every_job_is_run() -> None:
