@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -18,9 +19,12 @@ from spark_ehbalance.job.hub import hub
 from spark_ehbalance.job.program import say
 from spark_ehbalance.job.settings import PREFIX, JobSettings, SettingError, required, table_name
 from spark_ehbalance.job.tables import check_delta
+from spark_ehbalance.source.batch_read import batch_ranges
 from spark_ehbalance.source.options import Options, batch_options
+from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.values.declared import declared
-from spark_ehbalance.values.parsing import parse_duration
+from spark_ehbalance.values.parsing import whole
+from spark_ehbalance.values.secrets import looks_secret
 from spark_ehbalance.values.starting_positions import parse_position
 
 
@@ -29,6 +33,12 @@ def _time(text: str) -> datetime:
         if isinstance(position := parse_position(text), datetime):
             return position.astimezone(timezone.utc)
     raise ValueError("a time such as 2026-01-31T12:00:00Z (UTC, if it names no zone)")
+
+
+def _name(text: str) -> str:
+    if looks_secret(text):  # the table's log would keep it
+        raise OptionError("it holds what looks like a key or a signed address, for all to see")
+    return text
 
 
 def _options(options: Mapping[str, str]) -> Options:
@@ -44,8 +54,8 @@ class Settings(JobSettings):
     table: str = required(table_name)
     from_: datetime = required(_time)
     to: datetime = required(_time)
-    step: float = declared(3600.0, parse_duration)
-    source_name: str | None = declared(None, str)
+    max_events_per_commit: int = declared(1_000_000, whole(1))
+    source_name: str | None = declared(None, _name)
     source: Mapping[str, str] = hub(_options)
 
     def __post_init__(self) -> None:
@@ -55,13 +65,15 @@ class Settings(JobSettings):
                 "(exclusive)"
             )
 
-    def steps(self) -> Iterator[tuple[datetime, datetime]]:
-        """The parts of the range, each a transaction of its own."""
-        begin = self.from_
-        while begin < self.to:
-            end = min(begin + timedelta(seconds=self.step), self.to)
-            yield begin, end
-            begin = end
+
+def parts(ranges: Sequence[Range], most: int) -> list[dict[str, tuple[int, int]]]:
+    """The `ranges` in parts of about `most` events: partition → first sequence number, and the one after the last."""
+    count = -(-sum(each.end - each.start for each in ranges) // most)
+
+    def cut(each: Range, part: int) -> int:
+        return each.start + (each.end - each.start) * part // count
+
+    return [{each.partition: (cut(each, n), cut(each, n + 1)) for each in ranges} for n in range(count)]
 
 
 def copy(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], DataFrame]) -> None:
@@ -70,17 +82,21 @@ def copy(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], Da
     Raises `SettingError` for a table that is none of Delta.
     """
     check_delta(spark, settings.table)
-    options = _options(settings.source)
+    begin, end = _text(settings.from_), _text(settings.to)
+    options = batch_options({**settings.source, "startingPosition": begin, "endingPosition": end})
     created = _look(options, settings.from_)
     name = settings.source_name or options.connection.hub_name
+    done = parts(batch_ranges(options), settings.max_events_per_commit)
     all_read = all_there = 0
-    for begin, end in settings.steps():
-        positions = {"startingPosition": _text(begin), "endingPosition": _text(end)}
-        events = spark.read.format("ehbalance").options(**settings.source, **positions).load()
+    for number, part in enumerate(done, 1):
+        # None of a partition that is not named: both ends are the same then.
+        ends = [json.dumps({**{p: each[edge] for p, each in part.items()}, "*": "latest"}) for edge in (0, 1)]
+        reader = spark.read.format("ehbalance").options(**settings.source)
+        events = reader.options(startingPosition=ends[0], endingPosition=ends[1]).load()
         read, there = insert(rows(events), settings.table, name, created)
         all_read, all_there = all_read + read, all_there + there
-        say(f"{_text(begin)} to {_text(end)}: {_counted(read, there)}")
-    say(f"all from {_text(settings.from_)} to {_text(settings.to)}: {_counted(all_read, all_there)}")
+        say(f"part {number} of {len(done)}: {_counted(read, there)}")
+    say(f"all from {begin} to {end}: {_counted(all_read, all_there)}")
 
 
 def _look(options: Options, begin: datetime) -> int | None:

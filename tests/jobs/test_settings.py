@@ -10,10 +10,12 @@ import pytest
 
 from spark_ehbalance.job import PREFIX, JobSettings, SettingError
 from spark_ehbalance.job.batch_to_delta import Settings as BatchToDelta
+from spark_ehbalance.job.batch_to_delta import parts
 from spark_ehbalance.job.copy_hub import SINK_SECRET
 from spark_ehbalance.job.copy_hub import Settings as CopyHub
 from spark_ehbalance.job.hub import SECRET
 from spark_ehbalance.job.parse_to_delta import Settings as ParseToDelta
+from spark_ehbalance.source.ranges import Range
 from tests.jobs.test_stream_to_delta import KEY, STRING
 
 BATCH = {"table": "/t", "from": "2026-01-31T12:00:00Z", "to": "2026-01-31T14:30:00Z"}
@@ -36,11 +38,19 @@ def refusal(kind: type[JobSettings], given: dict[str, str], **more: str) -> str:
     return str(refused.value).replace(PREFIX, "")
 
 
-def test_a_range_is_in_utc_unless_it_names_a_zone_and_is_cut_into_steps() -> None:
+def test_a_range_is_in_utc_unless_it_names_a_zone() -> None:
     settings = read(BatchToDelta, BATCH, **{"from": "2026-01-31 12:00", "to": "2026-01-31T15:30+01:00"})
     assert settings.from_ == datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
-    steps = [f"{begin:%H:%M} to {end:%H:%M}" for begin, end in settings.steps()]
-    assert steps == ["12:00 to 13:00", "13:00 to 14:00", "14:00 to 14:30"]
+    assert settings.to == datetime(2026, 1, 31, 14, 30, tzinfo=timezone.utc)
+
+
+def test_the_parts_of_a_range_are_all_of_it() -> None:
+    assert parts([], 10) == []
+    assert parts([Range("0", 0, 5, 12), Range("3", 0, 0, 1)], 3) == [
+        {"0": (5, 7), "3": (0, 0)},
+        {"0": (7, 9), "3": (0, 0)},
+        {"0": (9, 12), "3": (0, 1)},
+    ]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +66,8 @@ def test_a_range_is_in_utc_unless_it_names_a_zone_and_is_cut_into_steps() -> Non
         ),
         ({"from": "4711"}, "from='4711' is wrong: allowed is a time such as"),
         ({"to": ""}, "to is not set: a time such as"),
-        ({"step": "0"}, "step='0' is wrong: allowed is a length of time over 0"),
+        ({"sourceName": KEY}, "sourceName: it holds what looks like a key"),
+        ({"maxEventsPerCommit": "0"}, "maxEventsPerCommit='0' is wrong: allowed is a whole number from 1"),
         (
             {"source.startingPosition": "earliest"},
             "source.*: option startingPosition cannot be set: from and to say what is read",
