@@ -12,7 +12,7 @@ export PATH := $(VENV)/bin:$(PATH)
 # A SPARK_HOME would be used instead of the virtual environment's pyspark.
 unexport SPARK_HOME
 
-.PHONY: help setup run test test-azure test-matrix test-lowest bench chaos workers soak contention handover lint format types check docs package clean
+.PHONY: help setup run test test-azure test-matrix test-lowest bench chaos workers soak contention jobs handover lint format types check docs package clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +50,9 @@ soak: setup ## The lease store alone, as fast as it can: make soak ARGS="--commi
 
 contention: setup ## 20 members on a storage account, requests counted: make contention ARGS="--minutes 1 --latency 60"
 	@.venv/bin/python -m chaos.contention $(ARGS)
+
+jobs: setup ## Run each job on a local cluster and with a kill, every row checked: make jobs ARGS="--only copy_hub"
+	@.venv/bin/python -m chaos.jobs $(ARGS)
 
 handover: setup ## How long a partition stands still when it moves
 	@.venv/bin/python -m chaos.handover $(ARGS)

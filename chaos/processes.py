@@ -68,13 +68,11 @@ class QueryProcess:
 
     def tree(self) -> list[Process]:
         """The processes of this one's session. All its descendants belong to it, even after this process has ended."""
-        return [each for each in running() if _session_of(each.pid) == self._process.pid]
+        return of_session(self._process.pid)
 
     def kill(self) -> None:
         """Send SIGKILL to the driver, the JVM, the planner and the workers."""
-        # Pause all first, so that none can react to the end of another.
-        send((each.pid for each in self.tree()), signal.SIGSTOP)
-        send((each.pid for each in self.tree()), signal.SIGKILL)
+        kill_session(self._process.pid)
         self._process.wait()
 
     def _matching(self, command: str) -> list[int]:
@@ -85,6 +83,18 @@ def running() -> list[Process]:
     listed = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,ppid=,stat=,args="], capture_output=True, text=True).stdout
     rows = [line.split(None, 3) for line in listed.splitlines()]
     return [Process(int(row[0]), int(row[1]), row[3]) for row in rows if len(row) == 4 and not row[2].startswith("Z")]
+
+
+def of_session(leader: int) -> list[Process]:
+    """The processes of the session that the process `leader` has begun."""
+    return [each for each in running() if _session_of(each.pid) == leader]
+
+
+def kill_session(leader: int) -> None:
+    """Send SIGKILL to all processes of a session."""
+    # Pause all first, so that none can react to the end of another.
+    send((each.pid for each in of_session(leader)), signal.SIGSTOP)
+    send((each.pid for each in of_session(leader)), signal.SIGKILL)
 
 
 def _session_of(pid: int) -> int:

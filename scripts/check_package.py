@@ -1,8 +1,10 @@
 """Builds the package, checks what is in it, and tries it as a new user would: `make package`.
 
 The wheel is installed into an empty virtual environment in a temporary folder. There its commands run, and the quick
-start's section of the first stream runs word for word: what it says to save is saved, what it says to run is run. pip
-gets this project's wheel beside the packages of its index, and the versions of constraints.txt; nothing else is added.
+start's section of the first stream runs word for word: what it says to save is saved, what it says to run is run. In
+another environment, without Spark, the example of a test on the emulator's page runs with pytest and the client alone.
+pip gets this project's wheel beside the packages of its index, and the versions of constraints.txt; nothing else is
+added.
 """
 
 from __future__ import annotations
@@ -35,7 +37,11 @@ PACKAGES = {"spark_ehbalance", "pyspark_ehbalance"}
 QUICK_START = ROOT / "docs/quick-start.md"
 FIRST_STREAM = "Your first stream, on the emulator"
 
-#: Its last line, which prints how many events the table has.
+#: The page of the emulator, and its section with a test.
+EMULATOR = ROOT / "docs/emulator.md"
+IN_TESTS = "In tests"
+
+#: The last line of the first stream, which prints how many events the table has.
 COUNT = """python -c "from deltalake import DeltaTable; print(DeltaTable('data/flights').count(), 'events')\""""
 
 #: What Spark's daemon prints now and then with a Unix socket: docs/troubleshooting.md.
@@ -62,7 +68,9 @@ def main() -> None:
         build(options.dist)
         say("built and checked")
         with tempfile.TemporaryDirectory(prefix="ehbalance-package-", ignore_cleanup_errors=True) as folder:
-            user = User(Path(folder).resolve(), options.python, options.dist)
+            tester = User(Path(folder, "tester").resolve(), options.python, options.dist)
+            a_test(tester, EMULATOR.read_text(encoding="utf-8"))
+            user = User(Path(folder, "user").resolve(), options.python, options.dist)
             user.install()
             say("installed")
             commands(user)
@@ -172,7 +180,7 @@ class User:
 
     def __init__(self, folder: Path, python: str, dist: Path) -> None:
         self.folder = folder / "work"
-        self.folder.mkdir()
+        self.folder.mkdir(parents=True)
         self._python = python
         self._venv = folder / "venv"
         self._log = folder / "log"
@@ -185,11 +193,14 @@ class User:
             "VIRTUAL_ENV": str(self._venv),
         }
 
-    def install(self) -> None:
-        """Make the environment and install as the README's first line says. Raises `CheckError`."""
+    def make_environment(self) -> None:
         _run([self._python, "-m", "venv", self._venv])
         # As with Python 3.12 and newer, whatever this one is.
         _run([self._venv / "bin" / "python", "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools"])
+
+    def install(self) -> None:
+        """Make the environment and install as the README's first line says. Raises `CheckError`."""
+        self.make_environment()
         first = blocks((ROOT / "README.md").read_text(encoding="utf-8"), "Try it")[0][1].splitlines()[0]
         if not first.startswith("pip install "):
             raise CheckError(f"the README's first command is no pip install: {first}")
@@ -335,6 +346,18 @@ def first_stream(user: User, page: str, more: Callable[[User], None] | None) -> 
         if more is not None:
             running[1].ctrl_c()
             more(user)
+
+
+def a_test(tester: User, page: str) -> None:
+    """Run the page's example of a test where of this package's dependencies there is only the client. Raises
+    `CheckError`."""
+    tester.make_environment()
+    tester.run("pip install --quiet pytest azure-eventhub && pip install --quiet --no-deps spark-ehbalance")
+    (_, example), (_, command), *_ = blocks(page, IN_TESTS)
+    (tester.folder / example.partition("\n")[0].removeprefix("# ")).write_text(example)
+    if not re.search(r"\b1 passed in", said := tester.run(command.strip())):
+        raise CheckError(f"the emulator's example of a test does not pass:\n{said}")
+    say(said.splitlines()[-1].strip("= "))
 
 
 def _shares(user: User) -> list[int]:

@@ -18,7 +18,7 @@ MODULES = (
     "spark_ehbalance.consumer",
     "spark_ehbalance.consumer.aio",
     "spark_ehbalance.emulator",
-    "spark_ehbalance.emulator.fixtures",
+    "spark_ehbalance.pytest_plugin",
     "spark_ehbalance.errors",
 )
 
@@ -45,6 +45,9 @@ def _module(name: str, seen: set[Any]) -> Iterator[str]:
             bases = ", ".join(base.__name__ for base in found.__bases__)
             yield f"- `{each}({bases})`"
             continue
+        if name.endswith(".pytest_plugin"):
+            yield f"- `{each}`: {' '.join((inspect.getdoc(found) or '').split())}"
+            continue
         yield f"### {name}.{each}\n"
         if not (inspect.isclass(found) and issubclass(found, Exception)):
             found = _referred(found)
@@ -52,7 +55,7 @@ def _module(name: str, seen: set[Any]) -> Iterator[str]:
         yield f"{inspect.getdoc(found)}\n"
         if members := [*_members(found, seen)]:
             yield f"Members: {', '.join(members)}\n"
-    yield from [""] if name.endswith(".errors") else []
+    yield from [""] if name.endswith((".errors", ".pytest_plugin")) else []
 
 
 def _referred(found: Any) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.spark_versions import UNIX_SOCKET
 from tests.spark.settings import SETTINGS
 
@@ -61,6 +62,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     yield session
     session.stop()
+
+
+@pytest.fixture
+def emulator() -> Iterator[Emulator]:
+    """A running emulator of this test alone, without hubs."""
+    with Emulator() as running:
+        yield running
 
 
 @pytest.fixture(autouse=True)

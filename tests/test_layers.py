@@ -21,9 +21,10 @@ LAYERS = (
     {"member"},
     {"metrics"},
     {"source", "simulation", "consumer"},
-    {"driver", "delta"},
-    {"demo", "dashboard", "job"},
+    {"driver", "delta", "pytest_plugin"},
+    {"demo", "dashboard"},
     {"cli"},
+    {"job"},
 )
 #: What decides, and what encodes, has no clock, no I/O and no thread: such modules import none of `EDGES`.
 PURE = (
@@ -52,8 +53,8 @@ PURE = (
 )
 AT_THE_EDGE = {"member.keeper", "member.housekeeping"}
 EDGES = {"asyncio", "azure", "deltalake", "os", "pathlib", "pyspark", "selectors", "socket", "threading", "time"}
-#: The emulator knows nothing of the rest, and of the rest only its own command and the demo know the emulator.
-APART = {"emulator": {"cli", "demo"}}
+#: The emulator knows nothing of the rest, and of the rest only its command, the demo and the plugin know the emulator.
+APART = {"emulator": {"cli", "demo", "pytest_plugin"}}
 
 #: Spark's types, which need no Spark.
 _VALUES = "pyspark.sql.types"

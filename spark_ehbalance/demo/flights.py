@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 import pyarrow as pa
 from pyarrow import json as arrow_json
+
+from spark_ehbalance.partition_keys import partition_index
 
 from .requirements import folder_of
 
@@ -52,7 +53,8 @@ def keys(flights: pd.DataFrame) -> list[str | None]:
 
 def partitions_of(keys: Sequence[str | None], count: int) -> list[int]:
     """The partition of each event: by its key as in a hub, or round robin without a key."""
-    return [turn % count if key is None else zlib.crc32(key.encode()) % count for turn, key in enumerate(keys)]
+    by_key = {key: partition_index(key, count) for key in {*keys} if key is not None}
+    return [turn % count if key is None else by_key[key] for turn, key in enumerate(keys)]
 
 
 def parse(texts: Sequence[str]) -> pd.DataFrame:

@@ -111,6 +111,11 @@ class Administration(ABC):
             endpoint.detach(error)
 
     @operation
+    def hubs(self) -> list[str]:
+        """The names of all hubs."""
+        return self._broker.hubs()
+
+    @operation
     def add_hub(self, name: str, partitions: int) -> None:
         """Create a hub, or extend an existing one to that number of partitions."""
         self._broker.add_hub(name, partitions)
@@ -289,13 +294,13 @@ class Administration(ABC):
         self._detach(service_error((condition, "{text}"), text=description), hub, partition, group)
 
     @operation
-    def server_busy(self, count: int = 0, seconds: float = 0.0) -> None:
+    def server_busy(self, count: int = 0, seconds: float = 0.0, hub: str | None = None) -> None:
         """Refuse the next `count` attaches, sends, deliveries and requests for properties with
-        com.microsoft:server-busy, and all for `seconds`.
+        com.microsoft:server-busy, and all for `seconds`; those of one hub, or of every hub.
 
         A reader is detached when events are about to be sent to it. Both 0 ends it.
         """
-        self._broker.faults.server_busy(count, seconds)
+        self._broker.faults.server_busy(count, seconds, hub)
 
     @operation
     def delay(self, seconds: float, hub: str | None = None, partition: str | int | None = None) -> None:
@@ -324,3 +329,8 @@ class Administration(ABC):
     def silence_connections(self, silence: bool = True) -> None:
         """Accept new TCP connections and never answer on them, until called with False; silent ones stay silent."""
         self._broker.faults.silence_connections = silence
+
+    @operation
+    def clear_faults(self) -> None:
+        """End `server_busy`, `delay`, `token_life`, `refuse_connections` and `silence_connections`."""
+        self._broker.faults.clear()

@@ -6,13 +6,14 @@ import contextlib
 import json
 import re
 import time
-import zlib
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import IO, Protocol
+
+from spark_ehbalance.partition_keys import partition_index
 
 from . import service_errors as errors
 from .amqp.errors import AmqpError
@@ -102,7 +103,7 @@ class Hub:
     def route(self, partition_key: str | None) -> str:
         """The partition for events that were sent to none: by hash of their key, or round-robin without a key."""
         if partition_key is not None:
-            return str(zlib.crc32(partition_key.encode()) % len(self.partitions))
+            return str(partition_index(partition_key, len(self.partitions)))
         self._next_partition = (self._next_partition + 1) % len(self.partitions)
         return str(self._next_partition)
 
@@ -202,6 +203,9 @@ class Broker:
         if hub is None:
             raise service_error(errors.NOT_FOUND, path=(path or name)[:300])
         return hub
+
+    def hubs(self) -> list[str]:
+        return [hub.name for hub in self._hubs.values()]
 
     def open_hub(self, name: str, path: str | None = None) -> Hub:
         """A hub that a client asks for. Raises AmqpError as `hub` does, and if it is disabled."""

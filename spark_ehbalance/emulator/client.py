@@ -136,7 +136,7 @@ class Client(Connection, asyncio.Protocol):
             raise service_error(service_errors.UNAUTHORIZED, claim="Listen" if reads else "Send", path=path)
         entity = parse_entity(address)
         hub = self._broker.open_hub(entity.hub, path)
-        self._broker.faults.check_busy()
+        hub.faults.check_busy(hub.name)
         if isinstance(link, IncomingLink):
             return PublisherEndpoint(link, hub, entity)
         link.settled = self._settings.settled

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .administration import Administration
-from .broker import check_hub
+from .amqp.errors import AmqpError
+from .broker import Hub, check_hub
 from .certificates import CA_FILE, LOCAL_NAMES, make, server_context
 from .control import ControlServer
 from .message import Event
@@ -140,6 +141,13 @@ class Emulator(Administration):
     def append_encoded(self, hub: str, partition: str | int, *events: Event) -> None:
         """Store `events` as they are, also such as no sender could send; for tests of readers."""
         self._on_loop(lambda: self._log(hub, partition).append(events))
+
+    def _on_hub(self, name: str, run: Callable[[Hub], _T]) -> _T:
+        """Call `run` with a hub, on the server's loop. Raises ValueError if there is no such hub."""
+        try:
+            return self._on_loop(lambda: run(self._broker.hub(name)))
+        except AmqpError as error:
+            raise ValueError(error.description) from None
 
     @property
     def _server(self) -> Server:

@@ -85,7 +85,7 @@ class PublisherEndpoint(HubEndpoint):
         outcome = ACCEPTED
         partition = self.partition
         try:
-            self.hub.faults.check_busy()
+            self.hub.faults.check_busy(self.hub.name)
             partition = partition or self.hub.route(partition_key or self._publisher)
             self._append(partition, events, partition_key)
         except AmqpError as error:
@@ -174,7 +174,7 @@ class ReaderEndpoint(HubEndpoint):
                 self._link.finish_drain()
                 self._log.on_append.add(self.on_room)
                 return
-            self.hub.faults.check_busy()
+            self.hub.faults.check_busy(self.hub.name)
             sent += self._send_some(room)
             self.last_active = time.monotonic()
             self._connection.flush()  # updates `writable`

@@ -12,25 +12,28 @@ class Faults:
     """Initially without faults. Its methods do as the operations of `Administration` of the same names say."""
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
         self.refuse_connections = False
         self.silence_connections = False
         self.token_life = math.inf  # the longest time in seconds that a token is valid after it was put
-        self._busy_count = 0
-        self._busy_until = 0.0
+        self._busy: dict[str | None, tuple[int, float]] = {}  # by hub: how often still, and until when
         self._delays: dict[tuple[str | None, str | None], float] = {}
 
-    def server_busy(self, count: int, seconds: float) -> None:
-        self._busy_count = count
-        self._busy_until = time.monotonic() + seconds
+    def server_busy(self, count: int, seconds: float, hub: str | None) -> None:
+        self._busy[hub and hub.lower()] = count, time.monotonic() + seconds
 
-    def check_busy(self) -> None:
+    def check_busy(self, hub: str) -> None:
         """Call it for each attach, published message, delivery and request. Raises AmqpError while `server_busy`
         applies."""
-        if self._busy_count > 0:
-            self._busy_count -= 1
-        elif time.monotonic() >= self._busy_until:
-            return
-        raise service_error(SERVER_BUSY)
+        for which in (hub.lower(), None) if self._busy else ():
+            count, until = self._busy.get(which, (0, 0.0))
+            if count > 0:
+                self._busy[which] = count - 1, until
+            elif time.monotonic() >= until:
+                continue
+            raise service_error(SERVER_BUSY)
 
     def delay(self, seconds: float, hub: str | None, partition: str | None) -> None:
         self._delays[hub and hub.lower(), partition] = seconds

@@ -27,7 +27,7 @@ def answer(request: Sections, broker: Broker, tokens: Tokens) -> Response:
         return Response(401, "Unauthorized access. A token for this event hub is required.")
     try:
         hub = broker.open_hub(name)
-        broker.faults.check_busy()
+        hub.faults.check_busy(hub.name)
         hub.requests.check()
         if fields.get("type") == "com.microsoft:eventhub":
             return Response(200, "OK", _hub(hub))

@@ -243,6 +243,31 @@ def parse_sections(message: bytes) -> Sections:
     return Sections(values.get(_PROPERTIES, []), values.get(_APPLICATION, {}), values.get(_VALUE))
 
 
+class Content(NamedTuple):
+    """What is in a rendered message. `body` is bytes, of AMQP's other types a value, or None if there is none."""
+
+    annotations: dict[Any, Any]
+    properties: list[Any]
+    application: dict[Any, Any]
+    body: Any
+
+
+def parse_content(message: bytes) -> Content:
+    """Decode a rendered message."""
+    found: dict[int, list[Any]] = {}
+    for section, start, _ in _sections(message):
+        found.setdefault(section, []).append(decode(message, start)[0])
+    body: Any = found.get(_VALUE, [None])[0]
+    if _DATA in found:
+        body = b"".join(found[_DATA])
+    elif _SEQUENCE in found:
+        body = [item for each in found[_SEQUENCE] for item in each]
+    annotations, properties, application = (
+        found.get(section, [None])[0] for section in (_ANNOTATIONS, _PROPERTIES, _APPLICATION)
+    )
+    return Content(annotations or {}, properties or [], application or {}, body)
+
+
 def build_response(correlation_id: Any, application: dict[str, Any], value: Any) -> bytes:
     """The encoded response of a node; its properties section has all 13 fields."""
     properties = [None] * 5 + [correlation_id] + [None] * 7

@@ -190,6 +190,10 @@ class PartitionLog:
         starts = [position - start for position in self._positions[first : last + 1]]
         return Chunk(segment.read(start - segment.position, start - segment.position + starts[-1]), starts)
 
+    def message(self, sequence_number: int) -> bytes:
+        """The rendered message with a `readable` sequence number."""
+        return bytes(self.read(sequence_number, 1, 0).data[HEADER_SIZE:])
+
     def readable(self, sequence_number: int) -> int:
         """The first sequence number from `sequence_number` on that is retained and not lost, or that is the next."""
         wanted = max(sequence_number, self.first_sequence_number)
@@ -239,7 +243,7 @@ class PartitionLog:
         left: set[int] = set()
         number = start = self.readable(self.first_sequence_number)
         while number < self.next_sequence_number:
-            key, body = key_and_body(bytes(self.read(number, 1, 0).data[HEADER_SIZE:]))
+            key, body = key_and_body(self.message(number))
             if key is not None:
                 left.discard(newest.get(key, -1))
                 newest[key] = number

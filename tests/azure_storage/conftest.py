@@ -8,12 +8,11 @@ import pytest
 
 from chaos.storage.azurite import azurite, make_container, missing
 from chaos.storage.proxy import StorageProxy
-from spark_ehbalance.emulator.fixtures import emulator
 from tests.azure_storage.tables import Table
 from tests.cli.conftest import ehbalance
 from tests.stores.store_conformance import ANN, BOB, filled
 
-__all__ = ["ehbalance", "emulator"]
+__all__ = ["ehbalance"]
 
 
 @pytest.fixture(scope="session")

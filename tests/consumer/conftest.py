@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.fixtures import emulator
 from tests.consumer.consumers import Consumers
-
-__all__ = ["emulator"]
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from tests.docs.conftest import HUB, Start, send
 def test_emulator(start: Start) -> None:
     run = start("docs/emulator.md", {"5672": "0", "8443": "0", "emulator --hub": "emulator --port 0 --hub"})
     assert "localhost" in run.next()
+    run.next()  # test_orders.py
+    assert "1 passed" in run.next()
     assert run.next() == "1\n"
     assert "CA file" in run.next()
     run.next()

@@ -7,11 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.fixtures import emulator
 
 from .clients import Reader, numbers, reader
-
-__all__ = ["emulator"]
 
 
 @pytest.fixture

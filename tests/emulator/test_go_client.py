@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator import EventHub
+from spark_ehbalance.partition_keys import partition_index
 
 SOURCE = Path(__file__).with_name("go_client")
 INSTALLED = "/usr/local/go/bin"  # where Go's installation guide puts it
@@ -31,8 +33,13 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(60 * MINUTES)
-@pytest.mark.parametrize("keys", [None, {"reader": "key"}], ids=["no keys", "checked keys"])
-def test_the_go_sdk(program: Path, keys: dict[str, str] | None) -> None:
-    with Emulator({"hub": 2}, sas_keys=keys) as emulator:
-        done = subprocess.run([program, emulator.connection_string("hub")], capture_output=True, text=True)
+@pytest.mark.parametrize("event_hub_settings", [{}, {"sas_keys": {"reader": "key"}}], ids=["no keys", "checked keys"])
+def test_the_go_sdk(program: Path, make_event_hub: Callable[..., EventHub]) -> None:
+    hub = make_event_hub("hub", 2)
+    done = subprocess.run([program, hub.connection_string], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    with_key = [event for event in hub.events() if event.partition_key == "key"]
+    assert [event.body for event in with_key] == [b"event %d" % number for number in range(10)]
+    assert {event.partition for event in with_key} == {str(partition_index("key", 2))}
+    assert with_key[3].properties == {"number": 3, "text": "ä", "yes": True, "bytes": b"\0\xff"}
+    assert (with_key[3].message_id, with_key[3].content_type) == ("id-1", "text/plain")

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.fixtures import emulator
 from spark_ehbalance.hub.metadata import HubMetadata
 from tests.hub.receiving import handlers
 from tests.source.support import HUB, hub_options
 
-__all__ = ["emulator", "handlers"]
+__all__ = ["handlers"]
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from spark_ehbalance.emulator.fixtures import emulator
 from tests.source.conftest import group
 
-__all__ = ["emulator", "group"]
+__all__ = ["group"]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,7 +12,6 @@ import pytest
 
 from chaos.storage.azurite import ACCOUNT, make_container
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.fixtures import emulator
 from spark_ehbalance.source.assembly import start_planner
 from spark_ehbalance.source.offsets import StreamOffset, group_name
 from spark_ehbalance.source.options import Options, stream_options
@@ -19,7 +20,7 @@ from tests.processors.group import PARTITIONS, MixedGroup
 from tests.source.queries import Query
 from tests.waiting import wait_until
 
-__all__ = ["all_requests", "emulator", "proxy", "storage"]
+__all__ = ["all_requests", "proxy", "storage"]
 
 
 @pytest.fixture
@@ -57,3 +58,16 @@ def start(options: Options) -> Iterator[Start]:
     yield begin
     for query in queries:
         query.stop()
+
+
+@pytest.fixture(scope="session")
+def jars(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The class path of the Java SDK as Maven has it here; nothing is downloaded."""
+    pom = Path(__file__).with_name("pom.xml")
+    if not (shutil.which("mvn") and shutil.which("javac")):
+        pytest.skip("Java's compiler and Maven are needed")
+    path = tmp_path_factory.mktemp("java") / "class-path"
+    maven = ["mvn", "-q", "-B", "-o", "-f", str(pom), "dependency:build-classpath", f"-Dmdep.outputFile={path}"]
+    if subprocess.run(maven, capture_output=True, check=False).returncode:
+        pytest.skip(f"Java's SDK is not here: mvn -f {pom} dependency:build-classpath")
+    return path.read_text()

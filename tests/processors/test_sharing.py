@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import uuid
 from collections.abc import Iterator
 from functools import partial
@@ -34,19 +32,6 @@ def group(storage: str, tmp_path: Path) -> Iterator[MixedGroup]:
             yield group
         finally:
             group.close()
-
-
-@pytest.fixture(scope="module")
-def jars(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The class path of the Java SDK as Maven has it here; nothing is downloaded."""
-    pom = Path(__file__).with_name("pom.xml")
-    if not (shutil.which("mvn") and shutil.which("javac")):
-        pytest.skip("Java's compiler and Maven are needed")
-    path = tmp_path_factory.mktemp("java") / "class-path"
-    maven = ["mvn", "-q", "-B", "-o", "-f", str(pom), "dependency:build-classpath", f"-Dmdep.outputFile={path}"]
-    if subprocess.run(maven, capture_output=True, check=False).returncode:
-        pytest.skip(f"Java's SDK is not here: mvn -f {pom} dependency:build-classpath")
-    return path.read_text()
 
 
 def test_a_python_consumer_a_javascript_one_and_two_queries(group: MixedGroup) -> None:

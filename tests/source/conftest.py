@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.fixtures import emulator
 from spark_ehbalance.hub.poll_schedule import PollIntervals, PollSchedule
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.watcher import HubWatcher
@@ -22,7 +21,7 @@ from tests.source.support import CountedReceivers, hub_options
 from tests.source.without_network import ask_without_network
 from tests.waiting import wait_until
 
-__all__ = ["emulator", "group", "handlers"]
+__all__ = ["group", "handlers"]
 
 
 @pytest.fixture

@@ -130,6 +130,16 @@ class Folder:
         files = [File(name, each["size"], each["last_modified"].timestamp()) for name, each in names if "/" not in name]
         return sorted(files)
 
+    def folders(self) -> list[str]:
+        """The names of the folders in the folder, sorted; links are none."""
+        self.count("list")
+        if not self.is_local:
+            found = obstore.list_with_delimiter(self._files)["common_prefixes"]
+            return sorted(each.rstrip("/") for each in found)
+        with os.scandir(self.uri) as entries:
+            found = [each.name for each in entries if each.is_dir(follow_symlinks=False)]
+        return sorted(found)
+
     def staged(self, folder: str = "") -> list[File]:
         """The local files of writes that have not ended: they go on, or their process was killed. Those of others are
         left out."""

@@ -297,7 +297,8 @@ func process(ctx context.Context, connection string) error {
 	slices.Sort(first)
 	return errors.Join(
 		err,
-		check("distinct events", len(slices.Compact(first)), 21),
+		check("distinct events", len(slices.Compact(slices.Clone(first))), 21),
+		check("events with the key", strings.Count(strings.Join(first, " "), "/key"), 10),
 		check("events after the checkpoints", len(second), 3),
 		check("partitions with a checkpoint", len(store.checkpoints), 2),
 	)

@@ -10,7 +10,7 @@ import (
 	eh "github.com/Azure/azure-sdk-for-go/sdk/messaging/azeventhubs/v2"
 )
 
-// processed runs a processor until it has read count events; returns "partition/number" of each.
+// processed runs a processor until it has read count events; returns "partition/number/key" of each.
 func processed(ctx context.Context, connection string, store eh.CheckpointStore, count int) ([]string, error) {
 	client, err := consumer(connection)
 	if err != nil {
@@ -64,7 +64,11 @@ func pump(ctx context.Context, partition *eh.ProcessorPartitionClient, events ch
 		if partition.UpdateCheckpoint(ctx, received[0], nil) != nil {
 			return
 		}
-		events <- fmt.Sprintf("%s/%d", partition.PartitionID(), received[0].SequenceNumber)
+		key := ""
+		if received[0].PartitionKey != nil {
+			key = *received[0].PartitionKey
+		}
+		events <- fmt.Sprintf("%s/%d/%s", partition.PartitionID(), received[0].SequenceNumber, key)
 	}
 }
 

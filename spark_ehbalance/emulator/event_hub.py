@@ -1,0 +1,158 @@
+"""A hub as a test sees it: what has arrived, what there is to read, and what is wrong with it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any
+
+from .amqp.codec import Timestamp
+from .broker import Hub
+from .emulator import Emulator
+from .message import PARTITION_KEY, parse_content
+
+_POLL = 0.005  # seconds
+
+
+@dataclass(frozen=True)
+class ArrivedEvent:
+    """An event that a hub holds.
+
+    `body` is bytes; None if the event has none, and a value where the sender has chosen another type than binary.
+    Times are in UTC.
+    """
+
+    body: Any
+    partition_key: str | None
+    properties: dict[str, Any]
+    partition: str
+    sequence_number: int
+    enqueued_time: datetime
+    message_id: Any = None
+    correlation_id: Any = None
+    content_type: str | None = None
+
+
+class EventHub:
+    """A hub of an emulator in this process. `emulator` has the calls that this class does not have."""
+
+    def __init__(self, emulator: Emulator, name: str) -> None:
+        """The hub must exist: ValueError is raised if it does not."""
+        self.emulator = emulator
+        self.name = name
+        self._arrivals = emulator._on_hub(name, _Arrivals)
+
+    @property
+    def connection_string(self) -> str:
+        """For a client of this hub; `emulator.connection_string()` is the namespace's."""
+        return self.emulator.connection_string(self.name)
+
+    def events(self) -> list[ArrivedEvent]:
+        """The events that the hub holds, in the order in which they came."""
+        found = self.emulator._on_hub(self.name, self._arrivals.messages)
+        return [_event(partition, message) for partition, message in found]
+
+    def wait_for_events(self, count: int, timeout: float = 10.0) -> list[ArrivedEvent]:
+        """The events, as soon as there are `count`. Raises TimeoutError after `timeout` seconds."""
+        end = time.monotonic() + timeout
+        while len(events := self.events()) < count:
+            if time.monotonic() > end:
+                raise TimeoutError(f"hub {self.name} has {len(events)} events after {timeout:g} s, not {count}")
+            time.sleep(_POLL)
+        return events
+
+    def append(
+        self,
+        *bodies: bytes | str,
+        partition: str | int | None = None,
+        partition_key: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add events to be read, without a client. Without a partition each goes where the hub puts it: by its key, or
+        to one partition after the other."""
+        for body in bodies:
+            to = (
+                self.emulator._on_hub(self.name, lambda hub: hub.route(partition_key))
+                if partition is None
+                else partition
+            )
+            encoded = body.encode() if isinstance(body, str) else body
+            self.emulator.append(self.name, to, [encoded], properties, partition_key)
+
+    def busy(self, count: int = 0) -> AbstractContextManager[object]:
+        """Refuse the next `count` attaches, sends, deliveries and requests for properties as a throttled hub does (by
+        default all) until the end of the `with` block, or of the test."""
+        self.emulator.server_busy(count, 0.0 if count else math.inf, self.name)
+        return _finally(self.emulator.server_busy, hub=self.name)
+
+    def away(self) -> AbstractContextManager[object]:
+        """Reset all connections of the emulator and refuse new ones, as if it could not be reached, until the end of
+        the `with` block, or of the test."""
+        self.emulator.refuse_connections()
+        self.emulator.drop_connections()
+        return _finally(self.emulator.refuse_connections, False)
+
+
+def _finally(call: Any, *arguments: Any, **more: Any) -> AbstractContextManager[object]:
+    stack = ExitStack()
+    stack.callback(call, *arguments, **more)
+    return stack
+
+
+class _Arrivals:
+    """Notes in which order a hub's partitions get events. Its methods run on the server's loop."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._noted: list[tuple[int, int]] = []  # partition and sequence number
+        self._next: list[int] = []  # of each partition
+        self._watch()
+
+    def _watch(self) -> None:
+        for index, log in enumerate(self._hub.partitions[len(self._next) :], len(self._next)):
+            self._next.append(log.first_sequence_number)
+            self._note(index)
+
+    def _note(self, index: int) -> None:
+        log = self._hub.partitions[index]
+        self._noted += [(index, number) for number in range(self._next[index], log.next_sequence_number)]
+        self._next[index] = log.next_sequence_number
+        log.on_append.add(partial(self._note, index))  # which is called once
+
+    def messages(self, hub: Hub) -> list[tuple[str, bytes]]:
+        """Partition and rendered message of each event that is held."""
+        self._watch()
+        held = [
+            (index, number)
+            for index, log in enumerate(hub.partitions)
+            for number in range(log.first_sequence_number, log.next_sequence_number)
+            if log.readable(number) == number
+        ]
+        # what was not noted, because a promotion gave a number to another event, comes last
+        ordered = filter({*held}.__contains__, dict.fromkeys([*self._noted, *held]))
+        return [(str(index), hub.partitions[index].message(number)) for index, number in ordered]
+
+
+def _event(partition: str, message: bytes) -> ArrivedEvent:
+    annotations, properties, application, body = parse_content(message)
+    message_id, correlation_id, content_type = ([*properties, *[None] * 7][field] for field in (0, 5, 6))
+    return ArrivedEvent(
+        body=body,
+        partition_key=annotations.get(PARTITION_KEY),
+        properties={name: _plain(value) for name, value in application.items()},
+        partition=partition,
+        sequence_number=annotations["x-opt-sequence-number"],
+        enqueued_time=_plain(annotations["x-opt-enqueued-time"]),
+        message_id=message_id,
+        correlation_id=correlation_id,
+        content_type=content_type,
+    )
+
+
+def _plain(value: Any) -> Any:
+    return datetime.fromtimestamp(value / 1000, timezone.utc) if isinstance(value, Timestamp) else value

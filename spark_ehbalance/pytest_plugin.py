@@ -1,0 +1,108 @@
+"""Fixtures for pytest, which finds them where this package is installed: hubs of the emulator (docs/emulator.md).
+
+What a test does not use costs nothing: the emulator is imported by the first fixture that needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from spark_ehbalance.emulator import Emulator, EventHub
+
+__all__ = [
+    "event_hub",
+    "event_hub_connection_string",
+    "event_hub_emulator",
+    "event_hub_emulators",
+    "event_hub_settings",
+    "make_event_hub",
+]
+
+
+@pytest.fixture(scope="session")
+def event_hub_emulators() -> Iterator[Callable[..., Emulator]]:
+    """`event_hub_emulators(**settings)`: the emulator with these settings, which runs to the end of the session."""
+    running: list[tuple[Mapping[str, Any], Emulator]] = []
+
+    def emulator(**settings: Any) -> Emulator:
+        for known, each in running:
+            if known == settings:
+                return each
+        running.append((settings, _started(settings)))
+        return running[-1][1]
+
+    yield emulator
+    for _, each in running:
+        each.stop()
+
+
+def _started(settings: Mapping[str, Any]) -> Emulator:
+    from spark_ehbalance.emulator import Emulator, Settings
+
+    allowed = Settings.__dataclass_fields__
+    if unknown := {*settings} - {*allowed}:
+        pytest.fail(f"event_hub_settings: {sorted(unknown)}: allowed are {', '.join(allowed)}", pytrace=False)
+    emulator = Emulator(**settings)
+    try:
+        emulator.start()
+    except ImportError as error:
+        pytest.fail(f"event_hub_settings: {error}: pip install 'spark-ehbalance[emulator]'", pytrace=False)
+    return emulator
+
+
+@pytest.fixture
+def event_hub_settings() -> Mapping[str, Any]:
+    """Fields of `spark_ehbalance.emulator.Settings`, such as `{"tls": True}`: override it in a conftest, module or
+    class, or with `pytest.mark.parametrize`."""
+    return {}
+
+
+@pytest.fixture
+def event_hub_emulator(
+    event_hub_emulators: Callable[..., Emulator], event_hub_settings: Mapping[str, Any]
+) -> Iterator[Emulator]:
+    """The running emulator with the test's settings, shared with other tests. Faults end with the test."""
+    emulator = event_hub_emulators(**event_hub_settings)
+    yield emulator
+    emulator.clear_faults()
+
+
+@pytest.fixture
+def make_event_hub(event_hub_emulator: Emulator) -> Iterator[Callable[..., EventHub]]:
+    """`make_event_hub(name="", partitions=4, consumer_groups=())`: a new hub, which is deleted after the test. By
+    default it has a name that no other hub has. Raises ValueError for a name that is taken."""
+    import secrets
+
+    from spark_ehbalance.emulator import EventHub
+
+    emulator, made = event_hub_emulator, list[str]()
+
+    def make(name: str = "", partitions: int = 4, consumer_groups: Iterable[str] = ()) -> EventHub:
+        name = name or f"hub-{secrets.token_hex(6)}"
+        if name.lower() in map(str.lower, emulator.hubs()):
+            raise ValueError(f"event hub {name!r} exists already")
+        emulator.add_hub(name, partitions)
+        made.append(name)
+        for group in consumer_groups:
+            emulator.add_consumer_group(name, group)
+        return EventHub(emulator, name)
+
+    yield make
+    for name in {*made} & {*emulator.hubs()}:
+        emulator.delete_hub(name)
+
+
+@pytest.fixture
+def event_hub(make_event_hub: Callable[..., EventHub]) -> EventHub:
+    """An empty hub of this test alone, with 4 partitions."""
+    return make_event_hub()
+
+
+@pytest.fixture
+def event_hub_connection_string(event_hub: EventHub) -> str:
+    """The connection string of `event_hub`."""
+    return event_hub.connection_string
