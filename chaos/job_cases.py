@@ -163,7 +163,7 @@ class BatchToDelta(StreamToDelta):
         times = {"from": self.begin, "to": self.end}
         return {
             "table": f"{self.folder}/table",
-            "step": f"{self.step} s",
+            "maxEventsPerCommit": str(EVENTS // self.steps),
             **{name: datetime.fromtimestamp(int(at), timezone.utc).isoformat() for name, at in times.items()},
         }
 
