@@ -6,6 +6,7 @@ The client opens it and sends; the batches come encoded (`wire.outgoing`), as it
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -25,6 +26,10 @@ from spark_ehbalance.hub.wire.outgoing import BATCH_FORMAT
 #: Seconds for each read and write of the client: it gives up a write of 64 KB that takes longer, and returns from a
 #: read as soon as something comes.
 _SOCKET_TIMEOUT = 10.0
+
+#: Seconds for which nothing of what was sent may be acknowledged. The client's own limit, one second, would break the
+#: connection to a hub that stops reading for longer, and what was on its way would be there twice.
+_UNACKNOWLEDGED = 10.0
 
 #: Seconds for TLS, SASL, CBS and attach together: several round trips, possibly to another continent.
 _OPEN_TIMEOUT = 20.0
@@ -71,7 +76,10 @@ class Sender:
     def send(self, sections: Sequence[bytes], timeout: float) -> None:
         """Send a batch of events (`Encoder.event`), and wait for at most `timeout` seconds until the hub has it."""
         with self._errors(), private_calls():
-            self._opened()._handler.send_message(_Batch(b"".join(sections)), timeout=timeout)
+            handler = self._opened()._handler
+            # the client itself waits without end for a hub that has ended the session, or reads byte by byte
+            with cut_off_after(timeout + _SOCKET_TIMEOUT, lambda: handler._connection):
+                handler.send_message(_Batch(b"".join(sections)), timeout=timeout)
 
     def close(self) -> None:
         """Close the connection. May be called twice."""
@@ -90,6 +98,7 @@ class Sender:
                     producer._open()
                 session = producer._handler._session
                 session._outgoing_transfer = partial(_with_payload, session._outgoing_transfer)
+                _wait_longer(producer._handler._connection._transport.sock)
         return self._producer
 
     @contextlib.contextmanager
@@ -128,8 +137,9 @@ class Sender:
         problem = connection.network.problem(error, connection.namespace)
         if problem is not None:
             return NetworkError(problem) if connection.network.is_final(error) else NotSent(problem)
-        text = (str(error).splitlines() or [type(error).__name__])[0]
-        if isinstance(error, AuthenticationError) or getattr(error, "error", None) == "unauthorized-access":
+        text = _text(error)
+        unauthorized = getattr(error, "error", None) == "unauthorized-access" or getattr(error, "status_code", 0) == 401
+        if isinstance(error, AuthenticationError) or unauthorized:
             advice = credentials_help(connection.identity is None, sends=True)
             return RefusedError(f"{where} refused the credentials: {text.rstrip('.')}. {advice}")
         what = meaning(condition_of(error), text)
@@ -142,6 +152,20 @@ class Sender:
         if condition_of(error) == _TOO_LARGE:
             return HubUnavailableError(f"{where} refused a batch as too large: {text}")
         return NotSent(text)
+
+
+def _text(error: Exception) -> str:
+    """What an error says, in one line. Those of the client's private parts say the least in their first line."""
+    given = getattr(error, "description", None) or str(error)
+    lines = (given.decode(errors="replace") if isinstance(given, bytes) else str(given)).splitlines()
+    return " ".join(lines[:1] if isinstance(error, EventHubError) else lines) or type(error).__name__
+
+
+def _wait_longer(opened: Any) -> None:
+    """Set `_UNACKNOWLEDGED` where the system has such a limit; a websocket has the socket below."""
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        limit = round(1000 * _UNACKNOWLEDGED)
+        getattr(opened, "sock", opened).setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
 
 
 def _with_payload(send: Any, delivery: Any, trace: Any) -> None:

@@ -193,7 +193,9 @@ class Task:
         sent = Sent()
         try:
             for batch in batches(sections, min(self._most, _BATCH) - _SLACK):
-                self._attempted(target, partial(Sender.send, sections=batch, timeout=self._options.send_timeout), sent)
+                # half: a connection that has become silent is not the last that is tried
+                send = partial(Sender.send, sections=batch, timeout=self._options.send_timeout / 2)
+                self._attempted(target, send, sent)
                 sent.add(Sent(len(batch), sum(map(len, batch)), 1))
         except BaseException:
             self._stop.set()
@@ -231,7 +233,8 @@ class Task:
                 renewed, pause = True, 0.0
             except (NotSent, MissingError) as error:
                 sent.again += 1
-                first, passed = (first, now - first) if first else (now, 0.0)
+                first = first or now
+                passed = time.monotonic() - first
                 if isinstance(error, MissingError) and passed >= _MISSING_FOR:
                     raise
                 if passed >= self._options.send_timeout:
@@ -243,9 +246,10 @@ class Task:
 
     def _given_up(self, target: str | None, error: Exception) -> str:
         where = self._options.connection.hub_name if target is None else f"partition {target}"
+        why = str(error).rstrip(".")
         return (
-            f"{where} has taken nothing for {self._options.send_timeout:g} s (sendTimeout): {error}. The task fails; "
-            "if Spark runs it again, events that were sent before are there twice"
+            f"{where} has taken nothing for {self._options.send_timeout:g} s (sendTimeout): {why}. The task fails; if "
+            "Spark runs it again, events that were sent before are there twice"
         )
 
 
