@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -73,13 +73,13 @@ class Sender:
         with self._errors():
             return int(self._opened()._max_message_size_on_link)
 
-    def send(self, sections: Sequence[bytes], timeout: float) -> None:
-        """Send a batch of events (`Encoder.event`), and wait for at most `timeout` seconds until the hub has it."""
+    def send(self, payload: bytes, timeout: float) -> None:
+        """Send a batch of events (`outgoing.batches`), and wait for at most `timeout` seconds until the hub has it."""
         with self._errors(), private_calls():
             handler = self._opened()._handler
             # the client itself waits without end for a hub that has ended the session, or reads byte by byte
             with cut_off_after(timeout + _SOCKET_TIMEOUT, lambda: handler._connection):
-                handler.send_message(_Batch(b"".join(sections)), timeout=timeout)
+                handler.send_message(_Batch(payload), timeout=timeout)
 
     def close(self) -> None:
         """Close the connection. May be called twice."""
