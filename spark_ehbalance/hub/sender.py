@@ -11,14 +11,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from azure.eventhub.exceptions import AuthenticationError, EventHubError
+from azure.eventhub.exceptions import EventHubError
 
-from spark_ehbalance.errors import EhBalanceError, HubUnavailableError, MissingError
-from spark_ehbalance.hub.conditions import FINAL, Meaning, condition_of, credentials_help, explained, meaning
+from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.hub.connection import Connection
-from spark_ehbalance.hub.network import NetworkError
-from spark_ehbalance.hub.receiver import RefusedError
-from spark_ehbalance.hub.server_busy import BUSY
+from spark_ehbalance.hub.refusals import Unreachable, refusal
 from spark_ehbalance.hub.tokens import NoTokenError
 from spark_ehbalance.hub.wire.client import check_open, cut_off_after, private_calls
 from spark_ehbalance.hub.wire.outgoing import BATCH_FORMAT
@@ -33,17 +30,6 @@ _UNACKNOWLEDGED = 10.0
 
 #: Seconds for TLS, SASL, CBS and attach together: several round trips, possibly to another continent.
 _OPEN_TIMEOUT = 20.0
-
-#: How the client names the condition of a batch that is too large.
-_TOO_LARGE = "link:message-size-exceeded"
-
-
-class NotSent(Exception):
-    """The link is closed; the hub has not said that it has the batch. Sent again, its events may be there twice."""
-
-
-class BusyHub(NotSent):
-    """The hub was too busy, which is counted, and has refused the batch: to be sent after `conditions.busy_wait`."""
 
 
 class _Batch:
@@ -60,8 +46,8 @@ class _Batch:
 
 class Sender:
     """Sends to one partition, or to the hub if `partition` is None. Connects at the first call. For one thread at a
-    time. Its calls raise `NotSent`, `MissingError`, `RefusedError` or another `HubUnavailableError`, or
-    `ClientVersionError`, and it is closed then."""
+    time. Its calls raise what `refusal` returns or `ClientVersionError`, and it is closed then. After `Unreachable`,
+    but not after `Busy`, the hub may have the batch: sent again, its events may be there twice."""
 
     def __init__(self, connection: Connection, partition: str | None) -> None:
         self._connection, self._partition = connection, partition
@@ -110,9 +96,9 @@ class Sender:
             raise
         except NoTokenError as error:
             self.close()
-            raise NotSent(str(error)) from None
+            raise Unreachable(str(error)) from None
         except Exception as error:
-            meant = self._meaning(self._converted(error))
+            meant = refusal(self._converted(error), self._connection, self._partition, sends=True)
             self.close()
             raise meant from error
 
@@ -130,35 +116,6 @@ class Sender:
         except Exception as ended:
             converted = self._producer._handle_exception(ended)
         return converted
-
-    def _meaning(self, error: Exception) -> Exception:
-        connection = self._connection
-        where = f"event hub {connection.hub!r} at {connection.namespace}"
-        problem = connection.network.problem(error, connection.namespace)
-        if problem is not None:
-            return NetworkError(problem) if connection.network.is_final(error) else NotSent(problem)
-        text = _text(error)
-        unauthorized = getattr(error, "error", None) == "unauthorized-access" or getattr(error, "status_code", 0) == 401
-        if isinstance(error, AuthenticationError) or unauthorized:
-            advice = credentials_help(connection.identity is None, sends=True)
-            return RefusedError(f"{where} refused the credentials: {text.rstrip('.')}. {advice}")
-        what = meaning(condition_of(error), text)
-        if what in FINAL:
-            named = explained(what, connection.namespace, connection.hub, "", self._partition)
-            return MissingError(named)
-        if what is Meaning.BUSY:
-            BUSY.note(connection.hub_name)
-            return BusyHub(text)
-        if condition_of(error) == _TOO_LARGE:
-            return HubUnavailableError(f"{where} refused a batch as too large: {text}")
-        return NotSent(text)
-
-
-def _text(error: Exception) -> str:
-    """What an error says, in one line. Those of the client's private parts say the least in their first line."""
-    given = getattr(error, "description", None) or str(error)
-    lines = (given.decode(errors="replace") if isinstance(given, bytes) else str(given)).splitlines()
-    return " ".join(lines[:1] if isinstance(error, EventHubError) else lines) or type(error).__name__
 
 
 def _wait_longer(opened: Any) -> None:

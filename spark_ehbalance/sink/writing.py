@@ -23,8 +23,8 @@ from spark_ehbalance.hub.conditions import busy_wait
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.metadata import HubMetadata
 from spark_ehbalance.hub.network import NetworkError
-from spark_ehbalance.hub.receiver import RefusedError
-from spark_ehbalance.hub.sender import BusyHub, NotSent, Sender
+from spark_ehbalance.hub.refusals import Busy, RefusedError, Unreachable
+from spark_ehbalance.hub.sender import Sender
 from spark_ehbalance.hub.wire.outgoing import batches
 from spark_ehbalance.sink.columns import Columns, Events, Rows, check_topic
 from spark_ehbalance.sink.options import WriteOptions
@@ -178,7 +178,7 @@ class Task:
             except (MissingError, NetworkError):
                 raise
             except HubUnavailableError as error:
-                raise NotSent(str(error)) from error
+                raise Unreachable(str(error)) from error
 
         return self._retried(ask, None, Sent())
 
@@ -221,7 +221,7 @@ class Task:
             now = time.monotonic()
             try:
                 return attempt()
-            except BusyHub:
+            except Busy:
                 sent.busy += 1
                 first, pause = None, busy_wait()
             except RefusedError:
@@ -229,7 +229,7 @@ class Task:
                     raise
                 self._options.connection.renew()
                 renewed, pause = True, 0.0
-            except (NotSent, MissingError) as error:
+            except (Unreachable, MissingError) as error:
                 sent.again += 1
                 first = first or now
                 passed = time.monotonic() - first

@@ -17,7 +17,7 @@ from azure.eventhub._client_base import ConsumerProducerMixin
 from spark_ehbalance.emulator import Emulator, EventHub
 from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, MissingError, UnsendableEventError
 from spark_ehbalance.hub import conditions, sender
-from spark_ehbalance.hub.receiver import RefusedError
+from spark_ehbalance.hub.refusals import RefusedError
 from spark_ehbalance.sink import writing
 from spark_ehbalance.sink.columns import Columns
 from spark_ehbalance.sink.options import write_options
