@@ -68,7 +68,7 @@ _CONDITIONS = ("amqp:link:detach-forced", "amqp:internal-error", "com.microsoft:
 _FROZEN = 40.0
 
 #: Seconds by which answers to sends are late until a fault comes, so that it meets batches that have no answer yet.
-_DELAY = 2.0
+_DELAY = 1.0
 
 #: Seconds in which events must flow again after a fault: waits for a silent connection, a failed task, Spark's start.
 _TIMEOUT = 300.0
@@ -167,7 +167,7 @@ class RoundTrip:
         self._query.tell("write", **{"from": "0", "to": str(half)})
         self._until_end("a", "the first half is written")
         self._query.tell("write", **{"from": str(half), "to": str(self.total)})
-        self._among(kinds, "a", half // 12)
+        self._among(kinds, "a", 1)
 
     def copy(self, kinds: list[str]) -> None:
         """Copy A to B: some batches without faults, then among faults of these `kinds`, then the rest without."""
@@ -191,6 +191,7 @@ class RoundTrip:
         for kind in kinds:
             try:
                 self._flow(hub, between)
+                self._count_connections()
                 self.hubs.control.delay(_DELAY, hub)
                 self._flow(hub, 1)
                 self.hubs.control.delay(0.0, hub)
@@ -198,7 +199,6 @@ class RoundTrip:
                 log("  all has come before the faults are over")
                 self.hubs.control.delay(0.0, hub)
                 return
-            self._count_connections()
             log(f"  {kind}")
             fault = Fault(kind, time.time(), repeats=kind not in _HARMLESS)
             self.faults.append(fault)
