@@ -28,7 +28,7 @@ from typing import Annotated, Any
 
 import pyarrow.parquet as pq
 import typer
-from azure.eventhub import EventHubConsumerClient
+from azure.eventhub import EventHubConsumerClient, TransportType
 
 from chaos.processes import QueryProcess, send, wait_for
 from chaos.query import Settings
@@ -121,12 +121,10 @@ class Hubs:
         """azure-eventhub's own client, for this way."""
         given, more = self.connection, dict[str, Any]()
         if self._certificate is not None:
-            more = {"custom_endpoint_address": f"sb://{given['customEndpointAddress']}"}
+            websocket = TransportType.AmqpOverWebsocket
+            more = {"transport_type": websocket if self._way == "websocket" else TransportType.Amqp}
+            more |= {"custom_endpoint_address": f"sb://{given['customEndpointAddress']}"}
             more |= {"ssl_context": self._certificate.client_context()}
-        if self._way == "tls":
-            from azure.eventhub import TransportType
-
-            more["transport_type"] = TransportType.Amqp
         return EventHubConsumerClient.from_connection_string(self._string, "$Default", eventhub_name=hub, **more)
 
     def counts(self, hub: str) -> list[int]:
