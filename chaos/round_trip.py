@@ -28,7 +28,7 @@ from typing import Annotated, Any
 
 import pyarrow.parquet as pq
 import typer
-from azure.eventhub import EventHubConsumerClient
+from azure.eventhub import EventHubConsumerClient, TransportType
 
 from chaos.processes import QueryProcess, send, wait_for
 from chaos.query import Settings
@@ -68,7 +68,7 @@ _CONDITIONS = ("amqp:link:detach-forced", "amqp:internal-error", "com.microsoft:
 _FROZEN = 40.0
 
 #: Seconds by which answers to sends are late until a fault comes, so that it meets batches that have no answer yet.
-_DELAY = 2.0
+_DELAY = 1.0
 
 #: Seconds in which events must flow again after a fault: waits for a silent connection, a failed task, Spark's start.
 _TIMEOUT = 300.0
@@ -121,12 +121,10 @@ class Hubs:
         """azure-eventhub's own client, for this way."""
         given, more = self.connection, dict[str, Any]()
         if self._certificate is not None:
-            more = {"custom_endpoint_address": f"sb://{given['customEndpointAddress']}"}
+            websocket = TransportType.AmqpOverWebsocket
+            more = {"transport_type": websocket if self._way == "websocket" else TransportType.Amqp}
+            more |= {"custom_endpoint_address": f"sb://{given['customEndpointAddress']}"}
             more |= {"ssl_context": self._certificate.client_context()}
-        if self._way == "tls":
-            from azure.eventhub import TransportType
-
-            more["transport_type"] = TransportType.Amqp
         return EventHubConsumerClient.from_connection_string(self._string, "$Default", eventhub_name=hub, **more)
 
     def counts(self, hub: str) -> list[int]:
@@ -167,7 +165,7 @@ class RoundTrip:
         self._query.tell("write", **{"from": "0", "to": str(half)})
         self._until_end("a", "the first half is written")
         self._query.tell("write", **{"from": str(half), "to": str(self.total)})
-        self._among(kinds, "a", half // 12)
+        self._among(kinds, "a", 1)
 
     def copy(self, kinds: list[str]) -> None:
         """Copy A to B: some batches without faults, then among faults of these `kinds`, then the rest without."""
@@ -191,6 +189,7 @@ class RoundTrip:
         for kind in kinds:
             try:
                 self._flow(hub, between)
+                self._count_connections()
                 self.hubs.control.delay(_DELAY, hub)
                 self._flow(hub, 1)
                 self.hubs.control.delay(0.0, hub)
@@ -198,7 +197,6 @@ class RoundTrip:
                 log("  all has come before the faults are over")
                 self.hubs.control.delay(0.0, hub)
                 return
-            self._count_connections()
             log(f"  {kind}")
             fault = Fault(kind, time.time(), repeats=kind not in _HARMLESS)
             self.faults.append(fault)
