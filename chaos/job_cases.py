@@ -10,7 +10,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -36,9 +36,11 @@ EVENTS, BATCH = 6_000, 500
 
 
 class Case(ABC):
-    """One run of a job on files in a new `folder`, and on hubs of its own. `name` is the job's."""
+    """One run of a job on files in a new `folder`, and on hubs of its own. `name` is the job's. Every `look` seconds it
+    is asked how much is `done`, to catch it in the middle of its work."""
 
     name: ClassVar[str]
+    look: ClassVar[float] = 0.1
 
     def __init__(self, folder: Path, emulator: Emulator) -> None:
         self.folder, self.emulator = folder, emulator
@@ -143,33 +145,28 @@ class BatchToDelta(StreamToDelta):
     """The events of a time range are in the table once, and no others."""
 
     name = "batch_to_delta"
-    step, steps = 0.5, 5
 
     def prepare(self) -> None:
-        """Each step of the range but the first and the last has as many events, and there are some before and after."""
-        size, self.sent = EVENTS // PARTITIONS // self.steps, Counter[tuple[object, ...]]()
-        fill(self.emulator, self.hub, range(size))
-        _until_next_second()
-        self.begin = time.time()
-        for number in range(self.steps):
-            time.sleep(self.step / 2)  # so that there are times between
-            self.sent += fill(self.emulator, self.hub, range(size * (number + 1), size * (number + 2)))
-            time.sleep(self.step / 2)
-        _until_next_second()
-        self.end = time.time()
-        fill(self.emulator, self.hub, range(size * (self.steps + 1), size * (self.steps + 2)))
+        """There are events before and after the range."""
+        first, last = 100, 100 + len(NUMBERS)
+        fill(self.emulator, self.hub, range(first))
+        self.begin = _next_second()
+        self.sent = fill(self.emulator, self.hub, range(first, last))
+        self.end = _next_second()
+        fill(self.emulator, self.hub, range(last, last + 100))
 
     def settings(self) -> dict[str, str]:
         times = {"from": self.begin, "to": self.end}
-        return {
-            "table": f"{self.folder}/table",
-            "maxEventsPerCommit": str(EVENTS // self.steps),
-            **{name: datetime.fromtimestamp(int(at), timezone.utc).isoformat() for name, at in times.items()},
-        }
+        limits = {name: datetime.fromtimestamp(at, timezone.utc).isoformat() for name, at in times.items()}
+        return {"table": f"{self.folder}/table", "maxEventsPerCommit": str(2 * BATCH), **limits}
 
 
-def _until_next_second() -> None:
-    time.sleep(1 - time.time() % 1)
+def _next_second() -> int:
+    """Wait until a second has begun. Returns it."""
+    second = int(time.time()) + 1
+    while time.time() < second:
+        time.sleep(0.01)
+    return second
 
 
 class ParseToDelta(StreamToDelta):
@@ -232,17 +229,26 @@ class CopyHub(Case):
 
     def check(self) -> tuple[str, list[str]]:
         sent, found = (read_hub(self.emulator, hub) for hub in (self.hub, self.copy))
-        wrong, repeated = list[str](), sum(map(len, found.values())) - sum(map(len, sent.values()))
-        partitions = Counter(key for key, _ in found)
-        wrong += [f"{key} is in {count} partitions" for key, count in partitions.items() if count > 1]
-        by_key = {key: [*dict.fromkeys(events)] for (key, _), events in found.items()}  # each as it has come first
-        for (key, _), events in sent.items():
-            if by_key.get(key) != events:
-                missing = Counter(events) - Counter(by_key.get(key, []))
-                what = f"{missing.total()} events are missing" if missing else "events are not as sent, or not in order"
-                wrong.append(f"of {key} {what}")
+        repeated, wrong = copy_differences(sent, found)
         wrong += [f"{repeated} events are there twice"] if repeated and not self.killed else []
         return f"{sum(map(len, found.values())):,} of {EVENTS:,} events, {repeated:,} of them twice", wrong
+
+
+#: By key and partition, in order: the body and the properties, with their types, of each event.
+Events = Mapping[tuple[str, str], list[tuple[object, ...]]]
+
+
+def copy_differences(sent: Events, found: Events) -> tuple[int, list[str]]:
+    """How many events were found more than once, and what else is wrong."""
+    partitions = Counter(key for key, _ in found)
+    wrong = [f"{key} is in {count} partitions" for key, count in partitions.items() if count > 1]
+    by_key = {key: [*dict.fromkeys(events)] for (key, _), events in found.items()}  # each as it has come first
+    for (key, _), events in sent.items():
+        if by_key.get(key) != events:
+            missing = Counter(events) - Counter(by_key.get(key, []))
+            what = f"{missing.total()} events are missing" if missing else "events are too many, or not in order"
+            wrong.append(f"of {key} {what}")
+    return sum(len(events) - len({*events}) for events in found.values()), wrong
 
 
 def _ends(emulator: Emulator, hub: str) -> list[int]:
@@ -254,18 +260,21 @@ def _ends(emulator: Emulator, hub: str) -> list[int]:
     return ends
 
 
-def read_hub(emulator: Emulator, hub: str) -> dict[tuple[str, str], list[tuple[object, ...]]]:
-    """By key and partition, in order: the body and the properties, with their types, of each event. Azure's own client
-    reads them. Raises `TimeoutError`."""
+def read_hub(emulator: Emulator, hub: str) -> Events:
+    """All events, read by Azure's own client. Raises `TimeoutError`."""
     found, total = defaultdict[tuple[str, str], list[tuple[object, ...]]](list), sum(_ends(emulator, hub))
 
-    def add(context: Any, event: EventData) -> None:
-        properties = sorted((str(name), repr(value)) for name, value in (event.properties or {}).items())
-        key = (event.partition_key or b"").decode()
-        found[key, context.partition_id].append((event.body_as_str(), *properties))
+    def add(context: Any, events: list[EventData]) -> None:
+        for event in events:
+            properties = sorted((str(name), repr(value)) for name, value in (event.properties or {}).items())
+            key = (event.partition_key or b"").decode()
+            found[key, context.partition_id].append((event.body_as_str(), *properties))
 
-    client = EventHubConsumerClient.from_connection_string(emulator.connection_string(hub), "$Default")
-    thread = threading.Thread(target=client.receive, args=(add,), kwargs={"starting_position": "-1"}, daemon=True)
+    client = EventHubConsumerClient.from_connection_string(
+        emulator.connection_string(hub), "$Default", load_balancing_interval=0.5, socket_timeout=0.05
+    )
+    how = {"starting_position": "-1", "max_batch_size": 1000, "max_wait_time": 1}
+    thread = threading.Thread(target=client.receive_batch, args=(add,), kwargs=how, daemon=True)
     with client:
         thread.start()
         wait_for(lambda: sum(map(len, found.values())) >= total, f"the events of {hub} are read", 120)
@@ -305,7 +314,7 @@ def make_lease_table(table: Path) -> None:
 class MaintainLeases(Case):
     """Of every table and its history the old files are gone, and nothing else."""
 
-    name = "maintain_leases"
+    name, look = "maintain_leases", 0.01
 
     def prepare(self) -> None:
         first = self.folder / "leases/group-0"
@@ -345,7 +354,7 @@ def _state(table: Path) -> tuple[object, ...]:
 class GroupReport(Case):
     """Every run that is in the table is there whole, and the page has every group."""
 
-    name = "group_report"
+    name, look = "group_report", 0.005
     tables = 20
 
     def prepare(self) -> None:

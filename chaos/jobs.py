@@ -33,9 +33,8 @@ CLUSTER, LOCAL = "local-cluster[2,1,1024]", "local[2]"
 #: What `--short` runs on a cluster, and what it kills.
 SHORT_CLUSTER, SHORT_KILLED = ("stream_to_delta", "group_report"), ("stream_to_delta", "maintain_leases")
 
-#: Seconds from one line of progress to the next, for a whole run on a busy machine, and between two looks whether the
-#: job is in the middle of its work.
-_PROGRESS, _TIMEOUT, _LOOK = 10.0, 420.0, 0.005
+#: Seconds from one line of progress to the next, and for a whole run on a busy machine.
+_PROGRESS, _TIMEOUT = 10.0, 420.0
 
 #: Attempts to kill a job in the middle: on a busy machine it may be over before it was seen.
 _ATTEMPTS = 3
@@ -191,7 +190,7 @@ class Runs:
                 if now - shown > _PROGRESS:
                     shown = now
                     log("  {}: {:.0f} s, {:,} of {:,}".format(case.name, now - began, *case.done()))
-                time.sleep(_LOOK)
+                time.sleep(case.look)
         finally:
             self.close()
         job.check_code()

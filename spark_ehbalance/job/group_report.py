@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
+from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
 
@@ -75,7 +76,9 @@ class Settings(LeaseTables):
                 raise ValueError("a file whose name ends with .html")
         except ValueError as allowed:
             raise SettingError(f"{PREFIX}page={shown(self.page)} is wrong: allowed is {allowed}") from None
-        return Folder(folder, self.storage_options(), f"the page {self.page}"), name
+        return Folder(folder, self.storage_options(), f"the page {self.page}"), unquote(
+            name
+        ) if "://" in folder else name
 
 
 def report(spark: SparkSession, settings: Settings) -> None:

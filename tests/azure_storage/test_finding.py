@@ -33,12 +33,12 @@ def test_tables_are_found_and_maintained_and_reported_in_a_container_and_in_fold
     key = options.pop("azure_storage_account_key")
     given = {f"source.storageOptions.{name}": value for name, value in options.items()}
     given |= {"source.storageSecrets.azure_storage_account_key": "env:ACCOUNT_KEY"}
-    given |= {"leaseTables": root, "table": "/unused", "page": f"{root}/pages/groups.html"}
+    given |= {"leaseTables": root, "table": "/unused", "page": f"{root}/pages/all%20groups.html"}
     settings = Settings.read({PREFIX + name: value for name, value in given.items()}, {})
     maintain(None, settings)  # type: ignore[arg-type]
     looked = [*looks(settings)]
     assert [(each.table, each.name) for each in looked] == [(each, str(GROUP)) for each in found]
     write_page(settings, looked, datetime.now(timezone.utc))
-    shown = table.blobs().download_blob("pages/groups.html").readall().decode()
+    shown = table.blobs().download_blob("pages/all groups.html").readall().decode()
     assert shown.count(f"<h2>{GROUP}</h2>") == 2
     assert key not in shown

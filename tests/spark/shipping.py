@@ -69,14 +69,6 @@ def make_archive(target: Path, folder: Path) -> Path:
     return target
 
 
-def spark_home(folder: Path) -> Path:
-    """A Spark that is this one, but has its workers' folders below `folder`."""
-    folder.mkdir()
-    for each in SPARK.iterdir():
-        (folder / each.name).symlink_to(each)
-    return folder
-
-
 def environment(python: Path, **more: str) -> dict[str, str]:
     """The environment variables of a Spark whose Python is `python`, without ways to the package."""
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SPARK_HOME")}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from chaos.jobs import spark_home
 from spark_ehbalance.emulator import Emulator
 from tests.docs.blocks import all_blocks
 from tests.spark.shipping import (
@@ -23,7 +24,6 @@ from tests.spark.shipping import (
     make_archive,
     make_environment,
     make_zip,
-    spark_home,
     spark_submit,
 )
 from tests.spark.tables import held
