@@ -92,7 +92,7 @@ def insert(df: DataFrame, target: str, source: str, created: int | None) -> tupl
     check_name(target)
     check_columns(df)
     hub = _Hub(None if support(df) is Support.MERGING else source, created)
-    return _merged(df, target, hub.source, update=False, one_row=True, schema=False, hub=hub)
+    return _merged(df, target, hub.source, update=False, one_row=False, schema=False, hub=hub)
 
 
 class _Hub(NamedTuple):
