@@ -54,6 +54,9 @@ contention: setup ## 20 members on a storage account, requests counted: make con
 jobs: setup ## Run each job on a local cluster and with a kill, every row checked: make jobs ARGS="--only copy_hub"
 	@.venv/bin/python -m chaos.jobs $(ARGS)
 
+round-trip: setup ## Write, copy from hub to hub and read among faults, every event compared: make round-trip ARGS="--short --seed 1"
+	@.venv/bin/python -m chaos.round_trip $(ARGS)
+
 handover: setup ## How long a partition stands still when it moves
 	@.venv/bin/python -m chaos.handover $(ARGS)
 

@@ -20,6 +20,7 @@ from rich.table import Table
 from bench import (
     exactly_once,
     kafka,
+    kafka_sink,
     latency,
     leases,
     partitions,
@@ -28,6 +29,7 @@ from bench import (
     reader,
     receivers,
     simulator,
+    sink,
     sockets,
     tasks,
     throughput,
@@ -48,6 +50,10 @@ _WITHOUT_SPARK: dict[Any, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     simulator: ({"cycles": 1}, {"cycles": 100}),
     sockets: ({"steps": 1, "runs": 1}, {"steps": 8, "runs": 3}),
+    sink: (
+        {"shapes": sink.SHAPES[2:3], "events": 3_000, "runs": 1},
+        {"shapes": sink.SHAPES, "events": 90_000, "runs": 5},
+    ),
 }
 _WITH_SPARK: dict[Any, tuple[dict[str, Any], dict[str, Any]]] = {
     planner: ({"seconds": 1, "runs": 1}, {"seconds": 8, "runs": 3}),
@@ -70,9 +76,20 @@ _WITH_SPARK: dict[Any, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     partitions: ({"partitions": 150, "seconds": 5}, {"partitions": 1024, "seconds": 60}),
 }
-#: What is measured if nothing is named; only `kafka` is not.
-_USUAL = [each.SUBJECT for each in (*_WITHOUT_SPARK, *_WITH_SPARK)]
-SUBJECTS = [*_USUAL, kafka.SUBJECT]
+_WITH_KAFKA: dict[Any, tuple[dict[str, Any], dict[str, Any]]] = {
+    kafka: (
+        {"cases": kafka.CASES[:2], "share": 0.01, "seconds": 2, "runs": 1},
+        {"cases": kafka.CASES, "share": 1.0, "seconds": 15, "runs": 5},
+    ),
+    kafka_sink: (
+        {"cases": kafka_sink.CASES, "share": 0.01, "runs": 1},
+        {"cases": kafka_sink.CASES, "share": 1.0, "runs": 5},
+    ),
+}
+_BESIDE_KAFKA = [each.SUBJECT for each in _WITH_KAFKA]
+#: What is measured if nothing is named: what needs no Maven.
+_USUAL = [each.SUBJECT for each in (*_WITHOUT_SPARK, *_WITH_SPARK) if each.SUBJECT not in _BESIDE_KAFKA]
+SUBJECTS = [*_USUAL, *_BESIDE_KAFKA]
 
 
 def rows(subjects: list[str], folder: Path, log: Log, *, short: bool) -> Iterator[Row]:
@@ -80,25 +97,24 @@ def rows(subjects: list[str], folder: Path, log: Log, *, short: bool) -> Iterato
     for each, (few, all_) in _WITHOUT_SPARK.items():
         if each.SUBJECT in subjects:
             yield from each.measure(folder, log, **(few if short else all_))
-    if not {*subjects} - {each.SUBJECT for each in _WITHOUT_SPARK}:
+    if not {*subjects} & {each.SUBJECT for each in (*_WITH_SPARK, *_WITH_KAFKA)}:
         return
     jars = None
-    if kafka.SUBJECT in subjects:
+    if {*subjects} & {*_BESIDE_KAFKA}:
         log("fetching Kafka's broker and connector")
         try:
             jars = kafka.fetch(folder / "jars")
         except kafka.Unavailable as why:
-            log(f"kafka is left out: {why}")
+            log(f"what is beside Kafka is left out: {why}")
     log("starting Spark")
     spark = session(folder, jars=jars.connector if jars else ())
     try:
         for each, (few, all_) in _WITH_SPARK.items():
             if each.SUBJECT in subjects:
                 yield from each.measure(spark, folder, log, **(few if short else all_))
-        if jars is not None:
-            few = {"cases": kafka.CASES[:2], "share": 0.01, "seconds": 2, "runs": 1}
-            all_ = {"cases": kafka.CASES, "share": 1.0, "seconds": 15, "runs": 5}
-            yield from kafka.measure(spark, jars, folder, log, **(few if short else all_))
+        for each, (few, all_) in _WITH_KAFKA.items():
+            if jars is not None and each.SUBJECT in subjects:
+                yield from each.measure(spark, jars, folder, log, **(few if short else all_))
     finally:
         spark.stop()
 
@@ -124,7 +140,8 @@ def report(found: list[Row]) -> Table:
 
 def main(
     subjects: Annotated[
-        list[str] | None, typer.Argument(help=f"Any of {', '.join(SUBJECTS)}. Default: all but kafka.")
+        list[str] | None,
+        typer.Argument(help=f"Any of {', '.join(SUBJECTS)}. Default: all but {', '.join(_BESIDE_KAFKA)}."),
     ] = None,
     short: Annotated[
         bool, typer.Option("--short", help="Only check that every part works; bars do not count.")

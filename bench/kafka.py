@@ -46,7 +46,7 @@ _CONNECTOR = (
 #: The columns that have what Kafka's have, but for topic and timestamp type, which are constants.
 _SAME = "body binary, partition string, sequenceNumber long, enqueuedTime timestamp, partitionKey string"
 
-_SIZE = 1024
+SIZE = 1024
 
 #: Events of a small batch.
 _BATCH = 250_000
@@ -162,7 +162,7 @@ def measure(
             log(f"{case.what}: sending {events:,} events to both")
             with emulator(case.partitions) as server:
                 for partition in range(case.partitions):
-                    server.fill(partition, b"x" * _SIZE, events // case.partitions)
+                    server.fill(partition, b"x" * SIZE, events // case.partitions)
                 _fill(spark, servers, topic, case.partitions, events)
                 ours = {"connectionString": server.address, "startingPosition": "earliest"}
                 ours |= {} if case.batch is None else {"maxEventsPerTrigger": str(case.batch)}
@@ -176,22 +176,23 @@ def measure(
                         _flow(spark, run_folder / f"kafka-{run}", "kafka", kafka, None, events),
                     )
                     flows += [found] if run >= 0 else []
-                _delete_topic(spark, servers, topic)
+                delete_topic(spark, servers, topic)
             if case.start_only:
                 starts = [(one.cpu * events / 1e6, other.cpu * events / 1e6) for one, other in flows]
-                yield _ratio("CPU of a start, s", starts, None)
+                yield ratio("CPU of a start, s", starts)
                 continue
-            yield _ratio(f"{case.what}: events/s", [(one.rate, other.rate) for one, other in flows], case.rate)
-            yield _ratio(f"{case.what}: CPU a row, µs", [(one.cpu, other.cpu) for one, other in flows], case.cpu)
-        yield _ratio(
-            "event to sink, median, ms", _latencies(spark, servers, folder, log, seconds, runs), Bar("most", 0.3)
+            yield ratio(f"{case.what}: events/s", [(one.rate, other.rate) for one, other in flows], bar=case.rate)
+            yield ratio(f"{case.what}: CPU a row, µs", [(one.cpu, other.cpu) for one, other in flows], bar=case.cpu)
+        yield ratio(
+            "event to sink, median, ms", _latencies(spark, servers, folder, log, seconds, runs), bar=Bar("most", 0.3)
         )
 
 
-def _ratio(what: str, runs: Sequence[tuple[float, float]], bar: Bar | None) -> Row:
+def ratio(what: str, runs: Sequence[tuple[float, float]], subject: str = SUBJECT, bar: Bar | None = None) -> Row:
+    """The ratios of ours to Kafka's, from the runs of both."""
     ratios = tuple(one / other for one, other in runs)
     ours, kafka = zip(*runs, strict=True)
-    return Row(SUBJECT, what, "× Kafka", ratios, bar, {"ehbalance": ours, "Kafka": kafka})
+    return Row(subject, what, "× Kafka", ratios, bar, {"ehbalance": ours, "Kafka": kafka})
 
 
 def _flow(
@@ -210,20 +211,21 @@ def _flow(
 
 
 def _fill(spark: SparkSession, servers: str, topic: str, partitions: int, events: int) -> None:
-    _create_topic(spark, servers, topic, partitions)
-    rows = spark.range(events).selectExpr(f"repeat('x', {_SIZE}) value", f"cast(id % {partitions} as int) partition")
+    create_topic(spark, servers, topic, partitions)
+    rows = spark.range(events).selectExpr(f"repeat('x', {SIZE}) value", f"cast(id % {partitions} as int) partition")
     sent = rows.write.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", topic)
     # Otherwise 32 partitions at once time out: each has a batch of its own, and its own order to keep.
     sent.options(**{"kafka.enable.idempotence": "false", "kafka.batch.size": "262144", "kafka.linger.ms": "20"}).save()
 
 
-def _create_topic(spark: Any, servers: str, topic: str, partitions: int) -> None:
+def create_topic(spark: Any, servers: str, topic: str, partitions: int) -> None:
+    """Create a topic, and wait until the broker has it."""
     wanted = spark._jvm.org.apache.kafka.clients.admin.NewTopic(topic, partitions, 1)
     with _admin(spark, servers) as admin:
         admin.createTopics(spark._jvm.java.util.List.of(wanted)).all().get()
 
 
-def _delete_topic(spark: Any, servers: str, topic: str) -> None:
+def delete_topic(spark: Any, servers: str, topic: str) -> None:
     """Its gigabytes would take the page cache from the next."""
     with _admin(spark, servers) as admin:
         admin.deleteTopics(spark._jvm.java.util.List.of(topic)).all().get()
@@ -254,7 +256,7 @@ def _latencies(
             query = start(spark, options | {"startingPosition": "earliest"}, run_folder / "ours")
             ours = _median_latency(query, Producer(server.append, PARTITIONS), seconds, _our_ranges)
         topic = f"latency-{run}"
-        _create_topic(spark, servers, topic, PARTITIONS)
+        create_topic(spark, servers, topic, PARTITIONS)
         with _kafka_sender(spark, servers, topic) as to_topic:
             options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"}
             query = start(spark, options, run_folder / "kafka", source="kafka")

@@ -69,7 +69,8 @@ def await_planners() -> None:
 
 def _is_zombie(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
-        return bool(process.status() == psutil.STATUS_ZOMBIE)
+        # the shell that starts Java can leave a child for which nobody waits
+        return bool(process.status() == psutil.STATUS_ZOMBIE and process.name() != "bash")
     return False
 
 

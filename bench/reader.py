@@ -79,7 +79,7 @@ def ours(connection: Connection, partitions: int, events: int, most: int = 10_00
     counts = read_together([partial(read, f"{partition}") for partition in range(partitions)])
     next(counts)
     begun, cpu = time.time(), time.process_time()
-    return _cost(begun, cpu, sum(counts))
+    return cost_since(begun, cpu, sum(counts))
 
 
 def client(connection: Connection, partition: str, events: int) -> Cost:
@@ -95,7 +95,7 @@ def client(connection: Connection, partition: str, events: int) -> Cost:
         if not first:
             begun, cpu, first = time.time(), time.process_time(), got
         if got >= events and cost is None:
-            cost = _cost(begun, cpu, got - first)
+            cost = cost_since(begun, cpu, got - first)
             consumer.close()
 
     from_the_start: dict[str, Any] = {"partition_id": partition, "starting_position": "-1"}
@@ -106,7 +106,8 @@ def client(connection: Connection, partition: str, events: int) -> Cost:
     return cost
 
 
-def _cost(begun: float, cpu: float, events: int) -> Cost:
+def cost_since(begun: float, cpu: float, events: int) -> Cost:
+    """Of `events`, from a time and the CPU time that this process then had."""
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     return Cost((time.process_time() - cpu) / events * 1e6, begun, time.time(), events, memory)
 

@@ -27,13 +27,14 @@ class Process:
 class QueryProcess:
     """A Spark application in its own process tree."""
 
-    def __init__(self, settings: Settings, log: Path) -> None:
+    def __init__(self, settings: Settings, log: Path, program: str = "chaos.query") -> None:
+        """`program`: the module to run, which takes commands as `chaos.query` does."""
         self._journal = log.with_suffix(".jsonl")
         self._position = 0
         temporary = Path(settings.folder) / "tmp"
         with self._journal.open("wb") as out, log.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "chaos.query", settings.to_json()],
+                [sys.executable, "-m", program, settings.to_json()],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=errors,

@@ -101,8 +101,8 @@ def main() -> None:
     halt = Halt()
     vars(writing)["carry_out"] = partial(_observed, halt)  # `write_once` does not tell what it does
     commands: queue.Queue[dict[str, Any]] = queue.Queue()
-    threading.Thread(target=_listen, args=(commands,), daemon=True).start()
-    spark = _session(settings)
+    threading.Thread(target=listen, args=(commands,), daemon=True).start()
+    spark = session(settings)
     if settings.listener:
         spark_ehbalance.register(spark)
     report("ready")
@@ -112,7 +112,7 @@ def main() -> None:
             command = commands.get(timeout=0.1)
         except queue.Empty:
             if query is not None and not query.isActive:
-                report("failed", owner=owner, run=run, why=_why(query))
+                report("failed", owner=owner, run=run, why=why(query))
                 query = None
                 time.sleep(_RESTART_AFTER)
                 query, run = _start(spark, settings, owner, halt)
@@ -141,13 +141,13 @@ def report(event: str, **details: Any) -> None:
     print(json.dumps({"at": time.time(), "event": event, **details}), flush=True)
 
 
-def _listen(commands: queue.Queue[dict[str, Any]]) -> None:
+def listen(commands: queue.Queue[dict[str, Any]]) -> None:
     for line in sys.stdin:
         commands.put(json.loads(line))
     commands.put({"do": "end"})
 
 
-def _session(settings: Settings) -> SparkSession:
+def session(settings: Settings) -> SparkSession:
     temporary = Path(settings.folder) / "tmp"
     temporary.mkdir(exist_ok=True)
     more = {
@@ -221,7 +221,7 @@ def _epochs(offset: Path) -> dict[str, int]:
     return {partition: each["epoch"] for partition, each in end["partitions"].items()}
 
 
-def _why(query: StreamingQuery) -> str:
+def why(query: StreamingQuery) -> str:
     lines = [line for line in str(query.exception()).splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\w(Error|Exception)\b", line)]
     reason = errors[-1] if errors else lines[0] if lines else "it has ended"

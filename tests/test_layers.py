@@ -49,6 +49,7 @@ PURE = (
     "delta.marks",
     "delta.protocol",
     "delta.schemas",
+    "job.settings",
 )
 AT_THE_EDGE = {"member.keeper", "member.housekeeping"}
 EDGES = {"asyncio", "azure", "deltalake", "os", "pathlib", "pyspark", "selectors", "socket", "threading", "time"}

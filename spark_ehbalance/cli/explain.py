@@ -30,7 +30,8 @@ from spark_ehbalance.cli.reasons.answer import explain as explained
 from spark_ehbalance.cli.reasons.facts import Facts, HubFacts
 from spark_ehbalance.cli.reasons.findings import Severity
 from spark_ehbalance.errors import EhBalanceError, HubUnavailableError, OptionError, StoreUnavailableError
-from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver, Unreachable
+from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver
+from spark_ehbalance.hub.refusals import Unreachable
 from spark_ehbalance.leases.expiry import CLOCK_SKEW_ALLOWANCE
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.source.options import Options

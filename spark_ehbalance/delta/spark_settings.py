@@ -7,6 +7,7 @@ import shlex
 import shutil
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyspark
@@ -69,9 +70,14 @@ def _unless_given(home: str) -> dict[str, str]:
     words = [*shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "")), "org.apache.spark.deploy.SparkSubmit"]
     given = started_settings() or settings_of(words, {**os.environ, "SPARK_HOME": home})
     wanted = {UNIX_SOCKET: "true"} if hasattr(socket, "AF_UNIX") else {}
-    if given.get("spark.master", "").startswith("local"):
-        wanted |= dict.fromkeys(TASKS, str(os.cpu_count() or 1))
-    return {name: value for name, value in wanted.items() if name not in given}
+    return {name: value for name, value in wanted.items() if name not in given} | few_tasks(given)
+
+
+def few_tasks(given: Mapping[str, str]) -> dict[str, str]:
+    """What a local master needs, unless it is `given`: Spark's and Delta's defaults are for clusters."""
+    if not given.get("spark.master", "").startswith("local"):
+        return {}
+    return dict.fromkeys((name for name in TASKS if name not in given), str(os.cpu_count() or 1))
 
 
 def _be_python3() -> None:

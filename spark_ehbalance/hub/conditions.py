@@ -73,7 +73,7 @@ def explained(what: Meaning, namespace: str, hub: str, consumer_group: str, part
         return f"consumer group {consumer_group!r} does not exist in {where}: create it, or set consumerGroup"
     if what is Meaning.NO_PARTITION:
         return f"partition {partition} does not exist in {where}: it has fewer partitions than the query has read from"
-    if partition is None:
+    if partition is None or not consumer_group:
         return f"{where} does not exist: check eventHubName and the namespace"
     group = f"its consumer group {consumer_group!r}"
     return f"{where} or {group} does not exist: check eventHubName, consumerGroup and the namespace"

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, NoReturn
 
 import pyarrow as pa
-from azure.eventhub.exceptions import AuthenticationError, EventHubError
+from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.errors import (
     ClientVersionError,
@@ -23,11 +23,10 @@ from spark_ehbalance.errors import (
     OptionError,
 )
 from spark_ehbalance.hub import rows
-from spark_ehbalance.hub.conditions import FINAL, Meaning, condition_of, credentials_help, explained, meaning
+from spark_ehbalance.hub.conditions import Meaning, explained
 from spark_ehbalance.hub.connection import Connection
-from spark_ehbalance.hub.network import NetworkError
+from spark_ehbalance.hub.refusals import Unreachable, not_opened, refusal, said
 from spark_ehbalance.hub.rows import Rows
-from spark_ehbalance.hub.server_busy import BUSY
 from spark_ehbalance.hub.tokens import NoTokenError
 from spark_ehbalance.hub.unreadable import FAIL, SKIP, settle, until_gap
 from spark_ehbalance.hub.wire.client import check_open, cut_off_after, incompatibility, private_calls, unusable
@@ -62,18 +61,6 @@ class Disconnected(Exception):
     def __init__(self, text: str, epoch: int | None) -> None:
         super().__init__(text)
         self.epoch = epoch
-
-
-class RefusedError(HubUnavailableError):
-    """The credentials were refused or have expired."""
-
-
-class Unreachable(Exception):
-    """The connection broke or was refused for a reason that may pass: a new receiver may succeed."""
-
-
-class Busy(Unreachable):
-    """The service was too busy, which is counted: a new receiver is to be opened after `conditions.busy_wait`."""
 
 
 class OffsetRefused(Unreachable):
@@ -320,7 +307,7 @@ class Receiver:
             except Exception as error:
                 if self._consumer.running:
                     raise
-                raise _not_opened(error, self._address) from None
+                raise not_opened(error, self._address.connection, self._address.partition) from None
 
 
 def check_group(address: PartitionAddress) -> None:
@@ -356,35 +343,10 @@ def disconnect_readers(owner_levels: Mapping[PartitionAddress, int]) -> None:
         list(pool.map(disconnect, owner_levels, owner_levels.values()))
 
 
-def _not_opened(error: BaseException, address: PartitionAddress) -> Exception:
-    """What to raise when no connection could be opened: an error that names the option to look at."""
-    namespace, network = address.connection.namespace, address.connection.network
-    problem = network.problem(error, namespace)
-    if problem is not None and network.is_final(error):
-        return NetworkError(f"partition {address.partition}: {problem}")
-    return Unreachable(problem or f"no connection could be made to {namespace}")
-
-
 def _meaning(error: EventHubError, address: PartitionAddress) -> Exception:
-    if address.connection.network.problem(error, address.connection.namespace) is not None:
-        return _not_opened(error, address)
-    text = (str(error).splitlines() or [type(error).__name__])[0]
+    text = said(error)
     # The first epoch in the text is the other receiver's; the word alone may be part of a hub's name.
     epoch = re.search(r" epoch (?:of )?'(\d+)'", text)
     if epoch or getattr(error, "error", None) == "link:stolen":
         return Disconnected(text, int(epoch[1]) if epoch else None)
-    if isinstance(error, AuthenticationError) or getattr(error, "error", None) == "unauthorized-access":
-        hub, namespace = address.connection.hub, address.connection.namespace
-        return RefusedError(
-            f"partition {address.partition}: event hub {hub!r} at {namespace} refused the credentials: "
-            f"{text.rstrip('.')}. {credentials_help(address.connection.identity is None)}"
-        )
-    what = meaning(condition_of(error), text)
-    if what in FINAL:
-        connection, group = address.connection, address.consumer_group
-        text = explained(what, connection.namespace, connection.hub, group, address.partition)
-        return MissingError(text, sure=what is not Meaning.MISSING)
-    if what is Meaning.BUSY:
-        BUSY.note(address.connection.hub_name)
-        return Busy(text)
-    return Unreachable(text)
+    return refusal(error, address.connection, address.partition, address.consumer_group)

@@ -13,16 +13,8 @@ from typing import Any, TypeVar
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.hub.conditions import busy_wait
 from spark_ehbalance.hub.metadata import PartitionState
-from spark_ehbalance.hub.receiver import (
-    Busy,
-    Disconnected,
-    OffsetRefused,
-    PartitionAddress,
-    Receiver,
-    RefusedError,
-    RowFormat,
-    Unreachable,
-)
+from spark_ehbalance.hub.receiver import Disconnected, OffsetRefused, PartitionAddress, Receiver, RowFormat
+from spark_ehbalance.hub.refusals import Busy, RefusedError, Unreachable
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.hub.unreadable import KEEP
 from spark_ehbalance.values.position import START_OFFSET, Position, names_event

@@ -6,18 +6,16 @@ The client opens it and sends; the batches come encoded (`wire.outgoing`), as it
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import socket
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from azure.eventhub.exceptions import AuthenticationError, EventHubError
+from azure.eventhub.exceptions import EventHubError
 
-from spark_ehbalance.errors import EhBalanceError, HubUnavailableError, MissingError
-from spark_ehbalance.hub.conditions import FINAL, Meaning, condition_of, credentials_help, explained, meaning
+from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.hub.connection import Connection
-from spark_ehbalance.hub.network import NetworkError
-from spark_ehbalance.hub.receiver import RefusedError
-from spark_ehbalance.hub.server_busy import BUSY
+from spark_ehbalance.hub.refusals import Unreachable, refusal
 from spark_ehbalance.hub.tokens import NoTokenError
 from spark_ehbalance.hub.wire.client import check_open, cut_off_after, private_calls
 from spark_ehbalance.hub.wire.outgoing import BATCH_FORMAT
@@ -26,19 +24,12 @@ from spark_ehbalance.hub.wire.outgoing import BATCH_FORMAT
 #: read as soon as something comes.
 _SOCKET_TIMEOUT = 10.0
 
+#: Seconds for which nothing of what was sent may be acknowledged. The client's own limit, one second, would break the
+#: connection to a hub that stops reading for longer, and what was on its way would be there twice.
+_UNACKNOWLEDGED = 10.0
+
 #: Seconds for TLS, SASL, CBS and attach together: several round trips, possibly to another continent.
 _OPEN_TIMEOUT = 20.0
-
-#: How the client names the condition of a batch that is too large.
-_TOO_LARGE = "link:message-size-exceeded"
-
-
-class NotSent(Exception):
-    """The link is closed; the hub has not said that it has the batch. Sent again, its events may be there twice."""
-
-
-class BusyHub(NotSent):
-    """The hub was too busy, which is counted, and has refused the batch: to be sent after `conditions.busy_wait`."""
 
 
 class _Batch:
@@ -55,8 +46,8 @@ class _Batch:
 
 class Sender:
     """Sends to one partition, or to the hub if `partition` is None. Connects at the first call. For one thread at a
-    time. Its calls raise `NotSent`, `MissingError`, `RefusedError` or another `HubUnavailableError`, or
-    `ClientVersionError`, and it is closed then."""
+    time. Its calls raise what `refusal` returns or `ClientVersionError`, and it is closed then. After `Unreachable`,
+    but not after `Busy`, the hub may have the batch: sent again, its events may be there twice."""
 
     def __init__(self, connection: Connection, partition: str | None) -> None:
         self._connection, self._partition = connection, partition
@@ -68,10 +59,13 @@ class Sender:
         with self._errors():
             return int(self._opened()._max_message_size_on_link)
 
-    def send(self, sections: Sequence[bytes], timeout: float) -> None:
-        """Send a batch of events (`Encoder.event`), and wait for at most `timeout` seconds until the hub has it."""
+    def send(self, payload: bytes, timeout: float) -> None:
+        """Send a batch of events (`outgoing.batches`), and wait for at most `timeout` seconds until the hub has it."""
         with self._errors(), private_calls():
-            self._opened()._handler.send_message(_Batch(b"".join(sections)), timeout=timeout)
+            handler = self._opened()._handler
+            # the client itself waits without end for a hub that has ended the session, or reads byte by byte
+            with cut_off_after(timeout + _SOCKET_TIMEOUT, lambda: handler._connection):
+                handler.send_message(_Batch(payload), timeout=timeout)
 
     def close(self) -> None:
         """Close the connection. May be called twice."""
@@ -90,6 +84,7 @@ class Sender:
                     producer._open()
                 session = producer._handler._session
                 session._outgoing_transfer = partial(_with_payload, session._outgoing_transfer)
+                _wait_longer(producer._handler._connection._transport.sock)
         return self._producer
 
     @contextlib.contextmanager
@@ -101,9 +96,9 @@ class Sender:
             raise
         except NoTokenError as error:
             self.close()
-            raise NotSent(str(error)) from None
+            raise Unreachable(str(error)) from None
         except Exception as error:
-            meant = self._meaning(self._converted(error))
+            meant = refusal(self._converted(error), self._connection, self._partition, sends=True)
             self.close()
             raise meant from error
 
@@ -122,26 +117,12 @@ class Sender:
             converted = self._producer._handle_exception(ended)
         return converted
 
-    def _meaning(self, error: Exception) -> Exception:
-        connection = self._connection
-        where = f"event hub {connection.hub!r} at {connection.namespace}"
-        problem = connection.network.problem(error, connection.namespace)
-        if problem is not None:
-            return NetworkError(problem) if connection.network.is_final(error) else NotSent(problem)
-        text = (str(error).splitlines() or [type(error).__name__])[0]
-        if isinstance(error, AuthenticationError) or getattr(error, "error", None) == "unauthorized-access":
-            advice = credentials_help(connection.identity is None, sends=True)
-            return RefusedError(f"{where} refused the credentials: {text.rstrip('.')}. {advice}")
-        what = meaning(condition_of(error), text)
-        if what in FINAL:
-            named = explained(what, connection.namespace, connection.hub, "", self._partition)
-            return MissingError(named)
-        if what is Meaning.BUSY:
-            BUSY.note(connection.hub_name)
-            return BusyHub(text)
-        if condition_of(error) == _TOO_LARGE:
-            return HubUnavailableError(f"{where} refused a batch as too large: {text}")
-        return NotSent(text)
+
+def _wait_longer(opened: Any) -> None:
+    """Set `_UNACKNOWLEDGED` where the system has such a limit; a websocket has the socket below."""
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        limit = round(1000 * _UNACKNOWLEDGED)
+        getattr(opened, "sock", opened).setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
 
 
 def _with_payload(send: Any, delivery: Any, trace: Any) -> None:

@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.utils import is_remote
 
 from spark_ehbalance import driver
+from spark_ehbalance.delta.spark_settings import few_tasks
 from spark_ehbalance.driver.sessions import SPARK_ERRORS, cause
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.job.settings import JobSettings, SettingError
@@ -38,8 +39,9 @@ def main(kind: type[_S], work: Callable[[SparkSession, _S], StreamingQuery | Non
         _end(REFUSED, "this job needs a driver of its own: submit it without --remote and SPARK_REMOTE")
     SparkContext._ensure_initialized()  # connects to spark-submit's JVM, which has the properties; starts no Spark yet
     try:
-        settings = kind.read(dict(SparkConf().getAll()), os.environ)
-        spark = SparkSession.builder.getOrCreate()
+        conf = dict(SparkConf().getAll())
+        settings = kind.read(conf, os.environ)
+        spark = SparkSession.builder.config(map={**few_tasks(conf)}).getOrCreate()
         driver.register(spark)
         query = work(spark, settings)
         if query is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import pairwise, repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -142,83 +143,105 @@ def check_topic(batch: pa.RecordBatch, columns: Columns, hub: str) -> None:
             )
 
 
-class Event(NamedTuple):
-    """One event, encoded, and the partition to which it goes; None: the hub chooses."""
-
-    partition: str | None
-    section: bytes
+#: Partition → heads and bodies of its events, in turn; None: where the hub puts them.
+Events = dict[str | None, list[bytes]]
 
 
-def events(
-    batch: pa.RecordBatch, columns: Columns, partitions: Callable[[], Sequence[str]], most: int, before: int
-) -> Iterator[Event]:
-    """The events of the rows of `batch`, of at most `most` bytes each. `partitions` gives the ids of the hub's, in the
-    order of their numbers, and is called if a row has a key or a partition; `before` counts the task's earlier rows.
+class Rows:
+    """Makes events of the rows of a task. `partitions` gives the ids of the hub's partitions, in the order of their
+    numbers, and is called if a row has a key or a partition; an event may have `most` bytes."""
 
-    Raises `UnsendableEventError`, which names the row by its number in the task.
-    """
-    encoder = Encoder()
-    by_key: dict[str, str] = {}
-    known: frozenset[str] = frozenset()
-    rows = zip(*_values(batch, columns), strict=True)
-    for number, (body, key, partition, properties) in enumerate(rows, before + 1):
-        target = None
-        try:
-            body = body.encode() if isinstance(body, str) else body
-            if key is not None or partition is not None:
-                known = known or frozenset(partitions())
-                key, target = _target(key, partition, partitions, known, by_key)
-            section = encoder.event(body, key, _properties(properties, columns) if properties else None)
-        except (ValueError, TypeError) as problem:
-            raise UnsendableEventError(f"row {number} of a task cannot be sent: {problem}") from None
-        if len(section) > most:
-            what = f" with the key {shown(key)}" if key else ""
-            raise UnsendableEventError(
-                f"row {number} of a task cannot be sent: the event{what} has {len(section):,} bytes with its "
-                f"properties, and the hub takes {most:,}. Nothing was sent of it and of the rows around it"
-            )
-        yield Event(target, section)
+    def __init__(self, columns: Columns, partitions: Callable[[], Sequence[str]], most: int) -> None:
+        self._columns, self._partitions, self._most = columns, partitions, most
+        self._count = 0
+
+    def add(self, batch: pa.RecordBatch, events: Events) -> None:
+        """Add those of `batch`. Raises `UnsendableEventError`, which names the row by its number in the task."""
+        columns, encoder, most = self._columns, Encoder(), self._most
+        targets = _Targets(self._partitions)
+        bodies, keys, partitions = (
+            repeat(None) if place is None else batch.column(place).to_pylist()
+            for place in (columns.body, columns.key, columns.partition)
+        )
+        properties = _properties(batch, columns, encoder)
+        for body, key, partition in zip(bodies, keys, partitions, strict=False):
+            self._count += 1
+            target = None
+            try:
+                if key is not None or partition is not None:
+                    key, target = targets.of(key, partition)
+                pairs = next(properties)
+            except ValueError as problem:
+                raise UnsendableEventError(f"row {self._count} of a task cannot be sent: {problem}") from None
+            if isinstance(body, str):
+                body = body.encode()
+            head = encoder.head(body, key, pairs)
+            if (size := len(head) + len(body or b"")) > most:
+                what = f" with the key {shown(key)}" if key else ""
+                raise UnsendableEventError(
+                    f"row {self._count} of a task cannot be sent: the event{what} has {size:,} bytes with its "
+                    f"properties, and the hub takes {most:,}. Nothing was sent of it and of the rows around it"
+                )
+            if target not in events:
+                events[target] = []
+            events[target] += (head, body or b"")
 
 
-def _target(
-    key: Any, partition: Any, partitions: Callable[[], Sequence[str]], known: frozenset[str], by_key: dict[str, str]
-) -> tuple[str | None, str | None]:
-    """The key as text, and the partition. Raises ValueError."""
-    if partition is not None:
+class _Targets:
+    """Where events with a key, or with a partition, go."""
+
+    def __init__(self, partitions: Callable[[], Sequence[str]]) -> None:
+        self._partitions = partitions
+        self._ids: Sequence[str] = ()
+        self._known: dict[Any, tuple[str | None, str | None]] = {}
+
+    def of(self, key: Any, partition: Any) -> tuple[str | None, str | None]:
+        """The key as text, and the partition. Raises ValueError."""
+        if partition is None and (found := self._known.get(key)) is not None:
+            return found
+        self._ids = self._ids or self._partitions()
+        if partition is not None:
+            return None, self._checked(key, str(partition))
+        found = self._known[key] = self._of_key(key)
+        return found
+
+    def _checked(self, key: Any, partition: str) -> str:
         if key is not None:
             raise ValueError("it has both a partition key and a partition: allowed is one of them, the other null")
-        if (name := str(partition)) not in known:
-            raise ValueError(f"partition {shown(name)} does not exist: the hub has {len(known)}, from 0 on")
-        return None, name
-    if isinstance(key, bytes):
+        if partition not in self._ids:
+            raise ValueError(f"partition {shown(partition)} does not exist: the hub has {len(self._ids)}, from 0 on")
+        return partition
+
+    def _of_key(self, key: Any) -> tuple[str | None, str | None]:
         try:
-            key = key.decode()
+            text: str = key.decode() if isinstance(key, bytes) else key
         except UnicodeDecodeError:
             raise ValueError("its key is no UTF-8, and a partition key is text") from None
-    if not key:
-        return None, None
-    if len(key) > _LONGEST_KEY:
-        raise ValueError(f"its partition key has {len(key)} characters: allowed are {_LONGEST_KEY}")
-    target = by_key.get(key)
-    if target is None:
-        ids = partitions()
-        target = by_key[key] = ids[partition_index(key, len(ids))]
-    return key, target
+        if not text:
+            return None, None
+        if len(text) > _LONGEST_KEY:
+            raise ValueError(f"its partition key has {len(text)} characters: allowed are {_LONGEST_KEY}")
+        return text, self._ids[partition_index(text, len(self._ids))]
 
 
-def _values(batch: pa.RecordBatch, columns: Columns) -> list[list[Any]]:
-    """The columns that make events, as Python values: body, key, partition, properties."""
-    properties = columns.headers if columns.properties is None else columns.properties
-    places = (columns.body, columns.key, columns.partition, properties)
-    nothing = [None] * batch.num_rows
-    return [nothing if place is None else batch.column(place).to_pylist() for place in places]
-
-
-def _properties(given: list[Any], columns: Columns) -> dict[str, Any]:
-    """The properties of an event, from a list of pairs or of headers. Raises ValueError."""
+def _properties(batch: pa.RecordBatch, columns: Columns, encoder: Encoder) -> Iterator[Collection[bytes]]:
+    """The properties of each row, encoded. If a name is there twice, the last value counts. Raises ValueError."""
     if columns.headers is not None:
-        return {each["key"]: each["value"] for each in given if each is not None}
-    return {name: _from_json(name, value) for name, value in given} if columns.json else dict(given)
+        for given in batch.column(columns.headers).to_pylist():
+            names = {each["key"]: each["value"] for each in given or () if each is not None}
+            yield [encoder.pair(name, value) for name, value in names.items()]
+    if columns.properties is None:
+        yield from repeat(())
+        return
+    maps = batch.column(columns.properties)
+    ends = maps.offsets.to_pylist()
+    first, last = ends[0], ends[-1]
+    names, values = (each.slice(first, last - first).to_pylist() for each in (maps.keys, maps.items))
+    for begin, end in pairwise(ends):
+        pairs = zip(names[begin - first : end - first], values[begin - first : end - first], strict=True)
+        if columns.json:
+            pairs = ((name, _from_json(name, value)) for name, value in pairs)  # type: ignore[assignment]
+        yield {name: encoder.pair(name, value) for name, value in pairs}.values()
 
 
 def _from_json(name: str, text: str | None) -> Any:

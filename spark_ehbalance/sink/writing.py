@@ -23,10 +23,10 @@ from spark_ehbalance.hub.conditions import busy_wait
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.metadata import HubMetadata
 from spark_ehbalance.hub.network import NetworkError
-from spark_ehbalance.hub.receiver import RefusedError
-from spark_ehbalance.hub.sender import BusyHub, NotSent, Sender
+from spark_ehbalance.hub.refusals import Busy, RefusedError, Unreachable
+from spark_ehbalance.hub.sender import Sender
 from spark_ehbalance.hub.wire.outgoing import batches
-from spark_ehbalance.sink.columns import Columns, Event, check_topic, events
+from spark_ehbalance.sink.columns import Columns, Events, Rows, check_topic
 from spark_ehbalance.sink.options import WriteOptions
 from spark_ehbalance.text import logger
 
@@ -154,24 +154,22 @@ class Task:
                 raise
         return sent
 
-    def _encoded(self, rows: Iterable[pa.RecordBatch]) -> Iterator[dict[str | None, list[bytes]]]:
-        """The events of each part of the rows, by partition."""
-        part: dict[str | None, list[bytes]] = {}
-        size, before = 0, 0
+    def _encoded(self, rows: Iterable[pa.RecordBatch]) -> Iterator[Events]:
+        """The events of each part of the rows."""
+        made: Rows | None = None
+        part: Events = {}
+        size = 0
         for batch in _slices(rows):
             check_topic(batch, self._columns, self._options.connection.hub)
-            if not self._most:
-                self._most = self._limit()
-            for target, section in self._events(batch, before):
-                part.setdefault(target, []).append(section)
-            size, before = size + batch.nbytes, before + batch.num_rows
+            if made is None:
+                self._most = self._limit() - _SLACK
+                made = Rows(self._columns, self._partitions, self._most)
+            made.add(batch, part)
+            size += batch.nbytes
             if size >= _PART:
                 yield part
                 part, size = {}, 0
         yield part
-
-    def _events(self, batch: pa.RecordBatch, before: int) -> Iterator[Event]:
-        return events(batch, self._columns, self._partitions, self._most - _SLACK, before)
 
     def _partitions(self) -> Sequence[str]:
         def ask() -> Sequence[str]:
@@ -180,7 +178,7 @@ class Task:
             except (MissingError, NetworkError):
                 raise
             except HubUnavailableError as error:
-                raise NotSent(str(error)) from error
+                raise Unreachable(str(error)) from error
 
         return self._retried(ask, None, Sent())
 
@@ -189,12 +187,14 @@ class Task:
         keyless = self._columns.key is None and self._columns.partition is None
         return self._attempted(None if keyless else "0", Sender.most_bytes, Sent())
 
-    def _send(self, target: str | None, sections: list[bytes]) -> Sent:
+    def _send(self, target: str | None, events: list[bytes]) -> Sent:
         sent = Sent()
         try:
-            for batch in batches(sections, min(self._most, _BATCH) - _SLACK):
-                self._attempted(target, partial(Sender.send, sections=batch, timeout=self._options.send_timeout), sent)
-                sent.add(Sent(len(batch), sum(map(len, batch)), 1))
+            for count, payload in batches(events, min(self._most, _BATCH - _SLACK)):
+                # half: a connection that has become silent is not the last that is tried
+                send = partial(Sender.send, payload=payload, timeout=self._options.send_timeout / 2)
+                self._attempted(target, send, sent)
+                sent.add(Sent(count, len(payload), 1))
         except BaseException:
             self._stop.set()
             raise
@@ -221,7 +221,7 @@ class Task:
             now = time.monotonic()
             try:
                 return attempt()
-            except BusyHub:
+            except Busy:
                 sent.busy += 1
                 first, pause = None, busy_wait()
             except RefusedError:
@@ -229,9 +229,10 @@ class Task:
                     raise
                 self._options.connection.renew()
                 renewed, pause = True, 0.0
-            except (NotSent, MissingError) as error:
+            except (Unreachable, MissingError) as error:
                 sent.again += 1
-                first, passed = (first, now - first) if first else (now, 0.0)
+                first = first or now
+                passed = time.monotonic() - first
                 if isinstance(error, MissingError) and passed >= _MISSING_FOR:
                     raise
                 if passed >= self._options.send_timeout:
@@ -243,9 +244,10 @@ class Task:
 
     def _given_up(self, target: str | None, error: Exception) -> str:
         where = self._options.connection.hub_name if target is None else f"partition {target}"
+        why = str(error).rstrip(".")
         return (
-            f"{where} has taken nothing for {self._options.send_timeout:g} s (sendTimeout): {error}. The task fails; "
-            "if Spark runs it again, events that were sent before are there twice"
+            f"{where} has taken nothing for {self._options.send_timeout:g} s (sendTimeout): {why}. The task fails; if "
+            "Spark runs it again, events that were sent before are there twice"
         )
 
 

@@ -23,15 +23,8 @@ from spark_ehbalance.errors import (
 )
 from spark_ehbalance.hub.conditions import Meaning, busy_wait, explained
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.hub.receiver import (
-    Busy,
-    Disconnected,
-    OffsetRefused,
-    PartitionAddress,
-    RefusedError,
-    RowFormat,
-    Unreachable,
-)
+from spark_ehbalance.hub.receiver import Disconnected, OffsetRefused, PartitionAddress, RowFormat
+from spark_ehbalance.hub.refusals import Busy, RefusedError, Unreachable
 from spark_ehbalance.hub.resolve import Unlocated, locate
 from spark_ehbalance.hub.rows import COLUMNS, sequence_numbers
 from spark_ehbalance.hub.tail import is_bare

@@ -15,7 +15,8 @@ from spark_ehbalance.hub import credentials
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.credentials import CREDENTIALS, Identity
 from spark_ehbalance.hub.metadata import HubMetadata
-from spark_ehbalance.hub.receiver import PartitionAddress, Receiver, Unreachable
+from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.hub.refusals import Unreachable
 from tests.hub import callables
 
 HERE = "tests.hub.callables"

@@ -21,7 +21,8 @@ from spark_ehbalance.hub import receiver as receiver_module
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.metadata import HubMetadata
 from spark_ehbalance.hub.network import AMQP, WEBSOCKET, Network, NetworkError, Proxy
-from spark_ehbalance.hub.receiver import PartitionAddress, Unreachable, disconnect_readers
+from spark_ehbalance.hub.receiver import PartitionAddress, disconnect_readers
+from spark_ehbalance.hub.refusals import Unreachable
 from spark_ehbalance.hub.resolve import find_offset
 from spark_ehbalance.source.options import Options, stream_options
 from tests.hub.receiving import address_of, reading

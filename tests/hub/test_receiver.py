@@ -11,7 +11,8 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError, MissingError
-from spark_ehbalance.hub.receiver import Disconnected, Receiver, Unreachable
+from spark_ehbalance.hub.receiver import Disconnected, Receiver
+from spark_ehbalance.hub.refusals import Unreachable
 from spark_ehbalance.hub.rows import sequence_numbers
 from tests.hub.receiving import address_of, reading, receive_until_error
 from tests.source.support import HUB, hub_options, receive

@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Unreachable
+from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress
+from spark_ehbalance.hub.refusals import Unreachable
 from spark_ehbalance.hub.wire import client, link
 from tests.hub.receiving import address_of, reading, receive_until_error
 from tests.proxy import HttpProxy

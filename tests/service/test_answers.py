@@ -8,7 +8,7 @@ import pytest
 
 from spark_ehbalance.errors import EhBalanceError, HubUnavailableError
 from spark_ehbalance.hub.metadata import HubMetadata
-from spark_ehbalance.hub.receiver import RefusedError, Unreachable
+from spark_ehbalance.hub.refusals import RefusedError, Unreachable
 from tests.service.hub import Hub
 from tests.service.test_reading import reading
 

@@ -13,7 +13,8 @@ from azure.eventhub import EventData
 from azure.eventhub.amqp import AmqpAnnotatedMessage
 
 from spark_ehbalance.hub.metadata import HubMetadata
-from spark_ehbalance.hub.receiver import Disconnected, Receiver, Unreachable
+from spark_ehbalance.hub.receiver import Disconnected, Receiver
+from spark_ehbalance.hub.refusals import Unreachable
 from spark_ehbalance.hub.resolve import resolve
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.values.position import Position

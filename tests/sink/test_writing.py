@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -12,9 +14,10 @@ import pytest
 from azure.eventhub import EventData
 from azure.eventhub._client_base import ConsumerProducerMixin
 
-from spark_ehbalance.emulator import EventHub
+from spark_ehbalance.emulator import Emulator, EventHub
 from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, MissingError, UnsendableEventError
-from spark_ehbalance.hub import conditions
+from spark_ehbalance.hub import conditions, sender
+from spark_ehbalance.hub.refusals import RefusedError
 from spark_ehbalance.sink import writing
 from spark_ehbalance.sink.columns import Columns
 from spark_ehbalance.sink.options import write_options
@@ -113,6 +116,52 @@ def test_a_hub_that_stays_away_fails_the_task(event_hub: EventHub, write: Callab
         write([{"body": b"x"}], sendTimeout="300 ms")
 
 
+def test_a_hub_that_ends_the_session_is_sent_to_again(
+    event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client itself would wait for ever."""
+    monkeypatch.setattr(sender, "_SOCKET_TIMEOUT", 0.2)
+    emulator = event_hub.emulator
+
+    def end_sessions() -> None:
+        for client in emulator._server.clients:
+            for session in client._sessions.values():
+                session.close()
+            client._sessions.clear()
+            client.flush()
+
+    write([{"body": b"first"}])
+    emulator.delay(1000)
+    result: list[Sent] = []
+    thread = threading.Thread(target=lambda: result.append(write([{"body": b"x"}], sendTimeout="4 s")), daemon=True)
+    thread.start()
+    wait_until(lambda: len(event_hub.events()) == 2, "the batch is in the hub")
+    emulator._on_loop(end_sessions)
+    emulator.delay(0)
+    thread.join(30)
+    assert [each.again for each in result] == [1]
+    assert len(event_hub.events()) == 3
+
+
+def test_a_hub_that_pauses_gets_a_batch_once(event_hub: EventHub, write: Callable[..., Sent]) -> None:
+    """The client would break a connection on which nothing is acknowledged for a second."""
+    write([{"body": b"first"}])
+    reads_nothing = threading.Thread(target=event_hub.emulator._on_loop, args=(partial(time.sleep, 3.0),))
+    reads_nothing.start()
+    sent = write([{"body": b"x" * 1_000_000}])
+    reads_nothing.join()
+    assert (sent.events, sent.again) == (1, 0)
+    assert len(event_hub.events()) == 2
+
+
+def test_a_wrong_key_is_named_at_once() -> None:
+    with Emulator({"hub": 1}, sas_keys={"reader": "right"}) as locked:
+        options = write_options({"connectionString": locked.connection_string("hub", key="wrong")})
+        rows = pa.Table.from_pylist([{"body": b"x"}], PLAIN).to_batches()
+        with pytest.raises(RefusedError, match=r"refused the credentials: .*signature is wrong.* that it may send"):
+            Task(options, Columns(0), Links()).write(rows)
+
+
 def test_a_hub_that_does_not_exist(event_hub: EventHub, write: Callable[..., Sent]) -> None:
     with pytest.raises(MissingError, match=r"event hub 'none' at .* does not exist: check eventHubName"):
         write([{"body": b"x"}], connectionString=event_hub.emulator.connection_string("none"))
@@ -122,7 +171,7 @@ def test_links_are_kept_from_task_to_task_and_dropped_when_unused(
     event_hub: EventHub, write: Callable[..., Sent], links: Links, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def kept() -> list[Any]:
-        return [sender for _, sender in links._kept.values()]
+        return [link for _, link in links._kept.values()]
 
     write([{"body": b"x"}])
     first, open_then = kept(), event_hub.emulator.connections()
@@ -144,5 +193,5 @@ def test_a_client_of_another_shape_is_refused(write: Callable[..., Sent], monkey
 @pytest.fixture(autouse=True)
 def _closed(links: Links) -> Iterator[None]:
     yield
-    for _, sender in links._kept.values():
-        sender.close()
+    for _, link in links._kept.values():
+        link.close()

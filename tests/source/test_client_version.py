@@ -15,7 +15,7 @@ from azure.eventhub._transport._pyamqp_transport import PyamqpTransport
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import ClientVersionError
-from spark_ehbalance.hub.receiver import Unreachable
+from spark_ehbalance.hub.refusals import Unreachable
 from spark_ehbalance.hub.wire.client import TESTED
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range

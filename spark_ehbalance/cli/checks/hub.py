@@ -12,7 +12,8 @@ from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, Malf
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.poll_schedule import MOST_REQUESTS
-from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver, Unreachable
+from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver
+from spark_ehbalance.hub.refusals import Unreachable
 from spark_ehbalance.hub.wire.client import TESTED
 
 _RIGHT = "that the credential has the role Azure Event Hubs Data Receiver, or the key the right Listen"

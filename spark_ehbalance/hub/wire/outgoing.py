@@ -6,7 +6,7 @@ Source: the AMQP 1.0 specification, part 3; what azure-eventhub's `EventDataBatc
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 #: The message format of a batch.
@@ -23,73 +23,82 @@ _LONG, _DOUBLE = struct.Struct(">q"), struct.Struct(">d")
 _BINARY, _STRING, _SYMBOL, _MAP = b"\xa0\xb0", b"\xa1\xb1", b"\xa3\xb3", b"\xc1\xd1"
 
 
+#: A name of a property with its value, encoded.
+Pair = bytes
+
+#: Encoded pairs that are kept, with names and values that repeat.
+_MOST_PAIRS = 4096
+
+
 class Encoder:
     """Encodes events; for one thread. It keeps what repeats, so that it should not live longer than some events do."""
 
     def __init__(self) -> None:
-        self._plain: dict[int, bytes] = {}  # by the length of the body
-        self._keys: dict[str, bytes] = {}
-        self._texts: dict[str, bytes] = {}
+        self._heads: dict[tuple[str | None, int], bytes] = {}  # by key and length of the body
+        self._pairs: dict[tuple[str, str | bytes], Pair] = {}
 
-    def event(self, body: bytes | None, key: str | None, properties: Mapping[str, Any] | None) -> bytes:
-        """The data section of one event of a batch; without a `body` it is a tombstone.
-
-        Values of properties may be None, bool, int (of 64 bits), float, str or bytes.
-        """
-        if not key and not properties and body is not None:
-            length = len(body)
-            start = self._plain.get(length)
-            if start is None:
-                section = _DATA + _prefix(_BINARY, length)
-                start = self._plain[length] = _DATA + _prefix(_BINARY, len(section) + length) + section
-            return start + body
-        message = (self._annotations(key) if key else b"") + (self._properties(properties) if properties else b"")
-        message += _NO_BODY if body is None else _DATA + _prefix(_BINARY, len(body)) + body
-        return _DATA + _prefix(_BINARY, len(message)) + message
-
-    def _annotations(self, key: str) -> bytes:
-        found = self._keys.get(key)
+    def head(self, body: bytes | None, key: str | None, properties: Collection[Pair] = ()) -> bytes:
+        """What stands before its `body` in the data section of an event of a batch; without a body, a tombstone, it is
+        the whole section."""
+        if properties or body is None:
+            return _head(body, key, properties)
+        kind = (key, len(body))
+        found = self._heads.get(kind)
         if found is None:
-            entries = _sized(_SYMBOL, b"x-opt-partition-key") + _sized(_STRING, key.encode())
-            found = self._keys[key] = _ANNOTATIONS + _map(entries, 1)
+            found = self._heads[kind] = _head(body, key, properties)
         return found
 
-    def _properties(self, properties: Mapping[str, Any]) -> bytes:
-        entries = b"".join(self._text(name) + self._value(value) for name, value in properties.items())
-        return _PROPERTIES + _map(entries, len(properties))
-
-    def _text(self, text: str) -> bytes:
-        found = self._texts.get(text)
+    def pair(self, name: str, value: Any) -> Pair:
+        """A property. Its value may be None, bool, int (of 64 bits), float, str or bytes."""
+        if not isinstance(value, str | bytes):  # others are equal without being the same: True and 1
+            return _sized(_STRING, name.encode()) + _value(value)
+        found = self._pairs.get((name, value))
         if found is None:
-            found = self._texts[text] = _sized(_STRING, text.encode())
+            found = _sized(_STRING, name.encode()) + _value(value)
+            if len(self._pairs) < _MOST_PAIRS:
+                self._pairs[name, value] = found
         return found
 
-    @staticmethod
-    def _value(value: Any) -> bytes:
-        if isinstance(value, str):
-            return _sized(_STRING, value.encode())
-        if value is None:
-            return b"\x40"
-        if isinstance(value, bool):
-            return b"\x41" if value else b"\x42"
-        if isinstance(value, int):
-            return b"\x81" + _LONG.pack(value)
-        if isinstance(value, float):
-            return b"\x82" + _DOUBLE.pack(value)
-        return _sized(_BINARY, value)
+
+def batches(events: Sequence[bytes], most: int) -> Iterator[tuple[int, bytes]]:
+    """The events in as few batches as their order allows, each of at most `most` bytes; a larger event is alone.
+    `events` are heads and bodies in turn; yields how many events each batch has, and its payload."""
+    begin, room = 0, most
+    for at in range(0, len(events), 2):
+        size = len(events[at]) + len(events[at + 1])
+        if size > room and at > begin:
+            yield (at - begin) // 2, b"".join(events[begin:at])
+            begin, room = at, most
+        room -= size
+    if begin < len(events):
+        yield (len(events) - begin) // 2, b"".join(events[begin:])
 
 
-def batches(sections: Iterable[bytes], most: int) -> list[list[bytes]]:
-    """The events in as few batches as their order allows, each of at most `most` bytes; a larger event is alone."""
-    made: list[list[bytes]] = []
-    room = 0
-    for each in sections:
-        if len(each) > room:
-            made.append([])
-            room = most
-        made[-1].append(each)
-        room -= len(each)
-    return made
+def _head(body: bytes | None, key: str | None, properties: Collection[Pair]) -> bytes:
+    before = b""
+    if key:
+        entry = _sized(_SYMBOL, b"x-opt-partition-key") + _sized(_STRING, key.encode())
+        before += _ANNOTATIONS + _map(entry, 1)
+    if properties:
+        before += _PROPERTIES + _map(b"".join(properties), len(properties))
+    if body is None:
+        return _DATA + _sized(_BINARY, before + _NO_BODY)
+    before += _DATA + _prefix(_BINARY, len(body))
+    return _DATA + _prefix(_BINARY, len(before) + len(body)) + before
+
+
+def _value(value: Any) -> bytes:
+    if isinstance(value, str):
+        return _sized(_STRING, value.encode())
+    if value is None:
+        return b"\x40"
+    if isinstance(value, bool):
+        return b"\x41" if value else b"\x42"
+    if isinstance(value, int):
+        return b"\x81" + _LONG.pack(value)
+    if isinstance(value, float):
+        return b"\x82" + _DOUBLE.pack(value)
+    return _sized(_BINARY, value)
 
 
 def _prefix(codes: bytes, length: int) -> bytes:

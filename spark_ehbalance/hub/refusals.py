@@ -1,0 +1,68 @@
+"""What an error of the client means for who reads or writes, in words that say what to do about it."""
+
+from __future__ import annotations
+
+from azure.eventhub.exceptions import AuthenticationError, EventHubError
+
+from spark_ehbalance.errors import HubUnavailableError, MissingError
+from spark_ehbalance.hub.conditions import FINAL, Meaning, condition_of, credentials_help, explained, meaning
+from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.hub.network import NetworkError
+from spark_ehbalance.hub.server_busy import BUSY
+
+
+class RefusedError(HubUnavailableError):
+    """The credentials were refused or have expired."""
+
+
+class Unreachable(Exception):
+    """The connection broke or was refused for a reason that may pass: a new receiver, or sender, may succeed."""
+
+
+class Busy(Unreachable):
+    """The service was too busy, which is counted: to be tried again after `conditions.busy_wait`."""
+
+
+def not_opened(error: BaseException, connection: Connection, partition: str | None) -> Exception:
+    """What to raise when no connection could be opened: an error that names the option to look at."""
+    problem = connection.network.problem(error, connection.namespace)
+    if problem is not None and connection.network.is_final(error):
+        return NetworkError(_of(partition) + problem)
+    return Unreachable(problem or f"no connection could be made to {connection.namespace}")
+
+
+def refusal(
+    error: Exception, connection: Connection, partition: str | None, consumer_group: str = "", *, sends: bool = False
+) -> Exception:
+    """What to raise for an error of an open connection, or of one that was refused: `NetworkError`, `RefusedError`,
+    `MissingError`, `Busy` or `Unreachable`. A sender has no `consumer_group`, and may have no `partition`."""
+    namespace, hub = connection.namespace, connection.hub
+    if connection.network.problem(error, namespace) is not None:
+        return not_opened(error, connection, partition)
+    text = said(error)
+    refused = getattr(error, "error", None) == "unauthorized-access" or getattr(error, "status_code", None) == 401
+    if isinstance(error, AuthenticationError) or refused:
+        advice = credentials_help(connection.identity is None, sends=sends)
+        return RefusedError(
+            f"{_of(partition)}event hub {hub!r} at {namespace} refused the credentials: {text.rstrip('.')}. {advice}"
+        )
+    what = meaning(condition_of(error), text)
+    if what in FINAL:
+        return MissingError(
+            explained(what, namespace, hub, consumer_group, partition), sure=what is not Meaning.MISSING
+        )
+    if what is Meaning.BUSY:
+        BUSY.note(connection.hub_name)
+        return Busy(text)
+    return Unreachable(text)
+
+
+def said(error: Exception) -> str:
+    """What an error says, in one line. Those of the client's private parts say the least in their first line."""
+    given = getattr(error, "description", None) or str(error)
+    lines = (given.decode(errors="replace") if isinstance(given, bytes) else str(given)).splitlines()
+    return " ".join(lines[:1] if isinstance(error, EventHubError) else lines) or type(error).__name__
+
+
+def _of(partition: str | None) -> str:
+    return "" if partition is None else f"partition {partition}: "
