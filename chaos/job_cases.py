@@ -32,7 +32,7 @@ from spark_ehbalance.values.position import Position
 PARTITIONS = 4
 
 #: Events of each hub: with so many in a batch a job has much to do after its first one.
-EVENTS, BATCH = 6_000, 500
+EVENTS, BATCH = 6_000, 1_000
 
 
 class Case(ABC):
@@ -158,7 +158,7 @@ class BatchToDelta(StreamToDelta):
     def settings(self) -> dict[str, str]:
         times = {"from": self.begin, "to": self.end}
         limits = {name: datetime.fromtimestamp(at, timezone.utc).isoformat() for name, at in times.items()}
-        return {"table": f"{self.folder}/table", "maxEventsPerCommit": str(2 * BATCH), **limits}
+        return {"table": f"{self.folder}/table", "maxEventsPerCommit": str(BATCH), **limits}
 
 
 def _next_second() -> int:
