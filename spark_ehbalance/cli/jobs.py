@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import filecmp
+import re
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
@@ -37,8 +38,11 @@ def jobs(
         typer.echo(f"ehbalance jobs {job} --copy-to .")
     else:
         typer.echo(f"Set in {shipped.conf(job).name} what it reads and writes. Then, in {folder}:\n")
-    submit = ["spark-submit", *_packages(), "--properties-file", str(shipped.conf(job)), str(shipped.job(job))]
-    typer.echo(f"EHBALANCE_CONNECTION_STRING=… {' '.join(submit)}")
+    settings = (shipped.folder() / shipped.conf(job)).read_text(encoding="utf-8")
+    secrets = [f"{name}=…" for name in dict.fromkeys(re.findall(r"EHBALANCE_\w*CONNECTION_STRING", settings))]
+    packages = _packages() if "DeltaCatalog" in settings else []
+    submit = ["spark-submit", *packages, "--properties-file", str(shipped.conf(job)), str(shipped.job(job))]
+    typer.echo(" ".join([*secrets, *submit]))
 
 
 def _copy(folder: Path, target: Path, files: list[Path]) -> None:

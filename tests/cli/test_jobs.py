@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.command import Command
 
 FILES = ("jobs/stream_to_delta.py", "conf/stream_to_delta.conf", "conf/log4j2.properties")
@@ -19,6 +21,18 @@ def test_the_files_that_are_named_exist(ehbalance: Command) -> None:
     assert printed.splitlines()[-1].endswith(
         "spark-submit --properties-file conf/stream_to_delta.conf jobs/stream_to_delta.py"
     )
+
+
+@pytest.mark.parametrize(
+    ("job", "variables"),
+    [
+        ("batch_to_delta", "EHBALANCE_CONNECTION_STRING=… "),
+        ("copy_hub", "EHBALANCE_CONNECTION_STRING=… EHBALANCE_SINK_CONNECTION_STRING=… "),
+        ("maintain_leases", ""),
+    ],
+)
+def test_the_command_has_the_variables_that_the_job_reads(ehbalance: Command, job: str, variables: str) -> None:
+    assert ehbalance("jobs", job).out.splitlines()[-1].startswith(f"{variables}spark-submit ")
 
 
 def test_copies_run_as_the_originals_do(ehbalance: Command, tmp_path: Path) -> None:
