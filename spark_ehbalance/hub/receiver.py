@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, NoReturn
 
 import pyarrow as pa
-from azure.eventhub.exceptions import AuthenticationError, EventHubError
+from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.errors import (
     ClientVersionError,
@@ -23,7 +23,15 @@ from spark_ehbalance.errors import (
     OptionError,
 )
 from spark_ehbalance.hub import rows
-from spark_ehbalance.hub.conditions import FINAL, Meaning, condition_of, credentials_help, explained, meaning
+from spark_ehbalance.hub.conditions import (
+    FINAL,
+    Meaning,
+    condition_of,
+    credentials_help,
+    explained,
+    is_refusal,
+    meaning,
+)
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.network import NetworkError
 from spark_ehbalance.hub.rows import Rows
@@ -373,7 +381,7 @@ def _meaning(error: EventHubError, address: PartitionAddress) -> Exception:
     epoch = re.search(r" epoch (?:of )?'(\d+)'", text)
     if epoch or getattr(error, "error", None) == "link:stolen":
         return Disconnected(text, int(epoch[1]) if epoch else None)
-    if isinstance(error, AuthenticationError) or getattr(error, "error", None) == "unauthorized-access":
+    if is_refusal(error):
         hub, namespace = address.connection.hub, address.connection.namespace
         return RefusedError(
             f"partition {address.partition}: event hub {hub!r} at {namespace} refused the credentials: "

@@ -10,10 +10,18 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from azure.eventhub.exceptions import AuthenticationError, EventHubError
+from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.errors import EhBalanceError, HubUnavailableError, MissingError
-from spark_ehbalance.hub.conditions import FINAL, Meaning, condition_of, credentials_help, explained, meaning
+from spark_ehbalance.hub.conditions import (
+    FINAL,
+    Meaning,
+    condition_of,
+    credentials_help,
+    explained,
+    is_refusal,
+    meaning,
+)
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.network import NetworkError
 from spark_ehbalance.hub.receiver import RefusedError
@@ -129,7 +137,7 @@ class Sender:
         if problem is not None:
             return NetworkError(problem) if connection.network.is_final(error) else NotSent(problem)
         text = (str(error).splitlines() or [type(error).__name__])[0]
-        if isinstance(error, AuthenticationError) or getattr(error, "error", None) == "unauthorized-access":
+        if is_refusal(error):
             advice = credentials_help(connection.identity is None, sends=True)
             return RefusedError(f"{where} refused the credentials: {text.rstrip('.')}. {advice}")
         what = meaning(condition_of(error), text)
