@@ -82,6 +82,8 @@ def make_event_hub(event_hub_emulator: Emulator) -> Iterator[Callable[..., Event
     emulator, made = event_hub_emulator, list[str]()
 
     def make(name: str = "", partitions: int = 4, consumer_groups: Iterable[str] = ()) -> EventHub:
+        if isinstance(consumer_groups, str):
+            raise TypeError(f"consumer_groups={consumer_groups!r}: a list of names is needed")
         name = name or f"hub-{secrets.token_hex(6)}"
         if name.lower() in map(str.lower, emulator.hubs()):
             raise ValueError(f"event hub {name!r} exists already")

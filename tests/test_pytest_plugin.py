@@ -51,6 +51,18 @@ def test_what_was_appended_is_read(event_hub: EventHub, event_hub_connection_str
     assert {event.partition for event in event_hub.events()[-4:]} == {"0", "1", "2", "3"}
 
 
+@pytest.mark.parametrize("body", [{"a": 1}, ["one", "two"], 1])
+def test_a_body_that_is_neither_bytes_nor_text_is_named(event_hub: EventHub, body: Any) -> None:
+    with pytest.raises(TypeError, match=r"^the body .* is (dict|list|int): bytes and str are allowed$"):
+        event_hub.append(body)
+
+
+def test_consumer_groups_are_not_the_letters_of_a_name(make_event_hub: MakeHub) -> None:
+    for call in (make_event_hub, Emulator):
+        with pytest.raises(TypeError, match=r"^consumer_groups='billing': a list of names is needed$"):
+            call(consumer_groups="billing")
+
+
 def test_events_of_new_partitions_and_removed_events(event_hub: EventHub) -> None:
     event_hub.append("1", "2", "3", partition=0)
     event_hub.emulator.add_partitions(event_hub.name, 1)

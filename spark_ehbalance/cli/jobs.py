@@ -38,9 +38,10 @@ def jobs(
         typer.echo(f"ehbalance jobs {job} --copy-to .")
     else:
         typer.echo(f"Set in {shipped.conf(job).name} what it reads and writes. Then, in {folder}:\n")
-    needed = re.findall(r"EHBALANCE_\w*CONNECTION_STRING", (folder / shipped.conf(job)).read_text(encoding="utf-8"))
-    secrets = [f"{name}=…" for name in dict.fromkeys(needed)]
-    submit = ["spark-submit", *_packages(), "--properties-file", str(shipped.conf(job)), str(shipped.job(job))]
+    settings = (shipped.folder() / shipped.conf(job)).read_text(encoding="utf-8")
+    secrets = [f"{name}=…" for name in dict.fromkeys(re.findall(r"EHBALANCE_\w*CONNECTION_STRING", settings))]
+    packages = _packages() if "DeltaCatalog" in settings else []
+    submit = ["spark-submit", *packages, "--properties-file", str(shipped.conf(job)), str(shipped.job(job))]
     typer.echo(" ".join([*secrets, *submit]))
 
 

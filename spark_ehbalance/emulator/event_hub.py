@@ -76,6 +76,8 @@ class EventHub:
         """Add events to be read, without a client. Without a partition each goes where the hub puts it: by its key, or
         to one partition after the other."""
         for body in bodies:
+            if not isinstance(body, (bytes, bytearray, memoryview, str)):
+                raise TypeError(f"the body {body!r} is {type(body).__name__}: bytes and str are allowed")
             to = (
                 self.emulator._on_hub(self.name, lambda hub: hub.route(partition_key))
                 if partition is None

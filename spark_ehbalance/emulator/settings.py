@@ -31,5 +31,7 @@ class Settings:
     geo_replicated: bool = False  # offsets are no numbers, and `promote` can lose events
 
     def __post_init__(self) -> None:
+        if isinstance(self.consumer_groups, str):
+            raise TypeError(f"consumer_groups={self.consumer_groups!r}: a list of names is needed")
         if self.tls and self.certificate is not None:
             raise ValueError("a certificate is given, and another to be made: one is needed for TLS")

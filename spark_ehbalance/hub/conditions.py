@@ -55,6 +55,12 @@ def condition_of(error: BaseException) -> str | None:
     return condition.decode(errors="replace") if isinstance(condition, bytes) else condition
 
 
+def is_refusal(error: Exception) -> bool:
+    """Whether the credentials were refused, in the client's own error or in that of its transport."""
+    named = any(base.__name__ in ("AuthenticationError", "AuthenticationException") for base in type(error).__mro__)
+    return named or getattr(error, "error", None) == "unauthorized-access"
+
+
 def credentials_help(by_key: bool, *, sends: bool = False) -> str:
     """What to do if the credentials were refused: those `by_key`, or those of Entra ID."""
     if by_key:

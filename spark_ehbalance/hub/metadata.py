@@ -13,11 +13,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 from azure.eventhub import EventHubConsumerClient
-from azure.eventhub.exceptions import AuthenticationError
 
 from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, MissingError
 from spark_ehbalance.hub import conditions
-from spark_ehbalance.hub.conditions import FINAL, Meaning, credentials_help
+from spark_ehbalance.hub.conditions import FINAL, Meaning, credentials_help, is_refusal
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.network import NetworkError
 from spark_ehbalance.hub.poll_schedule import MOST_REQUESTS, Pace
@@ -189,7 +188,7 @@ class HubMetadata:
                     raise self._missing(what, failed) from error
                 # A second attempt with a new connection and token: the service may have closed a connection that was
                 # kept open, and its token may have been an expired one from a cache.
-                refused = _is_refusal(error) and network.problem(error, self._connection.namespace) is None
+                refused = is_refusal(error) and network.problem(error, self._connection.namespace) is None
                 if retried or (fresh and not refused):
                     raise self._unavailable(error) from error
                 if refused:
@@ -254,7 +253,7 @@ class HubMetadata:
         problem = connection.network.problem(error, connection.namespace)
         kind = NetworkError if problem and connection.network.is_final(error) else HubUnavailableError
         text, what = problem or _text(error), "did not answer"
-        if _is_refusal(error) and not problem:
+        if is_refusal(error) and not problem:
             what = "refused the credentials"
             text = f"{text.rstrip('.')}. {credentials_help(connection.identity is None)}"
         elif _meaning(error) is Meaning.BUSY:
@@ -281,8 +280,3 @@ def _state(response: dict[bytes, Any]) -> PartitionState:
         return PartitionState(begin, end, None, None)
     enqueued = datetime.fromtimestamp(response[b"last_enqueued_time_utc"] / 1000, timezone.utc)
     return PartitionState(begin, end, response[b"last_enqueued_offset"].decode(), enqueued)
-
-
-def _is_refusal(error: Exception) -> bool:
-    private = any(base.__name__ == "AuthenticationException" for base in type(error).__mro__)
-    return private or isinstance(error, AuthenticationError)

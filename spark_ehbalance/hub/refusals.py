@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from azure.eventhub.exceptions import AuthenticationError, EventHubError
+from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.errors import HubUnavailableError, MissingError
-from spark_ehbalance.hub.conditions import FINAL, Meaning, condition_of, credentials_help, explained, meaning
+from spark_ehbalance.hub.conditions import (
+    FINAL,
+    Meaning,
+    condition_of,
+    credentials_help,
+    explained,
+    is_refusal,
+    meaning,
+)
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.network import NetworkError
 from spark_ehbalance.hub.server_busy import BUSY
@@ -40,8 +48,7 @@ def refusal(
     if connection.network.problem(error, namespace) is not None:
         return not_opened(error, connection, partition)
     text = said(error)
-    refused = getattr(error, "error", None) == "unauthorized-access" or getattr(error, "status_code", None) == 401
-    if isinstance(error, AuthenticationError) or refused:
+    if is_refusal(error):
         advice = credentials_help(connection.identity is None, sends=sends)
         return RefusedError(
             f"{_of(partition)}event hub {hub!r} at {namespace} refused the credentials: {text.rstrip('.')}. {advice}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from spark_ehbalance.errors import OptionError
+from spark_ehbalance.sink.options import WRITE_OPTIONS
 from spark_ehbalance.values.secrets import could_be_secret, shown
 from spark_ehbalance.values.suggestions import nearest
 
@@ -34,10 +35,13 @@ def no_such_option(key: str, where: str, here: Iterable[str], elsewhere: Mapping
     if key in elsewhere:
         other = "spark.read" if where == "spark.readStream" else "spark.readStream"
         return OptionError(f"{where} has no option {elsewhere[key]}: it is for {other}, leave it out")
+    writing = {name.lower(): name for name in WRITE_OPTIONS}
+    if key in writing:
+        return OptionError(f"{where} has no option {writing[key]}: it is for df.write, leave it out")
     if could_be_secret(key):
         return OptionError(f"there is no option {shown(key)}: {_LIST}")
     here = sorted(here)
-    if alike := nearest(key, here):
+    if alike := nearest(key, [*here, *writing.values()]):  # what is to be done may not be known yet
         return OptionError(f"there is no option {shown(key)}: did you mean {alike[0]}?")
     first, second, third = nearest(key, here, most=3, alike=0)
     return OptionError(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from spark_ehbalance import shipped
 from tests.cli.command import Command
 
 FILES = ("jobs/stream_to_delta.py", "conf/stream_to_delta.conf", "conf/log4j2.properties")
@@ -26,12 +28,12 @@ def test_the_files_that_are_named_exist(ehbalance: Command) -> None:
 @pytest.mark.parametrize(
     ("job", "variables"),
     [
-        ("maintain_leases", ""),
-        ("parse_to_delta", "EHBALANCE_CONNECTION_STRING=… "),
+        ("batch_to_delta", "EHBALANCE_CONNECTION_STRING=… "),
         ("copy_hub", "EHBALANCE_CONNECTION_STRING=… EHBALANCE_SINK_CONNECTION_STRING=… "),
+        ("maintain_leases", ""),
     ],
 )
-def test_the_command_has_the_variables_that_the_job_needs(ehbalance: Command, job: str, variables: str) -> None:
+def test_the_command_has_the_variables_that_the_job_reads(ehbalance: Command, job: str, variables: str) -> None:
     assert ehbalance("jobs", job).out.splitlines()[-1].startswith(f"{variables}spark-submit ")
 
 
@@ -59,3 +61,10 @@ def test_a_job_that_there_is_not_is_named_with_those_that_there_are(ehbalance: C
     error = ehbalance.fails(1, "jobs", "stream_to_delt")
     assert error.startswith("Error: there is no job 'stream_to_delt': there are ")
     assert error.endswith(" (did you mean stream_to_delta?)\n")
+
+
+def test_jobs_of_the_shipped_settings_do_not_take_events_from_each_other() -> None:
+    confs = (shipped.folder() / "conf").glob("*.conf")
+    tables = [each for conf in confs for each in re.findall(r"^spark\S+leaseTable +(\S+)", conf.read_text(), re.M)]
+    assert len({*tables}) == len(tables) == 3
+    assert {str(Path(table).parent) for table in tables} == {"data/leases"}, "the folder that maintain_leases looks at"

@@ -167,6 +167,13 @@ def test_a_hub_that_does_not_exist(event_hub: EventHub, write: Callable[..., Sen
         write([{"body": b"x"}], connectionString=event_hub.emulator.connection_string("none"))
 
 
+@pytest.mark.parametrize("event_hub_settings", [{"sas_keys": {"writer": "the right key"}}])
+def test_a_wrong_key_fails_the_task_at_once(event_hub: EventHub, write: Callable[..., Sent]) -> None:
+    wrong = event_hub.emulator.connection_string(event_hub.name, "writer", "another key")
+    with pytest.raises(HubUnavailableError, match=r"refused the credentials: .*Check the key .* that it may send$"):
+        write([{"body": b"x"}], connectionString=wrong, sendTimeout="5 s")
+
+
 def test_links_are_kept_from_task_to_task_and_dropped_when_unused(
     event_hub: EventHub, write: Callable[..., Sent], links: Links, monkeypatch: pytest.MonkeyPatch
 ) -> None:
