@@ -217,7 +217,13 @@ def _values(batch: pa.RecordBatch, columns: Columns) -> list[list[Any]]:
 def _properties(given: list[Any], columns: Columns) -> dict[str, Any]:
     """The properties of an event, from a list of pairs or of headers. Raises ValueError."""
     if columns.headers is not None:
-        return {each["key"]: each["value"] for each in given if each is not None}
+        given = [(each["key"], each["value"]) for each in given if each is not None]
+    names = [name for name, _ in given]
+    if None in names:
+        raise ValueError("it has a header without a key")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"it has several values of {shown(twice)}, and an event has one of each property")
     return {name: _from_json(name, value) for name, value in given} if columns.json else dict(given)
 
 
