@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -11,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_ehbalance.delta.merging import insert
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.hub.metadata import HubMetadata
+from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.receiver import PartitionAddress
 from spark_ehbalance.hub.resolve import resolve
 from spark_ehbalance.job.hub import hub
@@ -67,15 +68,22 @@ class Settings(JobSettings):
 def copy(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], DataFrame]) -> None:
     """Insert those `rows`, made of the events of the range, that the table does not hold yet, and say how many.
 
-    Raises `SettingError` for a table that is none of Delta.
+    Raises `SettingError` for a table that is none of Delta, and for an end that is yet to come.
     """
     check_delta(spark, settings.table)
+    if settings.to > datetime.now(timezone.utc):
+        raise SettingError(
+            f"{PREFIX}to={_text(settings.to)} is yet to come: the events that are enqueued until then would be missing"
+        )
     options = _options(settings.source)
-    created = _look(options, settings.from_)
+    created, starts = _look(options, settings.from_)
     name = settings.source_name or options.connection.hub_name
     all_read = all_there = 0
     for begin, end in settings.steps():
-        positions = {"startingPosition": _text(begin), "endingPosition": _text(end)}
+        positions = {"startingPosition": json.dumps({"*": _text(begin), **starts}), "endingPosition": _text(end)}
+        if end < settings.to:  # found before this part is read, so that reading notices what ages out meanwhile
+            with HubMetadata(options.connection, options.consumer_group) as metadata:
+                starts = _numbers(options, end, metadata.partition_states(metadata.partition_ids()))
         events = spark.read.format("ehbalance").options(**settings.source, **positions).load()
         read, there = insert(rows(events), settings.table, name, created)
         all_read, all_there = all_read + read, all_there + there
@@ -83,22 +91,29 @@ def copy(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], Da
     say(f"all from {_text(settings.from_)} to {_text(settings.to)}: {_counted(all_read, all_there)}")
 
 
-def _look(options: Options, begin: datetime) -> int | None:
-    """When the hub was created. Says in which partitions what the range begins with may be gone: in those whose first
-    retained event is not the first that they had, and in the range."""
-    gone = []
+def _look(options: Options, begin: datetime) -> tuple[int | None, dict[str, int]]:
+    """When the hub was created, and `_numbers`. Says in which partitions what the range begins with may be gone: in
+    those whose first retained event is not the first that they had, and in the range."""
     with HubMetadata(options.connection, options.consumer_group) as metadata:
         states = metadata.partition_states(metadata.partition_ids())
-        for partition, state in states.items():
-            address = PartitionAddress(options.connection, options.consumer_group, partition)
-            if state.begin and resolve(begin, address, state, options.receiver_timeout).next == state.begin:
-                gone.append(f"{partition} (from number {state.begin} on)")
+        numbers = _numbers(options, begin, states)
+        gone = [f"{p} (from number {state.begin} on)" for p, state in states.items() if 0 < state.begin == numbers[p]]
         if gone:
             say(
                 f"The range begins before what the hub retains of partitions {', '.join(gone)}: events that they had "
                 "before that in the range, if any, are missing"
             )
-        return metadata.created_ms
+        return metadata.created_ms, numbers
+
+
+def _numbers(options: Options, at: datetime, states: Mapping[str, PartitionState]) -> dict[str, int]:
+    """The sequence number of the first event at or after that time in each partition with one of these `states`."""
+    return {
+        partition: resolve(
+            at, PartitionAddress(options.connection, options.consumer_group, partition), state, options.receiver_timeout
+        ).next
+        for partition, state in states.items()
+    }
 
 
 def _counted(read: int, there: int) -> str:
