@@ -11,6 +11,7 @@ names it, once that is known: from the table's marks, or from the batch.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Mapping
@@ -27,7 +28,15 @@ from spark_ehbalance.delta.marks import Extent, Extents, missing
 from spark_ehbalance.delta.schemas import Fit
 from spark_ehbalance.delta.selection import PARTITION, SEQUENCE_NUMBER, check_columns
 from spark_ehbalance.delta.support import Support, support
-from spark_ehbalance.delta.target import MERGED, MERGED_IDENTIFIER, MergedError, Target, check_name, is_path
+from spark_ehbalance.delta.target import (
+    MERGED,
+    MERGED_IDENTIFIER,
+    MergedError,
+    Target,
+    check_name,
+    hub_identifier,
+    is_path,
+)
 from spark_ehbalance.errors import TargetError
 
 #: Refused commits after which a MERGE fails. Unless the table is partitioned by `partition`, every append is a
@@ -101,6 +110,15 @@ class _Hub(NamedTuple):
     source: str | None
     created: int | None
 
+    def noted(self, rows: DataFrame, target: str) -> bool:
+        """Whether the `target` knows when the hub was created. Raises `TargetError` if that was another one."""
+        if self.source is None or self.created is None:
+            return True
+        table = Target(rows, target, self.source, {}, None, created=self.created, remembers=False)
+        with contextlib.suppress(MergedError):
+            table.begin(())
+        return table.knows_hub
+
     def has_passed(self, rows: DataFrame, target: str, extents: Extents) -> bool:
         """Whether every mark in the `target` is beyond the events, which `write_once` then never writes any more."""
         if self.source is None:
@@ -139,6 +157,8 @@ def _merged(
             found = properties.get(MERGED)
             marked = found is not None and source in (None, found)
             sources = set() if marked else _sources(rows, target, {found or _UNKNOWN, source or _UNKNOWN})
+            if hub and not hub.noted(rows, target):
+                _note(fitting, target, hub_identifier(hub.source or ""), hub.created or 0, evolves=schema)
             if update:
                 _check_single(fitting, target, table, extents)
             if hub:
@@ -268,13 +288,18 @@ def _mark(rows: DataFrame, target: str, table: str, sources: set[str], *, evolve
     """Mark the `target`, whose name in SQL is `table`, as merged, with the one of `sources`."""
     # The identifiers come first: whoever finds the property takes them for set.
     for identifier in (MERGED_IDENTIFIER, *(f"{MERGED_IDENTIFIER}/{each}" for each in sources)):
-        empty = rows.limit(0).write.format("delta").mode("append").option("mergeSchema", evolves)
-        empty = empty.options(txnAppId=identifier, txnVersion=1)  # Delta skips it if it is set
-        empty.save(target) if is_path(target) else empty.saveAsTable(target)
+        _note(rows, target, identifier, 1, evolves=evolves)
     value = min(sources, default=_UNKNOWN).replace("\\", "\\\\").replace("'", "\\'")
     # Databricks' default isolation level lets an append pass that a MERGE should have seen.
     settings = f"'{MERGED}' = '{value}', 'delta.isolationLevel' = 'Serializable'"
     rows.sparkSession.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({settings})")
+
+
+def _note(rows: DataFrame, target: str, identifier: str, version: int, *, evolves: bool) -> None:
+    """Set a transaction identifier of the `target`."""
+    empty = rows.limit(0).write.format("delta").mode("append").option("mergeSchema", evolves)
+    empty = empty.options(txnAppId=identifier, txnVersion=version)  # Delta skips it if it is set
+    empty.save(target) if is_path(target) else empty.saveAsTable(target)
 
 
 def _several(target: str, sources: list[str]) -> TargetError:

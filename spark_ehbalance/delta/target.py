@@ -75,6 +75,11 @@ def is_path(target: str) -> bool:
     return "/" in target or "\\" in target
 
 
+def hub_identifier(source: str) -> str:
+    """The transaction identifier that keeps when the hub of a `source` was created."""
+    return f"ehb-created/{source}"
+
+
 def check_name(target: str) -> None:
     """Raises `TargetError` for what is neither a path nor a name, such as both in one."""
     if "`" in target and is_path(target):
@@ -282,7 +287,12 @@ class Target:
 
     @property
     def _hub_identifier(self) -> str:
-        return f"ehb-created/{self._source}"
+        return hub_identifier(self._source)
+
+    @property
+    def knows_hub(self) -> bool:
+        """Whether it is kept in the table when the hub was created; after `begin`."""
+        return self.memory is not None and self.memory.identifiers.get(self._hub_identifier) is not None
 
     def _find(self, df: DataFrame) -> tuple[Any, Any]:
         """The table's log, and its entry in the catalog."""

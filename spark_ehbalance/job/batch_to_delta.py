@@ -79,9 +79,13 @@ def parts(ranges: Sequence[Range], most: int) -> list[dict[str, tuple[int, int]]
 def copy(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], DataFrame]) -> None:
     """Insert those `rows`, made of the events of the range, that the table does not hold yet, and say how many.
 
-    Raises `SettingError` for a table that is none of Delta.
+    Raises `SettingError` for a table that is none of Delta, and for an end that is yet to come.
     """
     check_delta(spark, settings.table)
+    if settings.to > datetime.now(timezone.utc):
+        raise SettingError(
+            f"{PREFIX}to={_text(settings.to)} is yet to come: the events that are enqueued until then would be missing"
+        )
     begin, end = _text(settings.from_), _text(settings.to)
     options = batch_options({**settings.source, "startingPosition": begin, "endingPosition": end})
     created = _look(options, settings.from_)

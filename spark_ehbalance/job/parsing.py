@@ -25,6 +25,9 @@ OF_EVENT = ("partition", "sequenceNumber", "enqueuedTime")
 #: Where `from_json` tells that a body does not fit.
 _CORRUPT = "ehbalance_corrupt"
 
+#: Any objects, for `from_json`, without their fields.
+_OBJECTS = f"array<struct<{_CORRUPT}: string>>"
+
 #: Characters of a value that a reason repeats.
 _SHOWN = 100
 
@@ -93,6 +96,9 @@ def _why_not(schema: StructType) -> Column:
     no_object = ~F.ltrim(text).startswith("{") | (corrupt & F.json_object_keys(text).isNull())
     why = F.when(F.col("body").isNull(), "no body").when(~F.is_valid_utf8(text), "no UTF-8")
     why = why.when(no_object, "no JSON object")
+    # `from_json` leaves out what comes after the first object; in an array of two that changes their number.
+    objects = F.from_json(F.concat(F.lit("["), text, F.lit(",{}]")), _OBJECTS)
+    why = why.when(~F.size(objects).eqNullSafe(2), "more than a JSON object")
     fields = list(_fields(schema))
     for path, field in fields:
         given = F.get_json_object(text, "$" + "".join(f"['{name}']" for name in path))

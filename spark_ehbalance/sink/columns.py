@@ -32,7 +32,7 @@ from spark_ehbalance.values.suggestions import did_you_mean
 #: The most characters of a partition key, `ClientConstants.MAX_PARTITION_KEY_LENGTH` of Azure's clients.
 _LONGEST_KEY = 128
 
-_LONG = range(-(1 << 63), 1 << 63)
+_LONG = range(-(1 << 63), 1 << 64)  # from 2^63 on unsigned
 
 
 def _is(*kinds: type[DataType]) -> Callable[[DataType], bool]:
@@ -225,11 +225,14 @@ class _Targets:
 
 
 def _properties(batch: pa.RecordBatch, columns: Columns, encoder: Encoder) -> Iterator[Collection[bytes]]:
-    """The properties of each row, encoded. If a name is there twice, the last value counts. Raises ValueError."""
+    """The properties of each row, encoded. Raises ValueError."""
     if columns.headers is not None:
         for given in batch.column(columns.headers).to_pylist():
-            names = {each["key"]: each["value"] for each in given or () if each is not None}
-            yield [encoder.pair(name, value) for name, value in names.items()]
+            headers = [each for each in given or () if each is not None]
+            if any(each["key"] is None for each in headers):
+                raise ValueError("it has a header without a key")
+            _check_single([each["key"] for each in headers])
+            yield [encoder.pair(each["key"], each["value"]) for each in headers]
     if columns.properties is None:
         yield from repeat(())
         return
@@ -238,10 +241,18 @@ def _properties(batch: pa.RecordBatch, columns: Columns, encoder: Encoder) -> It
     first, last = ends[0], ends[-1]
     names, values = (each.slice(first, last - first).to_pylist() for each in (maps.keys, maps.items))
     for begin, end in pairwise(ends):
-        pairs = zip(names[begin - first : end - first], values[begin - first : end - first], strict=True)
+        names_of, values_of = names[begin - first : end - first], values[begin - first : end - first]
+        if len(names_of) > 1:
+            _check_single(names_of)
         if columns.json:
-            pairs = ((name, _from_json(name, value)) for name, value in pairs)  # type: ignore[assignment]
-        yield {name: encoder.pair(name, value) for name, value in pairs}.values()
+            values_of = [_from_json(*each) for each in zip(names_of, values_of, strict=True)]
+        yield list(map(encoder.pair, names_of, values_of))
+
+
+def _check_single(names: list[str]) -> None:
+    if len(set(names)) < len(names):
+        twice = next(name for number, name in enumerate(names) if name in names[:number])
+        raise ValueError(f"it has several values of {shown(twice)}, and an event has one")
 
 
 def _from_json(name: str, text: str | None) -> Any:

@@ -115,7 +115,7 @@ def read(section: bytes) -> tuple[bytes | None, str | None, dict[str, Any]]:
 
 
 VALUES = st.one_of(
-    st.none(), st.booleans(), st.integers(-(1 << 63), (1 << 63) - 1), st.floats(allow_nan=False), st.text(), st.binary()
+    st.none(), st.booleans(), st.integers(-(1 << 63), (1 << 64) - 1), st.floats(allow_nan=False), st.text(), st.binary()
 )
 
 
@@ -191,6 +191,10 @@ def test_columns_of_kafkas_sink() -> None:
         check_topic(batch, Columns.of(frame, kafka=True), "hub")
     with pytest.raises(UnsendableEventError, match="its key is no UTF-8"):
         made([row | {"key": b"\xff"}], frame, kafka=True)
+    one, other, none = ({"key": key, "value": b"1"} for key in ("h", "i", None))
+    for headers, said in (([one, other, one], "several values of 'h'"), ([none], "a header without a key")):
+        with pytest.raises(UnsendableEventError, match=f"row 1 of a task cannot be sent: it has {said}"):
+            made([row | {"headers": headers}], frame, kafka=True)
 
 
 def test_properties_that_are_json_get_their_types_back() -> None:
@@ -200,6 +204,8 @@ def test_properties_that_are_json_get_their_types_back() -> None:
     assert read(only(made([{"body": "a", "properties": list(properties.items())}], frame, json=True)))[2] == {
         "text": b"a", "number": 5, "flag": True, "half": 0.5, "none": None, "bytes": b"\x01\xff", "map": b'{"a":1}',
     }  # fmt: skip
+    with pytest.raises(UnsendableEventError, match="it has several values of 'p', and an event has one"):
+        made([{"body": "a", "properties": [("p", "1"), ("p", "2")]}], frame, json=True)
     for wrong, said in (("{", "is no JSON, as jsonProperties=true asks for"), (str(1 << 64), "more than 64 bits")):
         with pytest.raises(UnsendableEventError, match=said):
             made([{"body": "a", "properties": [("p", wrong)]}], frame, json=True)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
 
 from jobs.batch_to_delta import rows
 from spark_ehbalance.delta import once
 from spark_ehbalance.delta.target import MERGED
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import TargetError
+from spark_ehbalance.job import SettingError, batch_to_delta
 from spark_ehbalance.job.batch_to_delta import Settings, copy
 from tests.spark.conftest import HUB
 from tests.spark.tables import held
 from tests.spark.test_single_query import fill, run_available
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -57,3 +62,38 @@ def test_a_range_is_there_once_whatever_a_stream_has_written_and_will_write(
     sent |= {(str(partition), 15) for partition in range(8)}
     stream()
     assert held(table) == dict.fromkeys(sent, 1)
+
+
+def test_events_that_cannot_be_in_the_table_are_no_success(
+    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, insert = {"connectionString": options["connectionString"]}, batch_to_delta.insert
+
+    def run(table: str, begin: datetime, to: datetime, step: float = 1e9) -> None:
+        copy(spark, Settings(table=str(tmp_path / table), from_=begin, to=to, step=step, source=source), rows)
+
+    def enqueued() -> datetime:
+        found = hub.partition_state(HUB, "7").last_enqueued_time
+        assert found is not None
+        return found
+
+    def losing(df: DataFrame, *others: Any) -> tuple[int, int]:
+        done = insert(df, *others)
+        hub.trim(HUB, "3", 4)
+        return done
+
+    fill(hub, 2)
+    first = enqueued()
+    wait_until(lambda: datetime.now(timezone.utc) > first + timedelta(seconds=1), "a second has passed")
+    fill(hub, 3)
+    with pytest.raises(SettingError, match=r"to=.* is yet to come"):
+        run("table", _BEFORE, datetime.now(timezone.utc) + timedelta(hours=1))
+    with monkeypatch.context() as patched:
+        patched.setattr(batch_to_delta, "insert", losing)
+        with pytest.raises(AnalysisException, match=r"partition 3: .* number 2, but the first"):
+            run("table", first - timedelta(seconds=10), enqueued() + timedelta(milliseconds=1), step=10.5)
+    hub.delete_hub(HUB)
+    hub.add_hub(HUB, 8)
+    fill(hub, 7)
+    with pytest.raises(TargetError, match="the event hub was made anew"):
+        run("table", _BEFORE, datetime.now(timezone.utc))

@@ -27,7 +27,9 @@ _BODIES = {
     b'[{"id": "d"}]': "no JSON object",
     b'{"id": "e", ': "no JSON object",
     b"\xff{}": "no UTF-8",
-    b'{"id": "f", "delay": 5, "more": true}': None,
+    b'{"id": "g"}\n{"id": "h"}': "more than a JSON object",
+    b'{"id": "g"}, "h"': "more than a JSON object",
+    b'{"id": "f", "delay": 5, "more": true}\r\n': None,
 }
 
 

@@ -49,7 +49,7 @@ class Encoder:
         return found
 
     def pair(self, name: str, value: Any) -> Pair:
-        """A property. Its value may be None, bool, int (of 64 bits), float, str or bytes."""
+        """A property. Its value may be None, bool, int (of 64 bits, also unsigned), float, str or bytes."""
         if not isinstance(value, str | bytes):  # others are equal without being the same: True and 1
             return _sized(_STRING, name.encode()) + _value(value)
         found = self._pairs.get((name, value))
@@ -95,7 +95,7 @@ def _value(value: Any) -> bytes:
     if isinstance(value, bool):
         return b"\x41" if value else b"\x42"
     if isinstance(value, int):
-        return b"\x81" + _LONG.pack(value)
+        return b"\x81" + _LONG.pack(value) if value < 1 << 63 else b"\x80" + value.to_bytes(8, "big")  # ulong
     if isinstance(value, float):
         return b"\x82" + _DOUBLE.pack(value)
     return _sized(_BINARY, value)
