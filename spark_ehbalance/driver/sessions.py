@@ -20,9 +20,11 @@ def remote(spark: Any) -> SparkSession | None:
 
 def cause(error: Exception) -> str:
     """The last line of what Python has said, else the first one of what Spark has."""
-    lines = [line.strip() for line in str(error).partition("\nJVM stacktrace")[0].splitlines()]
+    text = str(error).partition("\nJVM stacktrace")[0].partition("\n=== Streaming Query ===")[0]
+    lines = [line.strip() for line in text.splitlines()]
     if any(line.endswith("Traceback (most recent call last):") for line in lines):
-        return [line for line in lines if line and not line.startswith(("SQLSTATE", "at "))][-1]
+        ours = [line for line in lines if line and not line.startswith(("SQLSTATE", "at ", "...", "Caused by: "))]
+        return ours[-1].removeprefix(": ")  # as py4j writes what the JVM has thrown
     if isinstance(error, Py4JError) and len(lines) > 1:  # the first line is py4j's own
         return lines[1].removeprefix(": ")
     return lines[0]

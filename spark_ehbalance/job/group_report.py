@@ -89,7 +89,7 @@ def report(spark: SparkSession, settings: Settings) -> None:
     looked = [*looks(settings)]
     _append(spark, settings.table, [row for each in looked for row in rows_of(each, at)])
     write_page(settings, looked, at)
-    say(f"{len(looked)} groups are in {settings.table} and in {settings.page}")
+    say(f"{len(looked)} {'group is' if len(looked) == 1 else 'groups are'} in {settings.table} and in {settings.page}")
     if failed := [each.table for each in looked if each.problem]:
         raise EhBalanceError(f"{len(failed)} of {len(looked)} lease tables could not be read, such as {failed[0]}")
 

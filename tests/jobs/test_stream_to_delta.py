@@ -116,6 +116,18 @@ def test_the_job_ends_before_anything_starts(
     assert line.startswith(f"Error: {PREFIX}table=/t is of the format parquet")
 
 
+def test_the_last_line_of_a_job_whose_batch_failed_in_the_jvm() -> None:
+    error = RuntimeError(
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: Return Message: Traceback (most recent call last):\n"
+        '  File "clientserver.py", line 644, in _call_proxy\n'
+        "py4j.protocol.Py4JJavaError: An error occurred while calling o183.agg.\n"
+        ": org.apache.spark.SparkException: Cannot find catalog plugin class: DeltaCatalog.\n\tat a.B.c(B.scala:1)\n"
+        "Caused by: java.lang.ClassNotFoundException: DeltaCatalog\n\tat a.B.c(B.scala:1)\n\t... 64 more\n\n"
+        " SQLSTATE: 39000\n=== Streaming Query ===\nLogical Plan:\n+- ~StreamingDataSourceV2ScanRelation ehbalance\n"
+    )
+    assert program.why(error) == "org.apache.spark.SparkException: Cannot find catalog plugin class: DeltaCatalog."
+
+
 @pytest.mark.parametrize(
     ("conf", "error"),
     [
