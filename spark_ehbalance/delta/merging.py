@@ -15,7 +15,7 @@ import contextlib
 import functools
 import operator
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark import StorageLevel
 from pyspark.errors import AnalysisException, PySparkException
@@ -38,6 +38,7 @@ from spark_ehbalance.delta.target import (
     is_path,
 )
 from spark_ehbalance.errors import TargetError
+from spark_ehbalance.values.locations import is_relative
 
 #: Refused commits after which a MERGE fails. Unless the table is partitioned by `partition`, every append is a
 #: conflict. If eight queries merge without a pause, so that one in eight attempts succeeds, all fail with (7/8)^100.
@@ -251,7 +252,10 @@ def _within(extents: Extents, prefix: str = "") -> Column:
 def _table(rows: DataFrame, target: str) -> tuple[str, str]:
     """The table's name in SQL, and its location. It is created if it is not there."""
     spark, path = rows.sparkSession, is_path(target)
-    name = f"delta.`{target}`" if path else target
+    jvm: Any = getattr(spark, "_jvm", None)
+    # In SQL Delta takes whole paths only. Those of Spark Connect are resolved by the server.
+    whole = jvm.java.io.File(target).getAbsolutePath() if path and jvm is not None and is_relative(target) else target
+    name = f"delta.`{whole}`" if path else target
     empty = rows.limit(0).write.format("delta").mode("ignore")
     try:
         if path:

@@ -82,7 +82,7 @@ class JobSettings:
         """Read and check Spark's properties and the environment. Raises `SettingError`."""
         names = {option_name(field): field for field in declarations(cls)}
         groups = {each.name: each.metadata["group"] for each in dataclasses.fields(cls) if "group" in each.metadata}
-        given = {key.removeprefix(PREFIX): value for key, value in conf.items() if key.startswith(PREFIX)}
+        given = {key.removeprefix(PREFIX): value for key, value in conf.items() if key.startswith("spark.ehbalance.")}
         _refuse_unknown(given, list(names), list(groups))
         local = conf.get("spark.master", "local").startswith("local")
         values: dict[str, Any] = {}
@@ -103,7 +103,8 @@ def _refuse_unknown(given: Mapping[str, str], names: list[str], groups: list[str
     if unknown:
         *others, last = [PREFIX + name for name in (*names, *(f"{each}.OPTION" for each in groups))]
         allowed = f"{', '.join(others)} and {last}" if others else last
-        raise SettingError(f"there is no setting {shown(PREFIX + unknown[0])}: allowed are {allowed}")
+        name = unknown[0] if unknown[0].startswith("spark.") else PREFIX + unknown[0]
+        raise SettingError(f"there is no setting {shown(name)}: allowed are {allowed}")
 
 
 def _read(cls: type[Any], field: str, name: str, text: str, values: dict[str, Any], *, local: bool) -> None:

@@ -142,3 +142,8 @@ def test_a_sink_without_a_secret_is_named() -> None:
     assert refusal(CopyHub, COPY) == (
         f"neither of the environment variable {SINK_SECRET} and sink.fullyQualifiedNamespace set: set one of them"
     )
+
+
+def test_a_mistyped_prefix_is_named() -> None:
+    with pytest.raises(SettingError, match=r"there is no setting 'spark\.ehbalance\.jobs\.table': allowed are "):
+        CopyHub.read({"spark.ehbalance.jobs.table": "/t"}, {})
