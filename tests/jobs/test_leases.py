@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
 import time
 from dataclasses import replace
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from jobs.maintain_leases import maintain
-from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.errors import EhBalanceError, StoreFormatError
 from spark_ehbalance.job.group_page import page
 from spark_ehbalance.job.group_report import COLUMNS, Settings, looks, report, rows_of
 from spark_ehbalance.job.leases import LeaseTables
@@ -126,6 +128,44 @@ def make_old(table: Path) -> None:
     age_all(str(table))
     with DeltaStore(str(table)) as store:
         store.write(store.read(), replace(store.read(), lease_duration_ms=60_000))
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        "[" * 100_000,
+        '{"ehbalance": ' + "[" * 100_000,
+        '{"ehbalance": Infinity}',
+        '{"ehbalance": 4, "namespace": 1, "eventHub": null, "consumerGroup": []}',
+    ],
+    ids=("brackets", "brackets inside", "infinity", "no texts"),
+)
+def test_a_strangers_description_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], description: str
+) -> None:
+    for name in ("a", "c"):
+        make(tmp_path / name)
+    deltalake.write_deltalake(str(tmp_path / "b"), pa.table({"a": [1]}), description=description)
+    with contextlib.suppress(EhBalanceError):  # it is one that cannot be cleaned up, or none
+        maintain(None, LeaseTables.read(settings(tmp_path), {}))  # type: ignore[arg-type]
+    assert capsys.readouterr().err.count("was cleaned up in") == 2
+    with DeltaStore(str(tmp_path / "b")) as store, pytest.raises(StoreFormatError, match="is not a lease table"):
+        store.read()
+
+
+def test_an_error_that_nobody_expects_in_one_table_does_not_stop_the_others(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        make(tmp_path / name)
+
+    def act(_: Any, location: str) -> str:
+        if location.endswith("a"):
+            raise RuntimeError("x" * 10_000)
+        return "done"
+
+    (_, failed), (_, done) = LeaseTables.read(settings(tmp_path), {}).each(act)
+    assert isinstance(failed, EhBalanceError)
+    assert len(str(failed)) < 600
+    assert done == "done"
 
 
 def test_a_folder_without_lease_tables_is_an_error(tmp_path: Path) -> None:
