@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import unquote
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from spark_ehbalance.cli.explain import gathered
@@ -82,9 +83,10 @@ class Settings(LeaseTables):
 
 
 def report(spark: SparkSession, settings: Settings) -> None:
-    """Append the state of all groups to the table, and write the page. Raises `EhBalanceError` if a table could not be
-    read, after all that."""
+    """Append the state of all groups to the table, and write the page. Raises `SettingError` for a table of something
+    else, and `EhBalanceError` if a lease table could not be read, after all that."""
     check_delta(spark, settings.table)
+    _check_report(spark, settings.table)
     at = datetime.now(timezone.utc)
     looked = [*looks(settings)]
     _append(spark, settings.table, [row for each in looked for row in rows_of(each, at)])
@@ -92,6 +94,18 @@ def report(spark: SparkSession, settings: Settings) -> None:
     say(f"{len(looked)} groups are in {settings.table} and in {settings.page}")
     if failed := [each.table for each in looked if each.problem]:
         raise EhBalanceError(f"{len(failed)} of {len(looked)} lease tables could not be read, such as {failed[0]}")
+
+
+def _check_report(spark: SparkSession, table: str) -> None:
+    """Raise `SettingError` if there is a table that is no report: it may be a lease table, which would be destroyed."""
+    try:
+        found = (spark.read.format("delta").load(table) if is_path(table) else spark.table(table)).columns
+    except AnalysisException:  # there is none yet
+        return
+    if found and "reportedAt" not in found:
+        raise SettingError(
+            f"{PREFIX}table={table} is a Delta table of something else, with a column {shown(found[0])}: choose another"
+        )
 
 
 def _append(spark: SparkSession, table: str, rows: list[Mapping[str, Any]]) -> None:

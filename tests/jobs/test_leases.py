@@ -249,3 +249,12 @@ def test_each_run_of_the_report_is_appended(spark: SparkSession, folder: Path) -
     assert {row["lagEvents"] for row in rows if row["partition"] == "0"} == {41}
     assert all(("is damaged" in (row["problem"] or "")) == row["leaseTable"].endswith("/c") for row in rows)
     assert "ns/hub/group" in (folder / "pages/report.html").read_text()
+
+
+@pytest.mark.spark
+def test_a_table_of_something_else_gets_no_report(spark: SparkSession, folder: Path) -> None:
+    table = folder / "a"
+    files = sorted(table.rglob("*"))
+    with pytest.raises(SettingError, match=r"/a is a Delta table of something else, with a column 'kind'"):
+        report(spark, report_settings(folder, table=str(table)))
+    assert sorted(table.rglob("*")) == files
