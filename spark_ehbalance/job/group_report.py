@@ -56,6 +56,9 @@ COLUMNS = {
     "eventsPerSecond": "double",
 }
 
+#: Characters of a text in a row: as many as a path may have.
+_LONGEST = 4096
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(LeaseTables):
@@ -145,7 +148,12 @@ def rows_of(looked: Looked, at: datetime) -> Iterator[Mapping[str, Any]]:
     base |= {"namespace": group.namespace, "eventHub": group.hub, "consumerGroup": group.consumer_group}
     base["liveMembers"] = sum(map(facts.live, facts.last_seen_ms))
     rows = [*_partitions(looked, facts)] or [{}]
-    yield from ({**base, **row} for row in rows)
+    yield from (_short({**base, **row}) for row in rows)
+
+
+def _short(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The row with its texts cut: others have written them, and each is in the rows of all partitions."""
+    return {name: value[:_LONGEST] if isinstance(value, str) else value for name, value in row.items()}
 
 
 def _partitions(looked: Looked, facts: Facts) -> Iterator[Mapping[str, Any]]:

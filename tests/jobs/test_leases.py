@@ -189,6 +189,12 @@ def test_a_row_has_what_the_table_says_of_a_partition(tmp_path: Path) -> None:
     assert second["reason"].startswith("Nobody has owned partition 1 for 10 min")
 
 
+def test_rows_have_no_text_of_megabytes(tmp_path: Path) -> None:
+    make(tmp_path, lambda name: 1_000_000 * "x" + name, free=True)
+    (looked,) = looks(report_settings(tmp_path))
+    assert all(len(str(row)) < 50_000 for row in rows_of(looked, AT))
+
+
 class Elements(HTMLParser):
     """The elements of a page, and its text."""
 
