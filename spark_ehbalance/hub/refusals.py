@@ -17,6 +17,10 @@ from spark_ehbalance.hub.conditions import (
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.network import NetworkError
 from spark_ehbalance.hub.server_busy import BUSY
+from spark_ehbalance.values.secrets import looks_secret
+
+#: Characters of an error that are repeated: those of the service have fewer.
+_LONGEST = 1000
 
 
 class RefusedError(HubUnavailableError):
@@ -65,10 +69,14 @@ def refusal(
 
 
 def said(error: Exception) -> str:
-    """What an error says, in one line. Those of the client's private parts say the least in their first line."""
+    """What an error says, in one line. Those of the client's private parts say the least in their first line. A server
+    may say anything, also the token that it was given."""
     given = getattr(error, "description", None) or str(error)
     lines = (given.decode(errors="replace") if isinstance(given, bytes) else str(given)).splitlines()
-    return " ".join(lines[:1] if isinstance(error, EventHubError) else lines) or type(error).__name__
+    text = " ".join(lines[:1] if isinstance(error, EventHubError) else lines) or type(error).__name__
+    if looks_secret(text := text[:_LONGEST]):
+        return "it said what looks like a key or a token, which is not repeated here"
+    return text
 
 
 def _of(partition: str | None) -> str:

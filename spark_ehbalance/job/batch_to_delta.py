@@ -29,7 +29,7 @@ from spark_ehbalance.values.starting_positions import parse_position
 
 
 def _time(text: str) -> datetime:
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, OverflowError):
         if isinstance(position := parse_position(text), datetime):
             return position.astimezone(timezone.utc)
     raise ValueError("a time such as 2026-01-31T12:00:00Z (UTC, if it names no zone)")

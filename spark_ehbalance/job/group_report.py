@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import unquote
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from spark_ehbalance.cli.explain import gathered
@@ -55,6 +56,9 @@ COLUMNS = {
     "eventsPerSecond": "double",
 }
 
+#: Characters of a text in a row: as many as a path may have.
+_LONGEST = 4096
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(LeaseTables):
@@ -82,9 +86,10 @@ class Settings(LeaseTables):
 
 
 def report(spark: SparkSession, settings: Settings) -> None:
-    """Append the state of all groups to the table, and write the page. Raises `EhBalanceError` if a table could not be
-    read, after all that."""
+    """Append the state of all groups to the table, and write the page. Raises `SettingError` for a table of something
+    else, and `EhBalanceError` if a lease table could not be read, after all that."""
     check_delta(spark, settings.table)
+    _check_report(spark, settings.table)
     at = datetime.now(timezone.utc)
     looked = [*looks(settings)]
     _append(spark, settings.table, [row for each in looked for row in rows_of(each, at)])
@@ -92,6 +97,18 @@ def report(spark: SparkSession, settings: Settings) -> None:
     say(f"{len(looked)} {'group is' if len(looked) == 1 else 'groups are'} in {settings.table} and in {settings.page}")
     if failed := [each.table for each in looked if each.problem]:
         raise EhBalanceError(f"{len(failed)} of {len(looked)} lease tables could not be read, such as {failed[0]}")
+
+
+def _check_report(spark: SparkSession, table: str) -> None:
+    """Raise `SettingError` if there is a table that is no report: it may be a lease table, which would be destroyed."""
+    try:
+        found = (spark.read.format("delta").load(table) if is_path(table) else spark.table(table)).columns
+    except AnalysisException:  # there is none yet
+        return
+    if found and "reportedAt" not in found:
+        raise SettingError(
+            f"{PREFIX}table={table} is a Delta table of something else, with a column {shown(found[0])}: choose another"
+        )
 
 
 def _append(spark: SparkSession, table: str, rows: list[Mapping[str, Any]]) -> None:
@@ -131,7 +148,12 @@ def rows_of(looked: Looked, at: datetime) -> Iterator[Mapping[str, Any]]:
     base |= {"namespace": group.namespace, "eventHub": group.hub, "consumerGroup": group.consumer_group}
     base["liveMembers"] = sum(map(facts.live, facts.last_seen_ms))
     rows = [*_partitions(looked, facts)] or [{}]
-    yield from ({**base, **row} for row in rows)
+    yield from (_short({**base, **row}) for row in rows)
+
+
+def _short(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The row with its texts cut: others have written them, and each is in the rows of all partitions."""
+    return {name: value[:_LONGEST] if isinstance(value, str) else value for name, value in row.items()}
 
 
 def _partitions(looked: Looked, facts: Facts) -> Iterator[Mapping[str, Any]]:

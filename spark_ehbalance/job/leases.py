@@ -22,6 +22,9 @@ _T = TypeVar("_T")
 #: Tables at once: a storage takes its time for each request, and silent members are watched for some seconds.
 _AT_ONCE = 16
 
+#: Characters of an unexpected error that are repeated.
+_LONGEST = 500
+
 _OPTION, _SECRET = "storageOptions.", "storageSecrets."
 
 
@@ -83,6 +86,8 @@ class LeaseTables(JobSettings):
                     return location, act(store, location)
             except EhBalanceError as error:
                 return location, error
+            except Exception as error:  # what nobody has thought of in one table must not stop the others
+                return location, EhBalanceError(f"{type(error).__name__}: {str(error)[:_LONGEST]}")
 
         found = [*lease_tables(self.folder, options)]
         if not found:

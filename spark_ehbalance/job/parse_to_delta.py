@@ -6,6 +6,7 @@ this query or by who takes its partitions, since nothing is checkpointed before 
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from spark_ehbalance.delta import write_once
 from spark_ehbalance.job.hub import hub
 from spark_ehbalance.job.parsing import OF_EVENT, REASON, Parser
 from spark_ehbalance.job.settings import PREFIX, JobSettings, SettingError, place, required, table_name, trigger_of
-from spark_ehbalance.job.tables import check_delta
+from spark_ehbalance.job.tables import check_delta, overlap
 from spark_ehbalance.values.parsing import one_of
 
 
@@ -26,6 +27,8 @@ def _schema(text: str) -> str:
     path = text.removeprefix("file:")
     if path != text:
         try:
+            if not stat.S_ISREG(Path(path).stat().st_mode):  # a pipe, or a device, may have no end
+                raise ValueError("a regular file, which this is not")
             text = Path(path).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
@@ -48,8 +51,11 @@ class Settings(JobSettings):
     source: Mapping[str, str] = hub()
 
     def __post_init__(self) -> None:
-        if self.table.rstrip("/") == self.rejected.rstrip("/"):
-            raise SettingError(f"{PREFIX}rejected={self.rejected} is {PREFIX}table too: what is rejected needs another")
+        if overlap(self.table, self.rejected):
+            raise SettingError(
+                f"{PREFIX}rejected={self.rejected} is {PREFIX}table too, or one lies in the other: what is rejected "
+                "needs a folder beside it"
+            )
 
 
 def start(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], DataFrame]) -> StreamingQuery:

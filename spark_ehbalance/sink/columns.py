@@ -32,7 +32,8 @@ from spark_ehbalance.values.suggestions import did_you_mean
 #: The most characters of a partition key, `ClientConstants.MAX_PARTITION_KEY_LENGTH` of Azure's clients.
 _LONGEST_KEY = 128
 
-_LONG = range(-(1 << 63), 1 << 64)  # from 2^63 on unsigned
+#: What a long and an unsigned long can hold.
+_LONG = range(-(1 << 63), 1 << 64)
 
 
 def _is(*kinds: type[DataType]) -> Callable[[DataType], bool]:
@@ -261,6 +262,8 @@ def _from_json(name: str, text: str | None) -> Any:
         return None
     try:
         value = json.loads(text)
+    except RecursionError:  # a list or a map
+        return text
     except ValueError:
         raise ValueError(f"its property {shown(name)} is no JSON, as jsonProperties=true asks for") from None
     if isinstance(value, list) and all(isinstance(each, int) and -128 <= each <= 127 for each in value):

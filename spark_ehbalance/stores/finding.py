@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from urllib.parse import quote
 
@@ -35,23 +36,36 @@ def lease_tables(location: str, options: Mapping[str, str]) -> Iterator[str]:
 
 
 def _found(folder: Folder, names: list[str], inner: list[str]) -> Iterator[str]:
-    if any(map(is_data_file, names)) or (LOG in inner and _may_be_ours(folder)):
+    if _is_table(folder, names, inner):
         yield folder.uri
-    if LOG in inner or {*inner} >= _CHECKPOINT or any(map(is_data_file, names)):
-        return
-    for name in inner:
-        if name.endswith("_damaged") and name.removesuffix("_damaged") in inner:
-            continue  # what a repair has kept
+    ahead = [*reversed(_below(folder, names, inner))]
+    while ahead:  # folders may lie in each other deeper than functions can call each other
+        below = Folder(ahead.pop(), folder.options)
         try:
-            below = Folder(parse_location(f"{folder.uri}/{name if folder.is_local else quote(name)}"), folder.options)
-        except ValueError:
-            continue  # no lease table can be there
-        try:
-            found = [each.name for each in below.listed()], below.folders()
+            names, inner = [each.name for each in below.listed()], below.folders()
         except BACKEND_ERRORS:
             yield below.uri
             continue
-        yield from _found(below, *found)
+        if _is_table(below, names, inner):
+            yield below.uri
+        ahead += reversed(_below(below, names, inner))
+
+
+def _is_table(folder: Folder, names: list[str], inner: list[str]) -> bool:
+    return any(map(is_data_file, names)) or (LOG in inner and _may_be_ours(folder))
+
+
+def _below(folder: Folder, names: list[str], inner: list[str]) -> list[str]:
+    """The locations of the folders in the `folder` in which lease tables may be."""
+    if LOG in inner or {*inner} >= _CHECKPOINT or any(map(is_data_file, names)):
+        return []
+    below = []
+    for name in inner:
+        if name.endswith("_damaged") and name.removesuffix("_damaged") in inner:
+            continue  # what a repair has kept
+        with contextlib.suppress(ValueError):  # no lease table can be there
+            below.append(parse_location(f"{folder.uri}/{name if folder.is_local else quote(name)}"))
+    return below
 
 
 def _may_be_ours(folder: Folder) -> bool:

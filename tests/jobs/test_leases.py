@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import re
 import time
 from dataclasses import replace
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from jobs.maintain_leases import maintain
-from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.errors import EhBalanceError, StoreFormatError
 from spark_ehbalance.job.group_page import page
 from spark_ehbalance.job.group_report import COLUMNS, Settings, looks, report, rows_of
 from spark_ehbalance.job.leases import LeaseTables
@@ -128,6 +130,44 @@ def make_old(table: Path) -> None:
         store.write(store.read(), replace(store.read(), lease_duration_ms=60_000))
 
 
+@pytest.mark.parametrize(
+    "description",
+    [
+        "[" * 100_000,
+        '{"ehbalance": ' + "[" * 100_000,
+        '{"ehbalance": Infinity}',
+        '{"ehbalance": 4, "namespace": 1, "eventHub": null, "consumerGroup": []}',
+    ],
+    ids=("brackets", "brackets inside", "infinity", "no texts"),
+)
+def test_a_strangers_description_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], description: str
+) -> None:
+    for name in ("a", "c"):
+        make(tmp_path / name)
+    deltalake.write_deltalake(str(tmp_path / "b"), pa.table({"a": [1]}), description=description)
+    with contextlib.suppress(EhBalanceError):  # it is one that cannot be cleaned up, or none
+        maintain(None, LeaseTables.read(settings(tmp_path), {}))  # type: ignore[arg-type]
+    assert capsys.readouterr().err.count("was cleaned up in") == 2
+    with DeltaStore(str(tmp_path / "b")) as store, pytest.raises(StoreFormatError, match="is not a lease table"):
+        store.read()
+
+
+def test_an_error_that_nobody_expects_in_one_table_does_not_stop_the_others(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        make(tmp_path / name)
+
+    def act(_: Any, location: str) -> str:
+        if location.endswith("a"):
+            raise RuntimeError("x" * 10_000)
+        return "done"
+
+    (_, failed), (_, done) = LeaseTables.read(settings(tmp_path), {}).each(act)
+    assert isinstance(failed, EhBalanceError)
+    assert len(str(failed)) < 600
+    assert done == "done"
+
+
 def test_a_folder_without_lease_tables_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EhBalanceError, match="there is no lease table in "):
         maintain(None, LeaseTables.read(settings(tmp_path), {}))  # type: ignore[arg-type]
@@ -147,6 +187,12 @@ def test_a_row_has_what_the_table_says_of_a_partition(tmp_path: Path) -> None:
     assert (second["owner"], second["ownedSince"], second["lagEvents"]) == (None, None, None)
     assert second["state"] == "wrong"
     assert second["reason"].startswith("Nobody has owned partition 1 for 10 min")
+
+
+def test_rows_have_no_text_of_megabytes(tmp_path: Path) -> None:
+    make(tmp_path, lambda name: 1_000_000 * "x" + name, free=True)
+    (looked,) = looks(report_settings(tmp_path))
+    assert all(len(str(row)) < 50_000 for row in rows_of(looked, AT))
 
 
 class Elements(HTMLParser):
@@ -209,3 +255,12 @@ def test_each_run_of_the_report_is_appended(spark: SparkSession, folder: Path) -
     assert {row["lagEvents"] for row in rows if row["partition"] == "0"} == {41}
     assert all(("is damaged" in (row["problem"] or "")) == row["leaseTable"].endswith("/c") for row in rows)
     assert "ns/hub/group" in (folder / "pages/report.html").read_text()
+
+
+@pytest.mark.spark
+def test_a_table_of_something_else_gets_no_report(spark: SparkSession, folder: Path) -> None:
+    table = folder / "a"
+    files = sorted(table.rglob("*"))
+    with pytest.raises(SettingError, match=r"/a is a Delta table of something else, with a column 'kind'"):
+        report(spark, report_settings(folder, table=str(table)))
+    assert sorted(table.rglob("*")) == files

@@ -64,6 +64,7 @@ def test_the_parts_of_a_range_are_all_of_it() -> None:
             {"from": "yesterday"},
             "from='yesterday' is wrong: allowed is a time such as 2026-01-31T12:00:00Z (UTC, if it names no zone)",
         ),
+        ({"from": "0001-01-01T00:00+14:00"}, "from='0001-01-01T00:00+14:00' is wrong: allowed is a time such as"),
         ({"from": "4711"}, "from='4711' is wrong: allowed is a time such as"),
         ({"to": ""}, "to is not set: a time such as"),
         ({"sourceName": KEY}, "sourceName: it holds what looks like a key"),
@@ -97,7 +98,15 @@ def test_a_schema_may_be_in_a_file(tmp_path: Path) -> None:
         ({"format": "xml"}, "format='xml' is wrong: allowed is one of json, avro"),
         ({"schema": ""}, "schema is not set: a schema, in DDL for format=json"),
         ({"rejected": ""}, "rejected is not set: a path or an address that Spark can write is needed"),
-        ({"rejected": "/t/"}, "rejected=/t/ is table too: what is rejected needs another"),
+        ({"rejected": "/t/"}, "rejected=/t/ is table too, or one lies in the other: what is rejected needs a folder"),
+        ({"rejected": "/t/rejected"}, "rejected=/t/rejected is table too, or one lies in the other"),
+        ({"rejected": "file:///x/..//t"}, "rejected=file:///x/..//t is table too"),
+        ({"table": "AZ://c/t/r", "rejected": "az://c//t"}, "rejected=az://c//t is table too"),
+        ({"table": "t", "rejected": "Default.`T`"}, "rejected=Default.`T` is table too"),
+        (
+            {"schema": "file:/dev/zero"},
+            "schema='file:/dev/zero' is wrong: allowed is a regular file",
+        ),
     ],
 )
 def test_a_wrong_setting_of_parse_to_delta_is_named(given: dict[str, str], error: str) -> None:

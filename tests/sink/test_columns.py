@@ -199,10 +199,11 @@ def test_columns_of_kafkas_sink() -> None:
 
 def test_properties_that_are_json_get_their_types_back() -> None:
     properties = {"text": '"a"', "number": "5", "flag": "true", "half": "0.5", "none": "null", "bytes": "[1,-1]"}
-    properties |= {"map": '{"a":1}'}
+    properties |= {"map": '{"a":1}', "unsigned": str((1 << 64) - 1), "deep": "[" * 3000 + "]" * 3000}
     frame = schema(body=TEXT, properties=MapType(TEXT, TEXT))
     assert read(only(made([{"body": "a", "properties": list(properties.items())}], frame, json=True)))[2] == {
         "text": b"a", "number": 5, "flag": True, "half": 0.5, "none": None, "bytes": b"\x01\xff", "map": b'{"a":1}',
+        "unsigned": (1 << 64) - 1, "deep": b"[" * 3000 + b"]" * 3000,
     }  # fmt: skip
     with pytest.raises(UnsendableEventError, match="it has several values of 'p', and an event has one"):
         made([{"body": "a", "properties": [("p", "1"), ("p", "2")]}], frame, json=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -89,6 +90,19 @@ def test_a_folder_that_must_not_be_listed_is_among_them(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(Folder, "folders", refused)
     assert found(tmp_path) == ["a", "closed"]
+
+
+def test_folders_may_lie_in_each_other_deeper_than_functions(tmp_path: Path) -> None:
+    deep = Path(*["d"] * 400)
+    made = [Path("a"), deep / "e", Path("z")]
+    for each in made:
+        make(tmp_path / each)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(350)  # a tree of more than the usual 1,000 is hard to remove
+    try:
+        assert found(tmp_path) == [*map(str, made)]
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def test_a_folder_that_is_missing_is_an_error(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ _DATA, _ANNOTATIONS, _PROPERTIES, _NO_BODY = b"\x00\x53\x75", b"\x00\x53\x72", b
 #: Encoded sizes, above which numbers of four bytes are needed.
 _SHORT = 255
 
-_LONG, _DOUBLE = struct.Struct(">q"), struct.Struct(">d")
+_LONG, _UNSIGNED, _DOUBLE = struct.Struct(">q"), struct.Struct(">Q"), struct.Struct(">d")
 
 _BINARY, _STRING, _SYMBOL, _MAP = b"\xa0\xb0", b"\xa1\xb1", b"\xa3\xb3", b"\xc1\xd1"
 
@@ -95,7 +95,7 @@ def _value(value: Any) -> bytes:
     if isinstance(value, bool):
         return b"\x41" if value else b"\x42"
     if isinstance(value, int):
-        return b"\x81" + _LONG.pack(value) if value < 1 << 63 else b"\x80" + value.to_bytes(8, "big")  # ulong
+        return b"\x80" + _UNSIGNED.pack(value) if value >> 63 > 0 else b"\x81" + _LONG.pack(value)
     if isinstance(value, float):
         return b"\x82" + _DOUBLE.pack(value)
     return _sized(_BINARY, value)

@@ -191,7 +191,7 @@ def log_problems(folder: Folder) -> Iterator[tuple[str, str]]:
 def _missing(folder: Folder, names: list[str]) -> Iterator[tuple[str, str]]:
     checkpoint = newest_checkpoint(names)
     if HINT in names:
-        with contextlib.suppress(ValueError, AttributeError):
+        with contextlib.suppress(ValueError, AttributeError, RecursionError):
             if json.loads(folder.read(f"{LOG}/{HINT}")).get("version") != checkpoint:
                 yield f"{LOG}/{HINT}", "names a checkpoint that is missing"
     versions = (version for name in names if (version := version_of(name)) is not None)

@@ -130,7 +130,7 @@ def group_of(description: str | None, where: str) -> Group:
         version = int(fields["ehbalance"])
         if version == FORMAT:
             return Group.of(fields["namespace"], fields["eventHub"], fields["consumerGroup"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):  # somebody else's text
         raise StoreFormatError(f"the Delta table at {where} is not a lease table: choose another leaseTable") from None
     raise StoreFormatError(
         f"the lease table at {where} has format {version}; this version of spark-ehbalance knows format {FORMAT}: "
@@ -140,7 +140,7 @@ def group_of(description: str | None, where: str) -> Group:
 
 def is_described(text: str | None) -> bool:
     """Whether this is a lease table's description."""
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         return isinstance(fields := json.loads(text or ""), dict) and "ehbalance" in fields
     return False
 
