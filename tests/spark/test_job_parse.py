@@ -77,8 +77,8 @@ def test_what_cannot_be_parsed_is_in_a_table_of_its_own_with_the_reason(
 def test_a_schema_that_is_none_and_avro_without_sparks_package_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     def refused(format: str, schema: str) -> str:
         settings = Settings(
-            table=str(tmp_path), rejected=str(tmp_path / "r"), format=format, schema=schema, checkpoint_location="/c",
-            trigger={}, source={},
+            table=str(tmp_path / "t"), rejected=str(tmp_path / "r"), format=format, schema=schema,
+            checkpoint_location="/c", trigger={}, source={},
         )  # fmt: skip
         with pytest.raises(SettingError) as refusal:
             start(spark, settings, rows)
