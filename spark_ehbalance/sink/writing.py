@@ -149,6 +149,9 @@ class Task:
                     _await(sending, sent)
                     sending = [pool.submit(self._send, target, some) for target, some in part.items()]
                 _await(sending, sent)
+            except _Stopped:  # here, while more was encoded
+                _await(sending, sent)
+                raise
             except BaseException:
                 self._stop.set()
                 raise

@@ -202,3 +202,22 @@ def _closed(links: Links) -> Iterator[None]:
     yield
     for _, link in links._kept.values():
         link.close()
+
+
+def test_what_fails_while_more_is_encoded_is_what_is_raised(
+    event_hub: EventHub, links: Links, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: Any, **__: Any) -> None:
+        raise HubUnavailableError("the hub is gone")
+
+    monkeypatch.setattr(writing, "_PART", 1)
+    monkeypatch.setattr(sender.Sender, "send", gone)
+    task = Task(write_options({"connectionString": event_hub.connection_string}), Columns(0, key=1), links)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pylist([{"body": b"a", "key": "k"}], KEYED)
+        wait_until(task._stop.is_set, "the first part has failed")
+        yield pa.RecordBatch.from_pylist([{"body": b"b", "key": "k"}], KEYED)
+
+    with pytest.raises(HubUnavailableError, match="the hub is gone"):
+        task.write(batches())
