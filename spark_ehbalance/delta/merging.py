@@ -115,7 +115,7 @@ class _Hub(NamedTuple):
         """Whether the `target` knows when the hub was created. Raises `TargetError` if that was another one."""
         if self.source is None or self.created is None:
             return True
-        table = Target(rows, target, self.source, {}, None, created=self.created, remembers=False)
+        table = self._target(rows, target, self.source)
         with contextlib.suppress(MergedError):
             table.begin(())
         return table.knows_hub
@@ -124,11 +124,13 @@ class _Hub(NamedTuple):
         """Whether every mark in the `target` is beyond the events, which `write_once` then never writes any more."""
         if self.source is None:
             return False
-        table = Target(rows, target, self.source, {}, None, created=self.created, remembers=False)
         try:
-            return not missing(extents, table.begin(extents))
+            return not missing(extents, self._target(rows, target, self.source).begin(extents))
         except MergedError:
             return False
+
+    def _target(self, rows: DataFrame, target: str, source: str) -> Target:
+        return Target(rows, target, source, {}, None, created=self.created, remembers=False)
 
 
 def _merged(

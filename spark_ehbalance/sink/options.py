@@ -9,13 +9,13 @@ from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.connection_options import CONNECTION_OPTIONS
 from spark_ehbalance.values.declared import Declared, declarations, declared, option_name
-from spark_ehbalance.values.option_texts import parsed
+from spark_ehbalance.values.option_texts import parsed, refuse_secret
 from spark_ehbalance.values.parsing import flag, parse_duration
-from spark_ehbalance.values.secrets import looks_secret, shown
+from spark_ehbalance.values.secrets import shown
 from spark_ehbalance.values.suggestions import did_you_mean
 
-#: What Spark adds, in lower case, and needs itself.
-_OF_SPARK = "checkpointlocation"
+#: What Spark passes on, in lower case, and needs itself.
+CHECKPOINT_LOCATION = "checkpointlocation"
 
 
 @dataclass(frozen=True)
@@ -50,16 +50,13 @@ WRITE_OPTIONS: dict[str, Declared] = CONNECTION_OPTIONS | {
 def write_options(raw: Mapping[str, str], of_reading: Iterable[str] = ()) -> WriteOptions:
     """From keys in any case; `of_reading` are the options that a reader has. Raises `OptionError`."""
     given = {key.lower(): str(value).strip() for key, value in raw.items() if value is not None}
-    given.pop(_OF_SPARK, None)
+    given.pop(CHECKPOINT_LOCATION, None)
     names = {name.lower(): name for name in WRITE_OPTIONS}
     if unknown := sorted(given.keys() - names.keys()):
         raise _no_such_option(unknown[0], {name.lower(): name for name in of_reading})
     for key, text in given.items():
-        if key not in ("connectionstring", "httpproxy") and looks_secret(text):  # they check themselves
-            raise OptionError(
-                f"option {names[key]} holds what looks like a key or a signed address, which is not repeated here: "
-                "only connectionString may hold a secret"
-            )
+        if key not in ("connectionstring", "httpproxy"):  # they check themselves
+            refuse_secret(names[key], text, "connectionString")
     connection = Connection.from_options({name: given.get(name.lower()) for name in CONNECTION_OPTIONS})
     return WriteOptions(connection, **parsed(given, WriteOptions))
 

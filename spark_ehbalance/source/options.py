@@ -21,7 +21,7 @@ from spark_ehbalance.hub.network import is_server
 from spark_ehbalance.hub.unreadable import FAIL, POLICIES
 from spark_ehbalance.metrics.otlp import endpoint, need_otlp
 from spark_ehbalance.metrics.prometheus import need_prometheus
-from spark_ehbalance.sink.options import WRITE_OPTIONS, write_options
+from spark_ehbalance.sink.options import CHECKPOINT_LOCATION, WRITE_OPTIONS, write_options
 from spark_ehbalance.source.no_such_option import no_such_option
 from spark_ehbalance.source.scala_options import as_written, meant, renamed, with_positions
 from spark_ehbalance.source.spark_checkpoint import checkpoint_location
@@ -33,7 +33,7 @@ from spark_ehbalance.strategies import DECLARATIONS, DEFAULT_STRATEGY, PARAMETER
 from spark_ehbalance.values.declared import Declared, declared, option_name
 from spark_ehbalance.values.defaults import BALANCE_INTERVAL, HANDOVER_TIMEOUT, LEASE_DURATION, PROCESSOR_LEASE_DURATION
 from spark_ehbalance.values.group import Group
-from spark_ehbalance.values.option_texts import parsed, wrong
+from spark_ehbalance.values.option_texts import parsed, refuse_secret, wrong
 from spark_ehbalance.values.parsing import flag, one_of, parse_delay, parse_duration, whole
 from spark_ehbalance.values.secrets import (
     REFERENCES,
@@ -386,7 +386,7 @@ def _declared_options() -> Iterator[tuple[str, Declared]]:
 OPTIONS: dict[str, Declared] = dict(_declared_options())
 
 #: Keys that only a writer has.
-_FOR_WRITING = {"checkpointlocation"} | {name.lower() for name in WRITE_OPTIONS.keys() - OPTIONS.keys()}
+_FOR_WRITING = {CHECKPOINT_LOCATION} | {name.lower() for name in WRITE_OPTIONS.keys() - OPTIONS.keys()}
 
 #: The same of the options that one strategy has; they are for streams.
 STRATEGY_OPTIONS: dict[str, Declared] = {
@@ -456,11 +456,7 @@ def _pop_prefixed(given: dict[str, str], prefix: str) -> dict[str, str]:
 
 
 def _refuse_secret(name: str, text: str) -> None:
-    if looks_secret(text):
-        raise OptionError(
-            f"option {name} holds what looks like a key or a signed address, which is not repeated here: only "
-            f"connectionString and {_STORAGE_SECRET}* may hold a secret"
-        )
+    refuse_secret(name, text, f"connectionString and {_STORAGE_SECRET}*")
 
 
 def _strategy_parameters(given: Mapping[str, str], strategy: str) -> Parameters:

@@ -55,10 +55,7 @@ class _Writing:
     def finished(self, messages: Sequence[Any], what: str) -> None:
         """Log what was sent."""
         set_up_logging()
-        sent = Sent()
-        for each in messages:
-            if isinstance(each, TaskDone):
-                sent.add(each.sent)
+        sent = _sent(messages)
         _LOG.info(
             "%s: %d events, %d bytes in %d batches sent to %s; it was too busy %d times, and %d attempts were repeated",
             what, sent.events, sent.bytes, sent.batches, self.options.connection.hub_name, sent.busy, sent.again,
@@ -67,12 +64,20 @@ class _Writing:
     def failed(self, messages: Sequence[Any], what: str) -> None:
         """Say what is in the hub."""
         set_up_logging()
-        events = sum(each.sent.events for each in messages if isinstance(each, TaskDone))
         _LOG.warning(
             "%s has failed or was stopped: %d events of its finished tasks are in %s, and what the others had sent; "
             "run again, they are there twice",
-            what, events, self.options.connection.hub_name,
+            what, _sent(messages).events, self.options.connection.hub_name,
         )  # fmt: skip
+
+
+def _sent(messages: Sequence[Any]) -> Sent:
+    """What the tasks have sent that have told; of others there is no message."""
+    sent = Sent()
+    for each in messages:
+        if isinstance(each, TaskDone):
+            sent.add(each.sent)
+    return sent
 
 
 class BatchWriter(_Writing, getattr(datasource, "DataSourceArrowWriter", DataSourceWriter)):  # type: ignore[misc]

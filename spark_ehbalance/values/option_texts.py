@@ -7,12 +7,22 @@ from typing import Any
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.values.declared import declarations, option_name
-from spark_ehbalance.values.secrets import shown
+from spark_ehbalance.values.secrets import looks_secret, shown
 
 
 def wrong(name: str, text: str, allowed: ValueError) -> OptionError:
     """The error for an option whose value is not `allowed`."""
     return OptionError(f"option {name}={shown(text)} is wrong: allowed is {allowed}")
+
+
+def refuse_secret(name: str, text: str, holders: str) -> None:
+    """Raise `OptionError` if `text`, of the option `name`, can only be a secret. The options that may hold one are the
+    `holders`."""
+    if looks_secret(text):
+        raise OptionError(
+            f"option {name} holds what looks like a key or a signed address, which is not repeated here: only "
+            f"{holders} may hold a secret"
+        )
 
 
 def parsed(
