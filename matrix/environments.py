@@ -28,7 +28,7 @@ FOLDER = ROOT / ".venv-matrix"
 SPARKS = {"4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1", "4.3": "4.3.0"}
 
 #: The extras whose packages an environment has.
-_EXTRAS = ("blob", "dashboard", "delta", "emulator", "report", "spark")
+_EXTRAS = ("blob", "dashboard", "delta", "emulator", "spark")
 
 #: What decides what an environment has.
 _INPUTS = (

@@ -50,7 +50,6 @@ def test_every_supported_version_has_an_environment() -> None:
         ("pyarrow", "14.0.1"),  # CVE-2023-47248
         ("azure-identity", "1.16.1"),  # CVE-2024-35255
         ("azure-storage-blob", "12.13.0"),  # CVE-2022-30187
-        ("plotly", "5.17.0"),  # CVE-2023-46308
         ("psutil", "5.6.6"),  # CVE-2019-18874
         ("websockets", "9.1"),  # CVE-2021-33880
     ],

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,17 +20,13 @@ from rich.text import Text
 
 from spark_ehbalance.cli.common import console
 from spark_ehbalance.cli.options import AsJson
-from spark_ehbalance.cli.picture import Picture, html
-from spark_ehbalance.cli.report import save
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.leases.timeline import Mark, moves_of, segments_of
 from spark_ehbalance.simulation.measures import Result
 from spark_ehbalance.simulation.run import simulate as play
 from spark_ehbalance.simulation.scenario import READY_MADE, Scenario, StoreSettings, load
 from spark_ehbalance.simulation.services import PRICES_OF, SERVICES
 from spark_ehbalance.strategies import DEFAULT_STRATEGY, STRATEGIES
 from spark_ehbalance.values.parsing import duration_text
-from spark_ehbalance.values.position import partition_order
 
 #: Simulations that run at the same time.
 _PROCESSES = 2
@@ -105,21 +100,14 @@ def simulate(
     compare: Annotated[bool, typer.Option("--compare", help="All strategies, side by side.")] = False,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
     as_json: AsJson = False,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw ownership, load and moves into this HTML file.")
-    ] = None,
 ) -> None:
     """Run a scenario in simulated time with the real strategies and lease code, and measure the result."""
     if strategy not in STRATEGIES:
         raise OptionError(f"--strategy {strategy} is wrong: allowed is one of {', '.join(STRATEGIES)}")
-    if compare and report is not None:
-        raise OptionError("--compare and --report are both given: a picture is of one strategy, set --strategy")
     if scenario == _ALL and not compare:
         raise OptionError(f"--scenario {_ALL} is for --compare: set both, or name one scenario")
     scenarios = [place.under(sizes.scenario(name)) for name in (READY_MADE if scenario == _ALL else (scenario,))]
     results = _compared(scenarios, seed) if compare else [_run_with_progress(scenarios[0], strategy, seed)]
-    if report is not None:
-        save(report, html(_picture(scenarios[0], results[0])))
     if as_json:
         tables = [result.to_json() for result in results]
         typer.echo(json.dumps(tables if compare else tables[0], indent=2))
@@ -147,26 +135,6 @@ def _compared(scenarios: Sequence[Scenario], seed: int) -> list[Result]:
 def _progress() -> Progress:
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     return Progress(*columns, console=Console(stderr=True), transient=True)
-
-
-def _picture(scenario: Scenario, result: Result) -> Picture:
-    owners, begin = dict(result.owners), result.began_ms
-    end = begin + round(result.seconds * 1000)
-    changed = {each.partition for each in result.changes if each.partition is not None}
-    return Picture(
-        title=f"{result.strategy}: {result.scenario}, seed {result.seed}",
-        subtitle=f"{scenario.description} {result.moves} moves, {result.fewest_moves} are the fewest possible. "
-        f"{result.unowned:.0f} partition-seconds without an owner. {result.duplicates:,} events read again.",
-        partitions=sorted(owners.keys() | changed, key=partition_order),
-        segments=segments_of(result.changes, owners, begin, end),
-        moves=moves_of(result.changes, owners),
-        marks=[Mark(begin + 1000 * at, text) for at, text in result.marks],
-        loads=[(begin + 1000 * sample.at, sample.loads) for sample in result.samples],
-        load_title="Load per member, in events per second",
-        begin=begin,
-        end=end,
-        zero=begin,
-    )
 
 
 def _heading(scenario: Scenario, seed: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -16,9 +15,9 @@ from .show import Result, Show
 from .verdict import show
 
 
-def run(*, seconds: float, limit: float, plain: bool, at_end: Callable[[str], None]) -> int:
-    """Run the demo: the flights are sent over `seconds`, and all may take `limit` seconds. `at_end` is called with the
-    path of the lease table, which is gone afterwards. `plain`: lines instead of a picture, also on a terminal.
+def run(*, seconds: float, limit: float, plain: bool) -> int:
+    """Run the demo: the flights are sent over `seconds`, and all may take `limit` seconds. `plain`: lines
+    instead of a picture, also on a terminal.
 
     Returns the exit code: 0 if every event is in the table once and every rule of ownership held.
     """
@@ -32,9 +31,7 @@ def run(*, seconds: float, limit: float, plain: bool, at_end: Callable[[str], No
         try:
             with screen:
                 result = demo.run()
-            code = _report(result, console)
-            at_end(demo.leases)
-            return code
+            return _report(result, console)
         except DemoError as error:
             console.print(f"FAILED: {error}", highlight=False, markup=False, soft_wrap=True)
             return 1

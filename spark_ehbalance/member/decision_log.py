@@ -1,48 +1,35 @@
 """Decisions as log lines in JSON: what a member has seen, what it does and why. Pure.
 
-`balance:` is a summary of what was seen and decided, `view:` is all that was seen, `tally:` is how often each reason
-was given.
+A `balance:` line summarizes the view and the decision.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable
 from typing import Any
 
-from spark_ehbalance.leases.model import Lease, Member
 from spark_ehbalance.leases.transitions import LeaseTransition, Transition
 from spark_ehbalance.member.query import QueryState
 from spark_ehbalance.strategies.base import Decision, View
 from spark_ehbalance.values.position import partition_order
-
-#: So many reasons are counted one by one: names in them could make ever more.
-_MOST_REASONS = 50
 
 #: Seconds after which a batch is said to be long: one that catches up takes minutes.
 LONG_BATCH = 300.0
 
 
 class DecisionLog:
-    """Turns one member's decisions into log lines, and counts their reasons."""
+    """Turns one member's decisions into log lines."""
 
     def __init__(self) -> None:
         self._last: object = None
-        self._tally: Counter[str] = Counter()
 
     def note(self, member: str, view: View | None, decision: Decision) -> tuple[int, str]:
         """The level and the line for `decision`, made by `member` on `view` (None if the strategy was not asked).
 
         A repeated decision to do nothing, for the same reason and on an equal view, has level DEBUG.
         """
-        reason = re.sub(r"\d+", "N", decision.reason)
-        if reason not in self._tally and len(self._tally) >= _MOST_REASONS:
-            reason = "other"
-        self._tally[reason] += 1
         what = {
             "seen": None if view is None else seen(view),
             "decided": by_kind(decision.transitions),
@@ -56,10 +43,6 @@ class DecisionLog:
         if view is not None:
             head |= {"strategy": view.snapshot.members[member].strategy, "version": view.snapshot.version}
         return logging.DEBUG if repeated else logging.INFO, f"balance: {json.dumps(head | what)}"
-
-    def tally(self) -> str:
-        """How often each reason was given, the most frequent first; numbers in reasons are written as N."""
-        return f"tally: {json.dumps(dict(self._tally.most_common()))}"
 
 
 class Shortage:
@@ -145,24 +128,6 @@ def by_kind(transitions: Iterable[Transition]) -> dict[str, list[str]]:
         if isinstance(each, LeaseTransition):
             kinds.setdefault(type(each).__name__, []).append(each.partition)
     return kinds
-
-
-def view_line(view: View) -> str:
-    """The log line with all of `view`."""
-    whole = seen(view) | {
-        "me": view.me.id,
-        "version": view.snapshot.version,
-        "maxPartitionsOwned": view.max_owned,
-        "untenured": _in_order(view.untenured),
-        "leases": [_without_none(lease) for lease in view.snapshot.leases.values()],
-        "liveMembers": sorted(view.live),
-        "allMembers": [_without_none(member) for member in view.snapshot.members.values()],
-    }
-    return f"view: {json.dumps(whole)}"
-
-
-def _without_none(row: Lease | Member) -> Mapping[str, Any]:
-    return {name: value for name, value in asdict(row).items() if value is not None}
 
 
 def _in_order(partitions: Iterable[str]) -> list[str]:

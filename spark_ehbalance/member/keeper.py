@@ -21,7 +21,7 @@ from spark_ehbalance.leases.model import Lease, Load, MemberLoad, QueryRecord, T
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Outcome
 from spark_ehbalance.member.counts import Counts
-from spark_ehbalance.member.decision_log import DecisionLog, LongBatch, Shortage, view_line
+from spark_ehbalance.member.decision_log import DecisionLog, LongBatch, Shortage
 from spark_ehbalance.member.housekeeping import Housekeeping
 from spark_ehbalance.member.lags import LagOf, current
 from spark_ehbalance.member.membership import Clocks, Holding
@@ -34,9 +34,6 @@ from spark_ehbalance.values.lag import Lag
 from spark_ehbalance.values.position import Position
 
 _LOG = logger(__name__)
-
-#: Seconds between two reports of how often which decision was made for what reason.
-_TALLY_INTERVAL = 600.0
 
 #: Seconds that `stop` waits for the last commit. Spark kills the planner some time after that.
 _SHUTDOWN_TIMEOUT = 5.0
@@ -97,7 +94,6 @@ class Keeper:
         self._store: LeaseStore | None = None
         self._recording, self._tidying = Housekeeping(), Housekeeping()  # to tidy up can take long
         self._shortage, self._long_batch = Shortage(), LongBatch()
-        self._tally_at = time.monotonic() + _TALLY_INTERVAL
         self._thread = threading.Thread(target=self._run, name="ehbalance-keeper", daemon=True)
 
     # --- called by the planner ---------------------------------------------------------------------------------
@@ -348,8 +344,6 @@ class Keeper:
                 give_up_at = min(give_up_at, time.monotonic() + _SHUTDOWN_TIMEOUT)
             pause = self._try_turn(store, stopping)
             if stopping:
-                if not pause:
-                    _LOG.info("%s", self._decisions.tally())
                 if not pause or time.monotonic() > give_up_at:
                     return
                 time.sleep(FIRST_PAUSE)
@@ -453,20 +447,14 @@ class Keeper:
         self._log_decision(turn)
 
     def _log_decision(self, turn: Turn) -> None:
-        """Log what was decided and why, and now and then how often."""
+        """Log the decision and its reason."""
         view, decision = turn.view, turn.decision
         assert decision is not None, "the turn balances"
         level, line = self._decisions.note(self._me, view, decision)
         _LOG.log(level, "%s", line)
-        if view is not None:
-            # A query that waits for the group to settle then reads what there is, and may end before others start.
-            if warning := self._shortage.note(view, at_once=self._participant.settling):
-                _LOG.warning("%s", warning)
-            if _LOG.isEnabledFor(logging.DEBUG):
-                _LOG.debug("%s", view_line(view))
-        if time.monotonic() >= self._tally_at:
-            self._tally_at = time.monotonic() + _TALLY_INTERVAL
-            _LOG.info("%s", self._decisions.tally())
+        # A query that waits for the group to settle then reads what there is, and may end before others start.
+        if view is not None and (warning := self._shortage.note(view, at_once=self._participant.settling)):
+            _LOG.warning("%s", warning)
 
     def _keep_house(self, store: LeaseStore, outcome: Outcome, now: Clocks) -> None:
         """Have history recorded and, as the leader, the store tidied up: no lease depends on either."""

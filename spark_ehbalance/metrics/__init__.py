@@ -1,1 +1,1 @@
-"""Metrics: what is measured, and how Prometheus and OpenTelemetry get it."""
+"""Metrics for Prometheus: definitions, samples and the server."""

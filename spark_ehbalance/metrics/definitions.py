@@ -15,9 +15,6 @@ _GROUP = ("group",)
 _MEMBER = ("group", "member")
 _PARTITION = ("group", "member", "partition")
 
-#: The units of OpenTelemetry, by what a name ends in.
-_UNITS = {"seconds": "s", "bytes": "By"}
-
 
 class Metric(NamedTuple):
     """A metric as Prometheus has it. One whose name ends in `_total` is a counter, which begins at 0 with its process;
@@ -34,20 +31,9 @@ class Metric(NamedTuple):
         return self.name.endswith("_total")
 
     @property
-    def otel_name(self) -> str:
-        """Its name in OpenTelemetry, which becomes `name` where a collector hands it on to Prometheus."""
-        return self.name.removesuffix("_total").replace("_", ".", 1)
-
-    @property
     def help(self) -> str:
         """Its meaning without links."""
         return re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", self.meaning)
-
-    @property
-    def unit(self) -> str:
-        """Its unit in OpenTelemetry."""
-        last = self.otel_name.rpartition("_")[2]
-        return _UNITS.get(last, f"{{{self.otel_name.rpartition('.')[2]}}}")
 
 
 class Sample(NamedTuple):

@@ -19,7 +19,6 @@ from spark_ehbalance.hub.connection_options import CONNECTION_OPTIONS
 from spark_ehbalance.hub.credentials import Identity
 from spark_ehbalance.hub.network import is_server
 from spark_ehbalance.hub.unreadable import FAIL, POLICIES
-from spark_ehbalance.metrics.otlp import endpoint, need_otlp
 from spark_ehbalance.metrics.prometheus import need_prometheus
 from spark_ehbalance.sink.options import CHECKPOINT_LOCATION, WRITE_OPTIONS, write_options
 from spark_ehbalance.source.no_such_option import no_such_option
@@ -248,14 +247,6 @@ class Options:
         "the address of that port; `0.0.0.0` is [open to the network](security.md#metrics)",
         only=STREAM,
     )
-    metrics_otlp: str | None = declared(
-        None,
-        endpoint,
-        "where the query pushes its metrics by OTLP over HTTP, `http://HOST:4318`; or `environment`: to where "
-        "[OpenTelemetry's variables](monitoring.md#opentelemetry) say",
-        shown="none",
-        only=STREAM,
-    )
 
     @property
     def group(self) -> Group:
@@ -296,8 +287,6 @@ class Options:
             raise OptionError("blobNamespace needs a container of the Azure SDKs' checkpoint store as leaseTable")
         if self.metrics_port is not None:
             need_prometheus("metricsPort")
-        if self.metrics_otlp is not None:
-            need_otlp("metricsOtlp")
         if self.lease_table is None and self.storage_options:
             raise OptionError(f"{_STORAGE}* needs leaseTable: without it there is no table to store")
 

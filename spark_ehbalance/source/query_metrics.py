@@ -1,4 +1,4 @@
-"""What a query's process tells Prometheus and OpenTelemetry."""
+"""What a query's process tells Prometheus."""
 
 from __future__ import annotations
 
@@ -10,29 +10,19 @@ from functools import partial
 from spark_ehbalance.hub.server_busy import BUSY
 from spark_ehbalance.metrics import definitions as of
 from spark_ehbalance.metrics.definitions import Sample, by_label, sample
-from spark_ehbalance.metrics.otlp import Pusher
 from spark_ehbalance.metrics.prometheus import Server
 from spark_ehbalance.metrics.table import group_samples, member_samples, partition_samples
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.planner import Planner
-from spark_ehbalance.text import logger
-
-_LOG = logger(__name__)
 
 
 def export_metrics(options: Options, planner: Planner) -> ExitStack:
-    """Serve and push what the options say, until the result is closed. No problem of that ends the query."""
-    exporters, read = ExitStack(), partial(query_samples, planner)
+    """Serve the query's metrics at `metricsPort` until the result is closed. A port in use does not end the query."""
+    exporters = ExitStack()
     if options.metrics_port is not None:
-        server = Server(options.metrics_host, options.metrics_port, read)
+        server = Server(options.metrics_host, options.metrics_port, partial(query_samples, planner))
         exporters.callback(server.close)
         server.start_when_free()
-    if options.metrics_otlp is not None:
-        try:
-            exporters.callback(Pusher.to(options.metrics_otlp, read, planner.owner).close)
-        except Exception as error:  # a variable of OpenTelemetry's, whose value may be a secret
-            kind = type(error).__name__
-            _LOG.warning("no metrics are pushed: OpenTelemetry could not be started (%s), see its variables", kind)
     return exporters
 
 

@@ -72,7 +72,6 @@ def harmless(text: str) -> bool:
         ["unpin", named("0")],
         ["unpin", named("1")],
         ["maintain"],
-        ["report", "--out", os.devnull],
     ],
 )
 def test_no_command_prints_them_raw(ehbalance: Command, hostile: Path, arguments: list[str]) -> None:
@@ -110,21 +109,6 @@ def test_errors_about_another_groups_table_do_not_contain_them(
     message = ehbalance("init", hostile, *connection).err
     assert "belongs to" in message
     assert harmless(message)
-
-
-def test_the_report_contains_neither_control_characters_nor_elements(ehbalance: Command, hostile: Path) -> None:
-    path = hostile.parent / "report.html"
-    assert ehbalance("report", hostile, "--out", path).code == 0
-    page = path.read_bytes().decode()
-    assert "<img src=x>" not in page
-    for each in "\x1b\x07\x9b\b\x7f\u202e\u2066\u200b":
-        assert each not in page.replace(_plotly(), "")
-
-
-def _plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
-    return str(get_plotlyjs())
 
 
 def test_errors_and_logs_contain_escapes_only() -> None:

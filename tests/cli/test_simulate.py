@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,19 +78,6 @@ def test_the_store_may_be_another_than_the_scenarios(ehbalance: Command) -> None
     assert "store gcs: a look takes 10 ms, a commit 20 ms" in heading
 
 
-def test_the_report_needs_no_network_and_has_a_lane_for_each_partition(ehbalance: Command, tmp_path: Path) -> None:
-    path = tmp_path / "out.html"
-    outcome = ehbalance("simulate", "--scenario", "join", *SMALL, "--report", path, "--json")
-    assert outcome.err.splitlines()[-1] == f"Drawn into {path}."
-    assert json.loads(outcome.out)["moves"] == 2
-    page = path.read_text(encoding="utf-8")
-    assert "<title>cooperative: join, seed 0</title>" in page
-    assert "<script src=" not in page
-    assert '"categoryarray":["","0","1","2","3","4","5"]' in page
-    assert all(f'"name":"member-{number}"' in page for number in range(3))
-    assert "handed over" in page
-
-
 def test_a_scenario_from_a_file(ehbalance: Command, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('partitions = 4\nmembers = 1\ncycles = 10\nevents = [{ at = 20, do = "join" }]', encoding="utf-8")
@@ -115,8 +100,6 @@ def test_a_scenario_from_a_file(ehbalance: Command, tmp_path: Path) -> None:
         (("--latency", 0), "--latency 0 is wrong: allowed is a number above 0, in milliseconds"),
         (("--latency", "nan"), "--latency nan is wrong: allowed is a number above 0, in milliseconds"),
         (("--scenario", "all"), "--scenario all is for --compare"),
-        (("--compare", "--report", "a.html"), "--compare and --report are both given"),
-        (("--members", 2, "--cycles", 1, "--report", "/nowhere/a.html"), "/nowhere/a.html could not be written"),
     ],
 )
 def test_a_wrong_option_is_an_error_of_one_line(ehbalance: Command, arguments: tuple[object, ...], what: str) -> None:
@@ -124,11 +107,3 @@ def test_a_wrong_option_is_an_error_of_one_line(ehbalance: Command, arguments: t
     assert outcome.code != 0
     assert outcome.out == ""
     assert outcome.err.splitlines()[-1].startswith(f"Error: {what}")
-
-
-def test_without_plotly_the_error_names_the_package(tmp_path: Path) -> None:
-    code = "import sys; sys.modules['plotly'] = None; from spark_ehbalance.cli import main; main()"
-    arguments = ["simulate", "--cycles", "1", "--report", str(tmp_path / "a.html")]
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "Error: drawing needs plotly: pip install 'spark-ehbalance[report]'"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -50,7 +49,7 @@ def test_who_looks_writes_nothing(used: Group) -> None:
 
     record(used.table, OwnershipChange(0, "0", "Claim", None, "alice", 1, None, "alice"))
     before = files()
-    for arguments in (["status"], ["explain"], ["explain", "0"], ["history"], ["report", "--out", os.devnull]):
+    for arguments in (["status"], ["explain"], ["explain", "0"], ["history"]):
         assert used(*arguments).code == 0
     assert files() == before
 
@@ -200,9 +199,7 @@ def test_status_of_a_new_table(group: Group) -> None:
     assert (state["partitions"], state["members"], state["leader"]) == ([], [], None)
 
 
-@pytest.mark.parametrize(
-    "command", [["status"], ["explain"], ["status", "--json"], ["history"], ["report"], ["maintain"]]
-)
+@pytest.mark.parametrize("command", [["status"], ["explain"], ["status", "--json"], ["history"], ["maintain"]])
 def test_a_table_that_is_not_there_is_named(group: Group, table: Path, command: list[str]) -> None:
     message = group.fails(1, *command)
     assert f"there is no lease table at {table}" in message

@@ -1,4 +1,4 @@
-"""Decisions as log lines: what they tell, at which level, and how they are counted."""
+"""Decisions as log lines: content and level."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 from dataclasses import replace
 
 from spark_ehbalance.leases.model import Author, Handover, Lease, MemberLoad, Pin
-from spark_ehbalance.member.decision_log import DecisionLog, LongBatch, Shortage, view_line
+from spark_ehbalance.member.decision_log import DecisionLog, LongBatch, Shortage
 from spark_ehbalance.member.query import QueryState
 from spark_ehbalance.strategies import Decision, View
 from spark_ehbalance.values.position import Position
@@ -77,7 +77,6 @@ def test_what_a_dry_run_would_move_is_logged_once_with_its_destinations() -> Non
     assert told(line, "balance: ")["decided"] == {}
     assert log.note("ann", view(8), dry)[0] == logging.DEBUG, "the same again"
     assert log.note("ann", view(9), replace(dry, would=(("1", "cat"),)))[0] == logging.INFO
-    assert told(log.tally(), "tally: ") == {"would move N, because it is uneven": 3}
 
 
 def test_doing_nothing_again_is_for_debugging_only() -> None:
@@ -91,35 +90,6 @@ def test_doing_nothing_again_is_for_debugging_only() -> None:
     claim = Decision("claim", (view().claim("1"),))
     assert [log.note("ann", view(), claim)[0] for _ in range(2)] == [logging.INFO] * 2, "what is done is told each time"
     assert [log.note("ann", None, nothing)[0] for _ in range(2)] == [logging.INFO, logging.DEBUG]
-
-
-def test_reasons_are_counted_without_their_numbers_and_not_without_limit() -> None:
-    log = DecisionLog()
-    for own in (1, 2, 12):
-        log.note("ann", view(), Decision(f"nothing, because {own} of 32 is this owner's share"))
-    log.note("ann", None, Decision("nothing, because the hub does not answer"))
-    assert told(log.tally(), "tally: ") == {
-        "nothing, because N of N is this owner's share": 3,
-        "nothing, because the hub does not answer": 1,
-    }
-    for letter in range(1000):
-        log.note("ann", None, Decision("x" * letter))
-    counts = told(log.tally(), "tally: ")
-    assert len(counts) <= 51
-    assert counts["nothing, because N of N is this owner's share"] == 3
-
-
-def test_the_whole_view_is_told_for_debugging() -> None:
-    whole = told(view_line(view()), "view: ")
-    assert (whole["me"], whole["version"], whole["maxPartitionsOwned"]) == ("ann", 7, 5)
-    assert whole["liveMembers"] == ["ann", "bob"]
-    leases = whole["leases"]
-    assert isinstance(leases, list)
-    assert leases[3]["pin"] == {"to": "ann", "by": "operator", "why": "so", "transfer": False}
-    assert leases[3]["checkpoint"] == {"sequence_number": 6, "offset": None}
-    members = whole["allMembers"]
-    assert isinstance(members, list)
-    assert members[0]["load"] == {"rate": 10.0, "backlog": 3.0, "batch_seconds": 0.5, "cpu": 0.2}
 
 
 def limited(now: float, *limits: int | None, partitions: int = 4, live: str = "abc") -> View:

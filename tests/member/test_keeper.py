@@ -487,9 +487,7 @@ def test_an_operator_s_order_is_carried_out_at_once_and_recorded(make: Make) -> 
     assert (move.owner_before, move.owner, move.why) == ("ann", "bob", "ordered by operator: nearer")
 
 
-def test_each_decision_is_logged_with_its_reason_and_counted_at_the_end(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_each_decision_is_logged_with_its_reason(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "spark_ehbalance.member.keeper")
     ann = make().start("ann")
     wait_until(lambda: "all is under way or done" in caplog.text, "it has come to rest")
@@ -503,9 +501,6 @@ def test_each_decision_is_logged_with_its_reason_and_counted_at_the_end(
     assert (claimed["member"], claimed["seen"]["own"], claimed["seen"]["free"]) == ("ann", 0, 4)
     at_rest = [each for each in decided if each["why"] == decided[-1]["why"]]
     assert len(at_rest) == 1, "the same decision is not logged again"
-    (tally,) = (json.loads(line.removeprefix("tally: ")) for line in told if line.startswith("tally: "))
-    assert sum(tally.values()) > len(decided), "but it is counted"
-    assert not any(line.startswith("view: ") for line in told)
 
 
 def test_a_long_batch_is_logged_while_it_runs(

@@ -9,14 +9,9 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import EhBalanceError, OptionError
@@ -36,44 +31,12 @@ from tests.source.support import HUB
 from tests.stores.store_conformance import GROUP
 from tests.waiting import wait_until
 
-HEADER_SECRET = "eyJhbGciOiJIUzI1NiJ9.c2VjcmV0b2ZPVEVM"
-
 
 def value(page: str, name: str, **labels: str) -> float:
     """The value of the only series of that name with these labels."""
     found = [line for line in page.splitlines() if line.startswith(f"ehbalance_{name}{{")]
     (line,) = (each for each in found if all(f'{label}="{text}"' in each for label, text in labels.items()))
     return float(line.rpartition(" ")[2])
-
-
-class Receiver:
-    """An OTLP receiver: what has come, with the paths and the headers."""
-
-    def __init__(self) -> None:
-        self.got: list[ExportMetricsServiceRequest] = []
-        self.paths: list[str] = []
-        self.headers: list[str] = []
-
-    @contextmanager
-    def serving(self) -> Iterator[int]:
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                receiver.got.append(ExportMetricsServiceRequest.FromString(body))
-                receiver.paths.append(self.path)
-                receiver.headers.append(self.headers.get("authorization", ""))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        with HTTPServer(("127.0.0.1", 0), Handler) as server:
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            yield server.server_port
-            server.shutdown()
 
 
 def test_a_query_counts_what_it_does(group: Group) -> None:
@@ -177,29 +140,6 @@ def test_connections_that_say_nothing_take_few_files_and_end(monkeypatch: pytest
         each.close()
 
 
-def test_a_query_pushes_to_opentelemetry(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    receiver = Receiver()
-    with receiver.serving() as port:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"authorization=Bearer%20{HEADER_SECRET}")
-        for endpoint in (f"http://127.0.0.1:{port}", "environment"):
-            query = group.query(endpoint[:4])
-            with export_metrics(group.options(metricsOtlp=endpoint), query.planner):
-                pass  # the last push is at the end
-            query.stop()
-    assert receiver.paths == ["/v1/metrics"] * 2
-    assert receiver.headers == [f"Bearer {HEADER_SECRET}"] * 2
-    (pushed,) = receiver.got[0].resource_metrics
-    named = {each.key: each.value.string_value for each in pushed.resource.attributes}
-    assert (named["service.name"], named["service.instance.id"]) == ("ehbalance", "http")
-    points = {each.name: each for each in pushed.scope_metrics[0].metrics}
-    (owned,) = points["ehbalance.owned_partitions"].gauge.data_points
-    assert (owned.as_double, {each.key for each in owned.attributes}) == (8, {"group", "member"})
-    assert points["ehbalance.commits"].sum.is_monotonic
-    assert points["ehbalance.commit_seconds"].unit == "s"
-    assert HEADER_SECRET.encode() not in receiver.got[0].SerializeToString()
-
-
 def test_no_secret_is_in_a_metric_or_a_log_line(
     emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -208,20 +148,15 @@ def test_no_secret_is_in_a_metric_or_a_log_line(
     with Emulator({HUB: 2}, sas_keys={"reader": key}) as hub:
         group = Group(hub, tmp_path, 2)
         assert key in str(group.raw["connectionString"])
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"authorization=Bearer%20{HEADER_SECRET}")
-        port, nobody = free_port(), free_port()
-        more = {"metricsPort": port, "metricsOtlp": f"http://127.0.0.1:{nobody}", "storageSecrets.account_key": key}
+        port = free_port()
+        more = {"metricsPort": port, "storageSecrets.account_key": key}
         query = group.query(**more)
-        began = time.monotonic()
         with export_metrics(group.options(**more), query.planner):
             shown = scraped(port)
-            began = time.monotonic()
-        assert time.monotonic() - began < 4  # though nobody takes the last push
         group.close()
     shown += caplog.text
     assert "ehbalance_commits_total" in shown
-    for secret in (key, key.rstrip("="), HEADER_SECRET):
-        assert secret not in shown
+    assert key.rstrip("=") not in shown
 
 
 @pytest.mark.parametrize(
@@ -232,31 +167,14 @@ def test_no_secret_is_in_a_metric_or_a_log_line(
             {"metricsPort": "9464", "metricsHost": "0.0.0.0/8"},
             "metricsHost='0.0.0.0/8' is wrong: allowed is an address",
         ),
-        (
-            {"metricsOtlp": "collector:4318"},
-            "metricsOtlp='collector:4318' is wrong: allowed is an address such as http://HOST:4318",
-        ),
-        ({"metricsOtlp": "https://user:hunter22@collector"}, "metricsOtlp holds what looks like a key"),
-        ({"metricsOtlp": "https://:hunter22@collector"}, "metricsOtlp"),
-        ({"metricsOtlp": "http://collector/#x"}, "allowed is an address such as http://HOST:4318"),
-        ({"metricsOtlp": "http://collector:99999"}, "allowed is an address such as http://HOST:4318"),
-        ({"metricsOtlp": "http://collector\r\nX: y"}, "allowed is an address such as http://HOST:4318"),
     ],
 )
 def test_wrong_options_are_one_line(emulator: Emulator, given: dict[str, str], told: str) -> None:
-    with pytest.raises(OptionError, match=re.escape(told)) as error:
+    with pytest.raises(OptionError, match=re.escape(told)):
         stream_options({"connectionString": emulator.connection_string(HUB)} | given)
-    assert "hunter22" not in str(error.value)
 
 
-def test_what_is_not_installed_or_not_spoken_is_said_at_the_start(
-    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = {"connectionString": emulator.connection_string(HUB)}
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-    with pytest.raises(OptionError, match="OTEL_EXPORTER_OTLP_PROTOCOL='grpc': allowed is http/protobuf"):
-        stream_options(options | {"metricsOtlp": "environment"})
+def test_a_missing_package_is_named(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    for option, text in (("metricsPort", "9464"), ("metricsOtlp", "environment")):
-        with pytest.raises(OptionError, match=rf"{option} needs the package.*spark-ehbalance\[metrics\]"):
-            stream_options(options | {option: text})
+    with pytest.raises(OptionError, match=r"metricsPort needs the package.*spark-ehbalance\[metrics\]"):
+        stream_options({"connectionString": emulator.connection_string(HUB), "metricsPort": "9464"})
