@@ -9,7 +9,6 @@ from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.range_reader import read_range
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import Receivers
-from spark_ehbalance.stores.base import SHARED_LEVEL
 from tests.source.queries import Query
 
 
@@ -23,7 +22,7 @@ class ReadingQuery(Query):
     def run(self, end: StreamOffset) -> list[Range]:
         ranges = self.planner.ranges(end)
         for each in ranges:
-            level = each.epoch if self.options.keeps_all else SHARED_LEVEL
+            level = self.options.capabilities.owner_level(each.epoch)
             for rows in read_range(self.options, each, self.owner, level, receivers=self.receivers):
                 self.seen += [(each.partition, number) for number in sequence_numbers(rows).to_pylist()]
         self.finished = self.logged = end

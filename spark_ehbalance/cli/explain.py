@@ -94,13 +94,13 @@ def gathered(store: base.LeaseTable, lease_table: str, options: Options | None, 
     found = store.read()
     if options is not None:
         check_group(found, options.group, lease_table)
-    facts = Facts(found, now_ms(), keeps_all=store.keeps_all)
+    facts = Facts(found, now_ms(), keeps_all=store.capabilities.members)
     recent = [each for each, at_ms in facts.last_seen_ms.items() if facts.now_ms - at_ms < 1000 * CLOCK_SKEW_ALLOWANCE]
     if silent := {each for each in recent if facts.late(each)}:
         seconds = min(_WATCHED, max(map(facts.duration_ms, silent)) / 2000)
         found, alive = _watched(store, found, silent, seconds)
-        facts = Facts(found, now_ms(), alive=alive, keeps_all=store.keeps_all)
-    if store.keeps_all:
+        facts = Facts(found, now_ms(), alive=alive, keeps_all=store.capabilities.members)
+    if store.capabilities.members:
         try:
             facts = replace(facts, history=tuple(store.history()))
         except StoreUnavailableError as error:

@@ -69,7 +69,7 @@ class StorageOptions:
         """
         identity = identity or self.identity()
         location = checked_location(lease_table)
-        if lacks is not None and not opening.keeps_all(location):
+        if lacks is not None and not opening.capabilities(location).members:
             raise OptionError(f"{lease_table} is a container of the Azure SDKs' checkpoint store, {lacks}")
         options = storage_options(pairs(self.storage_option), {}, location, identity)
         return opening.open_store(location, options, group=group)

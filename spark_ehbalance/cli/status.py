@@ -44,15 +44,16 @@ def status(
         raise OptionError("--watch and --json are both given: set one")
     with storage.open(lease_table, group=None if group is None else group_of(group)) as store:
         if as_json:
-            typer.echo(json.dumps(status_json(store.read(), now_ms(), store.keeps_all), indent=2))
+            typer.echo(json.dumps(status_json(store.read(), now_ms(), store.capabilities.members), indent=2))
         elif not watch:
             out = console()
-            out.print(status_tables(store.read(), now_ms(), store.keeps_all, out.width))
+            out.print(status_tables(store.read(), now_ms(), store.capabilities.members, out.width))
         else:
             with Live(console=Console(), auto_refresh=False) as live:
                 while True:
                     size = live.console.size
-                    shown = status_tables(store.read(), now_ms(), store.keeps_all, size.width, size.height - 1)
+                    known = store.capabilities.members
+                    shown = status_tables(store.read(), now_ms(), known, size.width, size.height - 1)
                     live.update(shown, refresh=True)
                     time.sleep(_WATCH_INTERVAL)
 

@@ -27,7 +27,7 @@ from spark_ehbalance.member.turn import Sight
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseStore
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.identity import with_identity
-from spark_ehbalance.stores.opening import check_storage, keeps_all
+from spark_ehbalance.stores.opening import capabilities, check_storage
 from spark_ehbalance.stores.opening import location as parse_location
 from spark_ehbalance.values.defaults import HANDOVER_TIMEOUT, LEASE_DURATION
 from spark_ehbalance.values.group import Group
@@ -127,7 +127,7 @@ class DeltaCheckpointStore(CheckpointStore):
             transport_type, http_proxy, custom_endpoint_address, connection_verify, allow_plaintext_emulator
         )
         self._location = _parsed("location", parse_location, str(location))
-        if not keeps_all(self._location):
+        if not capabilities(self._location).members:
             raise OptionError(
                 f"location={location} is a container of Azure's event processors, not a lease table in Delta: give "
                 "the client their BlobCheckpointStore"

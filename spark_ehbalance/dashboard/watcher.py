@@ -26,7 +26,7 @@ class Watcher(threading.Thread):
     def __init__(self, number: int, store: LeaseTable, board: Board) -> None:
         super().__init__(name=f"dashboard-{number}", daemon=True)
         self._number, self._store, self._board = number, store, board
-        self._view = View(store.keeps_all)
+        self._view = View(store.capabilities.members)
 
     def run(self) -> None:
         while True:

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -28,7 +27,7 @@ from spark_ehbalance.member.membership import Clocks, Holding
 from spark_ehbalance.member.pacing import FIRST_PAUSE
 from spark_ehbalance.member.query import Progress
 from spark_ehbalance.member.turn import Participant, Sight, Turn
-from spark_ehbalance.stores.base import ATTEMPTS, SHARED_LEVEL, LeaseStore, commit
+from spark_ehbalance.stores.base import ATTEMPTS, LeaseStore, commit
 from spark_ehbalance.text import logger
 from spark_ehbalance.values.lag import Lag
 from spark_ehbalance.values.position import Position
@@ -54,9 +53,6 @@ class Hub(Protocol):
 
     def earliest_position(self, partition: str) -> Position:
         """The position before the first retained event."""
-
-    def offsets(self, positions: Mapping[str, int], owner_level: int) -> Mapping[str, str]:
-        """The offsets of the events with these sequence numbers; those that were not found in time are missing."""
 
     def clear(self, owner_levels: Mapping[str, int], /) -> None:
         """Disconnect whoever reads these partitions with the given owner level or a lower one. Raises nothing."""
@@ -388,8 +384,6 @@ class Keeper:
             with self._lock:
                 participant.look_failed(time.monotonic())
             raise
-        if not store.keeps_all:
-            self._complete_offsets(snapshot)
         with self._changing():
             turn = participant.begin(snapshot, _clocks(), stopping=stopping)
             self._looks_ended = self._looks_begun
@@ -397,10 +391,10 @@ class Keeper:
         if warning:
             _LOG.warning("%s", warning)
         if turn.balances:
-            self._balance(turn, store.keeps_all)
+            self._balance(turn)
         began = time.monotonic()
         try:
-            outcome = commit(store, snapshot, turn.transitions(self._lag_of if store.keeps_all else None))
+            outcome = commit(store, snapshot, turn.transitions(self._lag_of))
         except StoreUnavailableError:
             with self._lock:
                 participant.commit_failed()
@@ -412,35 +406,13 @@ class Keeper:
                 self._sight = participant.sight(_clocks())
         self._keep_house(store, outcome, turn.now)
 
-    def _complete_offsets(self, snapshot: Snapshot) -> None:
-        """Find out the offsets of what waits to be committed, where no reader of another member is disturbed."""
-        with self._lock:
-            positions = self._participant.without_offsets(snapshot)
-        if positions:
-            found = self._hub.offsets(positions, SHARED_LEVEL)
-            with self._lock:
-                self._query.complete(found, positions)
-
-    def _with_offsets(self, starts: Mapping[str, Position]) -> Mapping[str, Position]:
-        """`starts` with their offsets, without those that have none and need one."""
-        positions = {partition: each.sequence_number for partition, each in starts.items() if each.lacks_offset}
-        found = self._hub.offsets(positions, SHARED_LEVEL) if positions else {}
-        return {
-            partition: replace(each, offset=found.get(partition, each.offset))
-            for partition, each in starts.items()
-            if partition in found or partition not in positions
-        }
-
-    def _balance(self, turn: Turn, keeps_all: bool) -> None:
+    def _balance(self, turn: Turn) -> None:
         hub = self._hub
         try:
             partitions = hub.partition_ids()
-            added = turn.added(partitions) if keeps_all else ()
-            created_ms = hub.created_ms() if keeps_all else None
-            unread = turn.balance(partitions, {each: hub.earliest_position(each) for each in added}, created_ms)
-            if unread:
-                starts = hub.starting_positions(unread)
-                turn.start_at(starts if keeps_all else self._with_offsets(starts))
+            earliest = {each: hub.earliest_position(each) for each in turn.added(partitions)}
+            if unread := turn.balance(partitions, earliest, hub.created_ms()):
+                turn.start_at(hub.starting_positions(unread))
         except HubUnavailableError as error:
             _LOG.warning("%s. Until that is over no partition is taken", error)
             turn.hub_unavailable()
@@ -462,17 +434,17 @@ class Keeper:
         self.counts.committed(outcome, changes)
         if changes:
             self._recording.do(partial(store.record, changes))
-            if not store.keeps_all:
-                self._clear(changes)
+            if not store.capabilities.epochs:
+                self._clear(store, changes)
         if not self._tidying.busy and self._participant.tidies(outcome.after, now, outcome.seconds):
             self._tidying.do(store.tidy)
 
-    def _clear(self, changes: Sequence[OwnershipChange]) -> None:
+    def _clear(self, store: LeaseStore, changes: Sequence[OwnershipChange]) -> None:
         """Disconnect the former owners of what was taken: where nothing else tells them, some read on until the next
         reader connects, and this query has none before there is something to read."""
-        taken = [x.partition for x in changes if x.owner == self._me and x.owner_before not in (None, self._me)]
+        taken = [str(x.partition) for x in changes if x.owner == self._me and x.owner_before not in (None, self._me)]
         if taken:
-            self._recording.do(partial(self._hub.clear, {str(each): SHARED_LEVEL for each in taken}))
+            self._recording.do(partial(self._hub.clear, dict.fromkeys(taken, store.capabilities.owner_level(0))))
 
     # --- what the threads share --------------------------------------------------------------------------------
 

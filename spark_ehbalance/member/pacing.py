@@ -70,7 +70,7 @@ class Pacing:
     def due(self, renewal_due: float, *, progress: bool) -> float:
         """When the next turn is due. `progress`: there is new progress to commit."""
         due = min(max(self.balance_at, self._others_until), self.look_at, renewal_due, self._held_until)
-        if not progress or self._settings.per_lease:
+        if not progress:
             return due
         return min(due, max(self._routine_at, self._others_until, 0.0 if self.hurried else self._progress_at))
 
@@ -81,14 +81,10 @@ class Pacing:
 
     def admit(self, transitions: list[Transition], now: float, renewal_due: float) -> list[Transition]:
         """What of `transitions` is committed in this turn: all, or nothing if it may wait. Progress goes along with
-        everything else, except where it costs requests of its own."""
+        everything else."""
         until = max(self._others_until, self._routine_at if is_routine(transitions) else 0.0)
-        if not self.hurried and now < self._progress_at:
-            rest = without_progress(transitions)
-            if self._settings.per_lease:
-                transitions = rest
-            elif not rest:
-                until = max(until, self._progress_at)
+        if not self.hurried and now < self._progress_at and not without_progress(transitions):
+            until = max(until, self._progress_at)
         held = bool(transitions) and now < min(until, renewal_due)
         self._held_until = until if held else _NEVER
         return [] if held else transitions
@@ -116,9 +112,8 @@ class Pacing:
         self.look_at = now + self._jittered(settings.handover_look_interval if in_handover else look)
         if took is not None:
             self._others_until = now + took + min(waited, settings.balance_interval)
-            if not settings.per_lease or now >= self._progress_at:
-                self._progress_at = now + settings.checkpoint_interval
-            if not settings.per_lease:  # where members write what is their own, none delays another
+            self._progress_at = now + settings.checkpoint_interval
+            if settings.capabilities.atomic:
                 self._routine_at = now + self._jittered(spacing)
                 self.ahead = self._rng.uniform(0, _RENEWED_AHEAD)
         if decision is not None:
@@ -127,6 +122,8 @@ class Pacing:
             self.balance_at = now + min(wait, after)
         if settings.look_interval >= settings.balance_interval:
             self.look_at = max(now, self.balance_at)  # each balancing begins with a look
+        if not settings.capabilities.atomic:
+            self._routine_at = self.balance_at  # each write is a request, so it waits for the next look
 
     def pause(self, failures: int, renewal_interval: float) -> float:
         """How long to wait after the store was away for so many tries in a row."""

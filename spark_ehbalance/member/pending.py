@@ -71,7 +71,7 @@ def pending(
         elif partition in query.given_back and at_rest:
             transitions.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
         elif holding.renewed + part * holding.lasts <= now.monotonic and (
-            partition not in query.progress or member.settings.per_lease  # else a checkpoint is a renewal
+            partition not in query.progress or not member.settings.capabilities.atomic  # else a checkpoint is a renewal
         ):
             load = _changed_load(member, query, partition)
             transitions.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=epoch, load=load))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from spark_ehbalance.leases.model import Load, MemberLoad
 from spark_ehbalance.leases.transitions import Checkpoint, HandOver, Outcome, Release, Reset
@@ -74,19 +74,6 @@ class QueryState:
     def waits(self, partition: str) -> bool:
         """Whether something about `partition` is not committed yet."""
         return partition in self.progress or partition in self.resets
-
-    def without_offsets(self, partitions: Collection[str]) -> dict[str, int]:
-        """The sequence numbers of those positions in `partitions` whose offsets are not known."""
-        positions = {partition: each.position for partition, each in (self.progress | self.resets).items()}
-        return {p: each.sequence_number for p, each in positions.items() if p in partitions and each.lacks_offset}
-
-    def complete(self, offsets: Mapping[str, str], positions: Mapping[str, int]) -> None:
-        """Add the `offsets` of the events at these `positions`."""
-        for waiting in (self.progress, self.resets):
-            for partition, offset in offsets.items():
-                each = waiting.get(partition)
-                if each is not None and each.position.sequence_number == positions[partition]:
-                    waiting[partition] = replace(each, position=replace(each.position, offset=offset))
 
     def restore(self, progress: Mapping[str, Progress]) -> None:
         """`progress` must be committed again, except where there is newer progress or a reset."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_ehbalance.leases.durations import renewal_interval
+from spark_ehbalance.stores.base import LEASE_TABLE, Capabilities
 from spark_ehbalance.strategies.base import Strategy
 from spark_ehbalance.values.defaults import BALANCE_INTERVAL, HANDOVER_TIMEOUT
 
@@ -45,18 +46,17 @@ class Settings:
     #: The same while a handover is pending that concerns this member, so that it takes about a second in all.
     handover_look_interval: float = 0.2
     tidy_interval: float = TIDY_INTERVAL
-    #: The store takes a request for each lease and each checkpoint that is written (see `LeaseStore`). What is routine
-    #: then waits for the next balancing.
-    per_lease: bool = False
+    #: Those of the store. Without `atomic` writes, routine ones wait for the next balancing.
+    capabilities: Capabilities = LEASE_TABLE
     #: The member ends where the table has the positions of another hub. A query judges that itself, by its options.
     ends_at_other_hub: bool = False
 
     @property
     def renewal_part(self) -> float:
         """The part of the lease duration after which a lease is renewed."""
-        return _RENEWAL_PART_PER_LEASE if self.per_lease else renewal_interval(1.0)
+        return renewal_interval(1.0) if self.capabilities.atomic else _RENEWAL_PART_PER_LEASE
 
     @property
     def renewed_along_part(self) -> float:
         """The part of the lease duration after which it is renewed along with any other commit."""
-        return (_ALONG_PART_PER_LEASE if self.per_lease else 0.5) * self.renewal_part
+        return (0.5 if self.capabilities.atomic else _ALONG_PART_PER_LEASE) * self.renewal_part

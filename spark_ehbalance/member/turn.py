@@ -70,7 +70,9 @@ class Turn:
     def added(self, partitions: tuple[str, ...]) -> Sequence[str]:
         """Those of the hub's `partitions` that were created while the group was at work: like Kafka's they are read
         from their first event, and `balance` must be told where that is."""
-        return self._unknown(partitions) if self._member.joined and self._member.belief.leases else ()
+        member = self._member
+        known = member.joined and member.belief.leases and member.settings.capabilities.members
+        return self._unknown(partitions) if known else ()
 
     def balance(
         self, partitions: tuple[str, ...], earliest: Mapping[str, Position], hub_created_ms: int | None = None
@@ -263,11 +265,6 @@ class Participant:
     def idle(self) -> bool:
         """Whether nothing is owned, in flight, or waiting to be committed."""
         return not (self._member.holdings or self.query.in_flight or self.query.progress)
-
-    def without_offsets(self, snapshot: Snapshot) -> dict[str, int]:
-        """The sequence numbers of what waits to be committed in `snapshot` and whose offsets are not known."""
-        owned = snapshot.ownership.owned
-        return self.query.without_offsets({*owned.get(self.author.id, ()), *owned.get(None, ())})
 
     def plannable(self) -> dict[str, Holding]:
         """The owned partitions that are not to be given away."""

@@ -104,7 +104,7 @@ def start_planner(
         options.receiver_timeout,
         changed,
         patience=options.lease_duration / 3,  # no lease is renewed meanwhile
-        remembered_offsets=0 if options.keeps_all else REMEMBERED_OFFSETS,
+        remembered_offsets=0 if options.capabilities.epochs else REMEMBERED_OFFSETS,
     )
     query = StreamOffset(
         owner, group=group_name(options.lease_table), lineage=logged.last.lineage or uuid.uuid4().hex, run=run
@@ -118,7 +118,7 @@ def start_planner(
         hub.stop()
         raise
     policy: ProgressPolicy = SharedProgress(query, options.lease_table) if options.lease_table else AloneProgress(query)
-    opener = _store_opener(options, logged, policy)
+    opener = _store_opener(options, logged, policy, hub)
     keeper = _keeper(options, place, query.lineage, logged, opener, hub, changed)
     control = PlannerControl(PlannerAddress(query.lineage, processes.jvm_pid()))
     planner = Planner(
@@ -179,12 +179,13 @@ def _keeper(
         checkpoint_interval=options.checkpoint_interval,
         reactive=name in REACTIVE,
         max_stall=options.max_stall,
-        lineage=lineage if shared and options.keeps_all else "",
+        lineage=lineage if shared and options.capabilities.members else "",
         process=processes.process_identity(),
         over=place.over,
+        capabilities=options.capabilities,
     )
-    if not options.keeps_all:
-        settings = replace(settings, per_lease=True, look_interval=options.balance_interval)
+    if not options.capabilities.atomic:
+        settings = replace(settings, look_interval=options.balance_interval)
     participant = Participant(
         place.author,
         settings,
@@ -208,15 +209,15 @@ def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatche
             check_start(options, states_at_start(options, hub))
         check_alone(logged.last, options)
         return _Joined(author, "", progress)
-    if options.keeps_all:
+    if options.capabilities.members:
         _check_former_table(options, logged, query.hub)
-    with _open(options, options.lease_table) as store:
-        if not options.keeps_all:
+    with _open(options, options.lease_table, hub) as store:
+        if not options.capabilities.members:
             logged = _Logged(*(each.without_epochs() for each in logged))
         known, recorded = logged.last, logged.recorded()
         check_past(store, options, known, query.hub, finished=logged.unfinished.is_initial)
         join_table(store, options, known, recorded, hub, author)
-        if not options.keeps_all:
+        if not options.capabilities.members:
             return _Joined(author, "", progress)
         found = store.read()
     name, over = free_name(query.owner, query.lineage, found, processes.is_alive)
@@ -241,7 +242,7 @@ def _check_former_table(options: Options, logged: _Logged, hub: HubReference) ->
     try:
         if not may_get_credentials(former, options.lease_table):
             raise OptionError("it is in another storage, for which leaseTable's credentials are not used")
-        with _open(options, former) as store:
+        with open_store(former, options.storage_options, group=options.group) as store:
             former_options, finished = replace(options, lease_table=former), logged.unfinished.is_initial
             check_past(store, former_options, logged.last, hub, finished=finished)
     except (OptionError, StoreError) as error:
@@ -253,15 +254,17 @@ def _check_former_table(options: Options, logged: _Logged, hub: HubReference) ->
         )
 
 
-def _store_opener(options: Options, logged: _Logged, policy: ProgressPolicy) -> OpenStore:
+def _store_opener(options: Options, logged: _Logged, policy: ProgressPolicy, hub: HubWatcher) -> OpenStore:
     if isinstance(policy, AloneProgress):
         group = options.group
         private = MemoryStore(policy.snapshot(group, logged.finished, logged.unfinished))
         return lambda: private
-    return partial(_open, options, policy.location)
+    return partial(_open, options, policy.location, hub)
 
 
-def _open(options: Options, location: str) -> LeaseStore:
+def _open(options: Options, location: str, hub: HubWatcher) -> LeaseStore:
     # A commit that the storage does not answer takes two or three requests: they end before the lease does.
     patience = min(REQUEST_TIMEOUT, options.lease_duration / 6)
-    return open_store(location, options.storage_options, patience, options.group)
+    store = open_store(location, options.storage_options, patience, options.group)
+    store.find_offsets = partial(hub.offsets, owner_level=options.capabilities.owner_level(0))
+    return store

@@ -24,10 +24,10 @@ from spark_ehbalance.sink.options import CHECKPOINT_LOCATION, WRITE_OPTIONS, wri
 from spark_ehbalance.source.no_such_option import no_such_option
 from spark_ehbalance.source.scala_options import as_written, meant, renamed, with_positions
 from spark_ehbalance.source.spark_checkpoint import checkpoint_location
-from spark_ehbalance.stores.base import SHARED_LEVEL
+from spark_ehbalance.stores.base import LEASE_TABLE, Capabilities
 from spark_ehbalance.stores.blob.layout import of_blobs
 from spark_ehbalance.stores.identity import with_identity
-from spark_ehbalance.stores.opening import check_storage, keeps_all, location
+from spark_ehbalance.stores.opening import capabilities, check_storage, location
 from spark_ehbalance.strategies import DECLARATIONS, DEFAULT_STRATEGY, PARAMETERS, Parameters, parameter_options
 from spark_ehbalance.values.declared import Declared, declared, option_name
 from spark_ehbalance.values.defaults import BALANCE_INTERVAL, HANDOVER_TIMEOUT, LEASE_DURATION, PROCESSOR_LEASE_DURATION
@@ -252,18 +252,18 @@ class Options:
     def group(self) -> Group:
         """The group that the query belongs to, as its lease table has it."""
         group = self.connection.group(self.consumer_group)
-        return group if self.keeps_all else of_blobs(group, self.blob_namespace)
+        return group if self.capabilities.members else of_blobs(group, self.blob_namespace)
 
     @property
-    def keeps_all(self) -> bool:
-        """Whether the store of the group does; see `LeaseStore`. That of a query alone does."""
-        return self.lease_table is None or keeps_all(self.lease_table)
+    def capabilities(self) -> Capabilities:
+        """Those of the group's store; a query alone has a lease table in memory."""
+        return LEASE_TABLE if self.lease_table is None else capabilities(self.lease_table)
 
     def level(self, epoch: int) -> int | None:
         """The AMQP owner level with which the query reads a partition whose lease has this epoch."""
         if self.lease_table is None:
             return self.owner_level
-        return epoch if self.keeps_all else SHARED_LEVEL
+        return self.capabilities.owner_level(epoch)
 
     def __post_init__(self) -> None:
         if self.lease_duration <= self.balance_interval:
@@ -283,7 +283,7 @@ class Options:
             )
         if self.min_partitions is not None and self.parallelism is not None:
             raise OptionError("minPartitions cannot be set together with parallelism: both set the number of tasks")
-        if self.blob_namespace is not None and self.keeps_all:
+        if self.blob_namespace is not None and self.capabilities.members:
             raise OptionError("blobNamespace needs a container of the Azure SDKs' checkpoint store as leaseTable")
         if self.metrics_port is not None:
             need_prometheus("metricsPort")
@@ -408,7 +408,7 @@ def _parse(raw: Mapping[str, str], where: str) -> Options:
     lease_table = values.get("lease_table")
     if lease_table is None:
         _refuse_sharing(given)
-    elif not keeps_all(lease_table):
+    elif not capabilities(lease_table).members:
         _join_processors(values, lease_table)
     if where == STREAM:
         values["strategy_parameters"] = _strategy_parameters(given, values.get("strategy", DEFAULT_STRATEGY))

@@ -249,7 +249,7 @@ class _RangeReader:
         first. So ours opens again only while the lease is ours, and no two owners disconnect each other for ever.
         """
         if other.epoch is not None and other.epoch <= self._highest_own_level():
-            if self._options.keeps_all or self._owner is None or self._still_held(self._owner):
+            if self._options.capabilities.epochs or self._owner is None or self._still_held(self._owner):
                 return False
             return self._ends_early()
         if self._owner is None or self._still_held(self._owner):
@@ -278,7 +278,7 @@ class _RangeReader:
         """The highest owner level at which another reader may belong to this group."""
         if self._owner_level is not None:
             return self._owner_level
-        if not self._options.keeps_all:
+        if not self._options.capabilities.epochs:
             return 0
         return -1 if self._owner is None else self._wanted.epoch - 1
 
@@ -303,7 +303,7 @@ class _RangeReader:
                 f"partition {self._wanted.partition}: a later process of this query, {owner}, reads it now. The batch "
                 "of this process fails, so that nothing is written of it. Stop this process"
             )
-        return not options.keeps_all
+        return not options.capabilities.epochs
 
     def _foreign(self, other: Disconnected) -> EhBalanceError:
         return ForeignReaderError(

@@ -7,8 +7,7 @@ that the query's checkpoint records, before it reads or creates anything.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Protocol
 
@@ -31,9 +30,8 @@ from spark_ehbalance.source.past import (
     read_too_early,
     running,
 )
-from spark_ehbalance.stores.base import SHARED_LEVEL, LeaseStore, commit_and_record
+from spark_ehbalance.stores.base import LeaseStore, commit_and_record
 from spark_ehbalance.text import logger
-from spark_ehbalance.values.position import partition_order
 
 _LOG = logger(__name__)
 
@@ -73,7 +71,7 @@ def join_table(
     if known.is_initial:
         leases = store.read().leases if store.exists() else {}
         # What a table with others lacks was added to the hub, and begins at its first event.
-        first = not leases or not store.keeps_all
+        first = not leases or not store.capabilities.members
         states = states_at_start(options, hub).items()
         check_start(options, {p: e for p, e in states if (leases[p].checkpoint is None if p in leases else first)})
     lost = "" if known.is_initial else _lost(store, options, known, recorded)
@@ -275,8 +273,6 @@ def _restore(store: LeaseStore, known: StreamOffset, recorded: RecordedProgress,
     found, at_ms = store.read(), time.time_ns() // 1_000_000
     same = found.table is not None and found.table.covers(recorded.origins)
     restores = restore_transitions(recorded, found, by, at_ms, _WHY, older=same)
-    if not store.keeps_all:
-        restores = _with_offsets(restores, hub)
     notes = []
     if known.hub is not None and known.hub.created_ms is not None:
         notes.append(NoteHub(by=by, at_ms=at_ms, created_ms=known.hub.created_ms))
@@ -288,25 +284,3 @@ def _restore(store: LeaseStore, known: StreamOffset, recorded: RecordedProgress,
         _LOG.warning("partition %s: events %d to %d are skipped: the table goes on after them", partition, first, last)
     if unknown:
         _LOG.warning("partitions %s are not known: they begin at startingPosition", ", ".join(unknown))
-
-
-def _with_offsets(restores: Sequence[Restore], hub: Hub) -> list[Restore]:
-    """`restores` with the offsets that Spark's checkpoint does not have, without those that the hub does not tell."""
-    positions = {
-        each.partition: each.checkpoint.sequence_number
-        for each in restores
-        if each.checkpoint is not None and each.checkpoint.lacks_offset
-    }
-    found = hub.offsets(positions, SHARED_LEVEL)
-    if missing := sorted(positions.keys() - found.keys(), key=partition_order):
-        _LOG.warning(
-            "partitions %s: their last events are not found in the hub: they begin at startingPosition",
-            ", ".join(missing),
-        )
-    return [
-        each
-        if each.checkpoint is None or each.partition not in found
-        else replace(each, checkpoint=replace(each.checkpoint, offset=found[each.partition]))
-        for each in restores
-        if each.partition not in missing
-    ]

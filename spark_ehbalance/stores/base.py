@@ -32,14 +32,32 @@ REQUEST_TIMEOUT = 5.0
 #: Attempts after which a commit fails with `ConflictError`.
 ATTEMPTS = 20
 
-#: The owner level of all readers of a group whose store has no epochs: that of the Azure SDKs.
-SHARED_LEVEL = 0
-
 _Store = TypeVar("_Store", bound="LeaseStore")
 
 
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do; the defaults are a lease table's.
+
+    `members`: it keeps rows of members and queries, handovers, orders, loads and a history, and a row of each known
+    partition. `epochs`: it counts changes of owner, which fences former owners. `atomic`: a write is one request, all
+    or nothing; else each changed lease and each checkpoint is a request of its own, and a checkpoint renews no lease.
+    """
+
+    members: bool = True
+    epochs: bool = True
+    atomic: bool = True
+
+    def owner_level(self, epoch: int) -> int:
+        """The owner level of a lease's reader. Without epochs all readers have that of the Azure SDKs."""
+        return epoch if self.epochs else 0
+
+
+LEASE_TABLE = Capabilities()
+
+
 class PartlyWrittenError(Exception):
-    """A write of a store that is not a lease table has succeeded in part; `after` is the snapshot that has resulted.
+    """A write of a store that is not `atomic` has succeeded in part; `after` is the resulting snapshot.
 
     `lost` says for each partition that another writer was faster with why nothing of it was written. Of the partitions
     `unknown` it is not known what was written: the next look tells.
@@ -58,15 +76,15 @@ class LeaseStore(ABC):
     One thread at a time uses a store, in the process that has opened it; two others may call `record` and `tidy`
     meanwhile. Every backend passes its conformance suite (`tests/stores/store_conformance.py`).
 
-    A lease table `keeps_all`. A container of the Azure SDKs' checkpoint store does not, and every user of it has to do
-    without: each partition stands alone, as do its owner and its checkpoint, so that a write takes a request for each
-    that changes, may succeed for some of them only, and a checkpoint does not renew its lease. It has no handovers, no
-    operators' orders, no loads and no members' rows. There are no epochs and renewal counters: each handle counts what
-    it sees change, and an epoch only says whether a member's ownership is still the same. Partitions that nobody has
-    claimed yet are unknown. A checkpoint needs the event's offset besides its sequence number.
+    Where a backend has no epochs and renewal counters, each handle counts the changes that it reads, and an epoch only
+    says whether a member's ownership is still the same.
     """
 
-    keeps_all: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = LEASE_TABLE
+
+    #: Finds the offsets of events by partition and sequence number, as far as it can: for a backend whose checkpoints
+    #: need them. Its user sets it.
+    find_offsets: Callable[[Mapping[str, int]], Mapping[str, str]] = staticmethod(lambda positions: {})
 
     @property
     def requests(self) -> Mapping[str, int]:
@@ -96,7 +114,7 @@ class LeaseStore(ABC):
         """Replace `base` by `new` if `base` is still the newest snapshot. Returns `new` with its version.
 
         Raises `ConflictError` if it is not: then nothing was written. After an error of unknown outcome the store looks
-        for its own commit, and raises `StoreUnavailableError` if it cannot tell. A store without `keeps_all` raises
+        for its own commit, and raises `StoreUnavailableError` if it cannot tell. A store that is not `atomic` raises
         `PartlyWrittenError` if not all of `new` was written, and `StoreUnavailableError` if nothing was.
         """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable
+from spark_ehbalance.stores.base import REQUEST_TIMEOUT, Capabilities, LeaseTable
 from spark_ehbalance.stores.blob import BlobStore
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.delta.locations import SCHEMES
@@ -68,9 +68,9 @@ def beside(location: str, name: str) -> tuple[str, Group]:
     return _backend(location).beside(location, name)
 
 
-def keeps_all(location: str) -> bool:
-    """Whether the store at `location` is a lease table; see `LeaseStore`."""
-    return _backend(location).keeps_all
+def capabilities(location: str) -> Capabilities:
+    """The capabilities of the backend that opens `location`."""
+    return _backend(location).capabilities
 
 
 def _backend(location: str) -> type[LeaseTable]:

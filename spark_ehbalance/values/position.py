@@ -32,11 +32,6 @@ class Position:
         """The sequence number of the first unfinished event."""
         return self.sequence_number + 1
 
-    @property
-    def lacks_offset(self) -> bool:
-        """Whether the offset of its event is not known. Before a partition's first event there is none."""
-        return self.offset is None and self.sequence_number >= 0
-
     @classmethod
     def before(cls, sequence_number: int) -> Position:
         """The position whose `next` is `sequence_number`."""

@@ -37,7 +37,7 @@ PLACE = dict(zip(("fully_qualified_namespace", "eventhub_name", "consumer_group"
 
 
 class TestBlobStore(StoreConformance):
-    keeps_all = False
+    capabilities = BlobStore.capabilities
 
     @pytest.fixture(autouse=True)
     def in_a_new_container(self, new_table: Table) -> None:

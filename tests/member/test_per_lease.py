@@ -11,11 +11,14 @@ import pytest
 
 from spark_ehbalance.leases.transitions import Checkpoint, Heartbeat, Release, Renew, Transition, apply
 from spark_ehbalance.member.turn import Turn
+from spark_ehbalance.stores.base import Capabilities
 from tests.member.one import One, ask_hub
 from tests.strategies.members import LEASE
 
 #: Seconds between two looks, as the Azure SDKs have it.
 INTERVAL = LEASE / 6
+
+_PER_LEASE = Capabilities(atomic=False)
 
 #: The time of a turn, and what it has written.
 Written = list[tuple[float, list[Transition]]]
@@ -25,7 +28,7 @@ class PerLease(One):
     """Its store counts no checkpoint as a renewal."""
 
     def __init__(self, **settings: float) -> None:
-        super().__init__(2, per_lease=True, balance_interval=INTERVAL, look_interval=INTERVAL, **settings)
+        super().__init__(2, capabilities=_PER_LEASE, balance_interval=INTERVAL, look_interval=INTERVAL, **settings)
 
     def end(self, turn: Turn, *, seconds: float = 0.0) -> list[Transition]:
         transitions = turn.transitions()
@@ -90,30 +93,15 @@ def test_a_checkpoint_is_written_once_an_interval_and_only_where_there_is_progre
     assert not [each for _, written in run(one, 3 * INTERVAL)[1:] for each in written if isinstance(each, Checkpoint)]
 
 
-def test_with_a_checkpoint_interval_renewals_take_no_checkpoint_along_because_each_is_a_request() -> None:
-    turns = run(PerLease(checkpoint_interval=6 * INTERVAL), 60 * INTERVAL, INTERVAL / 10)
-    written = [now for now, written in turns if any(isinstance(each, Checkpoint) for each in written)]
-    assert 6 * INTERVAL <= min(gaps(written)) <= max(gaps(written)) <= 7.2 * INTERVAL + 1e-6
-    renewed = [now for now, written in turns if any(isinstance(each, Renew) for each in written)]
-    assert max(gaps(renewed)) <= 0.6 * LEASE
-
-
 @pytest.mark.parametrize("checkpoint_interval", [0.0, 1e6])
-def test_what_is_finished_is_written_before_a_partition_is_given_back(checkpoint_interval: float) -> None:
+@pytest.mark.parametrize("stops", [False, True])
+def test_progress_is_written_before_partitions_are_released(checkpoint_interval: float, stops: bool) -> None:
     one = PerLease(checkpoint_interval=checkpoint_interval)
     run(one, INTERVAL)
     one.finish(5, "0")
-    one.ann.leave()
-    assert one.ann.due() <= one.now, "at once"
-    written = [each for each in one.turn() if not isinstance(each, (Heartbeat, Renew))]
+    if not stops:
+        one.ann.leave()
+        assert one.ann.due() <= one.now, "at once"
+    written = [each for each in (one.stop() if stops else one.turn()) if not isinstance(each, (Heartbeat, Renew))]
     assert [type(each) for each in written[:2]] == [Checkpoint, Release]
-    assert one.table.leases["0"].checkpoint.sequence_number == 5  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("checkpoint_interval", [0.0, 1e6])
-def test_what_is_finished_is_written_when_the_query_stops(checkpoint_interval: float) -> None:
-    one = PerLease(checkpoint_interval=checkpoint_interval)
-    run(one, INTERVAL)
-    one.finish(5, "0")
-    assert isinstance(one.stop()[0], Checkpoint)
     assert {lease.owner for lease in one.table.leases.values()} == {None}

@@ -18,7 +18,7 @@ from spark_ehbalance.errors import ConflictError, StoreFormatError, StoreUnavail
 from spark_ehbalance.leases.model import Author, Lease, Member
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import AddPartitions, Checkpoint, Claim, Heartbeat, Join, Transition
-from spark_ehbalance.stores.base import LeaseStore, commit
+from spark_ehbalance.stores.base import LEASE_TABLE, LeaseStore, commit
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
 from tests.stores.contenders import Opening, claim_all, create_group, renew_often
@@ -35,7 +35,7 @@ FIRST = Position(-1)
 class StoreConformance(ABC):
     """What every store must do, also a container whose partitions stand alone: see `LeaseStore`."""
 
-    keeps_all = True
+    capabilities = LEASE_TABLE
 
     @abstractmethod
     def opening(self, tmp_path: Path) -> Opening:
@@ -52,13 +52,13 @@ class StoreConformance(ABC):
 
     def told(self, snapshot: Snapshot) -> object:
         """What every handle on the store finds."""
-        if self.keeps_all:
+        if self.capabilities.members:
             return snapshot
         return {partition: (lease.owner, lease.checkpoint) for partition, lease in snapshot.leases.items()}
 
     def joined(self, store: LeaseStore, author: Author) -> LeaseStore:
         """`store` with `author` as a member."""
-        if not self.keeps_all:
+        if not self.capabilities.members:
             committed(store, Join(by=author, at_ms=1))
         return store
 
@@ -98,7 +98,7 @@ class StoreConformance(ABC):
             assert self.told(store.read()) == before
 
     def test_create_writes_the_content_that_it_is_given(self, new: Opening) -> None:
-        lease = Lease("0", epoch=2 if self.keeps_all else 0, checkpoint=Position(7, "70"))
+        lease = Lease("0", epoch=2 if self.capabilities.epochs else 0, checkpoint=Position(7, "70"))
         content = Snapshot(GROUP, leases=MappingProxyType({"0": lease}))
         with new() as store, new() as other:
             assert not store.exists()
@@ -218,7 +218,7 @@ class StoreConformance(ABC):
         assert sorted((partition for theirs in won for partition in theirs), key=int) == partitions
         for author, theirs in zip(authors, won, strict=True):
             assert {lease.partition for lease in end.owned_by(author.id)} == set(theirs)
-        if self.keeps_all:
+        if self.capabilities.atomic:
             assert {lease.epoch for lease in end.leases.values()} == {1}
             assert end.version == start.version + CONTENDERS + len(partitions), "one commit per join and claim, no more"
 

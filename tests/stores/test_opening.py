@@ -10,7 +10,7 @@ from spark_ehbalance.errors import OptionError, StoreUnavailableError
 from spark_ehbalance.stores.base import LeaseTable
 from spark_ehbalance.stores.blob import BlobStore
 from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.stores.opening import keeps_all, open_store
+from spark_ehbalance.stores.opening import capabilities, open_store
 from spark_ehbalance.stores.opening import location as parse
 from tests.stores.store_conformance import GROUP
 
@@ -37,7 +37,7 @@ def test_an_unknown_scheme_is_refused_in_one_line_that_names_the_known_ones() ->
 def test_the_address_of_a_container_alone_is_the_processors_store(location: str, backend: type[LeaseTable]) -> None:
     with open_store(location, {"account_key": "a2V5"}) as store:
         assert isinstance(store, backend)
-    assert keeps_all(location) is backend.keeps_all
+    assert capabilities(location) is backend.capabilities
 
 
 def test_opening_creates_nothing(tmp_path: Path) -> None:

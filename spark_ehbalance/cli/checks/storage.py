@@ -176,7 +176,7 @@ def _times(store: LeaseTable, by: Author) -> Finding:
     taken, look = statistics.median(commits), statistics.median(looks)
     members = int(LEASE_DURATION * STORE_SHARE / 3 / max(taken, 0.0001))
     text = f"a commit takes {1000 * taken:.0f} ms and a look {1000 * look:.0f} ms (medians of {_COMMITS})"
-    if not store.keeps_all:
+    if not store.capabilities.members:
         return ok(what, text)
     text += f": {members:,} members keep a lease duration of {LEASE_DURATION:g} s, for more it grows"
     if taken < LONGEST_COMMIT:

@@ -12,7 +12,7 @@ from spark_ehbalance.errors import ConflictError, FencedError, StoreFormatError,
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Lease, Member
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable, PartlyWrittenError, Repair
+from spark_ehbalance.stores.base import REQUEST_TIMEOUT, Capabilities, LeaseTable, PartlyWrittenError, Repair
 from spark_ehbalance.stores.blob import layout
 from spark_ehbalance.stores.blob.container import Blob, Container, LostError, RefusedError
 from spark_ehbalance.stores.blob.layout import Kind
@@ -60,11 +60,11 @@ class BlobStore(LeaseTable):
 
     `read` raises `FencedError` if a later process has claimed a partition with the name of this handle's member.
 
-    A checkpoint is only written with its offset, as processors in Python and JavaScript go by that alone; a member's
-    checkpoint without one is neither accepted nor refused. A starting position without one stays in this handle.
+    A checkpoint is only written with its offset, as processors in Python and JavaScript go by that alone: one that
+    `find_offsets` does not complete is neither accepted nor rejected, and neither is a first claim with it.
     """
 
-    keeps_all = False
+    capabilities = Capabilities(members=False, epochs=False, atomic=False)
     opens = staticmethod(is_container)
     parse_location = staticmethod(parse_location)
     check_storage = staticmethod(check_storage)
@@ -86,6 +86,7 @@ class BlobStore(LeaseTable):
         self._pool: ThreadPoolExecutor | None = None
         self._refused: Set[str] = frozenset()  # partitions whose last write has failed
         self._unsure: dict[str, int] = {}  # by partition: the epoch of the last claim that was not answered
+        self._unfound: Set[str] = frozenset()  # partitions whose last position has no offset
         self._told_of_namesakes = False
 
     def __repr__(self) -> str:
@@ -124,7 +125,8 @@ class BlobStore(LeaseTable):
             raise ConflictError(f"version {base.version} is not what this handle has seen last")
         self._check_offered(base, new)
         changed = [p for p, lease in new.leases.items() if lease != base.leases.get(p) or self._is_unsaved(lease)]
-        written = dict(zip(changed, self._in_parallel([new.leases[p] for p in changed]), strict=True))
+        leases = self._with_offsets([new.leases[p] for p in changed])
+        written = dict(zip(changed, self._in_parallel(leases), strict=True))
         failed = {p: each.error for p, each in written.items() if each.error is not None}
         if failed and not any(each.row for each in written.values()):
             self._raise_if_unavailable(list(failed.values()))
@@ -270,6 +272,26 @@ class BlobStore(LeaseTable):
         row = self._rows.get(lease.partition)
         return row is not None and lease.owner in self._members and _can_be_stored(lease.checkpoint, row)
 
+    def _with_offsets(self, leases: list[Lease]) -> list[Lease]:
+        """`leases` with the offsets of their checkpoints, as far as they are found."""
+        positions = {
+            lease.partition: lease.checkpoint.sequence_number
+            for lease in leases
+            if lease.checkpoint is not None and _lacks_offset(lease.checkpoint)
+        }
+        if not positions:
+            return leases
+        found = self.find_offsets(positions)
+        if missing := sorted(positions.keys() - found.keys() - self._unfound, key=partition_order):
+            _LOG.warning("partitions %s: the hub has no event at their positions, not writing them", ", ".join(missing))
+        self._unfound = frozenset(positions.keys() - found.keys())
+        return [
+            replace(x, checkpoint=replace(x.checkpoint, offset=found[x.partition]))
+            if x.checkpoint is not None and x.partition in positions and x.partition in found
+            else x
+            for x in leases
+        ]
+
     def _in_parallel(self, leases: list[Lease]) -> list[_Written]:
         if len(leases) < 2:
             return [self._write(lease) for lease in leases]
@@ -286,6 +308,8 @@ class BlobStore(LeaseTable):
             if row is None and wanted.owner is None:
                 return _Written(self._added(wanted))
             row = row or Row(Lease(wanted.partition))
+            if row.lease.checkpoint is None and _lacks_offset(wanted.checkpoint):
+                raise _NoOffsetError  # a claim must not precede the position from which it reads
             if wanted.owner is not None and claims_or_renews(row.lease, wanted):
                 row = written = self._with_owner(row, wanted)
             if wanted.checkpoint is not None and _can_be_stored(wanted.checkpoint, row):
@@ -364,4 +388,9 @@ def _number(position: Position | None) -> int | None:
 
 def _can_be_stored(position: Position | None, row: Row) -> bool:
     """Whether `position` is not in its blob yet, and says what every SDK needs."""
-    return position is not None and position != row.stored and not position.lacks_offset
+    return position is not None and position != row.stored and not _lacks_offset(position)
+
+
+def _lacks_offset(position: Position | None) -> bool:
+    """Whether the offset of its event is not known. Before a partition's first event there is none."""
+    return position is not None and position.offset is None and position.sequence_number >= 0
