@@ -85,24 +85,6 @@ def test_checkpoints_have_the_offsets_of_their_events(
     assert {each["owner_id"] for each in sdk.list_ownership(*names(options))} == {None}
 
 
-def test_with_a_checkpoint_interval_renewals_write_none_and_the_end_of_the_query_does(
-    group: MixedGroup, options: Options, start: Start, sdk: BlobCheckpointStore
-) -> None:
-    def etags() -> set[str | None]:
-        return {each["etag"] for each in sdk.list_ownership(*names(options))}
-
-    group.append(10)
-    query = start(owned=12, checkpoint_interval=3600.0)
-    before = checkpoints(sdk, options)
-    read_half(query)
-    query.planner.finish(query.finished)
-    claimed = etags()
-    wait_until(lambda: not etags() & claimed, "all leases are renewed")
-    assert checkpoints(sdk, options) == before
-    query.stop()
-    assert {number for number, _ in checkpoints(sdk, options).values()} == {4}
-
-
 def test_a_restarted_query_goes_on_where_it_was(group: MixedGroup, start: Start) -> None:
     group.append(10)
     query = start(owned=12)
