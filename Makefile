@@ -31,10 +31,10 @@ test-azure: setup ## What can be run against a real event hub, which the environ
 	@EHBALANCE_TEST_AZURE=1 .venv/bin/python -m pytest tests/service $(ARGS)
 
 test-matrix: setup ## What must work with each version of Spark, in environments of their own: make test-matrix ARGS="4.0 4.3"
-	@.venv/bin/python -m matrix $(ARGS)
+	@.venv/bin/python -m nox $(if $(ARGS),-s $(foreach spark,$(ARGS),"spark($(spark))"),-t matrix)
 
 test-lowest: setup ## Tests without Spark, with the lowest versions that pyproject.toml allows: make test-lowest ARGS=tests/stores
-	@$$(.venv/bin/python -m matrix.environments) -m pytest -m "not spark" $(or $(ARGS),tests/stores tests/hub tests/source)
+	@.venv/bin/python -m nox -s lowest -- $(ARGS)
 
 bench: setup ## Measure speed, latency and cost beside their bars: make bench ARGS="--short"
 	@.venv/bin/python -m bench $(ARGS)
@@ -73,14 +73,13 @@ types: setup ## Check types
 
 check: lint types ## lint and types
 
-docs: setup ## Build the documentation's site in site/ and check its links: make docs ARGS=serve shows it
+docs: setup ## Build the documentation's site in site/, links checked: make docs ARGS=serve shows it
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs $(or $(ARGS),build) --strict
-	@$(if $(ARGS),,.venv/bin/python scripts/check_site.py)
 
 package: setup ## Build the package, check it, and try it in an empty environment: make package ARGS="--short"
 	@.venv/bin/python scripts/check_package.py $(ARGS)
 
-clean: ## Remove what builds, tests and Spark leave behind (.venv and .venv-matrix stay)
+clean: ## Remove what builds, tests and Spark leave behind (.venv and .nox stay)
 	@rm -rf build dist site *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@rm -rf artifacts derby.log metastore_db spark-warehouse
 	@find . -path './.venv*' -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,28 +1,29 @@
-"""What the benchmarks share: an emulator in its own process, a Spark session, and the rows of the report."""
+"""Shared parts of the benchmarks: their declaration, an emulator in its own process, and a Spark session."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import multiprocessing
 import re
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from bench.relay import Relay
 from chaos.session import spark_session
 from spark_ehbalance.delta.spark_settings import SESSION
 from spark_ehbalance.emulator.control import EmulatorControl
 from spark_ehbalance.hub.connection import Connection
-from spark_ehbalance.hub.network import AMQP, WEBSOCKET, Network
+from spark_ehbalance.hub.network import AMQP, Network
 
 HUB, GROUP = "hub", "$Default"
 
@@ -30,12 +31,9 @@ HUB, GROUP = "hub", "$Default"
 _SENT = 100
 
 #: The line that the emulator prints when it is ready.
-_READY = re.compile(
-    r"Emulator ready: (?P<string>\S+:(?P<port>\d+);\S+) \(control port (?P<control>\d+)"
-    r"(, websocket port (?P<websocket>\d+))?(, CA file (?P<ca>.+))?\)\n"
-)
+_READY = re.compile(r"Emulator ready: (?P<string>\S+:(?P<port>\d+);\S+) \(control port (?P<control>\d+)\)\n")
 
-#: Shows what is being measured.
+#: Shows the progress of a benchmark.
 Log = Callable[[str], None]
 
 
@@ -46,7 +44,7 @@ class Bar:
     which: Literal["most", "least"]
     value: float
 
-    def held(self, measured: float) -> bool:
+    def holds(self, measured: float) -> bool:
         return measured <= self.value if self.which == "most" else measured >= self.value
 
     def __str__(self) -> str:
@@ -57,31 +55,41 @@ class Bar:
 class Row:
     """One line of the report: the value of each run, in `unit`, and those of each comparison, by its name."""
 
-    subject: str
     what: str
     unit: str
-    runs: tuple[float, ...]
-    bar: Bar | None = None
-    compared: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    runs: Sequence[float]
+    compared: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def median(self) -> float:
         return statistics.median(self.runs)
 
-    @property
-    def held(self) -> bool | None:
-        return None if self.bar is None else self.bar.held(self.median)
 
-    def medians(self) -> dict[str, float]:
-        return {who: statistics.median(runs) for who, runs in self.compared.items()}
+@dataclass(frozen=True)
+class Bench:
+    """A benchmark. `measure` gets the settings of the `short` or the `full` form; `bars` are by the row's name.
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"median": self.median, "held": self.held}
+    `compared_with` is for the report. With `needs_spark`, `measure` gets a session as its first argument; its other
+    arguments are a folder and a `Log`.
+    """
+
+    name: str
+    measure: Callable[..., Iterator[Row]]
+    compared_with: str
+    short: Mapping[str, Any]
+    full: Mapping[str, Any]
+    bars: Mapping[str, Bar]
+    needs_spark: bool = False
+    needs_maven: bool = False
 
 
 def three_digits(value: float) -> str:
     """`value` for people: more digits are not reproducible."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    return [one / other for one, other in zip(ours, theirs, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -90,41 +98,26 @@ class Emulator:
 
     control: EmulatorControl
     connection: Connection
-    pid: int
 
     @property
     def address(self) -> str:
         return str(self.connection.connection_string)
 
-    @contextlib.contextmanager
-    def relayed(self, round_trip: float = 0.0) -> Iterator[tuple[Emulator, Relay]]:
-        """This emulator through a relay, with `round_trip` seconds more for a round trip."""
-        assert self.connection.network.endpoint
-        port = self.connection.network.endpoint[1]
-        assert port
-        with Relay(port, round_trip) as relay:
-            network = replace(self.connection.network, endpoint=("localhost", relay.port))
-            string = self.address.replace(f":{port};", f":{relay.port};")
-            yield replace(self, connection=replace(self.connection, connection_string=string, network=network)), relay
-
-    def append(self, partition: int | str, bodies: list[bytes]) -> None:
-        """Append events with these bodies."""
+    def append(self, partition: int, bodies: list[bytes]) -> None:
         self.control.append(HUB, partition, bodies)
 
-    def fill(self, partition: int | str, body: bytes, events: int, properties: Mapping[str, Any] | None = None) -> None:
+    def fill(self, partition: int, body: bytes, events: int, properties: Mapping[str, Any] | None = None) -> None:
         for some, copies in ((_SENT, events // _SENT), (events % _SENT, 1)):
             if some and copies:
                 self.control.append(HUB, partition, [body] * some, properties, copies=copies)
 
 
 @contextlib.contextmanager
-def emulator(partitions: int, *, tls: bool = False, websocket: bool = False) -> Iterator[Emulator]:
-    """Start an emulator, with TLS or without, and a connection to it, by websocket or without."""
+def emulator(partitions: int) -> Iterator[Emulator]:
+    """Start an emulator and a connection to it."""
     command = [sys.executable, "-m", "spark_ehbalance.emulator", "--port", "0", "--control-port", "0"]
-    command += ["--management-requests", "0"]  # what a request costs is measured, not what is allowed
+    command += ["--management-requests", "0"]  # the cost of requests is measured, not the limit
     command += ["--hub", f"{HUB}:{partitions}"]
-    command += ["--tls"] if tls else []
-    command += ["--websocket-port", "0"] if websocket else []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout
@@ -132,21 +125,32 @@ def emulator(partitions: int, *, tls: bool = False, websocket: bool = False) -> 
             if ready is None:
                 raise OSError("the emulator did not start")
             string = f"{ready['string'].rstrip(';')};EntityPath={HUB}"
-            transport, port = (WEBSOCKET, ready["websocket"]) if websocket else (AMQP, ready["port"])
-            network = Network(transport, endpoint=("localhost", int(port)), ca_file=ready["ca"])
+            network = Network(AMQP, endpoint=("localhost", int(ready["port"])))
             connection = Connection("localhost", HUB, connection_string=string, network=network)
             with EmulatorControl("127.0.0.1", int(ready["control"])) as control:
-                yield Emulator(control, connection, process.pid)
+                yield Emulator(control, connection)
         finally:
             process.terminate()
 
 
-def session(
-    folder: Path, jars: Sequence[Path] = (), settings: Mapping[str, str] = MappingProxyType({})
-) -> SparkSession:
-    """A Spark session with two cores, these jars and `settings` that keeps its progress reports."""
+def in_turns(ways: Mapping[str, Callable[[], float]], runs: int) -> dict[str, list[float]]:
+    """The results of `runs` runs of each way, alternating, each way in its own process; a first run warms up."""
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["bench.__main__"])  # forks from a process that has imported everything
+    with ExitStack() as stack:
+        processes = {name: stack.enter_context(ProcessPoolExecutor(1, context)) for name in ways}
+        for run in range(runs + 1):
+            for name, way in ways.items():
+                result = processes[name].submit(way).result()
+                found[name] += [result] if run else []
+    return found
+
+
+def session(folder: Path, jars: Sequence[Path] = ()) -> SparkSession:
+    """A Spark session with two cores and these jars, which keeps its progress reports."""
     more = {"spark.sql.streaming.numRecentProgressUpdates": "100000", "spark.jars": ",".join(map(str, jars))}
-    return spark_session("local[2]", folder, {**SESSION, **more, **settings})
+    return spark_session("local[2]", folder, {**SESSION, **more})
 
 
 def start(
@@ -155,18 +159,17 @@ def start(
     folder: Path,
     *,
     source: str = "ehbalance",
-    sink: str = "noop",
     columns: str | None = None,
     available_now: bool = False,
 ) -> StreamingQuery:
-    """Start a query from `source`, with all columns or with these, to `sink`, with its checkpoint and its output under
-    `folder`."""
+    """Start a query with all columns, or with `columns`, into a sink that discards them."""
     reader = spark.readStream.format(source).options(**options)
-    writer = (reader if columns is None else reader.schema(columns)).load().writeStream.format(sink)
-    writer = writer.option("checkpointLocation", str(folder / "checkpoint")).option("path", str(folder / "sink"))
+    writer = (reader if columns is None else reader.schema(columns)).load().writeStream.format("noop")
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
     return (writer.trigger(availableNow=True) if available_now else writer).start()
 
 
 def batches(query: StreamingQuery) -> list[Mapping[str, Any]]:
+    """The progress reports of the batches with rows."""
     reports = (json.loads(each.json) for each in query.recentProgress)
     return [report for report in reports if report["numInputRows"] > 0]

@@ -1,7 +1,7 @@
 """`write_once` beside Delta's plain and its idempotent append: the same frame, in turns, in one `foreachBatch`.
 
 In a young table and in one with a long history; in a table of its own, and in one that others write in between: then
-Delta has to compute its state anew for whatever asks for it.
+Delta has to compute its state anew for each read of it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ import pyarrow as pa
 from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
-from bench.common import HUB, Bar, Log, Row, emulator
+from bench.common import Bar, Bench, Log, Row, emulator, ratios
 from spark_ehbalance.delta import write_once
-
-SUBJECT = "exactly-once"
 
 PARTITIONS, EVENT_BYTES = 8, 100
 
@@ -39,71 +37,73 @@ WAYS: dict[str, Callable[[DataFrame, int, str], None]] = {
 }
 
 
+def _what(case: Case) -> str:
+    return f"{case[0]} table" + (", others write too" if case[1] else "")
+
+
 def measure(
     spark: SparkSession,
     folder: Path,
     log: Log,
     *,
-    cases: Sequence[Case] = CASES,
+    cases: Sequence[Case],
     events: int,
     commits: int,
     warm_up: int,
     runs: int,
 ) -> Iterator[Row]:
-    """Measure `runs` batches of `events` events; the old table has `commits` commits before. In the
-    `warm_up` batches before them code is compiled, and marks are asked for."""
-    places = {
-        (age, shared, way): str(folder / "once" / f"{age}-{'shared' if shared else way.split()[0]}")
-        for (age, shared), way in itertools.product(cases, WAYS)
+    """Measure `runs` batches of `events` events after `warm_up` ones; the old table has `commits` earlier commits."""
+    place = folder / "once"
+    paths = {
+        (case, way): str(place / f"{case[0]}-{'shared' if case[1] else way.split()[0]}")
+        for case, way in itertools.product(cases, WAYS)
     }
-    old = {path for (age, _, _), path in places.items() if age == "old"}
-    if old:
-        log(f"exactly once: a table with {commits:,} commits")
-        history = _history(folder / "history", commits)
+    if old := {path for (case, _), path in paths.items() if case[0] == "old"}:
+        log(f"a table with {commits:,} commits")
+        row = pa.table({"partition": ["history"], "sequenceNumber": pa.array([0], pa.int64()), "body": [b"x"]})
+        for _ in range(commits):
+            write_deltalake(str(place / "history"), row, mode="append")
         for path in old:
-            shutil.copytree(history, path)
-    took: dict[tuple[str, bool, str], list[float]] = {key: [] for key in places}
+            shutil.copytree(place / "history", path)
+    took: dict[tuple[Case, str], list[float]] = {key: [] for key in paths}
 
     def batch(df: DataFrame, number: int) -> None:
-        log(f"exactly once: batch {number} of {runs + warm_up - 1}")
+        log(f"batch {number} of {runs + warm_up - 1}")
         frame = df.select("partition", "sequenceNumber", "body").persist()
         frame.count()
-        for age, shared in cases:
+        for case in cases:
             ways = [*WAYS]
             for way in ways[number % 3 :] + ways[: number % 3]:
                 began = time.monotonic()
-                WAYS[way](frame, number, places[age, shared, way])
+                WAYS[way](frame, number, paths[case, way])
                 if number >= warm_up:
-                    took[age, shared, way].append(1000 * (time.monotonic() - began))
+                    took[case, way].append(1000 * (time.monotonic() - began))
         frame.unpersist()
 
     with emulator(PARTITIONS) as server:
         for partition in range(PARTITIONS):
             server.fill(partition, b"x" * EVENT_BYTES, events * (runs + warm_up) // PARTITIONS)
-        options = {"connectionString": server.address, "startingPosition": "earliest", "eventHubName": HUB}
-        options |= {"leaseTable": str(folder / "once" / "leases"), "maxEventsPerTrigger": str(events)}
+        options = {"connectionString": server.address, "startingPosition": "earliest"}
+        options |= {"leaseTable": str(place / "leases"), "maxEventsPerTrigger": str(events)}
         stream = spark.readStream.format("ehbalance").options(**options).load()
         writer = stream.writeStream.foreachBatch(batch).trigger(availableNow=True)
-        writer.option("checkpointLocation", str(folder / "once" / "checkpoint")).start().awaitTermination()
-    for age, shared in cases:
-        what = f"{age} table" + (", others write too" if shared else "")
-        ours, plain, idempotent = (tuple(took[age, shared, way]) for way in WAYS)
-        yield Row(SUBJECT, what, "ms", ours, compared={PLAIN: plain, IDEMPOTENT: idempotent})
-        for bar, name, theirs in ((1.0, PLAIN, plain), (0.7, IDEMPOTENT, idempotent)):
-            ratios = tuple(our / their for our, their in zip(ours, theirs, strict=True))
-            yield Row(SUBJECT, f"{what}, by {name}", "times", ratios, Bar("most", bar))
-    for shared in (False, True):
-        if not {("young", shared), ("old", shared)} <= {*cases}:
-            continue
-        ratios = tuple(
-            old / young for old, young in zip(took["old", shared, ONCE], took["young", shared, ONCE], strict=True)
-        )
-        what = "old table by young table" + (", others write too" if shared else "")
-        yield Row(SUBJECT, what, "times", ratios, Bar("most", 1.2))
+        writer.option("checkpointLocation", str(place / "checkpoint")).start().awaitTermination()
+    for case in cases:
+        ours, plain, idempotent = (took[case, way] for way in WAYS)
+        yield Row(_what(case), "ms", ours, {PLAIN: plain, IDEMPOTENT: idempotent})
+        yield Row(f"{_what(case)}, by {PLAIN}", "×", ratios(ours, plain))
+        yield Row(f"{_what(case)}, by {IDEMPOTENT}", "×", ratios(ours, idempotent))
 
 
-def _history(path: Path, commits: int) -> Path:
-    row = pa.table({"partition": ["history"], "sequenceNumber": pa.array([0], pa.int64()), "body": [b"x"]})
-    for _ in range(commits):
-        write_deltalake(str(path), row, mode="append")
-    return path
+BENCH = Bench(
+    "exactly-once",
+    measure,
+    compared_with="a plain append, and one with txnAppId",
+    short={"cases": CASES[:1], "events": 8_000, "commits": 0, "warm_up": 1, "runs": 1},
+    full={"cases": CASES, "events": 160_000, "commits": 2_000, "warm_up": 3, "runs": 9},
+    bars={
+        f"{_what(case)}, by {way}": Bar("most", most)
+        for case, (way, most) in itertools.product(CASES, ((PLAIN, 1.0), (IDEMPOTENT, 0.7)))
+    },
+    needs_spark=True,
+)

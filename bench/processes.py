@@ -1,13 +1,10 @@
-"""CPU time and memory of this process's descendants."""
+"""CPU time of this process's descendants."""
 
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections import defaultdict
-from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 
@@ -19,50 +16,31 @@ _PARTS = {
     "spark_ehbalance.emulator": "emulator",
 }
 
-#: Pieces of the command lines of a reading worker and of a streaming query's planner.
-_WORKER, _PLANNER = "pyspark.worker", "python_streaming_source_runner"
-
-
-class _Found(NamedTuple):
-    pid: int
-    command: str
-    #: CPU time in seconds; `ended` is that of ended children, 0 where the system does not tell it (macOS).
-    cpu: float
-    ended: float
-
 
 def cpu_by_part() -> dict[str, float]:
-    """The CPU time so far, in seconds. Ended processes count as Python, because the JVM and the emulator go on
-    running."""
+    """The CPU time so far, in seconds. Ended processes count as Python: JVM and emulator keep running."""
     spent: dict[str, float] = defaultdict(float)
-    for each in _descendants():
-        part = next((name for piece, name in _PARTS.items() if piece in each.command), "Python")
-        spent[part] += each.cpu
-        spent["Python"] += each.ended
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            command, times = " ".join(process.cmdline()), process.cpu_times()
+            part = next((name for piece, name in _PARTS.items() if piece in command), "Python")
+            spent[part] += times.user + times.system
+            spent["Python"] += times.children_user + times.children_system
     return dict(spent)
 
 
-def largest_worker() -> float:
-    """The largest peak memory of a worker, in MB; 0 if it cannot be measured."""
-    return max((_peak(each.pid) for each in _descendants() if _WORKER in each.command), default=0.0)
-
-
-def end_workers() -> None:
-    """End the reading workers, so that Spark forks new ones for the next tasks. To be called while no task runs."""
-    found = {each.pid: psutil.Process(each.pid) for each in _descendants() if _WORKER in each.command}
-    workers = [process for process in found.values() if process.ppid() in found]  # the rest are their daemons
-    for process in workers:
-        process.terminate()
-    psutil.wait_procs(workers)
-
-
-def planners() -> list[int]:
+def planners() -> set[int]:
     """The ids of the planner processes of this process's streaming queries."""
-    return [each.pid for each in _descendants() if _PLANNER in each.command]
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if "python_streaming_source_runner" in " ".join(process.cmdline()):
+                found.add(process.pid)
+    return found
 
 
 def await_planners() -> None:
-    """Wait until all planners have ended, and what they have spent is counted as that of their parent."""
+    """Wait until all planners have ended and their CPU time is counted as their parent's."""
     while planners() or any(_is_zombie(each) for each in psutil.Process().children(recursive=True)):
         time.sleep(0.01)
 
@@ -78,23 +56,3 @@ def cpu(pid: int) -> float:
     """The CPU time of a process, in seconds. Raises `psutil.NoSuchProcess`."""
     times = psutil.Process(pid).cpu_times()
     return times.user + times.system
-
-
-def _descendants() -> list[_Found]:
-    """This process's descendants that have not ended meanwhile."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            times = process.cpu_times()
-            ended = times.children_user + times.children_system
-            found.append(_Found(process.pid, " ".join(process.cmdline()), times.user + times.system, ended))
-    return found
-
-
-def _peak(pid: int) -> float:
-    """Linux only: psutil knows no peak elsewhere either."""
-    try:
-        found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    except OSError:
-        return 0.0
-    return int(found[1]) / 1e3 if found else 0.0

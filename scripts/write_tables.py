@@ -1,31 +1,18 @@
-"""Writes what the documentation has of the code, of measurements and of the simulator:
+"""Write the tables of the documentation from the code: options, strategies, metrics, and the Python reference.
 
-    python scripts/write_tables.py                        options, strategies, the Python reference, and Numbers
-    python scripts/write_tables.py artifacts/bench.json   first takes the subjects of that run of `make bench` over
-    python scripts/write_tables.py --simulated            also plays scenarios and groups, which takes some minutes
-
-A table stands between two comments in its page, `<!-- table: NAME -->` and `<!-- end of table -->`; a simulated one
-between `<!-- simulated: NAME -->` and `<!-- end of simulated -->`.
+A table stands between two comments in its page, `<!-- table: NAME -->` and `<!-- end of table -->`.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import importlib
+import inspect
 import re
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.common import Bar, three_digits
-from scripts.group_size import HEAD, LATENCIES, SIZES, group_size
-from scripts.python_reference import reference
 from spark_ehbalance.metrics.definitions import BOTH, METRICS
-from spark_ehbalance.simulation.measures import Result
-from spark_ehbalance.simulation.run import simulate
-from spark_ehbalance.simulation.scenario import READY_MADE, load
 from spark_ehbalance.sink.options import WriteOptions
 from spark_ehbalance.source.options import BATCH, OPTIONS, SHARED, STRATEGY_OPTIONS, STREAM
 from spark_ehbalance.source.scala_options import SCALA_OPTIONS, ScalaOption
@@ -33,17 +20,8 @@ from spark_ehbalance.strategies import DECLARATIONS, DEFAULT_STRATEGY
 from spark_ehbalance.values.declared import Declared, declarations, option_name
 
 _ROOT = Path(__file__).parent.parent
-_PAGE_NAMES = ("options", "writing", "strategies", "migration", "monitoring", "python", "numbers", "sizing")
+_PAGE_NAMES = ("options", "writing", "strategies", "migration", "monitoring", "python")
 PAGES = tuple(_ROOT / f"docs/{name}.md" for name in _PAGE_NAMES)
-
-#: The last run of each subject of `make bench`: what of it docs/numbers.md shows.
-MEASURED = _ROOT / "bench/numbers.json"
-
-#: Units of a subject that are shown also without a bar, if not all are.
-_UNITS = {"reader": "µs CPU", "throughput": "events/s", "processors": "times"}
-
-#: What a subject is compared with, if not with all that was measured.
-_COMPARED = {"reader": {"receive_batch"}}
 
 _WHERE = {STREAM: "stream", SHARED: "shared", BATCH: "batch", "": "both"}
 
@@ -82,89 +60,102 @@ def metrics_table() -> str:
     return _table(("metric", "kind", "labels", "from", "meaning"), rows)
 
 
-# --- what was measured -----------------------------------------------------------------------------------------------
+# --- the Python reference ---------------------------------------------------------------------------------------
+
+MODULES = (
+    "spark_ehbalance",
+    "spark_ehbalance.delta",
+    "spark_ehbalance.consumer",
+    "spark_ehbalance.consumer.aio",
+    "spark_ehbalance.emulator",
+    "spark_ehbalance.pytest_plugin",
+    "spark_ehbalance.errors",
+)
+
+#: What azure-eventhub's client calls, and no user.
+_OF_THE_CLIENT = {"list_ownership", "claim_ownership", "list_checkpoints"}
+
+_REFERS = re.compile(r"; see `([\w.]+)\.(\w+)`\.$")
 
 
-def taken_over(run: Mapping[str, Any], measured: Mapping[str, Any]) -> dict[str, Any]:
-    """`measured` with the subjects of `run`, which `make bench` has saved. Raises `ValueError` for a short run."""
-    if run["short"]:
-        raise ValueError("a run with --short measures nothing")
-    loads = sorted([run["load_before"][0], run["load_after"][0]])
-    how = f"{run['began'][:10]}, {run['cores']} cores, load {loads[0]:.1f} to {loads[1]:.1f}"
-    found: dict[str, Any] = {**measured}
-    for subject in dict.fromkeys(row["subject"] for row in run["rows"]):
-        unit = _UNITS.get(subject)
-        rows = [row for row in run["rows"] if row["subject"] == subject]
-        rows = [row for row in rows if row["bar"] is not None or unit in (None, row["unit"])]
-        found[subject] = {"run": how, "rows": [_shortened(row) for row in rows]}
-    return found
+def reference() -> str:
+    """The public names with signatures and docstrings.
+
+    A module of `MODULES` publishes its `__all__`, or else its classes. A function that only refers to another one (see
+    `MODULE.NAME`) has its docstring.
+    """
+    seen: set[Any] = set()
+    return "\n".join(line for name in MODULES for line in _module(name, seen))
 
 
-def _shortened(row: Mapping[str, Any]) -> dict[str, Any]:
-    runs, compared = row["runs"], row["compared"]
-    shown = _COMPARED.get(row["subject"], compared.keys())
-    return {
-        "what": row["what"],
-        "unit": row["unit"],
-        "runs": [min(runs), statistics.median(runs), max(runs)],
-        "bar": row["bar"],
-        "compared": {who: statistics.median(compared[who]) for who in compared if who in shown},
-    }
+def _module(name: str, seen: set[Any]) -> Iterator[str]:
+    module = importlib.import_module(name)
+    classes = [each for each, found in vars(module).items() if inspect.isclass(found) and found.__module__ == name]
+    yield f"## {name}\n"
+    if not (names := getattr(module, "__all__", classes)):
+        yield f"{inspect.getdoc(module)}\n"
+    for each in names:
+        found = getattr(module, each)
+        if name.endswith(".errors"):
+            bases = ", ".join(base.__name__ for base in found.__bases__)
+            yield f"- `{each}({bases})`"
+            continue
+        if name.endswith(".pytest_plugin"):
+            yield f"- `{each}`: {' '.join((inspect.getdoc(found) or '').split())}"
+            continue
+        yield f"### {name}.{each}\n"
+        if not (inspect.isclass(found) and issubclass(found, Exception)):
+            found = _referred(found)
+            yield f"```text\n{each}{_signature(found)}\n```\n"
+        yield f"{inspect.getdoc(found)}\n"
+        if members := [*_members(found, seen)]:
+            yield f"Members: {', '.join(members)}\n"
+    yield from [""] if name.endswith((".errors", ".pytest_plugin")) else []
 
 
-def numbers_table(measured: Mapping[str, Any]) -> str:
-    rows = []
-    for subject, found in measured.items():
-        rows.append((f"**{subject}**", f"*{found['run']}*", "", "", ""))
-        for row in found["rows"]:
-            least, median, most = row["runs"]
-            compared = ", ".join(f"{who} {three_digits(value)}" for who, value in row["compared"].items())
-            limit = row["bar"] and Bar(**row["bar"])
-            bar = f"{limit}{'' if limit.held(median) else ', **missed**'}" if limit else ""
-            spread = f"{three_digits(least)} to {three_digits(most)}" if least != most else ""
-            rows.append((row["what"], f"{three_digits(median)} {row['unit']}", spread, bar, compared))
-    return _table(("what", "median", "runs", "bar", "compared with"), rows)
+def _referred(found: Any) -> Any:
+    there = _REFERS.search(inspect.getdoc(found) or "") if inspect.isfunction(found) else None
+    return getattr(importlib.import_module(there[1]), there[2]) if there else found
 
 
-# --- what is simulated -----------------------------------------------------------------------------------------------
+def _members(found: Any, seen: set[Any]) -> Iterator[str]:
+    """The public methods and properties of a class that were not listed before: `help(…)` has the rest."""
+    for name, each in [pair for base in getattr(found, "__mro__", ()) for pair in vars(base).items()]:
+        function = each.fget if isinstance(each, property) else each
+        ours = inspect.isfunction(function) and function.__module__.startswith("spark_ehbalance")
+        if name.startswith("_") or name in _OF_THE_CLIENT or not ours or function in seen or not function.__doc__:
+            continue
+        seen.add(function)
+        yield f"`{name}{'' if isinstance(each, property) else _signature(function, types=False)}`"
 
 
-def scenarios_table(results: Sequence[Result]) -> str:
-    by_scenario: dict[str, list[Result]] = {}
-    for each in results:
-        by_scenario.setdefault(each.scenario, []).append(each)
-    names = [each.strategy for each in next(iter(by_scenario.values()))]
-    rows = [
-        (
-            name,
-            str(found[0].fewest_moves),
-            *(f"{each.moves}/{each.unowned:.0f}/{_many(each.duplicates)}" for each in found),
-        )
-        for name, found in by_scenario.items()
-    ]
-    return _table(("scenario", "fewest", *names), rows)
-
-
-def _many(count: int) -> str:
-    return f"{count / 1e6:.3g}M" if count >= 1e6 else f"{count / 1e3:.3g}k" if count >= 1e4 else str(count)
-
-
-def simulated_tables() -> dict[str, str]:
-    """The scenarios whose group is small, as `ehbalance simulate --scenario all --compare` plays them, and groups."""
-    small = [name for name in READY_MADE if not name.startswith("cold-start")]
-    with ProcessPoolExecutor() as pool:
-        played = [pool.submit(simulate, load(name), strategy) for name in small for strategy in sorted(DECLARATIONS)]
-        grown = [pool.submit(group_size, latency, size) for latency in LATENCIES for size in SIZES]
-        rows = [each.result() for each in grown]
-        return {"scenarios": scenarios_table([each.result() for each in played]), "group-size": _table(HEAD, rows)}
+def _signature(found: Any, *, types: bool = True) -> str:
+    """As it is written, without `self`; without `types` the names and defaults alone."""
+    parts, star = [], False
+    for each in inspect.signature(found).parameters.values():
+        if each.name == "self":
+            continue
+        if each.kind is each.KEYWORD_ONLY and not star:
+            parts.append("*")
+        star |= each.kind in (each.KEYWORD_ONLY, each.VAR_POSITIONAL)
+        text = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "") + each.name
+        annotated = types and each.annotation is not each.empty
+        text += f": {each.annotation}" if annotated else ""
+        if each.default is not each.empty:
+            text += f" = {each.default!r}" if annotated else f"={each.default!r}"
+        parts.append(text)
+    returned = inspect.signature(found).return_annotation
+    return f"({', '.join(parts)})" + (
+        f" -> {returned}" if types and isinstance(returned, str) and returned != "None" else ""
+    )
 
 
 # --- pages -----------------------------------------------------------------------------------------------------------
 
 
-def with_tables(page: str, tables: Mapping[str, str], kind: str = "table") -> str:
+def with_tables(page: str, tables: Mapping[str, str]) -> str:
     """`page` with each of its tables replaced. Raises `KeyError` for a name that is not in `tables`."""
-    pattern = rf"(<!-- {kind}: ([\w-]+) -->\n).*?(<!-- end of {kind} -->)"
+    pattern = r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)"
     return re.sub(pattern, lambda found: found[1] + tables[found[2]] + found[3], page, flags=re.DOTALL)
 
 
@@ -192,7 +183,6 @@ def declared_tables() -> dict[str, str]:
         "metrics": metrics_table(),
         "scala-options": scala_options_table(SCALA_OPTIONS),
         "python": reference(),
-        "numbers": numbers_table(json.loads(MEASURED.read_text(encoding="utf-8"))),
     }
 
 
@@ -203,17 +193,9 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", nargs="?", type=Path, help="what `make bench` has saved")
-    parser.add_argument("--simulated", action="store_true")
-    arguments = parser.parse_args()
-    if arguments.run:
-        measured = taken_over(json.loads(arguments.run.read_text("utf-8")), json.loads(MEASURED.read_text("utf-8")))
-        MEASURED.write_text(json.dumps(measured, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    simulated = simulated_tables() if arguments.simulated else None
+    tables = declared_tables()
     for path in PAGES:
-        page = with_tables(path.read_text(encoding="utf-8"), declared_tables())
-        path.write_text(page if simulated is None else with_tables(page, simulated, "simulated"), encoding="utf-8")
+        path.write_text(with_tables(path.read_text(encoding="utf-8"), tables), encoding="utf-8")
 
 
 if __name__ == "__main__":

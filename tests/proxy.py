@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
-import threading
 from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
+
+from chaos.relay import Relay
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-class HttpProxy:
-    """Between `with` and its end it listens on `port`.
+class HttpProxy(Relay):
+    """A relay whose clients name a target.
 
     `targets` are the addresses that clients may ask for, each with the port of this machine to which they are
     connected, so that a test can use names that nobody else resolves. `connected` and `refused` count requests. A
@@ -28,65 +27,16 @@ class HttpProxy:
         password: str = "",
         handler: Handler | None = None,
     ) -> None:
+        super().__init__()
         self._targets = targets or {}
         self._expected = None if user is None else base64.b64encode(f"{user}:{password}".encode()).decode()
-        self._handler = handler or self._serve
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.port = 0
+        self._handler = handler
         self.connected = self.refused = 0
 
-    def __enter__(self) -> HttpProxy:
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def drop(self) -> None:
-        """Break all connections."""
-        asyncio.run_coroutine_threadsafe(self._drop(), self._loop).result()
-
-    async def join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
-        """Pass everything on to this port of this machine, and back."""
-        there, back = await asyncio.open_connection("127.0.0.1", port)
-        try:
-            await asyncio.gather(_pass_on(reader, back), _pass_on(there, writer))
-        finally:
-            back.close()
-
-    async def _start(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def _stop(self) -> None:
-        self._server.close()
-        await self._drop()
-
-    async def _drop(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = self._loop.create_task(self._guarded(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _guarded(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._handler:
             await self._handler(reader, writer)
-        writer.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            return
         lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         method, target, _ = lines[0].split(" ", 2)
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])}
@@ -103,11 +53,3 @@ class HttpProxy:
         self.refused += 1
         writer.write(f"HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode())
         await writer.drain()
-
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
-    writer.close()

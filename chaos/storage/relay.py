@@ -1,58 +1,52 @@
-"""Forwards requests to a storage, later than they come, and disturbs those that a rule names."""
+"""Forwards HTTP requests to a storage, later than they come, and disturbs those that a rule names."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import socket
 import struct
 import time
+import uuid
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime, parsedate_to_datetime
 from multiprocessing.connection import Connection
-from typing import NoReturn
-from urllib.parse import urlsplit
+from typing import NamedTuple, NoReturn
+from urllib.parse import parse_qs, unquote, urlsplit
 
+from chaos.relay import Relay
 from chaos.storage.faults import EXPIRED, Break, Fault, Kind, Refusal, Request, Rule
-from chaos.storage.http import Head, read_answer, read_body, read_head
-from chaos.storage.identity import Identity
 
 #: A date in a header or in a listing. All have the same length.
 _DATE = re.compile(rb"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT")
 
 
 def run(upstream: str, latency: float, orders: Connection) -> None:
-    """Relay until the other end of `orders` is closed, also by the end of its process."""
-    asyncio.run(Relay(upstream, latency).serve(orders))
+    """Relay, and obey `orders`, each the name of a method and its arguments, until their other end is closed, also by
+    the end of its process. The first answer is the port."""
+    with StorageRelay(upstream, latency) as relay:
+        orders.send(relay.port)
+        try:
+            while True:
+                name, arguments = orders.recv()
+                orders.send(getattr(relay, name)(*arguments))
+        except (EOFError, OSError):
+            pass
 
 
-class Relay:
+class StorageRelay(Relay):
     """Forwards to the storage at `upstream`. Each request waits for `latency` seconds. See `StorageProxy`."""
 
     def __init__(self, upstream: str, latency: float) -> None:
+        super().__init__()
         self._upstream = urlsplit(upstream)
         self._latency, self._skew = latency, 0.0
         self._identity: Identity | None = None
         self._rules: list[Rule] = []
         self._requests: list[Request] = []
-        self._ended = asyncio.Event()
-
-    async def serve(self, orders: Connection) -> None:
-        """Serve clients, and obey `orders`: the name of a method below, and its arguments. The first answer is the port
-        on which it listens."""
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        orders.send(server.sockets[0].getsockname()[1])
-        asyncio.get_running_loop().add_reader(orders.fileno(), self._obey, orders)
-        await self._ended.wait()
-
-    def _obey(self, orders: Connection) -> None:
-        try:
-            name, arguments = orders.recv()
-            orders.send(getattr(self, name)(*arguments))
-        except (EOFError, OSError):
-            self._ended.set()
 
     # --- orders ------------------------------------------------------------------------------------------------
 
@@ -76,7 +70,7 @@ class Relay:
 
     # --- clients -----------------------------------------------------------------------------------------------
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         storage = _Storage(self._upstream.hostname, self._upstream.port)
         try:
             while (head := await read_head(reader)) is not None:
@@ -85,11 +79,8 @@ class Relay:
                 fault = next((rule.fault for rule in self._rules if rule.applies(request)), None)
                 await asyncio.sleep(self._latency)
                 await self._handle(head, request, fault, storage, reader, writer)
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the connection has ended, or the relay ends
         finally:
             storage.close()
-            writer.close()
 
     async def _handle(
         self,
@@ -197,3 +188,93 @@ async def _hung_up(reader: asyncio.StreamReader) -> NoReturn:
     """Wait until the client has hung up, and leave the connection's handling by `ConnectionResetError`."""
     await reader.read(1)  # a client that waits for an answer sends nothing
     raise ConnectionResetError
+
+
+# --- HTTP/1.1 messages, kept as they are -------------------------------------------------------------------------
+
+
+class Head(NamedTuple):
+    """A message's first line and its headers, whose names are in lower case."""
+
+    raw: bytes
+    first: str
+    headers: Mapping[str, str]
+
+    def request(self) -> Request:
+        """What is asked by the message, whose path is that of an Azurite: /account/container/path."""
+        method, target, _ = self.first.split(" ")
+        url = urlsplit(target)
+        query = {name: values[0] for name, values in parse_qs(url.query).items()}
+        if query.get("comp") == "list":
+            return Request(Kind.LIST, query.get("prefix", ""))
+        path = "/".join(unquote(url.path).split("/")[3:])
+        if method == "PUT" and self.headers.keys() & {"if-none-match", "if-match"}:
+            return Request(Kind.CONDITIONAL_PUT, path)
+        if query.get("comp") == "batch":
+            return Request(Kind.BATCH, path)
+        if url.path.endswith("/oauth2/v2.0/token"):
+            return Request(Kind.TOKEN, path)
+        return Request(Kind.__members__.get(method, Kind.OTHER), path)
+
+
+async def read_head(reader: asyncio.StreamReader) -> Head | None:
+    try:
+        raw = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.IncompleteReadError:
+        return None
+    first, *lines = raw.decode("latin-1").rstrip().split("\r\n")
+    fields = (line.partition(":") for line in lines)
+    return Head(raw, first, {name.lower(): value.strip() for name, _, value in fields})
+
+
+async def read_body(reader: asyncio.StreamReader, head: Head) -> bytes:
+    """The message's body as it is sent: at once or in chunks."""
+    if head.headers.get("transfer-encoding") != "chunked":
+        return await reader.readexactly(int(head.headers.get("content-length", 0)))
+    chunks = []
+    while True:
+        size = await reader.readuntil(b"\r\n")
+        chunks += [size, await reader.readexactly(int(size, 16) + 2)]
+        if int(size, 16) == 0:
+            return b"".join(chunks)
+
+
+async def read_answer(reader: asyncio.StreamReader, request: Request) -> bytes:
+    """The answer to `request`. Raises `ConnectionResetError` if the connection has ended."""
+    head = await read_head(reader)
+    if head is None:
+        raise ConnectionResetError
+    empty = request.kind is Kind.HEAD or head.first.split(" ")[1] in ("204", "304")
+    return head.raw if empty else head.raw + await read_body(reader, head)
+
+
+# --- tokens ------------------------------------------------------------------------------------------------------
+
+
+class Identity:
+    """An identity provider for a storage that knows none: its tokens expire after `seconds`, and each request with a
+    valid one gets the shared access `signature` in its place."""
+
+    def __init__(self, signature: str, seconds: float) -> None:
+        self._signature, self._seconds = signature, seconds
+        self._expiries: dict[str, float] = {}
+
+    @property
+    def issued(self) -> int:
+        return len(self._expiries)
+
+    def token(self) -> bytes:
+        """The body of an answer with a new token."""
+        token = uuid.uuid4().hex
+        self._expiries[token] = time.monotonic() + self._seconds
+        return json.dumps({"access_token": token, "expires_in": int(self._seconds), "token_type": "Bearer"}).encode()
+
+    def signed(self, head: Head) -> Head | None:
+        """The head of a request with a signature in place of a token; None if the token is not valid."""
+        bearer = re.search(rb"\r\nauthorization: Bearer (\w+)", head.raw, re.IGNORECASE)
+        if bearer is None or self._expiries.get(bearer[1].decode(), 0.0) < time.monotonic():
+            return None
+        method, target, version = head.first.split(" ")
+        first = f"{method} {target}{'&' if '?' in target else '?'}{self._signature} {version}"
+        raw = head.raw.replace(bearer[0], b"").replace(head.first.encode(), first.encode(), 1)
+        return Head(raw, first, head.headers)

@@ -9,7 +9,6 @@ import runpy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -486,32 +485,6 @@ def test_an_option_says_what_it_means_and_its_documented_default_is_its_default(
 def test_the_documentation_has_the_tables_of_the_declarations(path: Path) -> None:
     page = path.read_text(encoding="utf-8")
     assert TABLES["with_tables"](page, TABLES["declared_tables"]()) == page, "run scripts/write_tables.py"
-
-
-def test_the_simulated_table_has_every_strategy() -> None:
-    (page,) = (path for path in TABLES["PAGES"] if path.name == "strategies.md")
-    head = page.read_text(encoding="utf-8").partition("<!-- simulated: scenarios -->\n")[2].splitlines()[0]
-    columns = ["scenario", "fewest", *sorted(PARAMETERS)]
-    assert head.strip("| ").split(" | ") == columns, "run scripts/write_tables.py --simulated"
-
-
-def test_numbers_takes_over_what_make_bench_has_saved() -> None:
-    def row(what: str, unit: str, runs: list[float], bar: float | None = None) -> dict[str, Any]:
-        least = None if bar is None else {"which": "least", "value": bar}
-        return {"subject": "reader", "what": what, "unit": unit, "runs": runs, "bar": least, "compared": {}}
-
-    rows = [row("1 KB", "µs CPU", [3.0, 1.0, 1.5]), row("1 KB", "MB", [90.0]), row("faster", "times", [9.0], 10.0)]
-    run = {"short": False, "began": "2026-01-31T12:00:00Z", "cores": 2, "load_before": [1.0], "load_after": [0.5]}
-    before = {name: {"run": "before", "rows": []} for name in ("reader", "leases")}
-    after = TABLES["taken_over"](run | {"rows": rows}, before)
-    assert after["leases"] == before["leases"]
-    assert TABLES["numbers_table"]({"reader": after["reader"]}).splitlines()[2:] == [
-        "| **reader** | *2026-01-31, 2 cores, load 0.5 to 1.0* | | | |",
-        "| 1 KB | 1.5 µs CPU | 1 to 3 | | |",
-        "| faster | 9 times | | ≥ 10, **missed** | |",
-    ]
-    with pytest.raises(ValueError, match="--short"):
-        TABLES["taken_over"](run | {"rows": rows, "short": True}, before)
 
 
 def test_a_change_on_one_side_alone_changes_the_table() -> None:

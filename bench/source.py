@@ -1,0 +1,275 @@
+"""The source end to end, through `local[2]` into a sink that discards everything: `throughput`, and the same beside
+Spark's Kafka source, `kafka`.
+
+| what | how it is measured |
+|---|---|
+| events/s | rows / Spark's reported time of their batches, planning and checkpoint included |
+| CPU a row | of JVM and Python, from the query's start until its planner has ended |
+| event to sink | time from an event's arrival to the end of its batch, at a steady 1,000 events a second |
+
+Runs of both alternate; each ratio is that of two runs in a row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import statistics
+import threading
+import time
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from bench.common import Bar, Bench, Log, Row, batches, emulator, ratios, start
+from bench.kafka import Sender, fetch, topic
+from bench.kafka import broker as kafka_broker
+from bench.processes import await_planners, cpu_by_part
+
+PARTITIONS, SIZE, RATE = 8, 1024, 1000.0
+
+#: The columns that Kafka's source has too, but for topic and timestamp type, which are constants.
+_FIVE = "body binary, partition string, sequenceNumber long, enqueuedTime timestamp, partitionKey string"
+
+#: Events of a small batch.
+_BATCH = 250_000
+
+#: Runs before those that count: Java compiles for so long.
+_WARM_UP = 2
+
+#: Seconds between two sends of the steady load, and seconds of it that do not count.
+_TICK, _SETTLED = 0.01, 5.0
+
+
+class Case(NamedTuple):
+    """How a backlog is read: with which columns, in batches of how many events (None: all in one)."""
+
+    batch: int | None
+    columns: str | None
+
+    @property
+    def what(self) -> str:
+        size = "in one batch" if self.batch is None else f"in batches of {self.batch:,}"
+        return f"{size}, {'all nine' if self.columns is None else 'five'} columns"
+
+
+CASES = [Case(None, _FIVE), Case(None, None), Case(_BATCH, _FIVE), Case(_BATCH, None)]
+
+
+class Flow(NamedTuple):
+    """One run: events per second, and µs of CPU per event."""
+
+    rate: float
+    cpu: float
+
+
+def throughput(
+    spark: SparkSession, folder: Path, log: Log, *, cases: Sequence[Case], events: int, runs: int
+) -> Iterator[Row]:
+    """Read a backlog of `events` in `runs` runs."""
+    with emulator(PARTITIONS) as server:
+        _fill_hub(server, events)
+        for case in cases:
+            flows = []
+            for run in range(-_WARM_UP, runs):
+                log(f"{case.what}: run {run} of {runs}")
+                flows.append(_ours(spark, folder / f"{case.what}-{run}", server.address, case, events))
+            yield Row(f"{case.what}: events/s", "events/s", [flow.rate for flow in flows[_WARM_UP:]])
+            yield Row(f"{case.what}: CPU a row", "µs CPU", [flow.cpu for flow in flows[_WARM_UP:]])
+
+
+def beside_kafka(
+    spark: SparkSession, folder: Path, log: Log, *, cases: Sequence[Case], events: int, seconds: float, runs: int
+) -> Iterator[Row]:
+    """The same beside Spark's Kafka source, and the latency of events for `seconds`."""
+    with kafka_broker(fetch(folder.parent / "jars"), folder / "kafka") as servers, ExitStack() as stack:
+        server = stack.enter_context(emulator(PARTITIONS))
+        name = stack.enter_context(topic(spark, servers, "backlog", PARTITIONS))
+        _fill_hub(server, events)
+        rows = spark.range(events).selectExpr(f"repeat('x', {SIZE}) value", f"cast(id % {PARTITIONS} as int) partition")
+        rows.write.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", name).save()
+        for case in cases:
+            ours, kafka = list[Flow](), list[Flow]()
+            read = {"kafka.bootstrap.servers": servers, "subscribe": name, "startingOffsets": "earliest"}
+            read |= {} if case.batch is None else {"maxOffsetsPerTrigger": str(case.batch)}
+            for run in range(-_WARM_UP, runs):
+                log(f"{case.what}: run {run} of {runs}")
+                place = folder / f"{case.what}-{run}"
+                ours.append(_ours(spark, place / "ours", server.address, case, events))
+                kafka.append(_flow(spark, place / "kafka", "kafka", read, None, events))
+            for what in ("rate", "cpu"):
+                one, other = ([getattr(flow, what) for flow in flows[_WARM_UP:]] for flows in (ours, kafka))
+                yield _by_kafka(f"{case.what}: {'events/s' if what == 'rate' else 'CPU a row'}", one, other)
+        yield _by_kafka("event to sink, median", *_latencies(spark, servers, folder, log, seconds, runs))
+
+
+def _by_kafka(what: str, ours: Sequence[float], kafka: Sequence[float]) -> Row:
+    return Row(what, "× Kafka", ratios(ours, kafka), {"ehbalance": ours, "Kafka": kafka})
+
+
+def _fill_hub(server: Any, events: int) -> None:
+    for partition in range(PARTITIONS):
+        server.fill(partition, b"x" * SIZE, events // PARTITIONS)
+
+
+def _ours(spark: SparkSession, folder: Path, address: str, case: Case, events: int) -> Flow:
+    options = {"connectionString": address, "startingPosition": "earliest"}
+    options |= {} if case.batch is None else {"maxEventsPerTrigger": str(case.batch)}
+    return _flow(spark, folder, "ehbalance", options, case.columns, events)
+
+
+def _flow(
+    spark: SparkSession, folder: Path, source: str, options: dict[str, str], columns: str | None, events: int
+) -> Flow:
+    before = cpu_by_part()
+    query = start(spark, options, folder, source=source, columns=columns, available_now=True)
+    query.awaitTermination()
+    await_planners()
+    after = cpu_by_part()
+    if (rows := sum(batch["numInputRows"] for batch in batches(query))) != events:
+        raise RuntimeError(f"{source} has read {rows} of {events} events")
+    cpu = sum(after[part] - before.get(part, 0.0) for part in ("JVM", "Python"))
+    return Flow(events / sum(map(_took, batches(query))), cpu / events * 1e6)
+
+
+# --- latency -----------------------------------------------------------------------------------------------------
+
+
+class Producer:
+    """Appends events to all partitions in turn and records their arrival times."""
+
+    def __init__(self, append: Callable[[int, list[bytes]], None]) -> None:
+        """`append` returns when the bodies have arrived."""
+        self._append = append
+        self.sent = 0
+        #: By partition: the sequence number after each send's last event, and the time of the send.
+        self._ends: dict[str, list[int]] = defaultdict(lambda: [0])
+        self._times: dict[str, list[float]] = defaultdict(lambda: [0.0])
+
+    def send(self, count: int) -> None:
+        first, self.sent = self.sent, self.sent + count
+        for partition in range(PARTITIONS):
+            if mine := len(range((partition - first) % PARTITIONS, count, PARTITIONS)):
+                self._append(partition, [b"x" * SIZE] * mine)
+                self._ends[str(partition)].append(self._ends[str(partition)][-1] + mine)
+                self._times[str(partition)].append(time.time())
+
+    def run(self, stopped: threading.Event) -> None:
+        """Send at the rate until `stopped`."""
+        began, before = time.monotonic(), self.sent
+        while not stopped.wait(_TICK):
+            self.send(before + int((time.monotonic() - began) * RATE) - self.sent)
+
+    def arrival(self, partition: str, number: int) -> float:
+        """The time at which an event had arrived, in seconds since 1970."""
+        return self._times[partition][bisect_right(self._ends[partition], number)]
+
+
+def _latencies(
+    spark: Any, servers: str, folder: Path, log: Log, seconds: float, runs: int
+) -> tuple[list[float], list[float]]:
+    """The median ms from an event's arrival to the end of its batch, of each run, of both sources."""
+    ours, kafka = list[float](), list[float]()
+    for run in range(runs + 1):
+        log(f"event to sink: run {run} of {runs}, {seconds:g} s each")
+        place = folder / f"latency-{run}"
+        with emulator(PARTITIONS) as server:
+            options = {"connectionString": server.address, "leaseTable": f"{place / 'leases'}"}
+            query = start(spark, options | {"startingPosition": "earliest"}, place / "ours")
+            ours.append(_median_latency(query, Producer(server.append), seconds, _our_ranges))
+        with (
+            topic(spark, servers, f"latency-{run}", PARTITIONS) as name,
+            contextlib.closing(Sender(spark, servers, name)) as sender,
+        ):
+            options = {"kafka.bootstrap.servers": servers, "subscribe": name, "startingOffsets": "earliest"}
+            query = start(spark, options, place / "kafka", source="kafka")
+            kafka.append(_median_latency(query, Producer(sender.append), seconds, _kafka_ranges))
+    return ours[1:], kafka[1:]
+
+
+Ranges = Callable[[Mapping[str, Any]], Iterator[tuple[str, int, int]]]
+
+
+def _median_latency(query: StreamingQuery, producer: Producer, seconds: float, ranges_of: Ranges) -> float:
+    producer.send(PARTITIONS)
+    _wait_for(query, producer.sent)
+    stopped, before, settled = threading.Event(), len(batches(query)), min(_SETTLED, seconds)
+    producing = threading.Thread(target=producer.run, args=(stopped,))
+    producing.start()
+    stopped.wait(settled + seconds)
+    stopped.set()
+    producing.join()
+    _wait_for(query, producer.sent)
+    under_load = batches(query)[before:]
+    query.stop()
+    times = [
+        _began(batch) + _took(batch) - producer.arrival(partition, number)
+        for batch in under_load
+        if _began(batch) - _began(under_load[0]) > settled
+        for partition, first, end in ranges_of(batch)
+        for number in range(first, end)
+    ]
+    return 1000 * statistics.median(times)
+
+
+def _our_ranges(batch: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
+    end = batch["sources"][0]["endOffset"]
+    for partition, each in (json.loads(end) if isinstance(end, str) else end)["partitions"].items():
+        yield partition, each["from"], each["to"]
+
+
+def _kafka_ranges(batch: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
+    first, end = (batch["sources"][0][name] for name in ("startOffset", "endOffset"))
+    for name, ends in end.items():
+        for partition, number in ends.items():
+            yield partition, first[name][partition], number
+
+
+def _wait_for(query: StreamingQuery, rows: int, timeout: float = 120.0) -> None:
+    """Wait until the batches have `rows` rows in all. Raises `TimeoutError`."""
+    deadline = time.monotonic() + timeout
+    while sum(batch["numInputRows"] for batch in batches(query)) < rows:
+        if time.monotonic() > deadline or not query.isActive:
+            raise TimeoutError(f"the query has not read {rows} events in {timeout:g} s: {query.exception()}")
+        time.sleep(0.05)
+
+
+def _began(batch: Mapping[str, Any]) -> float:
+    """When a batch began, in seconds since 1970."""
+    return datetime.fromisoformat(batch["timestamp"].replace("Z", "+00:00")).timestamp()
+
+
+def _took(batch: Mapping[str, Any]) -> float:
+    return float(batch["durationMs"]["triggerExecution"]) / 1000
+
+
+THROUGHPUT = Bench(
+    "throughput",
+    throughput,
+    compared_with="",
+    short={"cases": CASES[1:2], "events": 10_000, "runs": 1},
+    full={"cases": CASES, "events": 2_000_000, "runs": 3},
+    bars={},
+    needs_spark=True,
+)
+KAFKA = Bench(
+    "kafka",
+    beside_kafka,
+    compared_with="Spark's Kafka source in the same session",
+    short={"cases": CASES[:1], "events": 20_000, "seconds": 2, "runs": 1},
+    full={"cases": CASES, "events": 2_000_000, "seconds": 15, "runs": 5},
+    bars={
+        **{f"{case.what}: events/s": Bar("least", 1.2 if case.batch else 1.5) for case in CASES},
+        **{f"{case.what}: CPU a row": Bar("most", 1.15 if case.columns else 1.3) for case in CASES},
+        "event to sink, median": Bar("most", 0.3),
+    },
+    needs_spark=True,
+    needs_maven=True,
+)

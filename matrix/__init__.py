@@ -1,1 +1,0 @@
-"""The short matrix: what must work with every version of Spark, tested with each: `make test-matrix`."""

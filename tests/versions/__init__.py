@@ -1,0 +1,1 @@
+"""Checks that run with each supported Spark: `make test-matrix`."""

@@ -1,0 +1,190 @@
+"""Batch, stream, leases, restart and sink: nox runs this file in an environment of each supported Spark."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import spark_ehbalance
+from spark_ehbalance.delta import once
+from spark_ehbalance.delta.spark_settings import SESSION
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.spark_versions import delta_for, minor_version
+from spark_ehbalance.stores.delta import DeltaStore
+from tests.waiting import wait_until
+
+HUB, PARTITIONS = "hub", 4
+
+HAS_DELTA = delta_for(pyspark.__version__) is not None
+
+Row = tuple[str, int]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.shuffle.partitions": "2",
+        # Seconds in which Python reaches the JVM: 15 by default, too few for a busy machine.
+        "spark.python.authenticate.socketTimeout": "120s",
+        **(SESSION if HAS_DELTA else {}),
+    }
+    session = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    spark_ehbalance.register(session)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def hub() -> Iterator[Emulator]:
+    with Emulator({HUB: PARTITIONS}) as emulator:
+        yield emulator
+
+
+@pytest.fixture(params=["alone", "sharing"])
+def options(request: pytest.FixtureRequest, hub: Emulator, tmp_path: Path) -> dict[str, str]:
+    """Options without a lease table, and with one."""
+    alone = {"connectionString": hub.connection_string(HUB), "startingPosition": "earliest"}
+    leases = {"leaseTable": str(tmp_path / "leases"), "balanceInterval": "1 s", "leaseDuration": "6 s"}
+    return alone if request.param == "alone" else alone | leases
+
+
+def send(hub: Emulator, count: int) -> list[Row]:
+    """Send `count` events to every partition. Returns all events of the hub, in order."""
+    rows = list[Row]()
+    for partition in map(str, range(PARTITIONS)):
+        hub.append(HUB, partition, [b"event"] * count)
+        end = hub.partition_state(HUB, partition).next_sequence_number
+        rows += [(partition, number) for number in range(end)]
+    return rows
+
+
+class Sink:
+    def __init__(self) -> None:
+        self._rows: list[Row] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        found = [(row.partition, row.sequenceNumber) for row in frame.select("partition", "sequenceNumber").collect()]
+        with self._lock:
+            self._rows += found
+
+    @property
+    def rows(self) -> list[Row]:
+        with self._lock:
+            return sorted(self._rows)
+
+
+Start = Callable[..., StreamingQuery]
+
+
+@pytest.fixture
+def start(spark: SparkSession, tmp_path: Path) -> Iterator[Start]:
+    """Starts a query whose checkpoint has a name."""
+    started: list[StreamingQuery] = []
+
+    def make(options: dict[str, str], sink: Callable[..., None], name: str = "a", **trigger: bool) -> StreamingQuery:
+        writer = spark.readStream.format("ehbalance").options(**options).load().writeStream.foreachBatch(sink)
+        writer = writer.option("checkpointLocation", str(tmp_path / f"checkpoint {name}"))
+        started.append((writer.trigger(**trigger) if trigger else writer).start())
+        return started[-1]
+
+    yield make
+    for query in started:
+        query.stop()
+
+
+def reads(rows: Callable[[], list[Row]], sent: list[Row], *queries: StreamingQuery) -> None:
+    """Wait until `sent` was read, each event once."""
+    wait_until(lambda: len(rows()) >= len(sent) or any(each.exception() for each in queries), "all is read", 60)
+    assert [error for each in queries if (error := each.exception())] == []
+    assert rows() == sent
+
+
+def test_batch_and_sink(spark: SparkSession, hub: Emulator, options: dict[str, str]) -> None:
+    sent = [(b"%d" % number, None if number % 3 else "key", {"n": str(number)}) for number in range(30)]
+    frame = spark.createDataFrame(sent, "body binary, partitionKey string, properties map<string,string>")
+    connection = {"connectionString": options["connectionString"]}
+    frame.write.format("ehbalance").options(**connection).mode("append").save()
+    read = spark.read.format("ehbalance").options(**connection, startingPosition="earliest").load()
+    found = read.select("body", "partitionKey", "properties").collect()
+    assert sorted(((bytes(row.body), row.partitionKey, row.properties) for row in found), key=str) == sorted(
+        sent, key=str
+    )
+
+
+def test_stream_and_restart(hub: Emulator, options: dict[str, str], start: Start) -> None:
+    sink, limited = Sink(), options | {"maxEventsPerTrigger": "10"}
+    query = start(limited, sink)
+    reads(lambda: sink.rows, send(hub, 8), query)
+    spark_ehbalance.stop(query)
+    sent = send(hub, 3)
+    query = start(limited, sink)
+    reads(lambda: sink.rows, sent, query)
+    reads(lambda: sink.rows, send(hub, 2), query)
+
+
+def test_a_failed_batch_is_read_again(hub: Emulator, options: dict[str, str], start: Start) -> None:
+    sink, sent = Sink(), send(hub, 4)
+
+    def fail(frame: DataFrame, batch: int) -> None:
+        frame.collect()
+        raise RuntimeError("the sink fails")
+
+    wait_until(start(options, fail).exception, "it fails")
+    reads(lambda: sink.rows, sent, start(options, sink))
+
+
+def test_available_now(hub: Emulator, options: dict[str, str], start: Start) -> None:
+    sink, sent = Sink(), send(hub, 8)
+    assert start(options | {"maxEventsPerTrigger": "10"}, sink, availableNow=True).awaitTermination(120)
+    one_batch = minor_version(pyspark.__version__) < (4, 2)
+    assert len(sink.rows) == (10 if one_batch else len(sent))
+
+
+@pytest.mark.parametrize("options", ["sharing"], indirect=True)
+def test_two_queries_share(hub: Emulator, options: dict[str, str], start: Start) -> None:
+    a, b = Sink(), Sink()
+    store = DeltaStore(options["leaseTable"])
+
+    def both() -> list[Row]:
+        return sorted(a.rows + b.rows)
+
+    def shared() -> bool:
+        return len({lease.owner for lease in store.read().leases.values()} - {None}) == 2
+
+    first = start(options, a, "a")
+    reads(both, send(hub, 3), first)
+    second = start(options, b, "b")
+    wait_until(lambda: shared() or second.exception(), "they share")
+    reads(both, send(hub, 2), first, second)
+    assert b.rows
+    sent = send(hub, 2)
+    spark_ehbalance.stop(first)
+    reads(both, sent, second)
+
+
+if HAS_DELTA:
+
+    @pytest.mark.parametrize("options", ["sharing"], indirect=True)
+    def test_exactly_once(
+        spark: SparkSession, hub: Emulator, options: dict[str, str], start: Start, tmp_path: Path
+    ) -> None:
+        target = str(tmp_path / "target")
+
+        def rows() -> list[Row]:
+            found = spark.read.format("delta").load(target).select("partition", "sequenceNumber").collect()
+            return sorted((row.partition, row.sequenceNumber) for row in found)
+
+        sent = send(hub, 3)
+        query = start(options, once(target))
+        wait_until(lambda: Path(target, "_delta_log").exists() or query.exception(), "a batch is written")
+        reads(rows, sent, query)
