@@ -12,7 +12,6 @@ from typing import ClassVar, TypeVar
 
 from spark_ehbalance.errors import ConflictError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
-from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Outcome, Refused, Transition, apply
 from spark_ehbalance.values.group import Group
@@ -143,16 +142,6 @@ class LeaseStore(ABC):
         self.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Repair:
-    """What `LeaseTable.repair` did. Without `problems` it changed nothing. `leases` are those that the table has now,
-    and `kept` is the folder with a copy of every file that was removed or replaced."""
-
-    problems: tuple[str, ...]
-    leases: Mapping[str, Lease]
-    kept: str | None = None
-
-
 class LeaseTable(LeaseStore):
     """A lease store that is opened by its location, with what an operator needs besides: a backend of
     `stores/opening.py`."""
@@ -199,13 +188,6 @@ class LeaseTable(LeaseStore):
     @abstractmethod
     def maintain(self) -> None:
         """Tidy up and compact the history. Files of others stay. Raises `StoreUnavailableError`."""
-
-    @abstractmethod
-    def repair(self) -> Repair:
-        """Repair a damaged table; a sound one stays as it is.
-
-        Raises `StoreFormatError`, `StoreUnavailableError`, and `StoreDamagedError` if nothing sound is left.
-        """
 
     @abstractmethod
     def changed_at_ms(self) -> int:

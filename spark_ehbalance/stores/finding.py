@@ -61,8 +61,6 @@ def _below(folder: Folder, names: list[str], inner: list[str]) -> list[str]:
         return []
     below = []
     for name in inner:
-        if name.endswith("_damaged") and name.removesuffix("_damaged") in inner:
-            continue  # what a repair has kept
         with contextlib.suppress(ValueError):  # no lease table can be there
             below.append(parse_location(f"{folder.uri}/{name if folder.is_local else quote(name)}"))
     return below

@@ -130,7 +130,6 @@ def test_a_container_that_cannot_be_used_is_one_line(
         (("unpin", "0"), "keeps no operators' orders"),
         (("transfer", "0", "--to", "bob"), "keeps no operators' orders"),
         (("maintain",), "there is nothing to clean up"),
-        (("maintain", "--repair"), "there is nothing to clean up"),
         (("export-checkpoints", "--starting-positions"), "allowed is a lease table in Delta"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A lease table that others have written, or a crash has damaged: it is read, or refused in one line and repaired."""
+"""A lease table that others have written, or a crash has damaged: it is read, or refused in one line."""
 
 from __future__ import annotations
 
@@ -16,16 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spark_ehbalance.errors import StoreDamagedError
-from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Checkpoint, Heartbeat, Join
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.stores.delta.recovery import merged
 from spark_ehbalance.values.position import Position
 from tests.cli.command import Command
 from tests.member.keepers import Keepers, begin_batch, end_batch
@@ -132,7 +128,6 @@ def test_harmless_changes_are_read_and_written_over(table: Path, what: str, ehba
     }
     assert ehbalance("status", table).code == 0
     assert not {"NaN", "Infinity"} & {*re.findall(r"\w+", ehbalance("status", table, "--json").out)}
-    assert "is sound" in ehbalance("maintain", table, "--repair").out
     with DeltaStore(str(table)) as store:
         commit(store, store.read(), [Join(by=ANN, at_ms=1), Heartbeat(by=ANN, at_ms=9), Join(by=BOB, at_ms=9)])
     assert read(table).members.keys() == {"ann", "bob"}
@@ -191,54 +186,21 @@ DAMAGE: dict[str, tuple[Change, str]] = {
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_damage_is_one_line_that_names_the_file_and_a_repair_loses_nothing(
-    table: Path, what: str, ehbalance: Command
-) -> None:
-    before = read(table)
+def test_damage_is_one_line_that_names_the_file_and_the_remedy(table: Path, what: str, ehbalance: Command) -> None:
     damage, problem = DAMAGE[what]
     damage(table)
     with pytest.raises(StoreDamagedError, match=problem) as error:
         read(table)
     assert "\n" not in str(error.value)
-    assert f"`ehbalance maintain --repair {table}` repairs it" in str(error.value)
+    assert f"`ehbalance init {table} --positions FILE`" in str(error.value)
     for command in ("status", "maintain"):
         assert "is damaged: " in ehbalance.fails(1, command, table)
 
-    files = {each.name for each in table.rglob("*") if each.is_file()}
-    outcome = ehbalance.succeeds("maintain", table, "--repair")
-    assert "is repaired" in outcome.out
-    after = read(table)
-    assert after.leases.keys() == before.leases.keys()
-    for partition, lease in after.leases.items():
-        was = before.leases[partition]
-        assert lease.epoch >= was.epoch
-        assert lease.checkpoint is not None
-        assert was.checkpoint is not None
-        # With the newest state gone the one before it is what is left; of two that contradict each other the older.
-        lowest = 9 if what == "two rows that differ" and partition == "0" else was.checkpoint.sequence_number - 1
-        assert lowest <= lease.checkpoint.sequence_number <= was.checkpoint.sequence_number
-    (kept,) = (table.parent / "leases_damaged").iterdir()
-    left = {each.name for folder in (table, kept) for each in folder.rglob("*") if each.is_file()}
-    assert files <= left | {"_last_checkpoint"}, "nothing is thrown away"
-    assert "is sound: nothing was changed" in ehbalance("maintain", table, "--repair").out
 
-
-def test_without_any_sound_log_file_the_error_names_the_way_out(table: Path, ehbalance: Command) -> None:
+def test_without_any_sound_log_file_the_table_is_damaged(table: Path, ehbalance: Command) -> None:
     for file in (table / "_delta_log").iterdir():
         cut(file, 10)
-    message = ehbalance.fails(1, "maintain", table, "--repair")
-    assert "nothing sound is left of it" in message
-    assert "ehbalance init" in message
-    assert "--from-checkpoint" in message
-
-
-def test_a_repair_restores_lost_partitions(table: Path, ehbalance: Command) -> None:
-    before = read(table)
-    DeltaTable(table).delete("kind = 'partition' and id = '1'")
-    assert "Found: partition 1 is missing." in ehbalance("maintain", table, "--repair").out
-    after = read(table)
-    assert after.leases["0"] == before.leases["0"]
-    assert (after.leases["1"].epoch, after.leases["1"].owner, after.leases["1"].checkpoint) == (1, None, Position(-1))
+    assert f"`ehbalance init {table} --positions FILE`" in ehbalance.fails(1, "status", table)
 
 
 # --- queries that run ---------------------------------------------------------------------------------------------
@@ -305,8 +267,8 @@ def test_running_members_restore_what_others_remove_and_go_on(running: Keepers, 
     assert ann.holdings().keys() | bob.holdings().keys() == set("0123")
 
 
-def test_a_running_member_keeps_its_partitions_while_the_table_is_damaged_and_checkpoints_after_the_repair(
-    running: Keepers, damage_found: threading.Event, tmp_path: Path, ehbalance: Command
+def test_a_running_member_keeps_its_partitions_while_the_table_is_damaged_and_checkpoints_afterwards(
+    running: Keepers, damage_found: threading.Event, tmp_path: Path
 ) -> None:
     ann = running.start("ann", lease_duration=9.0)
     running.wait_owned(ann=4)
@@ -320,45 +282,6 @@ def test_a_running_member_keeps_its_partitions_while_the_table_is_damaged_and_ch
     end_batch(ann, batch, 41)
     wait_until(damage_found.is_set, "the keeper finds the damage")
     assert len(ann.holdings()) == 4
-    ehbalance("maintain", table, "--repair")
+    newest_log(table).unlink()
     wait_until(lambda: {each.checkpoint for each in running.leases.values()} == {Position(41)}, "it goes on")
     assert running.layout() == layout
-
-
-def test_a_repair_gives_no_epoch_to_a_partition_that_was_never_claimed() -> None:
-    """An epoch without a position is damage."""
-    never, read = Lease("0"), Lease("1", epoch=1, checkpoint=Position(3))
-    latest = merged([never, read], all_read=False)
-    assert latest["0"] == never
-    assert latest["1"].epoch > 1
-
-
-# --- which state is the latest ------------------------------------------------------------------------------------
-
-
-def lease() -> st.SearchStrategy[Lease]:
-    position = st.integers(-1, 20).map(Position)
-    return st.builds(
-        Lease, st.sampled_from("01"), st.sampled_from(["ann", "bob", None]), st.integers(0, 3), st.integers(-1, 3),
-        checkpoint=position,
-    )  # fmt: skip
-
-
-@given(st.lists(lease()), st.booleans(), st.randoms())
-def test_the_latest_lease_has_no_lower_epoch_and_no_position_beyond_the_latest_rows(
-    found: list[Lease], all_read: bool, rng: object
-) -> None:
-    latest = merged(found, all_read=all_read)
-    assert latest.keys() == {each.partition for each in found}
-    for partition, chosen in latest.items():
-        rows = [each for each in found if each.partition == partition]
-        last = max(each.counter for each in rows)
-        assert chosen.epoch >= last[0]
-        assert chosen.checkpoint == min(
-            (each.checkpoint for each in rows if each.counter == last),
-            key=lambda position: position.sequence_number,  # type: ignore[union-attr]
-        )
-        if not all_read:
-            assert chosen.owner is None
-    rng.shuffle(found)  # type: ignore[attr-defined]
-    assert merged(found, all_read=all_read) == latest

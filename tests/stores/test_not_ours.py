@@ -21,7 +21,6 @@ from spark_ehbalance.stores.delta.folder import Folder
 from spark_ehbalance.stores.delta.log import actions_of, lines
 from spark_ehbalance.stores.delta.table_format import HISTORY_SCHEMA
 from spark_ehbalance.values.group import Group
-from spark_ehbalance.values.position import Position
 from tests.cli.command import Command
 from tests.cli.conftest import connection, emulator, secrets
 from tests.cli.groups import HUB
@@ -127,7 +126,7 @@ def test_a_delta_table_of_others_stays_as_it_is(
     if damaged:
         max((table / "_delta_log").glob("*.json")).write_text('{"commitInfo":{')
     before = files_in(tmp_path)
-    for command in (["init", table, *connection], ["maintain", table], ["maintain", table, "--repair"]):
+    for command in (["init", table, *connection], ["maintain", table]):
         assert ehbalance(*command).code == 1
     assert files_in(tmp_path) == before
 
@@ -180,7 +179,6 @@ def test_a_history_is_kept_for_as_long_as_somebody_has_set(tmp_path: Path) -> No
 
 
 def test_no_table_is_made_of_what_is_left_of_another_group_s(tmp_path: Path) -> None:
-    """A repair would give the new table the positions of the other hub."""
     place, other = tmp_path / "leases", Group("ns", "invoices", "$default")
     with DeltaStore(str(place)) as store:
         filled(store, ANN)
@@ -199,30 +197,6 @@ def test_a_commit_of_spark_s_that_sets_a_mark_alone_is_sound() -> None:
     metrics["numFiles"] = "1"
     with pytest.raises(ValueError, match="is cut off"):
         actions_of(lines(actions))
-
-
-def test_a_repair_takes_nothing_of_another_group(tmp_path: Path) -> None:
-    flights, invoices = tmp_path / "flights", tmp_path / "invoices"
-    with DeltaStore(str(flights)) as store:
-        filled(store, ANN, partitions=("0", "1", "2"), at=Position(99), group=Group("ns", "flights", "$default"))
-    with DeltaStore(str(invoices)) as store:
-        filled(store, ANN, at=Position(4), group=Group("ns", "invoices", "$default"))
-        for file in flights.glob("*.parquet"):
-            shutil.copy(file, invoices)
-        assert store.repair().problems == ()
-        newest = max((invoices / "_delta_log").glob("*.json"))
-        newest.write_bytes(newest.read_bytes()[:50])
-        store.repair()
-        assert {p: each.checkpoint for p, each in store.read().leases.items()} == dict.fromkeys("01", Position(4))
-
-
-@pytest.mark.parametrize("content", [b"", b"{"])
-def test_a_repair_changes_no_table_of_others(tmp_path: Path, content: bytes) -> None:
-    foreign_delta_table(tmp_path)
-    (tmp_path / f"lease-{OLD}.parquet").write_text("a scan of a rental contract")
-    (tmp_path / "_delta_log" / f"{2:020}.json").write_bytes(content)
-    with DeltaStore(str(tmp_path)) as store, refused(StoreFormatError, "a lease table", tmp_path):
-        store.repair()
 
 
 @pytest.mark.parametrize("below", ["leases", "some/leases", "_delta_log/leases"])

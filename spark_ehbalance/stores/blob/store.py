@@ -12,7 +12,7 @@ from spark_ehbalance.errors import ConflictError, FencedError, StoreFormatError,
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Lease, Member
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.stores.base import REQUEST_TIMEOUT, Capabilities, LeaseTable, PartlyWrittenError, Repair
+from spark_ehbalance.stores.base import REQUEST_TIMEOUT, Capabilities, LeaseTable, PartlyWrittenError
 from spark_ehbalance.stores.blob import layout
 from spark_ehbalance.stores.blob.container import Blob, Container, LostError, RefusedError
 from spark_ehbalance.stores.blob.layout import Kind
@@ -155,9 +155,6 @@ class BlobStore(LeaseTable):
 
     def maintain(self) -> None:
         pass  # as `tidy`
-
-    def repair(self) -> Repair:
-        return Repair((), self.read().leases)
 
     def changed_at_ms(self) -> int:
         changed = [blob.modified_ms for blob in self._blobs().values()]

@@ -10,7 +10,6 @@
 | `log`, `checkpoint` | the log's files: commits, checkpoints, checks for damage |
 | `history` | the table of ownership changes |
 | `maintenance` | when a checkpoint is written, and removal of files that are not needed any more |
-| `repair`, `recovery` | repair of a damaged table, and which leases are the latest |
 | `locations` | where a table may be |
 """
 

@@ -258,12 +258,6 @@ class Folder:
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.join(self.uri, folder))
 
-    def copy(self, names: Iterable[str], to: Folder) -> None:
-        """Copy files to another folder, which is made if it is missing."""
-        to.make()
-        for name in names:
-            to.write(name, self.read(name))
-
     @contextlib.contextmanager
     def errors(self, done: str) -> Iterator[None]:
         """Turns `BACKEND_ERRORS` into `StoreUnavailableError`: the folder could not be `done`."""

@@ -20,8 +20,8 @@ from deltalake.exceptions import DeltaError
 from spark_ehbalance.errors import ConflictError, StoreDamagedError, StoreFormatError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable, Repair
-from spark_ehbalance.stores.delta import maintenance, repair
+from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable
+from spark_ehbalance.stores.delta import maintenance
 from spark_ehbalance.stores.delta.features import unsupported
 from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder
 from spark_ehbalance.stores.delta.history import History
@@ -415,15 +415,6 @@ class DeltaStore(LeaseTable):
     def maintain(self) -> None:
         self.tidy()
         self._history.compact()
-
-    def repair(self) -> Repair:
-        with self._folder.errors("repaired"):
-            try:
-                return repair.put_back(self._folder, self.read(), self.write)
-            except StoreDamagedError as damage:
-                return repair.rewrite(self._folder, damage.problem)
-            finally:
-                self._forget()
 
     def changed_at_ms(self) -> int:
         with self._folder.errors("read"):

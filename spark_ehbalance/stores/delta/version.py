@@ -153,8 +153,9 @@ def file_names(table: DeltaTable, since_ms: int = 0) -> list[str]:
 def damaged(folder: Folder, problem: str) -> StoreDamagedError:
     """The error for a table with this problem: a file, and what is wrong with it."""
     return StoreDamagedError(
-        f"the lease table at {folder.uri} is damaged: {problem}. Running queries go on reading what they own, and "
-        f"`ehbalance maintain --repair {folder.uri}` repairs it",
+        f"the lease table at {folder.uri} is damaged: {problem}. Running queries continue reading their partitions. "
+        "Stop them, move the folder away, and create the table from their checkpoints: `ehbalance positions "
+        f"CHECKPOINT`, then `ehbalance init {folder.uri} --positions FILE`",
         problem,
     )
 
