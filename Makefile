@@ -12,7 +12,7 @@ export PATH := $(VENV)/bin:$(PATH)
 # A SPARK_HOME would be used instead of the virtual environment's pyspark.
 unexport SPARK_HOME
 
-.PHONY: help setup run test test-azure test-matrix test-lowest bench chaos workers soak contention jobs handover lint format types check docs package clean
+.PHONY: help setup run test test-azure test-matrix test-lowest bench chaos lint format types check docs package clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -39,26 +39,8 @@ test-lowest: setup ## Tests without Spark, with the lowest versions that pyproje
 bench: setup ## Measure speed, latency and cost beside their bars: make bench ARGS="--short"
 	@.venv/bin/python -m bench $(ARGS)
 
-chaos: setup ## Kill, pause and disturb queries, then count every event: make chaos MINUTES=10 SEED=1
+chaos: setup ## Kill, pause and disturb queries, then count every event: make chaos MINUTES=10 SEED=1 ARGS="--scenario soak"
 	@.venv/bin/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
-
-workers: setup ## Many Python workers with short tokens, every event counted: make workers MINUTES=10 ARGS="callable --token-life 30"
-	@.venv/bin/python -m chaos.workers --minutes $(MINUTES) $(ARGS)
-
-soak: setup ## The lease store alone, as fast as it can: make soak ARGS="--commits 5000"
-	@.venv/bin/python -m chaos.soak $(ARGS)
-
-contention: setup ## 20 members on a storage account, requests counted: make contention ARGS="--minutes 1 --latency 60"
-	@.venv/bin/python -m chaos.contention $(ARGS)
-
-jobs: setup ## Run each job on a local cluster and with a kill, every row checked: make jobs ARGS="--only copy_hub"
-	@.venv/bin/python -m chaos.jobs $(ARGS)
-
-round-trip: setup ## Write, copy from hub to hub and read among faults, every event compared: make round-trip ARGS="--short --seed 1"
-	@.venv/bin/python -m chaos.round_trip $(ARGS)
-
-handover: setup ## How long a partition stands still when it moves
-	@.venv/bin/python -m chaos.handover $(ARGS)
 
 lint: setup ## Check style and formatting
 	@.venv/bin/ruff check .
@@ -76,8 +58,8 @@ check: lint types ## lint and types
 docs: setup ## Build the documentation's site in site/, links checked: make docs ARGS=serve shows it
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs $(or $(ARGS),build) --strict
 
-package: setup ## Build the package, check it, and try it in an empty environment: make package ARGS="--short"
-	@.venv/bin/python scripts/check_package.py $(ARGS)
+package: setup ## Build the package, check it, and try it in an empty environment
+	@.venv/bin/python scripts/check_package.py
 
 clean: ## Remove what builds, tests and Spark leave behind (.venv and .nox stay)
 	@rm -rf build dist site *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

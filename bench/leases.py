@@ -11,9 +11,10 @@ from pathlib import Path
 from deltalake import write_deltalake
 
 from bench.common import Bar, Bench, Log, Row
-from chaos.soak import MOST_SLOWDOWN, WRITERS, CountingStore, Writer, fill, soak
+from chaos.soak import MOST_SLOWDOWN, WRITERS, Writer, fill, soak
 from chaos.storage.azurite import azurite, make_container, missing, storage_options
 from chaos.storage.proxy import StorageProxy
+from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.delta.table_format import to_table
 
 #: Seconds that the storage account takes for a request besides its work.
@@ -46,7 +47,7 @@ def measure(folder: Path, log: Log, *, commits: int, paced: int, runs: int) -> I
     log(f"{paced:,} commits, {_PACE} a second, on a storage account that takes {1000 * _LATENCY:g} ms for a request")
     with azurite() as storage, StorageProxy(storage, _LATENCY) as proxy:
         make_container(storage, "bench")
-        with CountingStore("az://bench/leases", storage_options(proxy.address)) as store:
+        with DeltaStore("az://bench/leases", storage_options(proxy.address)) as store:
             fill(store, 1)
             writer = Writer(0, store)
             writer.commit()
@@ -62,7 +63,7 @@ def measure(folder: Path, log: Log, *, commits: int, paced: int, runs: int) -> I
 def _beside_delta_rs(folder: Path, times: int) -> tuple[float, float]:
     """The median ms of a commit and of delta-rs's overwrite of a table with the same rows, in turns."""
     ours, theirs = list[float](), list[float]()
-    with CountingStore(f"{folder}/ours") as store:
+    with DeltaStore(f"{folder}/ours") as store:
         fill(store, 1)
         writer, rows = Writer(0, store), to_table(store.read())
         write_deltalake(f"{folder}/theirs", rows)

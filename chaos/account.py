@@ -54,8 +54,6 @@ class Account:
     explained: Counter[str] = field(default_factory=Counter)
     unexplained: list[str] = field(default_factory=list)
     disorder: list[str] = field(default_factory=list)
-    longest_gap: float = 0.0
-    gap_at: str = ""
 
     @property
     def passed(self) -> bool:
@@ -156,7 +154,6 @@ def account(batches: Iterable[Batch], sent: Mapping[str, Sequence[int]], faults:
             f"partition {partition}, {min(numbers)} to {max(numbers)} ({len(numbers)}): {copies_of}"
         )
     result.disorder = _disorder(batches)
-    result.longest_gap, result.gap_at = _longest_gap(batches)
     return result
 
 
@@ -188,15 +185,3 @@ def _disorder(batches: Iterable[Batch]) -> list[str]:
                 found.append(f"{number} after {last[tenure]}: {_described(batch, partition)}")
             last[tenure] = number
     return found
-
-
-def _longest_gap(batches: Iterable[Batch]) -> tuple[float, str]:
-    before: dict[str, float] = {}
-    longest, where = 0.0, ""
-    for batch in batches:
-        for partition in batch.epochs:
-            gap = batch.written - before.get(partition, batch.written)
-            before[partition] = batch.written
-            if gap > longest:
-                longest, where = gap, f"partition {partition}, until {batch.owner} wrote batch {batch.number}"
-    return longest, where

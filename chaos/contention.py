@@ -1,15 +1,11 @@
-"""Many members on one storage account: `python -m chaos.contention [--members 20] [--partitions 128] [--latency 20]
-[--checkpoint-interval 0]`.
-
-Members without Spark, each a process with the real lease keeper on the real Delta store, in an Azurite behind a proxy
-that delays and counts requests. Each member finishes a batch of all its partitions once a second. After the group has
-settled no lease may change its owner, and no member may be silent for long, however contended the table is.
+"""Many members on one storage account: members without Spark, each a process with the real lease keeper on the real
+Delta store, in an Azurite behind a proxy that delays and counts requests. Each finishes a batch of all its partitions
+once a second. After the group has settled no lease may change its owner, and no member may be silent for long.
 
 | what | how it is measured |
 |---|---|
 | changes of owner | rises of epoch after the group has settled: nobody joins or leaves, so none is needed |
 | silence | the longest time for which a member did not renew one of its leases, by the lease duration in force |
-| checkpoint delay | time from the end of a batch until a commit contains its position or a later one |
 | requests | all of the members, counted by the proxy |
 """
 
@@ -23,18 +19,15 @@ import threading
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from chaos.results import finish, log, print_table
+from chaos.results import Form, log, print_table
 from chaos.soak import ended
 from chaos.storage.azurite import azurite, make_container, storage_options
 from chaos.storage.faults import Kind
 from chaos.storage.proxy import StorageProxy
-from spark_ehbalance.consumer.hub import NoHub
 from spark_ehbalance.errors import ConflictError
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.snapshot import Snapshot
@@ -57,29 +50,22 @@ _BATCH = 1.0
 #: Seconds within which the group must settle, and for which it must not have changed then.
 _START_TIMEOUT, _SETTLED_FOR = 300.0, 15.0
 
+#: Seconds that the storage account takes for a request besides its work.
+_LATENCY = 0.02
+
 _LONGEST = "longest silence of a member, of the lease duration"
 
 _GROUP = Group("contention", "hub", "group")
 _LOCATION = "az://contention/leases"
 
-#: What storage accounts charge for, each at a price of its own. Deletions are free.
-_CHARGED = {
-    "reads": {Kind.GET, Kind.HEAD},
-    "writes": {Kind.PUT, Kind.CONDITIONAL_PUT},
-    "listings": {Kind.LIST},
-    "others": {Kind.DELETE, Kind.BATCH, Kind.OTHER},
-}
-
 
 @dataclass
 class Measured:
-    """The measurements of one member. `silence` is its longest, as a part of the lease duration in force; delays are in
-    seconds."""
+    """The measurements of one member. `silence` is its longest, as a part of the lease duration in force."""
 
     commits: int = 0
     conflicts: int = 0
     silence: float = 0.0
-    delays: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
 
@@ -87,7 +73,7 @@ def lease_duration(snapshot: Snapshot) -> float:
     return LEASE_DURATION if snapshot.lease_duration_ms is None else snapshot.lease_duration_ms / 1000
 
 
-class _Hub(NoHub):
+class _Hub:
     """A hub that only has partition ids."""
 
     def __init__(self, partitions: int) -> None:
@@ -99,6 +85,15 @@ class _Hub(NoHub):
     def starting_positions(self, partitions: Sequence[str]) -> dict[str, Position]:
         return dict.fromkeys(partitions, Position(-1))
 
+    def earliest_position(self, partition: str) -> Position:
+        return Position(-1)
+
+    def created_ms(self) -> None:
+        return None
+
+    def clear(self, owner_levels: Mapping[str, int], /) -> None:
+        """Nobody reads."""
+
 
 class _MeasuredStore(DeltaStore):
     """The store of the member `owner`, which measures its commits while `measuring` is set."""
@@ -108,13 +103,8 @@ class _MeasuredStore(DeltaStore):
         self.seen = Measured()
         self._owner, self._measuring = owner, measuring
         self._lock = threading.Lock()
-        self._ends: list[tuple[float, str, int, int]] = []  # time, partition, epoch, sequence number
         self._newest: Snapshot | None = None
         self._renewed: dict[str, float] = {}
-
-    def batch_ended(self, partition: str, epoch: int, position: int) -> None:
-        with self._lock:
-            self._ends.append((time.monotonic(), partition, epoch, position))
 
     def ended(self) -> Measured:
         """The measurements, with the silence that goes on."""
@@ -144,16 +134,6 @@ class _MeasuredStore(DeltaStore):
             same = before is not None and before.counter == lease.counter
             renewed[lease.partition] = self._renewed.get(lease.partition, now) if same else now
         self._newest, self._renewed = written, renewed
-        remaining = []
-        for end in self._ends:
-            at, partition, epoch, position = end
-            lease = written.leases[partition]
-            if lease.epoch != epoch or (lease.checkpoint and lease.checkpoint.sequence_number >= position):
-                if measuring and lease.epoch == epoch:
-                    self.seen.delays.append(now - at)
-            else:
-                remaining.append(end)
-        self._ends = remaining
 
     def _silent(self, snapshot: Snapshot, now: float) -> None:
         longest = now - min(self._renewed.values(), default=now)
@@ -164,7 +144,6 @@ def _member(
     number: int,
     options: dict[str, str],
     partitions: int,
-    checkpoint_interval: float,
     measuring: Any,
     ending: Any,
     results: Any,
@@ -176,7 +155,7 @@ def _member(
         strategy=STRATEGIES[DEFAULT_STRATEGY],
         lease_duration=LEASE_DURATION,
         reactive=DEFAULT_STRATEGY in REACTIVE,
-        checkpoint_interval=checkpoint_interval,
+        checkpoint_interval=0.0,
     )
     participant = Participant(Author(owner, uuid.uuid4().hex), settings, random.Random(number))
     keeper = Keeper(participant, lambda: store, _Hub(partitions))
@@ -184,13 +163,13 @@ def _member(
     positions: dict[str, int] = defaultdict(int)
     while not ending.wait(_BATCH):
         try:
-            _batch(keeper, store, positions)
+            _batch(keeper, positions)
         except Exception as error:
             store.seen.errors.append(repr(error))
     results.put(store.ended())
 
 
-def _batch(keeper: Keeper, store: _MeasuredStore, positions: dict[str, int]) -> None:
+def _batch(keeper: Keeper, positions: dict[str, int]) -> None:
     """Run a batch of all partitions of a member, which ends at once."""
     holdings = keeper.holdings()
     epochs = {partition: holding.epoch for partition, holding in holdings.items()}
@@ -199,7 +178,6 @@ def _batch(keeper: Keeper, store: _MeasuredStore, positions: dict[str, int]) -> 
         position = max(positions[partition], holdings[partition].checkpoint.sequence_number) + 100
         positions[partition] = position
         finished[partition] = Progress(epochs[partition], Position(position))
-        store.batch_ended(partition, epochs[partition], position)
     keeper.finish(finished)
 
 
@@ -233,38 +211,30 @@ class Result:
 
     def numbers(self) -> dict[str, Any]:
         """What is reported, by name. Times are in seconds."""
-        delays = [delay for each in self.seen for delay in each.delays]
-        day = {what: sum(self.requests[kind] for kind in kinds) for what, kinds in _CHARGED.items()}
         return {
             "settled after": round(self.settled_after),
             "lease duration in force": self.lease_duration,
             "changes of owner": self.changes,
             _LONGEST: round(self.silence, 2),
-            "the same, median of all members": round(quantile([each.silence for each in self.seen], 0.5), 2),
             "commits/s": round(self.rate(sum(each.commits for each in self.seen)), 2),
             "lost races/s": round(self.rate(sum(each.conflicts for each in self.seen)), 2),
-            "checkpoint delay, median": round(quantile(delays, 0.5), 1),
-            "checkpoint delay, 99 %": round(quantile(delays, 0.99), 1),
             "requests/s": round(self.rate(self.requests.total()), 1),
-            "requests a day": round(86_400 * self.rate(self.requests.total())),
-            **{f"  {what} a day": round(86_400 * self.rate(count)) for what, count in day.items()},
-            "  writes an hour": round(3600 * self.rate(sum(self.requests[kind] for kind in _CHARGED["writes"]))),
             "errors of members": len(self.errors),
         }
 
 
-def contend(members: int, partitions: int, latency: float, seconds: float, checkpoint_interval: float = 0.0) -> Result:
-    """Let members contend for a table on a storage that takes `latency` seconds for a request.
+def contend(members: int, partitions: int, seconds: float) -> Result:
+    """Let members contend for a table for `seconds` after the group has settled.
 
     Raises `TimeoutError` if the group does not settle, and `OSError` if there is no Azurite.
     """
     context = multiprocessing.get_context("spawn")
     measuring, ending, results = context.Event(), context.Event(), context.Queue()
-    with azurite() as storage, StorageProxy(storage, latency) as proxy:
+    with azurite() as storage, StorageProxy(storage, _LATENCY) as proxy:
         make_container(storage, "contention")
         store = DeltaStore(_LOCATION, storage_options(storage))  # not counted and not delayed
         store.create(_GROUP)
-        arguments = (storage_options(proxy.address), partitions, checkpoint_interval, measuring, ending, results)
+        arguments = (storage_options(proxy.address), partitions, measuring, ending, results)
         processes = [context.Process(target=_member, args=(n, *arguments), daemon=True) for n in range(members)]
         began = time.monotonic()
         with ended(processes), contextlib.ExitStack() as stack:
@@ -318,35 +288,15 @@ def _changes(before: dict[str, int], after: dict[str, int]) -> int:
     return sum(after[partition] - epoch for partition, epoch in before.items())
 
 
-def quantile(values: list[float], part: float) -> float:
-    """The `part` quantile of `values`; 0 if there are none."""
-    return sorted(values)[min(len(values) - 1, int(part * len(values)))] if values else 0.0
-
-
-def main(
-    members: Annotated[int, typer.Option(help="Each a process.")] = 20,
-    partitions: Annotated[int, typer.Option(help="Of the hub.")] = 128,
-    latency: Annotated[float, typer.Option(help="Added to each request, in ms.")] = 20.0,
-    minutes: Annotated[float, typer.Option(help="To measure, after the group has settled.")] = 5.0,
-    checkpoint_interval: Annotated[float, typer.Option(help="The option `checkpointInterval`, in s.")] = 0.0,
-    silence: Annotated[
-        float, typer.Option(help="The longest silence that passes, as a part of the lease duration.")
-    ] = MOST_SILENCE,
-) -> None:
-    """Many members on one storage account."""
-    try:
-        result = contend(members, partitions, latency / 1000, minutes * 60, checkpoint_interval)
-    except (TimeoutError, OSError) as error:
-        log(error)
-        finish(False)
-    bars = {"changes of owner": "0", "errors of members": "0", _LONGEST: f"{silence:g}"}
+def run(form: Form) -> bool:
+    """20 members and 128 partitions for five minutes at most. The short form, 10 and 40 for half a minute, fails only
+    if a lease expires: other processes may delay renewals."""
+    members, partitions, most_silence = (10, 40, 1.0) if form.short else (20, 128, MOST_SILENCE)
+    result = contend(members, partitions, 30.0 if form.short else 60 * min(form.minutes, 5.0))
+    bars = {"changes of owner": "0", "errors of members": "0", _LONGEST: f"{most_silence:g}"}
     rows = [(what, f"{value:,}", bars.get(what)) for what, value in result.numbers().items()]
-    title = f"{members} members, {partitions} partitions, {latency:g} ms a request, {result.seconds:.0f} s"
+    title = f"{members} members, {partitions} partitions, {1000 * _LATENCY:g} ms a request, {result.seconds:.0f} s"
     print_table(("what", "value", "bar"), rows, title)
     for line in sorted(set(result.errors))[:10]:
         log(line)
-    finish(result.passed(silence))
-
-
-if __name__ == "__main__":
-    typer.run(main)
+    return result.passed(most_silence)

@@ -20,13 +20,14 @@ NEW = "query with a new checkpoint"
 RESTART = "restart, same checkpoint"
 DROP = "connections dropped"
 BUSY = "server busy"
+DETACH = "links detached"
 OUTAGE = "lease table unreachable"
 ADD = "partition added"
 
 #: In the order of the final table. Restarts are no faults of their own: they follow the end of a query.
 KINDS = (
     KILL_QUERY, KILL_PLANNER, KILL_WORKER, KILL_WRITTEN, PAUSE_QUERY, PAUSE_PLANNER, PAUSE_WRITE, PAUSE_COMMIT,
-    STOP, CANCEL, NEW, DROP, BUSY, OUTAGE, ADD,
+    STOP, CANCEL, NEW, DROP, BUSY, DETACH, OUTAGE, ADD,
 )  # fmt: skip
 
 #: The faults that wait until the query has come to a step of its sink, and which.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import random
 import shutil
 import tempfile
@@ -21,13 +22,16 @@ from chaos.processes import QueryProcess, wait_for
 from chaos.producer import Producer
 from chaos.query import Settings
 from chaos.results import log
+from chaos.tokens import LIFE as TOKEN_LIFE
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.stores.base import LeaseTable
 from spark_ehbalance.stores.opening import open_store
 
-HUB = "hub"
+HUB, COPY = "hub", "copy"
+
+#: Seconds for which a token is valid.
+LIFE = 20.0
 
 #: The leader may remove the data file of a version during a read; the next attempt reads a newer version.
 _READ_ATTEMPTS = 3
@@ -47,7 +51,8 @@ class Fleet:
     """A context manager: an emulator with a hub, its producer, and query processes, all of which it ends.
 
     All files are in a temporary folder, or in `keep`, which is not removed. `exactly_once`: the queries also write into
-    one Delta table, `target`. With a `seed` each process reads in a way of its own, drawn from that.
+    one Delta table, `target`; `copy`: to the hub `COPY`. `tokens`: theirs live for `LIFE` seconds. With a `seed` each
+    process reads in a way of its own, drawn from that.
     """
 
     def __init__(
@@ -58,14 +63,14 @@ class Fleet:
         trigger: str = "",
         keep: Path | None = None,
         *,
-        listener: bool = True,
         exactly_once: bool = False,
+        tokens: bool = False,
+        copy: bool = False,
         seed: int | None = None,
     ) -> None:
-        self._exactly_once, self._seed = exactly_once, seed
+        self._exactly_once, self._tokens, self._copy, self._seed = exactly_once, tokens, copy, seed
         self._partitions, self._rate = partitions, rate
         self._options, self._trigger, self._keep = dict(options), trigger, keep
-        self._listener = listener
         self._stack = ExitStack()
         self._processes: list[QueryProcess] = []
 
@@ -78,7 +83,18 @@ class Fleet:
         file = logging.FileHandler(self.folder / "chaos.log")
         logging.getLogger().addHandler(file)
         self._stack.callback(logging.getLogger().removeHandler, file)
-        self.emulator = self._stack.enter_context(Emulator({HUB: self._partitions}))
+        hubs = {HUB: self._partitions} | ({COPY: self._partitions} if self._copy else {})
+        self.emulator = self._stack.enter_context(Emulator(hubs, tls=self._tokens))
+        self._connection = {"connectionString": self.emulator.connection_string(HUB)}
+        if self._tokens:
+            os.environ[TOKEN_LIFE] = str(LIFE)
+            self._connection = {
+                "fullyQualifiedNamespace": "localhost",
+                "eventHubName": HUB,
+                "credential": "chaos.tokens:short_tokens",
+                "customEndpointAddress": f"localhost:{self.emulator.port}",
+                "caFile": str(self.emulator.ca_file),
+            }
         self.producer = Producer(self.emulator, HUB, self._partitions, self._rate)
         self._stack.callback(self.producer.stop)
         self._stack.callback(self._kill_all)
@@ -100,17 +116,18 @@ class Fleet:
         if not rows.exists():
             rows.symlink_to(self.folder / "rows")
         options = {
-            "connectionString": self.emulator.connection_string(HUB),
+            **self._connection,
             "startingPosition": "earliest",
             "leaseTable": str(self.table),
             **self._options,
             **more,
         }
+        copy = self.emulator.connection_string(COPY) if self._copy else ""
         run = len(list(self.folder.glob(f"{name}-*.log")))
         way = {} if self._seed is None else _way(random.Random(f"{self._seed} {name} {run}"), options)
         if way:
             log(f"  {name}: gcFreeze {options['gcFreeze']}, parallelism {options.get('parallelism')}, {way}")
-        settings = Settings(str(folder), options, self._trigger, self._listener, self.target, **way)
+        settings = Settings(str(folder), options, self._trigger, self.target, copy, **way)
         process = QueryProcess(settings, self.folder / f"{name}-{run}.log")
         self._processes.append(process)
         return process
@@ -179,22 +196,3 @@ def _way(random: random.Random, options: dict[str, str]) -> dict[str, Any]:
     if parallelism := random.choice(["", "1", "3", "8"]):
         options["parallelism"] = parallelism
     return {"columns": random.choice(["", _COLUMNS]), "unix_socket": random.choice([True, False])}
-
-
-def moves_by_kind(store: LeaseTable) -> dict[str, int]:
-    """The number of changes of owner by kind, from the group's history."""
-    kinds: dict[str, int] = {}
-    kind_of = {"HandOver": "handed over", "Release": "released", "Steal": "stolen"}
-    for change in store.history():
-        if change.event in kind_of:
-            kind = kind_of[change.event]
-        elif change.event != "Claim":
-            continue  # an operator's order changes no owner by itself
-        elif change.owner_before is None:
-            kind = "claimed, free"
-        elif change.owner_before == change.by:
-            kind = "claimed again by a restarted owner"
-        else:
-            kind = "claimed, expired or overdue"
-        kinds[kind] = kinds.get(kind, 0) + 1
-    return kinds

@@ -1,58 +1,223 @@
-"""Runs each job by the command that its documentation names, and checks its result row by row: once to its end on a
-Spark with executors of their own, and once with a SIGKILL in the middle of its work, and then again to the end."""
+"""Runs each job by the command that its documentation names, on a Spark with executors of their own: with a SIGKILL of
+all its processes in the middle of its work, and then again to the end. Then every row is checked."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Annotated
+from typing import ClassVar
 
+import deltalake
 import pyspark
-import typer
+from deltalake.exceptions import DeltaError
 
-from chaos.job_cases import CASES, Case
+from chaos.hubs import copy_differences, ends, read_hub
 from chaos.processes import kill_session
-from chaos.results import finish, log, print_table
+from chaos.results import Form, log, print_table
 from chaos.session import SOON
 from spark_ehbalance.emulator import Emulator
 
 ROOT = Path(__file__).parents[1]
 
 #: Two executors, each a process with a core and 1 GB.
-CLUSTER, LOCAL = "local-cluster[2,1,1024]", "local[2]"
+MASTER = "local-cluster[2,1,1024]"
 
-#: What `--short` runs on a cluster, and what it kills.
-SHORT_CLUSTER, SHORT_KILLED = ("stream_to_delta", "group_report"), ("stream_to_delta", "maintain_leases")
+PARTITIONS = 4
 
-#: Seconds from one line of progress to the next, and for a whole run on a busy machine.
-_PROGRESS, _TIMEOUT = 10.0, 420.0
+#: Events of each hub; a job has much to do after its first batch.
+EVENTS, BATCH = 6_000, 1_000
 
-#: Attempts to kill a job in the middle: on a busy machine it may be over before it was seen.
+#: The numbers of the events of each partition.
+NUMBERS = range(EVENTS // PARTITIONS)
+
+#: Seconds for a whole run on a busy machine.
+_TIMEOUT = 420.0
+
+#: Attempts to kill a job in the middle of its work.
 _ATTEMPTS = 3
 
-
-class JobError(Exception):
-    """A job has not done what it should; the text says what."""
+Rows = Counter[tuple[object, ...]]
 
 
-@dataclass
-class Outcome:
-    """One row of the results."""
+class Case(ABC):
+    """A job on files in a new `folder`, and on a hub of its own."""
 
-    job: str
-    how: str
-    seconds: float = 0.0
-    result: str = ""
-    wrong: list[str] = field(default_factory=list)
+    name: ClassVar[str]
+
+    def __init__(self, folder: Path, emulator: Emulator) -> None:
+        self.folder, self.emulator = folder, emulator
+        self.hub = f"hub-{folder.name}"
+        self.prepare()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Fill the hub."""
+
+    def settings(self) -> dict[str, str]:
+        """The job's settings besides those in its file, without their common prefix."""
+        return {
+            "checkpointLocation": f"{self.folder}/checkpoint",
+            "trigger": "availableNow",
+            "source.leaseTable": f"{self.folder}/leases",
+            "source.maxEventsPerTrigger": str(BATCH),
+        }
+
+    def environment(self) -> dict[str, str]:
+        return {"EHBALANCE_CONNECTION_STRING": self.emulator.connection_string(self.hub)}
+
+    @abstractmethod
+    def done(self) -> int:
+        """The number of events, of `EVENTS`, that the job has finished."""
+
+    @abstractmethod
+    def problems(self) -> list[str]:
+        """What is wrong with the result of the job."""
+
+
+def fill(emulator: Emulator, hub: str, numbers: range, body: Callable[[int], str] = str) -> Rows:
+    """Send to each partition events with these `numbers`. Returns partition, sequence number and body of each."""
+    with contextlib.suppress(ValueError):  # it exists
+        emulator.add_hub(hub, PARTITIONS)
+    sent = Rows()
+    for partition in map(str, range(PARTITIONS)):
+        bodies = [*map(body, numbers)]
+        emulator.append(hub, partition, [body.encode() for body in bodies])
+        sent.update((partition, number, body) for number, body in zip(numbers, bodies, strict=True))
+    return sent
+
+
+def held(table: Path, columns: Collection[str]) -> Rows:
+    """The rows of the Delta table, which may not exist yet, in these columns."""
+    with contextlib.suppress(DeltaError, OSError):
+        rows = deltalake.DeltaTable(str(table)).to_pyarrow_table(columns=[*columns])
+        return Counter(zip(*(rows[name].to_pylist() for name in columns), strict=True))
+    return Counter()
+
+
+def differences(found: Rows, sent: Rows, what: str) -> list[str]:
+    """Missing and surplus rows, in a line each."""
+    kinds = (("missing from", sent - found), ("too many in", found - sent))
+    return [f"{rows.total():,} rows are {verb} {what}, such as {next(iter(rows))}" for verb, rows in kinds if rows]
+
+
+class StreamToDelta(Case):
+    """Every event is in the table once."""
+
+    name = "stream_to_delta"
+    columns = ("partition", "sequenceNumber", "body")
+
+    def prepare(self) -> None:
+        self.sent = fill(self.emulator, self.hub, NUMBERS)
+
+    def settings(self) -> dict[str, str]:
+        return super().settings() | {"table": f"{self.folder}/table"}
+
+    def done(self) -> int:
+        return held(self.folder / "table", ("partition",)).total()
+
+    def problems(self) -> list[str]:
+        return differences(held(self.folder / "table", self.columns), self.sent, "the table")
+
+
+class BatchToDelta(StreamToDelta):
+    """The events of a time range are in the table once, and no others."""
+
+    name = "batch_to_delta"
+
+    def prepare(self) -> None:
+        first, last = 100, 100 + len(NUMBERS)
+        fill(self.emulator, self.hub, range(first))
+        self.begin = _next_second()
+        self.sent = fill(self.emulator, self.hub, range(first, last))
+        self.end = _next_second()
+        fill(self.emulator, self.hub, range(last, last + 100))
+
+    def settings(self) -> dict[str, str]:
+        limits = {"from": self.begin, "to": self.end}
+        times = {name: datetime.fromtimestamp(at, timezone.utc).isoformat() for name, at in limits.items()}
+        return {"table": f"{self.folder}/table", "maxEventsPerCommit": str(BATCH), **times}
+
+
+def _next_second() -> int:
+    """Wait until a second has begun. Returns it."""
+    second = int(time.time()) + 1
+    while time.time() < second:
+        time.sleep(0.01)
+    return second
+
+
+class ParseToDelta(StreamToDelta):
+    """Every event is in one of the two tables once: its fields, or its body with the reason."""
+
+    name = "parse_to_delta"
+
+    def prepare(self) -> None:
+        fill(self.emulator, self.hub, NUMBERS, _made)
+        each = [(str(partition), number) for partition in range(PARTITIONS) for number in NUMBERS]
+        self.parsed: Rows = Counter((*at, f"event {at[1]}", at[1]) for at in each if at[1] % 10)
+        self.rejected: Rows = Counter((*at, _made(at[1]).encode()) for at in each if not at[1] % 10)
+
+    def settings(self) -> dict[str, str]:
+        return super().settings() | {"rejected": f"{self.folder}/rejected"}
+
+    def done(self) -> int:
+        return super().done() + held(self.folder / "rejected", ("partition",)).total()
+
+    def problems(self) -> list[str]:
+        parsed = held(self.folder / "table", ("partition", "sequenceNumber", "id", "delay"))
+        rejected = held(self.folder / "rejected", ("partition", "sequenceNumber", "body"))
+        wrong = differences(parsed, self.parsed, "the table") + differences(rejected, self.rejected, "the rejected one")
+        reasons = held(self.folder / "rejected", ("reason",))
+        return wrong + [
+            f"{rows} rows are rejected without a reason" for (reason,), rows in reasons.items() if not reason
+        ]
+
+
+def _made(number: int) -> str:
+    """Every tenth body cannot be parsed: it is cut off, or lacks a field."""
+    if number % 20 == 0:
+        return f'{{"id": "event {number}'
+    return json.dumps({"id": f"event {number}", "delay": number} if number % 10 else {"delay": number})
+
+
+class CopyHub(Case):
+    """Every event is in the other hub with its key and its properties, and those of a key are in order."""
+
+    name = "copy_hub"
+
+    def prepare(self) -> None:
+        self.copy = f"{self.hub}-copy"
+        self.emulator.add_hub(self.hub, PARTITIONS)
+        self.emulator.add_hub(self.copy, PARTITIONS + 1)
+        for partition, key in ((p, f"key-{p}-{k}") for p in range(PARTITIONS) for k in range(5)):
+            numbers = range(EVENTS // PARTITIONS // 5)
+            bodies = [f"{key} {number}".encode() for number in numbers]
+            properties = [{"number": number, "text": "ä", "flag": number % 2 == 0, "half": 0.5} for number in numbers]
+            self.emulator.append(self.hub, partition, bodies, properties, partition_key=key)
+
+    def environment(self) -> dict[str, str]:
+        return super().environment() | {"EHBALANCE_SINK_CONNECTION_STRING": self.emulator.connection_string(self.copy)}
+
+    def done(self) -> int:
+        return sum(ends(self.emulator, self.copy))
+
+    def problems(self) -> list[str]:
+        return copy_differences(read_hub(self.emulator, self.hub), read_hub(self.emulator, self.copy))[1]
+
+
+CASES: tuple[type[Case], ...] = (StreamToDelta, BatchToDelta, ParseToDelta, CopyHub)
 
 
 def spark_home(folder: Path) -> Path:
@@ -64,171 +229,85 @@ def spark_home(folder: Path) -> Path:
     return folder
 
 
-class Submitted:
-    """A job that runs, in a session of its own."""
-
-    def __init__(self, case: Case, master: str, home: Path, log_file: Path) -> None:
-        settings = {f"spark.ehbalance.job.{name}": value for name, value in case.settings().items()}
-        java = f"-Dlog4j2.configurationFile=conf/log4j2.properties -XX:+UseSerialGC {SOON}"
-        quick = {
-            "spark.driver.extraJavaOptions": f"{java} -Djava.io.tmpdir={home.parent}",
-            "spark.executor.extraJavaOptions": f"-XX:+UseSerialGC {SOON}",
-            "spark.sql.warehouse.dir": f"{home.parent}/warehouse",
-            "spark.local.dir": f"{home.parent}/local",
-            "spark.ui.enabled": "false",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.databricks.delta.snapshotPartitions": "2",
-        }
-        conf = [word for name, value in (settings | quick).items() for word in ("--conf", f"{name}={value}")]
-        files = ["--properties-file", f"conf/{case.name}.conf"]
-        self.command = [f"{home}/bin/spark-submit", *files, "--master", master, *conf, f"jobs/{case.name}.py"]
-        python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_HOME": str(home)}
-        self._log = log_file
-        with log_file.open("ab") as out:
-            self._process = subprocess.Popen(
-                self.command,
-                cwd=ROOT,
-                env={**os.environ, **python, "SPARK_LOCAL_IP": "127.0.0.1", **case.environment()},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
-
-    @property
-    def code(self) -> int | None:
-        """The exit code; None while it runs."""
-        return self._process.poll()
-
-    def kill(self) -> None:
-        """Send SIGKILL to the driver, the JVM, the executors, the planner and the workers."""
-        kill_session(self._process.pid)
-        self._process.wait()
-
-    def check_code(self) -> None:
-        """Raise `JobError` unless it has ended with exit code 0."""
-        if self.code:
-            last = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()][-8:]
-            raise JobError("\n    ".join([f"exit code {self.code}: {shlex.join(self.command)}", *last]))
-
-
-class Runs:
-    """All runs, whose files are in `folder`. Leave it, and no job runs any more."""
-
-    def __init__(self, folder: Path, emulator: Emulator) -> None:
-        self._folder, self._emulator = folder, emulator
-        self._running: Submitted | None = None
-        self._number = 0
-        self._began = time.monotonic()
-
-    def close(self) -> None:
-        """Kill the job that runs."""
-        if self._running is not None and self._running.code is None:
-            self._running.kill()
-
-    def to_the_end(self, kind: type[Case], master: str) -> Outcome:
-        """Run a job to its end, and check what it has made."""
-
-        def run(outcome: Outcome) -> None:
-            case = self._case(kind)
-            self._run(case, master)
-            outcome.result, outcome.wrong = case.check()
-
-        return self._outcome(Outcome(kind.name, master), run)
-
-    def killed(self, kind: type[Case], master: str) -> Outcome:
-        """Kill a job in the middle of its work, run it again to the end, and check what both have made."""
-
-        def run(outcome: Outcome) -> None:
-            for _ in range(_ATTEMPTS):
-                case = self._case(kind)
-                self._run(case, master, lambda case=case: 0 < case.done()[0] < case.done()[1])  # type: ignore[misc]
-                done, of = case.done()
-                if 0 < done < of:
-                    break
-                log(f"  {kind.name}: it was over before it could be killed, once more")
-            else:
-                raise JobError(f"in {_ATTEMPTS} attempts it was over before it could be killed")
-            case.killed = True
-            log(f"  {kind.name}: SIGKILL after {done:,} of {of:,}, and again")
-            self._run(case, master)
-            result, outcome.wrong = case.check()
-            outcome.result = f"{result}; killed after {done:,} of {of:,}"
-
-        return self._outcome(Outcome(kind.name, f"{master}, SIGKILL"), run)
-
-    def _outcome(self, outcome: Outcome, run: Callable[[Outcome], None]) -> Outcome:
-        began = time.monotonic()
-        log(f"{began - self._began:.0f} s: {outcome.job} on {outcome.how}")
-        try:
-            run(outcome)
-        except (JobError, TimeoutError) as error:
-            outcome.wrong = [str(error)]
-        outcome.seconds = time.monotonic() - began
-        for line in outcome.wrong[:5]:
-            log(f"  WRONG: {line}")
-        return outcome
-
-    def _case(self, kind: type[Case]) -> Case:
-        self._number += 1
-        folder = self._folder / f"{kind.name.replace('_', '-')}-{self._number}"
-        folder.mkdir()
-        return kind(folder, self._emulator)
-
-    def _run(self, case: Case, master: str, until: Callable[[], bool] | None = None) -> None:
-        """Run the job to its end, or kill it as soon as `until` holds. Raises `JobError` if it fails or hangs."""
-        began = shown = time.monotonic()
-        home = spark_home(self._folder / "spark")
-        self._running = job = Submitted(case, master, home, self._folder / f"{case.folder.name}.log")
-        try:
-            while job.code is None:
-                if until is not None and until():
-                    job.kill()
-                    return
-                if (now := time.monotonic()) - began > _TIMEOUT:
-                    raise JobError(f"it has not ended within {_TIMEOUT:g} s: {shlex.join(job.command)}")
-                if now - shown > _PROGRESS:
-                    shown = now
-                    log("  {}: {:.0f} s, {:,} of {:,}".format(case.name, now - began, *case.done()))
-                time.sleep(case.look)
-        finally:
-            self.close()
-        job.check_code()
-
-
-def main(
-    short: Annotated[bool, typer.Option("--short", help="Two jobs on a cluster, and two kills.")] = False,
-    only: Annotated[list[str] | None, typer.Option(help="A job's name. Repeatable; by default all.")] = None,
-    keep: Annotated[Path | None, typer.Option(help="A new folder that keeps logs and tables.")] = None,
-) -> None:
-    """Run all jobs, also with a kill, and check every row that they make."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    cases = [each for each in CASES if not only or each.name in only]
-    if missing := {*(only or ())} - {each.name for each in CASES}:
-        raise typer.BadParameter(f"there is no job {missing.pop()}: there are {', '.join(each.name for each in CASES)}")
-    with ExitStack() as stack:
-        if keep is not None:
-            keep.mkdir(parents=True)
-        temporary = tempfile.TemporaryDirectory(prefix="ehbalance-jobs-", ignore_cleanup_errors=True)
-        folder = keep.absolute() if keep else Path(stack.enter_context(temporary))
-        emulator = stack.enter_context(Emulator({"unused": 1}))
-        runs = Runs(folder, emulator)
-        stack.callback(runs.close)
-        outcomes = [runs.to_the_end(each, CLUSTER) for each in cases if not short or each.name in SHORT_CLUSTER]
-        outcomes += [runs.killed(each, LOCAL) for each in cases if not short or each.name in SHORT_KILLED]
-    rows = [
-        (
-            each.job,
-            each.how,
-            f"{each.seconds:.0f} s",
-            each.result,
-            f"{len(each.wrong)} wrong" if each.wrong else "right",
+def submit(case: Case, home: Path, log_file: Path) -> subprocess.Popen[bytes]:
+    """Start the job in a session of its own."""
+    settings = {f"spark.ehbalance.job.{name}": value for name, value in case.settings().items()}
+    java = f"-Dlog4j2.configurationFile=conf/log4j2.properties -XX:+UseSerialGC {SOON}"
+    settings |= {
+        "spark.driver.extraJavaOptions": f"{java} -Djava.io.tmpdir={home.parent}",
+        "spark.executor.extraJavaOptions": f"-XX:+UseSerialGC {SOON}",
+        "spark.sql.warehouse.dir": f"{home.parent}/warehouse",
+        "spark.local.dir": f"{home.parent}/local",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
+    }
+    conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    command = [f"{home}/bin/spark-submit", "--properties-file", f"conf/{case.name}.conf", "--master", MASTER, *conf]
+    python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_HOME": str(home)}
+    environment = {**os.environ, **python, "SPARK_LOCAL_IP": "127.0.0.1", **case.environment()}
+    with log_file.open("ab") as out:
+        out.write(f"{shlex.join(command)} jobs/{case.name}.py\n".encode())
+        return subprocess.Popen(
+            [*command, f"jobs/{case.name}.py"],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
         )
-        for each in outcomes
-    ]
-    print_table(("job", "how", "time", "result", ""), rows, "jobs")
-    finish(not any(each.wrong for each in outcomes))
 
 
-if __name__ == "__main__":
-    typer.run(main)
+def run_job(case: Case, until: Callable[[], bool] = lambda: False) -> None:
+    """Run the job to its end, or kill it as soon as `until` holds. Raises `TimeoutError`, and `OSError` if it fails."""
+    log_file, deadline = case.folder / "job.log", time.monotonic() + _TIMEOUT
+    process = submit(case, spark_home(case.folder.parent / "spark"), log_file)
+    try:
+        while process.poll() is None:
+            if until():
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{case.name} did not end within {_TIMEOUT:g} s")
+            time.sleep(0.1)
+    finally:
+        if process.poll() is None:
+            kill_session(process.pid)
+            process.wait()
+    if process.returncode:
+        last = [line for line in log_file.read_text(errors="replace").splitlines() if line.strip()][-8:]
+        raise OSError("\n    ".join([f"{case.name}: exit code {process.returncode}", *last]))
+
+
+def check(kind: type[Case], folder: Path, emulator: Emulator) -> tuple[str, list[str]]:
+    """Kill a job in the middle of its work and run it again to the end. Returns a summary and the problems."""
+    for attempt in range(_ATTEMPTS):
+        place = folder / f"{kind.name.replace('_', '-')}-{attempt}"
+        place.mkdir()
+        case = kind(place, emulator)
+        run_job(case, lambda case=case: 0 < case.done() < EVENTS)  # type: ignore[misc]
+        if 0 < (done := case.done()) < EVENTS:
+            run_job(case)
+            return f"killed after {done:,} of {EVENTS:,} events", case.problems()
+    return "", [f"in {_ATTEMPTS} attempts it ended before it could be killed"]
+
+
+def run(form: Form) -> bool:
+    """Check all jobs, or two in the short form."""
+    rows, passed = list[tuple[str, ...]](), True
+    with ExitStack() as stack:
+        temporary = tempfile.TemporaryDirectory(prefix="ehbalance-jobs-", ignore_cleanup_errors=True)
+        folder = form.keep.absolute() if form.keep else Path(stack.enter_context(temporary))
+        folder.mkdir(parents=True, exist_ok=True)
+        emulator = stack.enter_context(Emulator({"unused": 1}))
+        for kind in (StreamToDelta, CopyHub) if form.short else CASES:
+            began = time.monotonic()
+            summary, problems = check(kind, folder, emulator)
+            log(f"{kind.name}: {summary}")
+            for line in problems[:5]:
+                log(f"  WRONG: {line}")
+            passed &= not problems
+            result = f"{len(problems)} wrong" if problems else "right"
+            rows.append((kind.name, f"{time.monotonic() - began:.0f} s", summary, result))
+    print_table(("job", "time", "how", "result"), rows, "jobs")
+    return passed

@@ -37,6 +37,14 @@ class Producer:
     def count(self) -> int:
         return self._next
 
+    def by_key(self) -> dict[tuple[str, str], list[tuple[object, ...]]]:
+        """The bodies of the events sent, in order, by partition key and partition."""
+        found: dict[tuple[str, str], list[tuple[object, ...]]] = defaultdict(list)
+        for partition, numbers in self.sent.items():
+            for number in numbers:
+                found[f"key-{number % _KEYS}", partition].append((str(number),))
+        return found
+
     def start(self) -> None:
         self._thread.start()
 

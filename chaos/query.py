@@ -56,16 +56,16 @@ _HALT_TIMEOUT = 60.0
 class Settings:
     """The settings of a query process.
 
-    `trigger` is a processing-time interval; with "" each batch starts after the last. `listener`: whether to report the
-    end of every batch to the planner (`spark_ehbalance.register`). `target`: a Delta table, or "". `columns`: what the
-    query asks for, or "" for all. `unix_socket`: whether Spark talks to its Python workers by one.
+    `trigger` is a processing-time interval; with "" each batch starts after the last. `target`: a Delta table, or "".
+    `copy`: the connection string of a hub to which the batches are written too, or "". `columns`: the columns that the
+    query reads, or "" for all. `unix_socket`: whether Spark talks to its Python workers by one.
     """
 
     folder: str
     options: Mapping[str, str]
     trigger: str = ""
-    listener: bool = True
     target: str = ""
+    copy: str = ""
     columns: str = ""
     unix_socket: bool = True
 
@@ -103,8 +103,7 @@ def main() -> None:
     commands: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=listen, args=(commands,), daemon=True).start()
     spark = session(settings)
-    if settings.listener:
-        spark_ehbalance.register(spark)
+    spark_ehbalance.register(spark)
     report("ready")
     query, owner, run = None, "", ""
     while True:
@@ -172,6 +171,9 @@ def _start(spark: SparkSession, settings: Settings, owner: str, halt: Halt) -> t
         if settings.target:
             write_once(events, batch, settings.target)
         append(events, batch, began)
+        if settings.copy:
+            rows = events.selectExpr("cast(body as binary) as body", "partitionKey")
+            rows.write.format("ehbalance").option("connectionString", settings.copy).mode("append").save()
         halt.reached("written")
 
     reader = spark.readStream.format("ehbalance").options(**{**settings.options, "ownerId": owner})

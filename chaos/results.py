@@ -1,15 +1,26 @@
-"""How the stress tests print what they have found, and end."""
+"""What a scenario is given, and how it prints its results."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from dataclasses import dataclass
+from pathlib import Path
 
-import typer
 from rich.console import Console
 
 from spark_ehbalance.cli.common import table
+
+
+@dataclass(frozen=True)
+class Form:
+    """The options of a run; see `chaos.__main__`."""
+
+    minutes: float
+    seed: int
+    plain: bool = False
+    short: bool = False
+    keep: Path | None = None
 
 
 def log(line: object) -> None:
@@ -20,9 +31,3 @@ def log(line: object) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str) -> None:
     """All columns but the first are aligned to the right."""
     Console(width=None if sys.stdout.isatty() else 150).print(table(columns, rows, title=title, right=columns[1:]))
-
-
-def finish(passed: bool) -> NoReturn:
-    """End the program; the exit code is 1 if a bar was missed."""
-    log("OK" if passed else "FAILED")
-    raise typer.Exit(not passed)

@@ -1,4 +1,4 @@
-"""The lease store alone, at full speed: `python -m chaos.soak [--commits 20000]`.
+"""The lease store alone, at full speed.
 
 Four writers, each in its own process, renew the leases that they own in one group; a second run has one writer. The
 leader tidies the table by the lease keeper's rule. Commits must not become slower, and no accepted renewal may be lost:
@@ -21,14 +21,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from chaos.results import finish, log, print_table
-from spark_ehbalance.errors import ConflictError, StoreUnavailableError
+from chaos.results import Form, log, print_table
+from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.leases.model import Author
-from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import AddPartitions, Claim, Heartbeat, Join, Renew, Transition
 from spark_ehbalance.member.pacing import tidying_due
 from spark_ehbalance.stores.base import commit
@@ -54,13 +51,9 @@ class Run:
     writers: int
     commits: int
     rate: float  # commits/s
-    first_ms: float
     last_ms: float
     new_ms: float
     lost: int
-    conflicts: int
-    tidied: int
-    not_tidied: int
     files: int
     left: int
 
@@ -73,26 +66,12 @@ class Run:
         return self.ratio <= MOST_SLOWDOWN and self.lost == 0 and self.left <= MOST_LEFT
 
 
-class CountingStore(DeltaStore):
-    conflicts = 0
-
-    def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
-        try:
-            return super().write(base, new)
-        except ConflictError:
-            self.conflicts += 1
-            raise
-
-
 @dataclass
 class Wrote:
     """A writer's results for one table: (end, duration) of its commits, and its accepted renewals per partition."""
 
     times: list[tuple[float, float]] = field(default_factory=list)
     renewals: Counter[str] = field(default_factory=Counter)
-    conflicts: int = 0
-    tidied: int = 0
-    not_tidied: int = 0
 
 
 def soak(folder: Path, writers: int, commits: int) -> Run:
@@ -123,13 +102,9 @@ def soak(folder: Path, writers: int, commits: int) -> Run:
         writers=writers,
         commits=len(times),
         rate=len(times[:-again]) / (times[-again - 1][0] - min(end - took for end, took in times)),
-        first_ms=1000 * statistics.median(took for _, took in times[:again]),
         last_ms=1000 * statistics.median(took for _, took in times[-again:]),
         new_ms=1000 * statistics.median(took for _, took in fresh),
         lost=lost,
-        conflicts=sum(each.conflicts for each, _ in wrote),
-        tidied=sum(each.tidied for each, _ in wrote),
-        not_tidied=sum(each.not_tidied for each, _ in wrote),
         files=files,
         left=_files(old),
     )
@@ -164,7 +139,7 @@ def _write(
 ) -> None:
     """Wait for the others, and commit until all writers together have made `commits`, so that the leader stays to the
     end; then `again` times to both tables in turn."""
-    with CountingStore(str(old)) as store, CountingStore(str(new)) as fresh:
+    with DeltaStore(str(old)) as store, DeltaStore(str(new)) as fresh:
         writer, other = Writer(number, store), Writer(number, fresh)
         store.read(), fresh.read()  # opens the tables
         start.wait()
@@ -177,7 +152,7 @@ def _write(
 
 
 class Writer:
-    def __init__(self, number: int, store: CountingStore) -> None:
+    def __init__(self, number: int, store: DeltaStore) -> None:
         self._author, self._store = _author(number), store
         self._tidied = (0, time.monotonic())
         self.wrote = Wrote()
@@ -194,14 +169,10 @@ class Writer:
         wrote.times.append((ended, ended - began))
         snapshot = outcome.after
         wrote.renewals.update(each.partition for each in outcome.accepted if isinstance(each, Renew))
-        wrote.conflicts = store.conflicts
         if snapshot.leader == author.id and tidying_due(snapshot.version - self._tidied[0], ended - self._tidied[1]):
             self._tidied = (snapshot.version, ended)
-            try:  # like the keeper, which tries again the next time
+            with contextlib.suppress(StoreUnavailableError):  # like the keeper, which tries again the next time
                 store.tidy()
-                wrote.tidied += 1
-            except StoreUnavailableError:
-                wrote.not_tidied += 1
 
 
 def _one_more(done: Any, commits: int) -> bool:
@@ -248,13 +219,9 @@ def print_runs(runs: list[Run]) -> None:
         "commits": [f"{run.commits:,}" for run in runs],
         "commits/s": [f"{run.rate:,.0f}" for run in runs],
         "lost": [f"{run.lost}" for run in runs],
-        "races lost and run again": [f"{run.conflicts:,}" for run in runs],
-        f"median of the first {_SLICE:,}": [f"{run.first_ms:.2f} ms" for run in runs],
         f"median of the last {_SLICE:,}": [f"{run.last_ms:.2f} ms" for run in runs],
         f"the first {_SLICE:,} on a new table, meanwhile": [f"{run.new_ms:.2f} ms" for run in runs],
         f"ratio of the last two (at most {MOST_SLOWDOWN})": [f"{run.ratio:.2f}" for run in runs],
-        "tidied up": [f"{run.tidied}" for run in runs],
-        "  failed": [f"{run.not_tidied}" for run in runs],
         "files": [f"{run.files:,}" for run in runs],
         f"  left an hour later (at most {MOST_LEFT})": [f"{run.left:,}" for run in runs],
     }
@@ -262,19 +229,13 @@ def print_runs(runs: list[Run]) -> None:
     print_table(columns, [(what, *cells) for what, cells in rows.items()], f"lease store, {PARTITIONS} partitions")
 
 
-def main(
-    commits: Annotated[int, typer.Option(help="Of each run.")] = 20_000,
-    writers: Annotated[list[int] | None, typer.Option(help=f"Of a run. Default: {WRITERS}, then 1.")] = None,
-) -> None:
-    """The lease store alone, at full speed."""
+def run(form: Form) -> bool:
+    """Soak with several writers, then with one: 20,000 commits each, or 1,000 in the short form."""
+    commits = 1_000 if form.short else 20_000
     with tempfile.TemporaryDirectory(prefix="ehbalance-soak-", ignore_cleanup_errors=True) as folder:
         runs = []
-        for number in writers or (WRITERS, 1):
-            log(f"{number} writers, {commits:,} commits")
-            runs.append(soak(Path(folder), number, commits))
+        for writers in (WRITERS, 1):
+            log(f"{writers} writers, {commits:,} commits")
+            runs.append(soak(Path(folder), writers, commits))
     print_runs(runs)
-    finish(all(run.passed for run in runs))
-
-
-if __name__ == "__main__":
-    typer.run(main)
+    return all(run.passed for run in runs)

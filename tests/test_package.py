@@ -16,7 +16,7 @@ README = "![The page](docs/x.png)See [how it works](docs/design.md#time), [here]
 
 def wheel() -> dict[str, bytes]:
     """The files of a good wheel."""
-    tracked = CHECK["_tracked"]
+    tracked = CHECK["tracked"]
     shipped = {f"spark_ehbalance/shipped/{file}": b"" for folder in ("jobs", "conf") for file in tracked(folder)}
     information = {"x.dist-info/METADATA": b"[a](https://b)", "x.dist-info/licenses/LICENSE": b""}
     packages = {file: b"" for package in CHECK["PACKAGES"] for file in tracked(package)}

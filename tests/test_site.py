@@ -12,10 +12,8 @@ from scripts.site_hooks import with_links
     [
         ("README.md", "docs/options.md#options-of-a-strategy", "options.md#options-of-a-strategy"),
         ("README.md", "docs/index.md", "all-pages.md"),
-        ("README.md", "jobs/stream_to_delta.py", "files/jobs/stream_to_delta.py.md"),
         ("docs/index.md", "../README.md#read-on", "index.md#read-on"),
         ("docs/options.md", "operations.md#secrets", "operations.md#secrets"),
-        ("docs/options.md", "../conf/stream_to_delta.conf", "files/conf/stream_to_delta.conf.md"),
         ("docs/options.md", "#change-the-tables", "#change-the-tables"),
         ("docs/options.md", "https://example.com/a.md", "https://example.com/a.md"),
         ("docs/options.md", "no-such-page.md", "no-such-page.md"),
@@ -23,6 +21,10 @@ from scripts.site_hooks import with_links
 )
 def test_links_lead_to_where_a_file_is_in_the_site(path: str, link: str, in_site: str) -> None:
     assert with_links(f"See [it]({link}).", path) == f"See [it]({in_site})."
+
+
+def test_a_link_to_another_file_of_the_repository_becomes_its_text() -> None:
+    assert with_links("See [the job](../jobs/stream_to_delta.py).", "docs/options.md") == "See the job."
 
 
 @pytest.mark.parametrize("code", ["`[it](../README.md)`", "```\n[it](../README.md)\n```\n"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaos.account import GRACE, Batch, Fault, account, account_target
-from chaos.handover import idle_time
+from chaos.moves import idle_time
 
 SENT = {"0": [10, 11, 12], "1": [20]}
 
@@ -89,13 +89,6 @@ def test_events_must_be_in_order_within_a_tenure() -> None:
     assert len(account(back, SENT, []).disorder) == 1
     other_tenure = [batch("a.1", range(1, 3), 0, 1), batch("a.1", range(1), 2, 3, epoch=2), OTHER]
     assert not account(other_tenure, SENT, []).disorder
-
-
-def test_the_longest_gap_of_a_partition() -> None:
-    batches = [batch("a.1", range(1), 0, 1), batch("a.1", range(1, 2), 1, 2), batch("b.1", range(2, 3), 8, 9), OTHER]
-    result = account(batches, SENT, [])
-    assert result.longest_gap == 7
-    assert result.gap_at.startswith("partition 0")
 
 
 def test_idle_time_excludes_other_batches_of_the_new_owner() -> None:

@@ -1,4 +1,4 @@
-"""What `make jobs` says of a job's result: right, or what is wrong."""
+"""The results of the scenario `jobs`: right, or what is wrong."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from chaos import job_cases
-from chaos.job_cases import CASES, ParseToDelta, copy_differences
-from spark_ehbalance import shipped
+from chaos import jobs
+from chaos.hubs import copy_differences
+from chaos.jobs import ParseToDelta
 from spark_ehbalance.emulator import Emulator
-
-
-def test_every_job_is_run() -> None:
-    assert {each.name for each in CASES} == {*shipped.names()}
 
 
 def test_a_copy_may_have_events_twice_but_not_less_than_all_nor_in_another_order() -> None:
@@ -35,14 +31,14 @@ def test_a_copy_may_have_events_twice_but_not_less_than_all_nor_in_another_order
 def test_rows_of_a_table_that_are_missing_or_twice_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emulator: Emulator
 ) -> None:
-    monkeypatch.setattr(job_cases, "NUMBERS", range(4))
+    monkeypatch.setattr(jobs, "NUMBERS", range(4))
     case = ParseToDelta(tmp_path, emulator)
-    numbers = [(str(p), number) for p in range(job_cases.PARTITIONS) for number in (1, 2, 3)]
+    numbers = [(str(p), number) for p in range(jobs.PARTITIONS) for number in (1, 2, 3)]
     rows = {"partition": [p for p, _ in numbers], "sequenceNumber": [number for _, number in numbers]}
     rows |= {"id": [f"event {number}" for _, number in numbers], "delay": [number for _, number in numbers]}
     write_deltalake(tmp_path / "table", pa.table(rows))
     write_deltalake(tmp_path / "table", pa.table(rows).slice(0, 1), mode="append")
-    assert case.check()[1] == [
+    assert case.problems() == [
         "1 rows are too many in the table, such as ('0', 1, 'event 1', 1)",
         "4 rows are missing from the rejected one, such as ('0', 0, b'{\"id\": \"event 0')",
     ]

@@ -1,4 +1,4 @@
-"""A short soak; `make soak` measures the numbers."""
+"""A short soak: no commit of several writers is lost."""
 
 from __future__ import annotations
 

@@ -186,5 +186,6 @@ if HAS_DELTA:
 
         sent = send(hub, 3)
         query = start(options, once(target))
-        wait_until(lambda: Path(target, "_delta_log").exists() or query.exception(), "a batch is written")
+        first = Path(target, "_delta_log", "00000000000000000000.json")
+        wait_until(lambda: first.exists() or query.exception(), "a batch is written")
         reads(rows, sent, query)
