@@ -43,7 +43,7 @@ class _TrivialReader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, int]:
         return {"end": 0}
 
-    def latestOffset(self, *_: object) -> dict[str, int]:  # type: ignore[override]
+    def latestOffset(self, *_: object) -> dict[str, int]:
         return {"end": 0}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:

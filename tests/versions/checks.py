@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,7 +22,8 @@ HUB, PARTITIONS = "hub", 4
 
 HAS_DELTA = delta_for(pyspark.__version__) is not None
 
-Row = tuple[str, int]
+Rows = list[tuple[str, int]]
+Start = Callable[..., StreamingQuery]
 
 
 @pytest.fixture(scope="module")
@@ -57,42 +57,20 @@ def options(request: pytest.FixtureRequest, hub: Emulator, tmp_path: Path) -> di
     return alone if request.param == "alone" else alone | leases
 
 
-def send(hub: Emulator, count: int) -> list[Row]:
-    """Send `count` events to every partition. Returns all events of the hub, in order."""
-    rows = list[Row]()
-    for partition in map(str, range(PARTITIONS)):
-        hub.append(HUB, partition, [b"event"] * count)
-        end = hub.partition_state(HUB, partition).next_sequence_number
-        rows += [(partition, number) for number in range(end)]
-    return rows
-
-
-class Sink:
-    def __init__(self) -> None:
-        self._rows: list[Row] = []
-        self._lock = threading.Lock()
-
-    def __call__(self, frame: DataFrame, batch: int) -> None:
-        found = [(row.partition, row.sequenceNumber) for row in frame.select("partition", "sequenceNumber").collect()]
-        with self._lock:
-            self._rows += found
-
-    @property
-    def rows(self) -> list[Row]:
-        with self._lock:
-            return sorted(self._rows)
-
-
-Start = Callable[..., StreamingQuery]
-
-
 @pytest.fixture
 def start(spark: SparkSession, tmp_path: Path) -> Iterator[Start]:
-    """Starts a query whose checkpoint has a name."""
+    """Starts a query into a function or a list of rows."""
     started: list[StreamingQuery] = []
 
-    def make(options: dict[str, str], sink: Callable[..., None], name: str = "a", **trigger: bool) -> StreamingQuery:
-        writer = spark.readStream.format("ehbalance").options(**options).load().writeStream.foreachBatch(sink)
+    def make(
+        options: dict[str, str], sink: Rows | Callable[..., None], name: str = "a", **trigger: bool
+    ) -> StreamingQuery:
+        def append(frame: DataFrame, batch: int) -> None:
+            assert isinstance(sink, list)
+            sink.extend(keys(frame))
+
+        writer = spark.readStream.format("ehbalance").options(**options).load().writeStream
+        writer = writer.foreachBatch(append if isinstance(sink, list) else sink)
         writer = writer.option("checkpointLocation", str(tmp_path / f"checkpoint {name}"))
         started.append((writer.trigger(**trigger) if trigger else writer).start())
         return started[-1]
@@ -102,11 +80,24 @@ def start(spark: SparkSession, tmp_path: Path) -> Iterator[Start]:
         query.stop()
 
 
-def reads(rows: Callable[[], list[Row]], sent: list[Row], *queries: StreamingQuery) -> None:
+def keys(frame: DataFrame) -> Rows:
+    return [(row.partition, row.sequenceNumber) for row in frame.select("partition", "sequenceNumber").collect()]
+
+
+def send(hub: Emulator, count: int) -> Rows:
+    """Send `count` events to every partition. Returns all events of the hub, in order."""
+    rows = Rows()
+    for partition in map(str, range(PARTITIONS)):
+        hub.append(HUB, partition, [b"event"] * count)
+        rows += [(partition, n) for n in range(hub.partition_state(HUB, partition).next_sequence_number)]
+    return rows
+
+
+def reads(rows: Callable[[], Rows], sent: Rows, *queries: StreamingQuery) -> None:
     """Wait until `sent` was read, each event once."""
     wait_until(lambda: len(rows()) >= len(sent) or any(each.exception() for each in queries), "all is read", 60)
     assert [error for each in queries if (error := each.exception())] == []
-    assert rows() == sent
+    assert sorted(rows()) == sent
 
 
 def test_batch_and_sink(spark: SparkSession, hub: Emulator, options: dict[str, str]) -> None:
@@ -115,61 +106,53 @@ def test_batch_and_sink(spark: SparkSession, hub: Emulator, options: dict[str, s
     connection = {"connectionString": options["connectionString"]}
     frame.write.format("ehbalance").options(**connection).mode("append").save()
     read = spark.read.format("ehbalance").options(**connection, startingPosition="earliest").load()
-    found = read.select("body", "partitionKey", "properties").collect()
-    assert sorted(((bytes(row.body), row.partitionKey, row.properties) for row in found), key=str) == sorted(
-        sent, key=str
-    )
+    found = [(bytes(row.body), row.partitionKey, row.properties) for row in read.collect()]
+    assert sorted(found, key=str) == sorted(sent, key=str)
 
 
 def test_stream_and_restart(hub: Emulator, options: dict[str, str], start: Start) -> None:
-    sink, limited = Sink(), options | {"maxEventsPerTrigger": "10"}
-    query = start(limited, sink)
-    reads(lambda: sink.rows, send(hub, 8), query)
+    rows, limited = Rows(), options | {"maxEventsPerTrigger": "10"}
+    query = start(limited, rows)
+    reads(lambda: rows, send(hub, 8), query)
     spark_ehbalance.stop(query)
     sent = send(hub, 3)
-    query = start(limited, sink)
-    reads(lambda: sink.rows, sent, query)
-    reads(lambda: sink.rows, send(hub, 2), query)
+    query = start(limited, rows)
+    reads(lambda: rows, sent, query)
+    reads(lambda: rows, send(hub, 2), query)
 
 
 def test_a_failed_batch_is_read_again(hub: Emulator, options: dict[str, str], start: Start) -> None:
-    sink, sent = Sink(), send(hub, 4)
+    rows, sent = Rows(), send(hub, 4)
 
     def fail(frame: DataFrame, batch: int) -> None:
-        frame.collect()
-        raise RuntimeError("the sink fails")
+        raise RuntimeError(f"the sink fails at {len(keys(frame))} rows")
 
     wait_until(start(options, fail).exception, "it fails")
-    reads(lambda: sink.rows, sent, start(options, sink))
+    reads(lambda: rows, sent, start(options, rows))
 
 
 def test_available_now(hub: Emulator, options: dict[str, str], start: Start) -> None:
-    sink, sent = Sink(), send(hub, 8)
-    assert start(options | {"maxEventsPerTrigger": "10"}, sink, availableNow=True).awaitTermination(120)
+    rows, sent = Rows(), send(hub, 8)
+    assert start(options | {"maxEventsPerTrigger": "10"}, rows, availableNow=True).awaitTermination(120)
     one_batch = minor_version(pyspark.__version__) < (4, 2)
-    assert len(sink.rows) == (10 if one_batch else len(sent))
+    assert len(rows) == (10 if one_batch else len(sent))
 
 
 @pytest.mark.parametrize("options", ["sharing"], indirect=True)
 def test_two_queries_share(hub: Emulator, options: dict[str, str], start: Start) -> None:
-    a, b = Sink(), Sink()
-    store = DeltaStore(options["leaseTable"])
-
-    def both() -> list[Row]:
-        return sorted(a.rows + b.rows)
-
-    def shared() -> bool:
-        return len({lease.owner for lease in store.read().leases.values()} - {None}) == 2
-
+    a, b, store = Rows(), Rows(), DeltaStore(options["leaseTable"])
     first = start(options, a, "a")
-    reads(both, send(hub, 3), first)
+    reads(lambda: a, send(hub, 3), first)
     second = start(options, b, "b")
-    wait_until(lambda: shared() or second.exception(), "they share")
-    reads(both, send(hub, 2), first, second)
-    assert b.rows
+    wait_until(
+        lambda: len({lease.owner for lease in store.read().leases.values()} - {None}) == 2 or second.exception(),
+        "both own",
+    )
+    reads(lambda: a + b, send(hub, 2), first, second)
+    assert b
     sent = send(hub, 2)
     spark_ehbalance.stop(first)
-    reads(both, sent, second)
+    reads(lambda: a + b, sent, second)
 
 
 if HAS_DELTA:
@@ -178,14 +161,8 @@ if HAS_DELTA:
     def test_exactly_once(
         spark: SparkSession, hub: Emulator, options: dict[str, str], start: Start, tmp_path: Path
     ) -> None:
-        target = str(tmp_path / "target")
-
-        def rows() -> list[Row]:
-            found = spark.read.format("delta").load(target).select("partition", "sequenceNumber").collect()
-            return sorted((row.partition, row.sequenceNumber) for row in found)
-
-        sent = send(hub, 3)
-        query = start(options, once(target))
-        first = Path(target, "_delta_log", "00000000000000000000.json")
+        target, sent = tmp_path / "target", send(hub, 3)
+        query = start(options, once(str(target)))
+        first = target / "_delta_log" / "00000000000000000000.json"
         wait_until(lambda: first.exists() or query.exception(), "a batch is written")
-        reads(rows, sent, query)
+        reads(lambda: keys(spark.read.format("delta").load(str(target))), sent, query)
