@@ -50,15 +50,3 @@ def test_during_an_outage_the_table_cannot_be_read_or_written(tmp_path: Path) ->
     assert held.read() == other.read() == snapshot
     after = commit(held, snapshot, [Heartbeat(by=ANN, at_ms=2)]).after
     assert after.version == snapshot.version + 1
-
-
-def test_a_writer_with_the_table_open_cannot_write_during_an_outage(tmp_path: Path) -> None:
-    held = DeltaStore(str(tmp_path / "leases"))
-    held.create(Group("n", "h", "c"))
-    snapshot = commit(held, held.read(), [Join(by=ANN, at_ms=1)]).after
-    outage = Outage(tmp_path / "leases")
-    outage.begin()
-    with pytest.raises(StoreUnavailableError):
-        commit(held, snapshot, [Heartbeat(by=ANN, at_ms=2)])
-    outage.end()
-    assert held.read() == snapshot
