@@ -89,7 +89,7 @@ class Fleet:
         if self._tokens:
             os.environ[TOKEN_LIFE] = str(LIFE)
             self._connection = {
-                "fullyQualifiedNamespace": "localhost",
+                "fullyQualifiedNamespace": "127.0.0.1",
                 "eventHubName": HUB,
                 "credential": "chaos.tokens:short_tokens",
                 "customEndpointAddress": f"localhost:{self.emulator.port}",

@@ -3,8 +3,9 @@
 It reads commands as JSON lines from standard input and writes events as JSON lines to standard output. It restarts a
 failed query from its checkpoint, as a job scheduler does. The sink appends: it writes one Parquet file per batch and
 renames it into place, so a batch is visible completely or not at all. A batch that runs again makes another file, so no
-duplicate is hidden. With a `target`, `write_once` writes the batch into that Delta table before. The frame is not
-persisted: so `write_once` reads from the hub within its transaction, as it does alone, and may meet a lost lease there.
+duplicate is hidden. Before that, `write_once` writes the batch into the Delta table `target`, and the sink writes it to
+the hub `copy`. The frame is not persisted: so `write_once` reads from the hub within its transaction, as it does alone,
+and may meet a lost lease there.
 
 | command | effect |
 |---|---|
@@ -170,10 +171,10 @@ def _start(spark: SparkSession, settings: Settings, owner: str, halt: Halt) -> t
         events = frame.selectExpr("partition", "sequenceNumber", "cast(body as string) as body", "partitionKey")
         if settings.target:
             write_once(events, batch, settings.target)
-        append(events, batch, began)
         if settings.copy:
             rows = events.selectExpr("cast(body as binary) as body", "partitionKey")
             rows.write.format("ehbalance").option("connectionString", settings.copy).mode("append").save()
+        append(events, batch, began)
         halt.reached("written")
 
     reader = spark.readStream.format("ehbalance").options(**{**settings.options, "ownerId": owner})
