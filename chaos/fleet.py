@@ -51,8 +51,8 @@ class Fleet:
     """A context manager: an emulator with a hub, its producer, and query processes, all of which it ends.
 
     All files are in a temporary folder, or in `keep`, which is not removed. `exactly_once`: the queries also write into
-    one Delta table, `target`; `copy`: to the hub `COPY`. `tokens`: theirs live for `LIFE` seconds. With a `seed` each
-    process reads in a way of its own, drawn from that.
+    one Delta table, `target`; `copy`: to the hub `COPY`. `tokens`: theirs expire after `LIFE` seconds. With a `seed`
+    each process reads in a way of its own, drawn from that.
     """
 
     def __init__(

@@ -364,7 +364,7 @@ def faults_scenario(form: Form) -> bool:
 
 
 def tokens(form: Form) -> bool:
-    """The same with tokens for hub and lease table that live for 20 s."""
+    """The same over TLS and with tokens that expire after 20 s."""
     return faults_of(form, exactly_once=False, tokens=True)
 
 
