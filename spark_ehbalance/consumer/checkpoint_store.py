@@ -2,246 +2,212 @@
 
 from __future__ import annotations
 
-import atexit
-import os
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import uuid
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
-from azure.eventhub import CheckpointStore, TransportType
+from azure.eventhub import CheckpointStore
 from azure.eventhub.exceptions import OwnershipLostError
 
-from spark_ehbalance.consumer.hub import Hub, HubAccess, NoHub
-from spark_ehbalance.consumer.membership import ConsumerMember, Times
-from spark_ehbalance.consumer.ownership import checkpoint as checkpoint_entry
-from spark_ehbalance.consumer.ownership import etag, ownership
-from spark_ehbalance.errors import OptionError, StoreFormatError
-from spark_ehbalance.hub.connection import Connection
-from spark_ehbalance.hub.credentials import Identity
-from spark_ehbalance.hub.network import Network, in_arguments
-from spark_ehbalance.leases.model import Lease
-from spark_ehbalance.member.turn import Sight
-from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseStore
-from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.stores.identity import with_identity
-from spark_ehbalance.stores.opening import capabilities, check_storage
-from spark_ehbalance.stores.opening import location as parse_location
-from spark_ehbalance.values.defaults import HANDOVER_TIMEOUT, LEASE_DURATION
+from spark_ehbalance.consumer.ownership import checkpoint_entry, ownership_entry
+from spark_ehbalance.errors import (
+    DataLossError,
+    EhBalanceError,
+    FencedError,
+    HubUnavailableError,
+    OptionError,
+    StoreUnavailableError,
+)
+from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.hub.receiver import PartitionAddress, disconnect_readers
+from spark_ehbalance.hub.resolve import resolve
+from spark_ehbalance.leases import transitions as t
+from spark_ehbalance.leases.durations import STORE_SHARE, Durations
+from spark_ehbalance.leases.expiry import Observations, expired_leases, overdue_handovers
+from spark_ehbalance.leases.model import Author, Lease, MemberState
+from spark_ehbalance.leases.snapshot import OTHER_HUB_HELP, Snapshot
+from spark_ehbalance.source.options import stream_options
+from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseStore, commit_and_record
+from spark_ehbalance.stores.opening import open_store
+from spark_ehbalance.text import logger
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
-from spark_ehbalance.values.secrets import shown
-from spark_ehbalance.values.starting_positions import StartingPositions
 
-#: The default of azure-eventhub's client, and what it makes of it where no expiration is given.
-_LOAD_BALANCING_INTERVAL, _INTERVALS_TO_EXPIRATION = 30.0, 6
+_LOG = logger(__name__)
 
-#: So many intervals can pass between two cycles of the client, which adds a random part.
-_LONGEST_INTERVAL = 1.2
+#: The default of azure-eventhub's client, in seconds, and the longest interval relative to it: the client adds jitter.
+_INTERVAL, _LONGEST_INTERVAL = 30.0, 1.2
 
-#: The arguments that name a credential.
-_IDENTITY = ("credential", "client_id", "tenant_id")
+#: Seconds that `claim_ownership` waits for requested handovers at most, and seconds between its reads meanwhile.
+_PATIENCE, _READ_INTERVAL = 5.0, 0.2
 
-_T = TypeVar("_T")
+#: Seconds between two requests for the hub's partitions, and for resolving one starting position.
+_HUB_INTERVAL, _RESOLVE_TIMEOUT = 60.0, 10.0
 
-_NO_POSITION = (
-    "where reading begins is not known: give DeltaCheckpointStore a connection_string or a credential, or start one of "
-    "the group's queries first"
-)
+#: Never-read partitions claimed with one commit: no lease is renewed while their starting positions are resolved.
+_MOST_STARTS = 32
+
+#: Versions of the table after which a consumer that leads the group runs its maintenance.
+_TIDY_VERSIONS = 100
+
+_T = TypeVar("_T", bound=t.Transition)
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A checkpoint that waits for its commit, and the result."""
+
+    partition: str
+    position: Position
+    done: bool = False
+    lost: bool = False
+    error: EhBalanceError | None = None
 
 
 class DeltaCheckpointStore(CheckpointStore):
     """Lets an unmodified `EventHubConsumerClient` share an event hub with Spark queries through their lease table:
 
-        store = DeltaCheckpointStore("abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/leases", connection_string=...)
+        store = DeltaCheckpointStore({"leaseTable": ..., "connectionString": ..., "startingPosition": "earliest"})
         with store, EventHubConsumerClient.from_connection_string(..., checkpoint_store=store) as client:
             client.receive(on_event=...)
 
-    `location`, `storage_options`, `credential` with `client_id` and `tenant_id`, `starting_position`, `lease_duration`,
-    `handover_timeout` and `allow_plaintext_emulator` are as the queries' options. The credential also opens a table in
-    Azure whose `storage_options` name none. `transport_type` (default: `Amqp`, with `http_proxy` `AmqpOverWebsocket`),
-    `http_proxy`, `custom_endpoint_address`, `connection_verify` and the two intervals, in seconds, must be what the
-    client is given. docs/consumers.md says what they do.
-
-    A store serves one client at a time, in one process: a fork makes its own. `close` is called when the process ends.
+    `options` are those of a query's `readStream`. `load_balancing_interval` must be the client's, in seconds. A store
+    serves one client at a time, in the process that made it.
 
     Raises `OptionError`. All calls raise `OptionError` for a second client, for one that reads another group than the
-    table's, and if the store is closed; `StoreError` and, with access to the hub, `HubUnavailableError`; `FencedError`
-    if another consumer has the client's id, and `DataLossError`, until the store is made anew, if another table is in
-    the place of this one or, with access to the hub, if the table has the positions of another hub.
+    table's, and if the store is closed; `StoreError`; and `DataLossError` if the lease table or the event hub was
+    replaced.
     """
 
-    def __init__(
-        self,
-        location: str,
-        *,
-        storage_options: Mapping[str, str] | None = None,
-        connection_string: str | None = None,
-        credential: str | None = None,
-        client_id: str | None = None,
-        tenant_id: str | None = None,
-        transport_type: TransportType | None = None,
-        http_proxy: Mapping[str, Any] | None = None,
-        custom_endpoint_address: str | None = None,
-        connection_verify: str | None = None,
-        allow_plaintext_emulator: bool = False,
-        starting_position: str = "latest",
-        load_balancing_interval: float = _LOAD_BALANCING_INTERVAL,
-        partition_ownership_expiration_interval: float | None = None,
-        lease_duration: float = LEASE_DURATION,
-        handover_timeout: float = HANDOVER_TIMEOUT,
-    ) -> None:
+    def __init__(self, options: Mapping[str, str], *, load_balancing_interval: float = _INTERVAL) -> None:
         """Nothing is read or created yet."""
-        expiration = partition_ownership_expiration_interval
-        if expiration is None:
-            expiration = _INTERVALS_TO_EXPIRATION * load_balancing_interval
-        times = {
-            "load_balancing_interval": load_balancing_interval,
-            "lease_duration": lease_duration,
-            "handover_timeout": handover_timeout,
-        }
-        for name, seconds in {**times, "partition_ownership_expiration_interval": expiration}.items():
-            if not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
-                raise OptionError(f"{name}={seconds!r} is wrong: allowed is a number of seconds above 0")
-        if not expiration > _LONGEST_INTERVAL * load_balancing_interval:
-            raise OptionError(
-                f"partition_ownership_expiration_interval={expiration:g} is wrong: allowed is more than "
-                f"{_LONGEST_INTERVAL} × load_balancing_interval={load_balancing_interval:g}"
-            )
-        access: Mapping[str, Any] = {
-            "connection_string": connection_string,
-            "credential": credential,
-            "client_id": client_id,
-            "tenant_id": tenant_id,
-        }
-        for name, text in access.items():
-            if not isinstance(text, (str, type(None))):
-                raise OptionError(f"{name} is wrong: allowed is a string, not {type(text).__name__}")
-        named = next((name for name in _IDENTITY if access[name] is not None), None)
-        if connection_string is not None and named is not None:
-            raise OptionError(f"connection_string and {named} are both set: set one way in")
-        identity = None if named is None else Identity.from_options(access, _IDENTITY)
-        self._network = Network.of_client(
-            transport_type, http_proxy, custom_endpoint_address, connection_verify, allow_plaintext_emulator
-        )
-        self._location = _parsed("location", parse_location, str(location))
-        if not capabilities(self._location).members:
-            raise OptionError(
-                f"location={location} is a container of Azure's event processors, not a lease table in Delta: give "
-                "the client their BlobCheckpointStore"
-            )
-        options: Any = storage_options or {}
-        if not isinstance(options, Mapping) or not all(isinstance(each, str) for each in (*options, *options.values())):
-            raise OptionError("storage_options is wrong: allowed is a mapping of names to values, which are strings")
-        self._options = with_identity(self._location, options, identity, os.environ)
-        check_storage(self._location, self._options, os.environ)
-        self._starting_position = _parsed("starting_position", StartingPositions.parse, str(starting_position))
-        self._connection_string = connection_string
-        self._identity = identity
-        self._times = Times(load_balancing_interval, expiration, lease_duration, handover_timeout)
-        self._lock = threading.Lock()  # for all but checkpoints, which wait for nobody
-        self._served: tuple[float, float | None] = 0.0, None  # for how long the lock was held, and since when it is
-        self._member: ConsumerMember | None = None  # the last one
+        self._options = stream_options(options)
+        if self._options.lease_table is None or not self._options.capabilities.members:
+            raise OptionError("leaseTable must be the queries' lease table in Delta")
+        if not 0 < load_balancing_interval < float("inf"):
+            raise OptionError(f"load_balancing_interval={load_balancing_interval!r} is wrong: allowed is above 0")
+        self._interval = float(load_balancing_interval)
+        self._lock = threading.RLock()  # for everything but `_waiting`'s results
         self._store: LeaseStore | None = None
-        self._hub: Hub = NoHub()
-        self._group: Group | None = None
         self._closed = False
-        self._process: int | None = None  # which has opened it
+        self._incarnation = uuid.uuid4().hex
+        self._owner = ""  # the client's id while it is a member
+        self._claimed_at = float("-inf")
+        self._epochs: dict[str, int] = {}  # of the partitions that the client reads
+        self._unopened: set[str] = set()  # those of them whose receivers are not open yet
+        self._asked: set[str] = set()  # those that the last claim found to be given away
+        self._observations, self._read_at = Observations(), float("-inf")
+        self._table: str | None = None
+        self._tidied = 0
+        self._partitions: tuple[str, ...] = ()
+        self._hub_created_ms: int | None = None
+        self._hub_at = float("-inf")
+        self._checkpointing = threading.Lock()
+        self._waiting = deque[Waiting]()
+        self._next_checkpoint_at = 0.0
 
     # --- what the client calls ---------------------------------------------------------------------------------
 
     def list_ownership(
         self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
     ) -> list[dict[str, Any]]:
-        """Who owns which partition; first the store's own consumer takes its share.
+        """The partitions that ever had an owner; first hands over what other members have waited for long enough.
 
-        Partitions whose owner is dead or gone have the owner "". `last_modified_time` tells the age of the owner's last
-        sign of life so that the client, by its expiration interval, judges as the group does by its lease duration.
+        Expired partitions have no owner. For the others `last_modified_time` is now: the group judges who is dead.
         """
         named = _named(fully_qualified_namespace, eventhub_name, consumer_group)
-        with self._locked():
-            self._open(named)
-            if (member := self._current()) is not None:
-                member.take(None)
-            return [{**named, **each} for each in self._ownership()]
+        with self._lock:
+            self._write_waiting(named)
+            snapshot = self._give_away(self._read(named))
+            expired, entries = self._expired(snapshot), []
+            for lease in snapshot.leases.values():
+                owner = None if lease.partition in expired else lease.owner
+                if owner and lease.handover and owner != self._owner:
+                    owner = lease.handover.to  # counts as done
+                if lease.epoch:
+                    entries.append(named | ownership_entry(lease, owner))
+            return entries
 
     def claim_ownership(self, ownership_list: Iterable[dict[str, Any]], **kwargs: Any) -> list[dict[str, Any]]:
-        """Those of `ownership_list` that their owner has now, and reads until a later call does not name them.
+        """Renew the client's partitions, and claim the others of `ownership_list`; returns those that it may read.
 
-        The owner joins the group. A free partition is claimed, and another member's is requested from it, if the
-        group's strategy gives it to this owner; what has not come when the call ends is not claimed. A partition that
-        has changed hands since it was listed is not claimed either. The owner "" gives the partition back. Raises
-        `OptionError` if the store serves another owner.
+        A partition that another member owns is requested from it, and returned once it was handed over: by this call,
+        which waits for some seconds, or a later one. The owner "" releases a partition.
         """
-        claimed: list[dict[str, Any]] = []
-        by_owner: dict[str, list[dict[str, Any]]] = {}
-        for each in ownership_list:
-            by_owner.setdefault(each["owner_id"], []).append(each)
-        with self._locked():
-            for owner, wanted in by_owner.items():
-                for each in wanted:
-                    self._open(each)
-                claimed += self._claimed(owner, wanted) if owner else self._given_back(wanted)
-        return claimed
+        entries = [dict(each) for each in ownership_list]
+        released = [each for each in entries if not each["owner_id"]]
+        wanted = {each["partition_id"]: each for each in entries if each["owner_id"]}
+        if released:
+            self._release(released)
+        if not wanted:
+            return released
+        owner, patience = entries[-1]["owner_id"], min(_PATIENCE, self._options.lease_duration / 3)
+        deadline = time.monotonic() + patience
+        with self._lock:
+            after = self._claim(owner, wanted)
+        while any(each.to == owner for each in after.ownership.pending.values()) and time.monotonic() < deadline:
+            time.sleep(_READ_INTERVAL)
+            with self._lock:
+                after = self._read(entries[-1])
+        with self._lock:
+            return self._granted(wanted, after)
 
     def update_checkpoint(self, checkpoint: Mapping[str, Any], **kwargs: Any) -> None:
-        """Write that everything up to this event is processed; it is durable when the call returns.
+        """Commit that everything up to this event is processed. Concurrent calls share a commit.
 
-        Each call is a commit of the lease table, and all members' commits form one line: checkpoint once per batch of
-        events, or every few seconds. If another member waits for the partition it is handed over with this very
-        commit, so that no event is processed twice.
+        If another member waits for the partition it is handed over in the same commit, so that no event is processed
+        twice. A checkpoint never moves back: an earlier one is ignored.
 
-        Raises `OwnershipLostError` if the partition is not this consumer's any more, or has been handed over with this
-        checkpoint: left to the client, it makes the client close its receiver. Raises `StoreUnavailableError` if the
-        commit does not succeed in time: it may still be written later.
+        Raises `OwnershipLostError` if the client does not own the partition any more, also if this call has handed it
+        over: left to the client, it makes the client close its receiver. Raises `StoreUnavailableError` or
+        `ConflictError` if the commit fails.
         """
-        self._check_usable()
-        partition, offset = str(checkpoint["partition_id"]), checkpoint.get("offset")
-        if self._group is not None:
-            self._check_group(checkpoint)
-        position = Position(int(checkpoint["sequence_number"]), None if offset is None else str(offset))
-        member = self._current()
-        if member is None or not member.checkpoint(partition, position):
-            raise OwnershipLostError(
-                f"partition {partition} is not this consumer's any more: who owns it goes on at the lease table's "
-                "checkpoint"
-            )
+        self._write(self._add(checkpoint), checkpoint)
 
     def list_checkpoints(
         self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
     ) -> list[dict[str, Any]]:
-        """The group's checkpoints, and where reading begins in partitions that were claimed and never checkpointed.
-
-        `offset` is what the client starts after: the event's offset where the table has it, else the event's sequence
-        number, as an int.
-        """
+        """The group's checkpoints, and the starting positions of claimed partitions without one."""
         named = _named(fully_qualified_namespace, eventhub_name, consumer_group)
-        with self._locked():
-            leases = self._open(named).read().leases
-            if (member := self._current()) is not None:
-                member.opened()
-        return [{**named, **checkpoint_entry(each)} for each in leases.values() if each.checkpoint is not None]
+        with self._lock:
+            snapshot = self._read(named)
+            self._unopened.clear()
+        return [named | checkpoint_entry(each) for each in snapshot.leases.values() if each.checkpoint is not None]
 
     # --- what the client does not call -------------------------------------------------------------------------
 
-    @property
-    def usable(self) -> bool:
-        """Whether it is open, and was not opened by a process that this one is a fork of, where its threads are not."""
-        return not self._closed and self._process in (None, os.getpid())
-
     def close(self) -> None:
-        """Give back what the store's consumer owns, and leave the group. Call it after the client's `close`."""
-        if not self.usable:
-            return
-        atexit.unregister(self.close)
+        """Release the client's partitions, and leave the group. Call it after the client's `close`."""
         with self._lock:
-            self._closed = True
-            if (member := self._current()) is not None:
-                member.stop()
-            if self._store is not None:
-                self._store.close()
+            store, self._store, self._closed = self._store, None, True
+            if store is not None:
+                with store:
+                    self._leave(store)
+
+    def _add(self, checkpoint: Mapping[str, Any]) -> Waiting:
+        """`checkpoint` is in the next commit from now on. Returns at once, for the asynchronous store."""
+        offset = checkpoint.get("offset")
+        position = Position(int(checkpoint["sequence_number"]), None if offset is None else str(offset))
+        self._waiting.append(waiting := Waiting(str(checkpoint["partition_id"]), position))
+        return waiting
+
+    def _write(self, waiting: Waiting, named: Mapping[str, Any]) -> None:
+        """Commit what was added. Raises as `update_checkpoint`."""
+        with self._checkpointing:
+            if not waiting.done:
+                time.sleep(max(0.0, self._next_checkpoint_at - time.monotonic()))
+                with self._lock:
+                    self._write_waiting(named)
+        if waiting.error is not None:
+            raise waiting.error
+        if waiting.lost:
+            raise OwnershipLostError(f"partition {waiting.partition} is not owned by this consumer any more")
 
     def __enter__(self) -> DeltaCheckpointStore:
         return self
@@ -249,155 +215,272 @@ class DeltaCheckpointStore(CheckpointStore):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    # --- inside ------------------------------------------------------------------------------------------------
+    # --- reading -----------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        self._check_usable()  # in a fork the lock may never be released
-        with self._lock:
-            self._check_usable()
-            before, began = self._served[0], time.monotonic()
-            self._served = before, began
-            try:
-                yield
-            finally:
-                self._served = before + time.monotonic() - began, None
-
-    def _client_time(self) -> float:
-        """Monotonic seconds, without those for which clients wait for the store, also for the calls of others."""
-        served, since = self._served
-        return (time.monotonic() if since is None else since) - served
-
-    def _check_usable(self) -> None:
+    def _opened(self, named: Mapping[str, Any]) -> LeaseStore:
+        """The lease table, which must be of the group that the client names."""
         if self._closed:
             raise OptionError("the checkpoint store is closed")
-        if not self.usable:
-            raise OptionError("the checkpoint store was opened by another process, before a fork: make one in each")
-
-    def _open(self, named: Mapping[str, Any]) -> LeaseStore:
-        """The lease table, once it has been checked that it is that of the group which the client names."""
-        if self._member is not None and self._member.error is not None:
-            raise self._member.error
-        if self._store is not None:
-            self._check_group(named)
-            return self._store
-        store, hub, group = self._new_store(), self._new_hub(named), _group(named)
-        if store.exists():
-            self._group = store.read().group
-            self._check_group(named)
-        elif isinstance(hub, NoHub):
-            raise StoreFormatError(f"there is no lease table at {self._location}, so {_NO_POSITION}")
-        else:
+        group, own = Group.of(*(named[each] for each in _named("", "", ""))), self._options.group
+        if group != own:
+            raise OptionError(f"the client reads {group}, but the options name {own}")
+        if self._store is None:
+            patience = min(REQUEST_TIMEOUT, self._options.lease_duration / 6)
+            store = open_store(str(self._options.lease_table), self._options.storage_options, patience, group)
             store.create(group)
-        self._store, self._hub, self._group, self._process = store, hub, group, os.getpid()
-        atexit.register(self.close)  # Python must not end below the keepers' threads, which delta-rs does not survive
-        return store
+            self._store = store
+        return self._store
 
-    def _new_store(self) -> LeaseStore:
-        # A commit that the storage does not answer takes two or three requests: they end before the lease does.
-        return DeltaStore(self._location, self._options, min(REQUEST_TIMEOUT, self._times.lease_duration / 6))
-
-    def _new_hub(self, named: Mapping[str, Any]) -> Hub:
-        if self._connection_string is None and self._identity is None:
-            return NoHub()
-        by_name = self._connection_string is None
-        options = {
-            "connectionString": self._connection_string,
-            "fullyQualifiedNamespace": named["fully_qualified_namespace"] if by_name else None,
-            "eventHubName": named["eventhub_name"],
-            **({} if self._identity is None else self._identity.options()),
-        }
+    def _read(self, named: Mapping[str, Any]) -> Snapshot:
+        store, now = self._opened(named), time.monotonic()
         try:
-            connection = Connection.from_options(options, self._network)
-        except OptionError as error:  # which names the queries' options
-            text = str(error).replace("connectionString", "connection_string").replace("eventHubName", "eventhub_name")
-            raise OptionError(in_arguments(text)) from None
-        if connection.group(named["consumer_group"]) != _group(named):
-            raise OptionError(
-                f"connection_string leads to {connection.namespace}, but the client reads {_group(named)}"
-            )
-        return HubAccess(connection, named["consumer_group"], self._starting_position)
+            snapshot = store.read()
+        except StoreUnavailableError:
+            self._observations = self._observations.afresh()  # others could not renew either
+            raise
+        if snapshot.group != self._options.group:
+            raise OptionError(f"the client reads {self._options.group}, but the lease table is of {snapshot.group}")
+        if self._table and snapshot.table and not snapshot.table.covers({self._table}):
+            raise DataLossError("the lease table was replaced while the consumer was running: make a new store")
+        self._table = snapshot.table.id if snapshot.table else self._table
+        if now - self._read_at > 1.5 * max(self._interval, self._options.lease_duration / 3):  # it was suspended
+            self._observations = self._observations.afresh()
+        self._observations, self._read_at = self._observations.updated(snapshot, now), now
+        return snapshot
 
-    def _check_group(self, named: Mapping[str, Any]) -> None:
-        if _group(named) != self._group:
-            raise OptionError(
-                f"the client reads {_group(named)}, but the lease table at {self._location} is that of {self._group}"
-            )
+    def _durations(self, snapshot: Snapshot) -> Durations:
+        group_ms = snapshot.lease_duration_ms
+        return Durations.of(snapshot, self._options.lease_duration if group_ms is None else group_ms / 1000)
 
-    def _current(self) -> ConsumerMember | None:
-        return None if self._member is None or self._member.stopped else self._member
+    def _expired(self, snapshot: Snapshot) -> frozenset[str]:
+        durations, now, wall_ms = self._durations(snapshot), time.monotonic(), round(time.time() * 1000)
+        return expired_leases(self._observations, snapshot, durations, now, wall_ms).difference(self._epochs)
 
-    def _seen(self) -> tuple[Mapping[str, Lease], Sight | None]:
-        assert self._store is not None
-        member = self._current()
-        sight = None if member is None else member.sight()
-        return (sight and sight.leases) or self._store.read().leases, sight
+    # --- the hub -----------------------------------------------------------------------------------------------
 
-    def _ownership(self) -> list[dict[str, Any]]:
-        member, (leases, sight), silence = self._current(), self._seen(), dict[str, float]()
-        if sight is not None:
-            silence = {p: 1.0 if p in sight.expired else min(s, 0.99) for p, s in sight.silence.items()}
-        consumers = {} if member is None else {member.owner: member.readable()}
-        return list(ownership(leases, consumers, silence, time.time(), self._times.expiration))
+    def _check_hub(self, snapshot: Snapshot) -> None:
+        if time.monotonic() - self._hub_at > _HUB_INTERVAL:
+            try:
+                with HubMetadata(self._options.connection, self._options.consumer_group) as hub:
+                    self._partitions, self._hub_created_ms = hub.partition_ids(), hub.created_ms
+                self._options.starting_position.check(self._partitions)
+                self._hub_at = time.monotonic()
+            except HubUnavailableError as error:  # leases must be renewed all the same
+                _LOG.warning("%s. Looking for new partitions later", error)
+        if other := snapshot.described_other_hub(self._hub_created_ms):
+            raise DataLossError(f"the lease table: {other}. Nothing is read: {OTHER_HUB_HELP}")
 
-    def _claimed(self, owner: str, wanted: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        member = self._current()
-        if member is not None and member.owner != owner:
-            raise OptionError(
-                f"the checkpoint store serves the client {member.owner}, and {owner} gets nothing to read: make a "
-                "DeltaCheckpointStore for each client. If the other has ended, this one goes on when its partitions "
-                f"are given back, after {self._times.expiration:g} s at the latest"
-            )
-        leases, _ = self._seen()
-        tags = {p: etag(each.epoch, each.owner) for p, each in leases.items()}
-        valid = {e["partition_id"]: e for e in wanted if e.get("etag") in (None, tags.get(e["partition_id"]))}
-        if member is None:
-            before, member = self._member, self._joined(owner, leases)
-            if before is not None and before.owner == owner:  # it was silent for too long, and has not noticed it
-                member.left |= before.left | before.used.keys()
-            self._member = member
-        if valid.keys() - member.readable().keys():
-            member.take(valid.keys())
-        now = time.time()
+    def _states(self, partitions: Sequence[str]) -> Mapping[str, PartitionState]:
+        try:
+            with HubMetadata(self._options.connection, self._options.consumer_group) as hub:
+                return hub.partition_states(partitions) if partitions else {}
+        except HubUnavailableError as error:
+            _LOG.warning("%s. Claiming no partition that was never read", error)
+            return {}
+
+    def _address(self, partition: str) -> PartitionAddress:
+        return PartitionAddress(self._options.connection, self._options.consumer_group, partition)
+
+    # --- claiming ----------------------------------------------------------------------------------------------
+
+    def _claim(self, owner: str, wanted: dict[str, dict[str, Any]]) -> Snapshot:
+        """Write the client's sign of life and its claims; adds to `wanted` what else it must take."""
+        named, now = next(iter(wanted.values())), time.monotonic()
+        snapshot = self._read(named)
+        self._check_hub(snapshot)
+        duration = max(self._durations(snapshot).default, 3 * _LONGEST_INTERVAL * self._interval)
+        if owner != self._owner and self._owner and now - self._claimed_at < duration:
+            raise OptionError(f"the checkpoint store serves the client {self._owner}: make one for each client")
+        if (row := snapshot.members.get(owner)) is not None and row.incarnation != self._incarnation:
+            raise FencedError(f"another process reads as {owner}")
+        self._epochs = self._epochs if owner == self._owner else {}
+        self._owner, self._claimed_at, milliseconds = owner, now, round(1000 * duration)
+        changes: list[t.Transition] = [self._new(t.Heartbeat, lease_duration_ms=milliseconds)]
+        if row is None:
+            changes = [self._new(t.Join, host=socket.gethostname(), lease_duration_ms=milliseconds)]
+        changes += self._added(snapshot)
+        draft = t.apply(snapshot, changes).after
+        mine = draft.owned_by(owner)
+        changes += [self._of(t.Renew, lease) for lease in mine]
+        leaving = draft.members[owner].state is MemberState.LEAVING
+        self._asked = {lease.partition for lease in mine if leaving or lease.handover}
+        if not leaving:
+            for lease in self._left_over(draft):
+                entry = {**named, "partition_id": lease.partition, "owner_id": owner, "etag": str(lease.epoch)}
+                wanted.setdefault(lease.partition, entry)
+            changes += self._taken(draft, wanted)
+        after = self._commit(snapshot, changes)
+        if after.leader == owner and after.version - self._tidied >= _TIDY_VERSIONS:
+            self._tidied = after.version
+            try:
+                self._opened(named).tidy()
+            except StoreUnavailableError as error:
+                _LOG.warning("the lease table was not tidied up: %s", error)
+        return after
+
+    def _added(self, snapshot: Snapshot) -> list[t.Transition]:
+        """The hub's partitions that the table lacks: where it has others, they are read from their first event."""
+        new = tuple(each for each in self._partitions if each not in snapshot.leases)
+        if snapshot.leases:
+            states = self._states(new)
+            return [
+                self._new(t.AddPartitions, partitions=(each,), checkpoint=Position.before(state.begin))
+                for each, state in states.items()
+            ]
+        noted = self._hub_created_ms is not None
+        hub = [self._new(t.NoteHub, created_ms=self._hub_created_ms)] if noted else []
+        return [self._new(t.AddPartitions, partitions=new), *hub] if new else []
+
+    def _left_over(self, snapshot: Snapshot) -> list[Lease]:
+        """What the client must take unasked: partitions that an operator pinned to it, and those without a live owner
+        for long, because the client does not know other members' limits."""
+        durations, expired, seen = self._durations(snapshot), self._expired(snapshot), self._observations.leases
+        before = time.monotonic() - 2 * max(durations.longest, durations.needs)
         return [
-            {**valid[p], "etag": etag(holding.epoch, owner), "last_modified_time": now}
-            for p, holding in member.use(valid.keys()).items()
+            lease
+            for p, lease in snapshot.leases.items()
+            if (lease.pin is not None and lease.pin.to == self._owner)
+            or ((lease.owner is None or p in expired) and p in seen and seen[p].since < before)
         ]
 
-    def _joined(self, owner: str, leases: Mapping[str, Lease]) -> ConsumerMember:
-        unknown = [p for p, each in leases.items() if each.checkpoint is None]
-        if isinstance(self._hub, NoHub) and (unknown or not leases):
-            which = f"partitions {', '.join(unknown)}" if unknown else "all partitions"
-            raise StoreFormatError(f"the lease table at {self._location} has no position of {which}, so {_NO_POSITION}")
-        member = ConsumerMember(owner, self._times, self._new_store, self._hub, self._client_time)
-        member.start()
-        return member
+    def _taken(self, snapshot: Snapshot, wanted: Mapping[str, Mapping[str, Any]]) -> list[t.Transition]:
+        """Claims of partitions without a live owner, and requests for the others."""
+        expired, overdue = self._expired(snapshot), overdue_handovers(self._observations, snapshot, time.monotonic())
+        timeout_ms = round(1000 * (self._options.handover_timeout + self._durations(snapshot).needs))
+        claims, requests = list[Lease](), list[t.Transition]()
+        for partition, entry in wanted.items():
+            lease = snapshot.leases.get(partition)
+            if lease is None or lease.owner == self._owner or int(entry.get("etag") or 0) != lease.epoch:
+                continue
+            if lease.pin is not None and lease.pin.to != self._owner and lease.pin.to in snapshot.members:
+                continue
+            comes = lease.handover is not None and lease.handover.to == self._owner
+            if lease.owner is None or partition in expired or (comes and partition in overdue):
+                claims.append(lease)
+            elif not lease.handover:
+                requests.append(self._of(t.RequestHandover, lease, to=self._owner, timeout_ms=timeout_ms))
+        states = self._states([lease.partition for lease in claims if lease.checkpoint is None][:_MOST_STARTS])
+        configured = self._options.starting_position
+        configured.check_ends({each: state.end for each, state in states.items()}, "startingPosition")
+        starts = {p: resolve(configured.of(p), self._address(p), states[p], _RESOLVE_TIMEOUT) for p in states}
+        return requests + [
+            self._of(
+                t.Claim,
+                lease,
+                unchanged_counter=lease.counter if lease.partition in expired else None,
+                overdue_handover=lease.handover if lease.partition in overdue else None,
+                starting_position=starts.get(lease.partition),
+            )
+            for lease in claims
+        ]
 
-    def _given_back(self, wanted: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        given = []
-        for each in wanted:
-            if (member := self._current()) is None:
-                break
-            partition = each["partition_id"]
-            epoch = member.used.get(partition)
-            if epoch is None and str(each.get("etag")).endswith(f" {member.owner}"):
-                member.closed(partition)
-            if epoch is not None and each.get("etag") == etag(epoch, member.owner):
-                member.give_back(partition)
-                given.append({**each, "etag": etag(epoch, None), "last_modified_time": time.time()})
-        return given
+    def _granted(self, wanted: Mapping[str, dict[str, Any]], snapshot: Snapshot) -> list[dict[str, Any]]:
+        """The entries of the partitions that the client may read from now on. One whose epoch has changed while the
+        client read it, as by a seek, is left out once: the client closes its receiver, and begins again."""
+        before, granted = self._epochs, dict[str, Lease]()
+        for lease in snapshot.owned_by(self._owner):
+            partition = lease.partition
+            starts = partition not in before and partition not in self._asked
+            if partition in wanted and (starts or before.get(partition) == lease.epoch):
+                granted[partition] = lease
+        self._epochs = {partition: lease.epoch for partition, lease in granted.items()}
+        new = granted.keys() - before.keys()
+        self._unopened = (self._unopened | new) & granted.keys()
+        # Former owners' receivers with an owner level would shut out the client, which has level 0.
+        if levels := {self._address(p): granted[p].epoch for p in new if granted[p].epoch > 1}:
+            disconnect_readers(levels)
+        return [wanted[partition] | ownership_entry(lease, self._owner) for partition, lease in granted.items()]
+
+    # --- giving back -------------------------------------------------------------------------------------------
+
+    def _give_away(self, snapshot: Snapshot) -> Snapshot:
+        """Hand over what no checkpoint has handed over in half of the time that the next owner waits; in a drain, since
+        the last claim."""
+        row, seen, now = snapshot.members.get(self._owner), self._observations.handovers, time.monotonic()
+        leaving = row is not None and row.state is MemberState.LEAVING
+        leases = [
+            lease
+            for lease in snapshot.owned_by(self._owner)
+            if lease.partition in self._asked
+            and (leaving or (lease.handover and now - seen[lease.partition].since > lease.handover.timeout_ms / 2000))
+        ]
+        self._epochs = {p: epoch for p, epoch in self._epochs.items() if p not in {x.partition for x in leases}}
+        return self._commit(snapshot, [change for lease in leases for change in self._given(lease)])
+
+    def _release(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Release partitions whose receivers the client has closed. With the last one it leaves the group: it may have
+        been stopped, which it does not report."""
+        with self._lock:
+            store = self._opened(entries[0])
+            self._write_waiting(entries[0])  # the asynchronous client does not wait for them when it stops
+            closed = {p for each in entries if str(self._epochs.get(p := each["partition_id"])) == each.get("etag")}
+            self._epochs = {p: epoch for p, epoch in self._epochs.items() if p not in closed}
+            if closed and not self._epochs:
+                self._leave(store)
+            elif closed:
+                snapshot = store.read()
+                leases = [lease for lease in snapshot.owned_by(self._owner) if lease.partition in closed]
+                self._commit(snapshot, [change for lease in leases for change in self._given(lease)])
+
+    def _leave(self, store: LeaseStore) -> None:
+        if self._owner:
+            snapshot = store.read()
+            given = [change for lease in snapshot.owned_by(self._owner) for change in self._given(lease)]
+            commit_and_record(store, snapshot, [*given, self._new(t.Leave)], _LOG.warning)
+        self._owner, self._epochs = "", {}
+
+    def _given(self, lease: Lease) -> list[t.Transition]:
+        """A handover if one is pending; else, or if the next owner has left, a release."""
+        handover = [self._of(t.HandOver, lease)] if lease.handover else []
+        return [*handover, self._of(t.Release, lease)]
+
+    # --- checkpoints -------------------------------------------------------------------------------------------
+
+    def _write_waiting(self, named: Mapping[str, Any]) -> None:
+        """Commit all checkpoints that wait."""
+        batch, began = [self._waiting.popleft() for _ in range(len(self._waiting))], time.monotonic()
+        if not batch:
+            return
+        try:
+            snapshot = self._read(named)
+            after = self._commit(snapshot, [c for each in batch for c in self._progress(snapshot, each)])
+        except EhBalanceError as error:
+            for each in batch:
+                each.done, each.error = True, error
+            return
+        for each in batch:
+            lease, epoch = after.leases.get(each.partition), self._epochs.get(each.partition)
+            if lease is None or epoch is None or (lease.owner, lease.epoch) != (self._owner, epoch):
+                self._epochs.pop(each.partition, None)
+                each.lost = True
+            each.done, each.lost = True, each.lost or each.partition in self._unopened
+        spacing = len(after.members) * (time.monotonic() - began) / STORE_SHARE
+        self._next_checkpoint_at = time.monotonic() + min(spacing, self._interval)
+
+    def _progress(self, snapshot: Snapshot, waiting: Waiting) -> list[t.Transition]:
+        lease, member = snapshot.leases.get(waiting.partition), snapshot.members.get(self._owner)
+        epoch = self._epochs.get(waiting.partition)
+        if lease is None or member is None or lease.epoch != epoch or waiting.partition in self._unopened:
+            return []
+        going = lease.handover is not None or member.state is MemberState.LEAVING
+        if lease.checkpoint == waiting.position and not going:
+            return []
+        return [self._of(t.Checkpoint, lease, position=waiting.position), *(self._given(lease) if going else ())]
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def _new(self, kind: type[_T], **fields: Any) -> _T:
+        return kind(by=Author(self._owner, self._incarnation), at_ms=round(time.time() * 1000), **fields)
+
+    def _of(self, kind: type[_T], lease: Lease, **fields: Any) -> _T:
+        return self._new(kind, partition=lease.partition, epoch=lease.epoch, **fields)
+
+    def _commit(self, base: Snapshot, changes: Sequence[t.Transition]) -> Snapshot:
+        assert self._store is not None
+        after = commit_and_record(self._store, base, changes, _LOG.warning).after
+        self._observations = self._observations.updated(after, time.monotonic())
+        return after
 
 
-def _parsed(name: str, parse: Callable[[str], _T], text: str) -> _T:
-    try:
-        return parse(text.strip())
-    except ValueError as allowed:
-        raise OptionError(f"{name}={shown(text)} is wrong: allowed is {allowed}") from None
-
-
-def _named(namespace: str, hub: str, consumer_group: str) -> dict[str, str]:
+def _named(namespace: str, hub: str, consumer_group: str) -> dict[str, Any]:
     return {"fully_qualified_namespace": namespace, "eventhub_name": hub, "consumer_group": consumer_group}
-
-
-def _group(named: Mapping[str, Any]) -> Group:
-    return Group.of(named["fully_qualified_namespace"], named["eventhub_name"], named["consumer_group"])

@@ -1,8 +1,8 @@
-"""Leases as azure-eventhub's load balancing sees them. Pure."""
+"""Leases as entries of azure-eventhub's checkpoint stores. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import time
 from typing import Any
 
 from spark_ehbalance.leases.model import Lease
@@ -16,43 +16,18 @@ class _SequenceNumber(int):
         return True
 
 
-def etag(epoch: int, owner: str | None) -> str:
-    """Changes with every change of owner, and not with signs of life, which come between the client's calls."""
-    return f"{epoch} {owner or 'free'}"
+def ownership_entry(lease: Lease, owner: str | None) -> dict[str, Any]:
+    """The ownership of `lease`, as of a live `owner`. Its ETag is the epoch, which changes with each owner."""
+    return {
+        "partition_id": lease.partition,
+        "owner_id": owner or "",
+        "etag": str(lease.epoch),
+        "last_modified_time": time.time(),
+    }
 
 
-def ownership(
-    leases: Mapping[str, Lease],
-    consumers: Mapping[str, Collection[str]],
-    silence: Mapping[str, float],
-    wall: float,
-    expiration: float,
-) -> Iterator[dict[str, Any]]:
-    """The entries of `leases` that ever had an owner.
-
-    `consumers` maps the owner ids of this store's consumers to the partitions that they may read. `silence` is, by
-    partition, for which part of the lease duration its owner has been silent; 1 and above is expired. `wall` is the
-    wall clock in seconds, `expiration` the time after which the client takes an owner for dead.
-    """
-    for partition, lease in leases.items():
-        quiet = silence.get(partition, 0.0)
-        if partition in consumers.get(lease.owner or "", ()):
-            owner, quiet = str(lease.owner), 0.0  # also while the table is away and cannot be renewed
-        elif lease.owner in consumers and lease.handover is not None:
-            owner = lease.handover.to  # the client must not begin to read it
-        else:
-            owner = "" if lease.owner is None or quiet >= 1 else lease.owner
-        if owner or lease.epoch:
-            yield {
-                "partition_id": partition,
-                "owner_id": owner,
-                "etag": etag(lease.epoch, lease.owner),
-                "last_modified_time": wall - quiet * expiration,
-            }
-
-
-def checkpoint(lease: Lease) -> dict[str, Any]:
-    """The entry of a lease that has a checkpoint. `offset` is what the client starts after."""
+def checkpoint_entry(lease: Lease) -> dict[str, Any]:
+    """The checkpoint of a lease that has one. `offset` is the position after which the client starts."""
     assert lease.checkpoint is not None
     return {
         "partition_id": lease.partition,

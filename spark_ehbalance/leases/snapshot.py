@@ -41,8 +41,8 @@ class Snapshot:
 
     @cached_property
     def leader(self) -> str | None:
-        """The active member that joined first; it does the group's housekeeping. There is no election: every write is
-        a compare-and-swap, so two members that both act as leader do no harm."""
+        """The active member that joined first, a query if there is one; it does the group's housekeeping. There is no
+        election: every write is a compare-and-swap, so two members that both act as leader do no harm."""
         return oldest_active(self.members.values())
 
     def described_other_hub(self, created_ms: int | None) -> str:
@@ -71,6 +71,6 @@ class Snapshot:
 
 
 def oldest_active(members: Iterable[Member]) -> str | None:
-    """The id of the active one of `members` that joined first."""
-    active = [(member.joined, member.id) for member in members if member.state is MemberState.ACTIVE]
-    return min(active)[1] if active else None
+    """The id of the active one of `members` that joined first; a consumer, which has no strategy, after all queries."""
+    active = [(not row.strategy, row.joined, row.id) for row in members if row.state is MemberState.ACTIVE]
+    return min(active)[2] if active else None

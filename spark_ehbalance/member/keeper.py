@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
@@ -26,7 +26,7 @@ from spark_ehbalance.member.lags import LagOf, current
 from spark_ehbalance.member.membership import Clocks, Holding
 from spark_ehbalance.member.pacing import FIRST_PAUSE
 from spark_ehbalance.member.query import Progress
-from spark_ehbalance.member.turn import Participant, Sight, Turn
+from spark_ehbalance.member.turn import Participant, Turn
 from spark_ehbalance.stores.base import ATTEMPTS, LeaseStore, commit
 from spark_ehbalance.text import logger
 from spark_ehbalance.values.lag import Lag
@@ -82,9 +82,7 @@ class Keeper:
         self._lock = threading.Condition()
         self._error: EhBalanceError | None = None
         self._stopping = False
-        self._sees = False
         self._looks_begun = self._looks_ended = 0
-        self._sight: Sight | None = None
         self._decisions = DecisionLog()
         self.counts = Counts()
         self._store: LeaseStore | None = None
@@ -243,72 +241,6 @@ class Keeper:
 
             return self._settle(balanced, timeout) if settled else self._wait_for(balanced, timeout)
 
-    # --- called by a consumer, which has no batches -----------------------------------------------------------
-
-    def use(self, partitions: Collection[str]) -> None:
-        """These partitions are read now, until this is called again: none is given away meanwhile."""
-        with self._changing():
-            self._query.in_flight = frozenset(partitions)
-
-    def checkpoint(self, partition: str, progress: Progress, timeout: float) -> bool:
-        """Commit the progress of a partition; returns whether it is still owned in the same epoch.
-
-        Nothing of the partition is read meanwhile, so that it may be handed over in the same commit. Unlike a query's
-        progress this may be further back than the checkpoint. Raises `StoreUnavailableError` after `timeout` seconds,
-        when it goes on trying, and what has ended the keeper.
-        """
-        query = self._query
-        with self._changing():
-            holding = self._owned(partition, progress.epoch)
-            if holding is None:
-                return False
-            if holding.checkpoint == progress.position and not holding.handover_pending:
-                return True
-            query.checkpoint(partition, progress, holding.checkpoint)
-            used, query.in_flight = query.in_flight & {partition}, query.in_flight - {partition}
-        with self._changing():
-            if not self._wait_for(lambda: not query.waits(partition), timeout):
-                raise StoreUnavailableError(
-                    f"partition {partition}: its checkpoint could not be written within {timeout:g} s"
-                )
-            if self._owned(partition, progress.epoch) is None:
-                return False
-            query.in_flight |= used
-            return True
-
-    def give_back(self, partition: str, timeout: float) -> None:
-        """Release a partition, or hand it over if that was requested. Waits for the commit, `timeout` seconds at most;
-        afterwards goes on trying."""
-        query = self._query
-        with self._changing():
-            query.in_flight -= {partition}
-            query.given_back |= {partition} & self._participant.owned.keys()
-            self._participant.look_now()
-        with self._lock:
-            self._lock.wait_for(lambda: self._error is not None or partition not in query.given_back, timeout)
-
-    def take(self, timeout: float) -> bool:
-        """Balance until there is nothing more to take, and wait for what is being handed over to this member. False
-        after `timeout` seconds. Raises what has ended the keeper."""
-        participant = self._participant
-        with self._lock:
-            before = participant.cycles
-            return self._settle(lambda: participant.cycles > before and not participant.awaits_handover, timeout)
-
-    def kept(self) -> Mapping[str, Holding]:
-        """`holdings` together with what is to be handed over."""
-        with self._lock:
-            self._check()
-            return self._participant.kept(time.monotonic())
-
-    def sight(self) -> Sight | None:
-        """What was known of all leases after the last turn; None before the first one that follows the first call.
-        Raises what has ended the keeper."""
-        with self._lock:
-            self._check()
-            self._sees = True
-            return self._sight
-
     # --- the thread --------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -402,8 +334,6 @@ class Keeper:
         ended = time.monotonic()
         with self._changing():
             participant.end(turn, outcome, ended - began, ended)
-            if self._sees:  # here, because only this thread may read the observations
-                self._sight = participant.sight(_clocks())
         self._keep_house(store, outcome, turn.now)
 
     def _balance(self, turn: Turn) -> None:

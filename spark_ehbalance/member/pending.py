@@ -68,8 +68,6 @@ def pending(
             transitions.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
         elif holding.handover_pending and at_rest:
             transitions.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
-        elif partition in query.given_back and at_rest:
-            transitions.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
         elif holding.renewed + part * holding.lasts <= now.monotonic and (
             partition not in query.progress or not member.settings.capabilities.atomic  # else a checkpoint is a renewal
         ):

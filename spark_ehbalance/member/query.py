@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_ehbalance.leases.model import Load, MemberLoad
-from spark_ehbalance.leases.transitions import Checkpoint, HandOver, Outcome, Release, Reset
+from spark_ehbalance.leases.transitions import Checkpoint, Outcome, Reset
 from spark_ehbalance.values.position import Position
 
 
@@ -22,12 +22,11 @@ class Progress:
 class QueryState:
     """The state of a query as far as its member must know it.
 
-    `progress` and `resets` are by partition, and stay until they are committed. `in_flight` are the partitions of the
-    current batch, which began at monotonic time `batch_began`. `loads` are moving averages by partition, `load` is that
-    of the member. `leaving`: the query takes no new partitions and gives its own back. `given_back` are the partitions
-    that it gives back although it stays, until that is committed. `batch` is the number of the last batch that the sink
-    has finished, `begun` of the last one that it was given, which the run `planner` has planned. `asked_ms` and
-    `left_out` are those of `Member`.
+    `progress` and `resets` are by partition, and stay until they are committed. `in_flight` are the partitions of
+    the current batch, which began at monotonic time `batch_began`. `loads` are moving averages by partition, `load`
+    is that of the member. `leaving`: the query takes no new partitions and gives its own back. `batch` is the
+    number of the last batch that the sink has finished, `begun` of the last one that it was given, which the run
+    `planner` has planned. `asked_ms` and `left_out` are those of `Member`.
     """
 
     progress: dict[str, Progress] = field(default_factory=dict)
@@ -37,7 +36,6 @@ class QueryState:
     loads: Mapping[str, Load] = field(default_factory=dict)
     load: MemberLoad | None = None
     leaving: bool = False
-    given_back: frozenset[str] = frozenset()
     progress_since_look: bool = False
     reset_since_look: bool = False
     batch: int = 0
@@ -64,17 +62,6 @@ class QueryState:
         self.resets |= resets
         self.reset_since_look |= bool(resets)
 
-    def checkpoint(self, partition: str, progress: Progress, before: Position) -> None:
-        """Between two batches, or without any, `progress` replaces the checkpoint `before`, which may be further on."""
-        if progress.position.sequence_number < before.sequence_number:
-            self.reset({partition: progress})
-        else:
-            self.progress[partition], self.progress_since_look = progress, True
-
-    def waits(self, partition: str) -> bool:
-        """Whether something about `partition` is not committed yet."""
-        return partition in self.progress or partition in self.resets
-
     def restore(self, progress: Mapping[str, Progress]) -> None:
         """`progress` must be committed again, except where there is newer progress or a reset."""
         for partition, each in progress.items():
@@ -83,11 +70,9 @@ class QueryState:
 
     def on_committed(self, outcome: Outcome) -> None:
         """What was committed or refused need not be written again."""
-        if not (self.progress or self.resets or self.given_back):
+        if not (self.progress or self.resets):
             return
         for each in (*outcome.accepted, *(refused.transition for refused in outcome.refused)):
-            if isinstance(each, (HandOver, Release)):
-                self.given_back -= {each.partition}
             if isinstance(each, (Checkpoint, Reset)):
                 waiting = self.progress if isinstance(each, Checkpoint) else self.resets
                 if waiting.get(each.partition) == Progress(each.epoch, each.position):

@@ -48,8 +48,6 @@ class Settings:
     tidy_interval: float = TIDY_INTERVAL
     #: Those of the store. Without `atomic` writes, routine ones wait for the next balancing.
     capabilities: Capabilities = LEASE_TABLE
-    #: The member ends where the table has the positions of another hub. A query judges that itself, by its options.
-    ends_at_other_hub: bool = False
 
     @property
     def renewal_part(self) -> float:

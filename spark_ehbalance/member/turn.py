@@ -18,11 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import filterfalse
 
-from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.leases.durations import renewal_interval
-from spark_ehbalance.leases.expiry import expired_leases
 from spark_ehbalance.leases.model import Author, Lease, MemberState, QueryRecord, TableIdentity
-from spark_ehbalance.leases.snapshot import OTHER_HUB_HELP, Snapshot
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
     Checkpoint,
@@ -79,11 +77,7 @@ class Turn:
     ) -> Sequence[str]:
         """Ask the strategy. `partitions` are those of the hub, which was created at that time if it is known, and
         `earliest` the positions before the first event of those that were `added`. Returns the partitions for which
-        `start_at` must be told a position. Raises `DataLossError` if the table is that of another hub and the settings
-        say so."""
-        other = self._member.settings.ends_at_other_hub and self.snapshot.described_other_hub(hub_created_ms)
-        if other:
-            raise DataLossError(f"the lease table: {other}. Nothing is read: {OTHER_HUB_HELP}")
+        `start_at` must be told a position."""
         by, at_ms = self._member.author, self.now.wall_ms
         if not self._member.joined:
             # First be seen, then see who else is there, then decide: members that start together share at once.
@@ -145,24 +139,11 @@ class Turn:
         return [x.partition for x in taken if x.starting_position is None and leases[x.partition].checkpoint is None]
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What a member knows of the group's leases, as of its last look or commit.
-
-    `silence` is, by partition, for which part of the lease duration that its owner renews by the owner has shown no
-    sign of life, by this member's clock: below 1, except for the `expired` ones.
-    """
-
-    leases: Mapping[str, Lease]
-    expired: frozenset[str]
-    silence: Mapping[str, float]
-
-
 class Participant:
     """One query's part in its group, from turn to turn.
 
     Not thread-safe: a driver with threads calls everything under one lock, except the methods of `Turn`, `pause`,
-    `contended_pause` and `tidies`, which belong to the thread that takes the turns, as `sight` does.
+    `contended_pause` and `tidies`, which belong to the thread that takes the turns.
 
     `progress` is what the sink had finished in an earlier life of the query, up to the batch with that number, `begun`
     the number of the last one in its log, which the run `planner` has planned, `resume` as in `Membership`.
@@ -281,30 +262,6 @@ class Participant:
         """
         return self._valid(self.plannable(), now)
 
-    def kept(self, now: float) -> dict[str, Holding]:
-        """The same with what is to be given away."""
-        return self._valid(self._member.holdings, now)
-
-    @property
-    def awaits_handover(self) -> bool:
-        """Whether a handover to this member is pending."""
-        handovers = (lease.handover for lease in self.leases.values())
-        return any(each.to == self.author.id for each in handovers if each)
-
-    def sight(self, now: Clocks) -> Sight | None:
-        """What is known of all leases; None before the first look."""
-        member, observations = self._member, self._member.belief.observations
-        if member.look.snapshot is None:
-            return None
-        durations, seen = member.duration.durations, observations.leases
-        expired = expired_leases(observations, member.snapshot, durations, now.monotonic, now.wall_ms)
-        silence = {
-            partition: (now.monotonic - seen[partition].since) / durations.judged_by(lease.owner)
-            for partition, lease in self.leases.items()
-            if partition in seen
-        }
-        return Sight(self.leases, expired, silence)
-
     # --- the turn ----------------------------------------------------------------------------------------------
 
     def due(self) -> float:
@@ -403,7 +360,6 @@ class Participant:
         self.query.restore(self._member.see(snapshot, now))
         self._looked, self._store_away = now.monotonic, False
         self.query.progress_since_look = self.query.reset_since_look = False
-        self.query.given_back &= self._member.holdings.keys()
         if self.settings.max_stall is not None:
             self._check_stall(now.monotonic, self.settings.max_stall)
 

@@ -33,6 +33,9 @@ def with_mixed_fallback(strategy: Strategy) -> Strategy:
     def decide(view: View) -> Decision:
         names = _strategies(view)
         mixed = len(names) > 1
+        if mixed and "" in names:  # a consumer, whose client balances by number and would undo moves by load
+            leases = {p: replace(lease, load=None) for p, lease in view.snapshot.leases.items()}
+            view = replace(view, snapshot=replace(view.snapshot, leases=leases))
         chosen, last = cooperative if mixed else strategy, view.memory
         own = isinstance(last, _Memory) and last.by is chosen
         decision = chosen(replace(view, memory=last.memory if own else None))

@@ -28,7 +28,8 @@ BALANCING = {"load_balancing_interval": INTERVAL, "partition_ownership_expiratio
 
 
 def main(kind: str, hub: str, table: str, file: Path, lease: float) -> None:
-    options = {"connection_string": hub, "starting_position": "earliest", "lease_duration": lease, **BALANCING}
+    options = {"leaseTable": table, "connectionString": hub, "startingPosition": "earliest"}
+    options |= {"leaseDuration": f"{lease}s", "balanceInterval": "1s"}
     client = {"consumer_group": "$Default", "socket_timeout": 0.02, **BALANCING}
     with file.open("a") as out:
 
@@ -37,10 +38,10 @@ def main(kind: str, hub: str, table: str, file: Path, lease: float) -> None:
             out.flush()
 
         if kind == "sync":
-            with DeltaCheckpointStore(table, **options) as store:
+            with DeltaCheckpointStore(options, load_balancing_interval=INTERVAL) as store:
                 consume(EventHubConsumerClient.from_connection_string(hub, checkpoint_store=store, **client), write)
         else:
-            asyncio.run(consume_async(hub, table, options, client, write))
+            asyncio.run(consume_async(hub, options, client, write))
 
 
 def consume(client: EventHubConsumerClient, write: Write) -> None:
@@ -53,13 +54,13 @@ def consume(client: EventHubConsumerClient, write: Write) -> None:
     client.receive_batch(on_events, max_wait_time=1)
 
 
-async def consume_async(hub: str, table: str, options: dict[str, Any], settings: dict[str, Any], write: Write) -> None:
+async def consume_async(hub: str, options: dict[str, str], settings: dict[str, Any], write: Write) -> None:
     async def on_events(context: Any, events: list[Any]) -> None:
         write(context, events)
         if events:
             await context.update_checkpoint(events[-1])
 
-    async with AsyncStore(table, **options) as store:
+    async with AsyncStore(options, load_balancing_interval=INTERVAL) as store:
         client = AsyncClient.from_connection_string(hub, checkpoint_store=store, **settings)
         receiving = asyncio.create_task(client.receive_batch(on_events, max_wait_time=1))
         await asyncio.to_thread(sys.stdin.read)

@@ -24,6 +24,9 @@ OPERATOR = Author("operator", "")
 
 Ownership = dict[str, Any]
 
+#: The clients' load balancing interval in seconds.
+INTERVAL = 0.5
+
 
 class Consumers:
     """A hub, its lease table, and checkpoint stores; the methods that are given a store do what azure-eventhub's client
@@ -40,7 +43,7 @@ class Consumers:
         self._stores: list[DeltaCheckpointStore | AsyncStore] = []
 
     def store(self, **options: Any) -> DeltaCheckpointStore:
-        store = DeltaCheckpointStore(str(self.group.table), **self._options(**options))
+        store = DeltaCheckpointStore(self._options(**options), load_balancing_interval=INTERVAL)
         self._stores.append(store)
         return store
 
@@ -51,16 +54,14 @@ class Consumers:
         return store
 
     def async_store(self, **options: Any) -> AsyncStore:
-        store = AsyncStore(str(self.group.table), **self._options(**options))
+        store = AsyncStore(self._options(**options), load_balancing_interval=INTERVAL)
         self._stores.append(store)
         return store
 
-    def _options(self, *, hub: bool = True, **more: Any) -> dict[str, Any]:
-        options = {"load_balancing_interval": 0.5, "lease_duration": 3.0, "handover_timeout": 3.0} | more
-        if hub:
-            options |= {"connection_string": self.group.emulator.connection_string(HUB)}
-            options.setdefault("starting_position", "earliest")
-        return options
+    def _options(self, **more: str) -> dict[str, str]:
+        times = {"leaseDuration": "3s", "handoverTimeout": "3s", "balanceInterval": "500ms"}
+        hub = {"connectionString": self.group.emulator.connection_string(HUB), "startingPosition": "earliest"}
+        return {"leaseTable": str(self.group.table), **hub, **times, **more}
 
     def listed(self, store: DeltaCheckpointStore) -> dict[str, Ownership]:
         return {each["partition_id"]: each for each in store.list_ownership(**self.named)}
@@ -79,16 +80,18 @@ class Consumers:
         """Claim partitions that are free until all are owned, as the client does in each of its cycles; by default
         everything."""
         wanted = partitions or self.partitions
-        return wait_until(
-            lambda: claimed if (claimed := self.claim(store, owner, *wanted)).keys() == set(wanted) else None,
+        claimed = wait_until(
+            lambda: found if (found := self.claim_listed(store, owner, *wanted)).keys() == {*wanted} else None,
             f"{owner} owns {', '.join(wanted)}",
         )
+        self.checkpoints(store)  # as the client does before it opens its receivers
+        return claimed
 
     def claim_listed(self, store: DeltaCheckpointStore, owner: str, *partitions: str) -> dict[str, Ownership]:
         """Claim as the client does what a list shows; by default what it shows as the owner's."""
         listed = self.listed(store)
         wanted = partitions or [p for p, each in listed.items() if each["owner_id"] == owner]
-        entries = [listed[each] | {"owner_id": owner} for each in wanted]
+        entries = [self.named | {"partition_id": p} | listed.get(p, {}) | {"owner_id": owner} for p in wanted]
         return {each["partition_id"]: each for each in store.claim_ownership(entries)}
 
     def checkpoint(self, store: DeltaCheckpointStore, partition: str, number: int, offset: str | None = None) -> None:

@@ -1,30 +1,25 @@
-"""What azure-eventhub expects of a checkpoint store, and what a consumer's part in its group must be besides."""
+"""What azure-eventhub expects of a checkpoint store, and a consumer's part in its group."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
-import subprocess
-import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
-from azure.eventhub import TransportType
 from azure.eventhub.exceptions import OwnershipLostError
 
-from spark_ehbalance.consumer import DeltaCheckpointStore
-from spark_ehbalance.consumer import hub as consumer_hub
+from spark_ehbalance.consumer import DeltaCheckpointStore, checkpoint_store
+from spark_ehbalance.consumer.ownership import checkpoint_entry
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.errors import DataLossError, FencedError, OptionError, StoreFormatError
-from spark_ehbalance.leases.orders import Seek
+from spark_ehbalance.errors import DataLossError, FencedError, OptionError, StoreUnavailableError
+from spark_ehbalance.leases.model import Lease
+from spark_ehbalance.leases.orders import PinTo, Seek
 from spark_ehbalance.leases.transitions import Drain
-from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.values.position import Position
-from tests.consumer.consumers import OPERATOR, Consumers, Ownership
+from spark_ehbalance.values.position import START_OFFSET, Position
+from tests.consumer.consumers import INTERVAL, OPERATOR, Consumers, Ownership
 from tests.proxy import HttpProxy
 from tests.source.queries import Query
 from tests.source.support import HUB
@@ -36,7 +31,7 @@ PARTITIONS = 4
 # --- what azure-eventhub expects ---------------------------------------------------------------------------------
 
 
-def test_a_claim_of_new_partitions_is_granted_and_listed(consumers: Consumers) -> None:
+def test_a_claim_is_granted_listed_and_renewed_in_one_epoch(consumers: Consumers) -> None:
     store, before = consumers.store(), time.time()
     assert not consumers.listed(store)
     assert not consumers.checkpoints(store)
@@ -45,297 +40,74 @@ def test_a_claim_of_new_partitions_is_granted_and_listed(consumers: Consumers) -
     for each in claimed.values():
         assert {name: each[name] for name in consumers.named} == consumers.named
         assert each["owner_id"] == "a"
-        assert each["etag"]
         assert each["last_modified_time"] >= before
+    renewals = {p: lease.renewal for p, lease in consumers.leases().items()}
+    assert consumers.claim_listed(store, "a").keys() == claimed.keys()
     listed = consumers.listed(store)
-    assert {p: (each["owner_id"], each["etag"]) for p, each in listed.items()} == {
-        p: (each["owner_id"], each["etag"]) for p, each in claimed.items()
-    }
-    assert all(lease.epoch == 1 for lease in consumers.leases().values())
+    assert {p: (each["owner_id"], each["etag"]) for p, each in listed.items()} == dict.fromkeys(claimed, ("a", "1"))
+    assert all(lease.epoch == 1 and lease.renewal > renewals[p] for p, lease in consumers.leases().items())
 
 
-def test_a_claim_is_renewed_with_the_listed_etag_in_the_same_epoch(consumers: Consumers) -> None:
-    store = consumers.store()
-    first = consumers.own(store, "a")
-    assert consumers.claim_listed(store, "a").keys() == first.keys()
-    assert {each["etag"] for each in consumers.listed(store).values()} == {each["etag"] for each in first.values()}
-
-
-def test_a_claim_with_a_stale_etag_is_lost(consumers: Consumers) -> None:
-    store = consumers.owning("a")
-    assert consumers.claim(store, "a", "0", "1", etag="0 free") == {}
-    assert consumers.claim(consumers.store(), "b", "2", etag="0 free") == {}
-    assert consumers.lease("2").owner == "a"
-
-
-def test_of_two_claimers_one_wins(consumers: Consumers) -> None:
+def test_of_two_claimers_one_wins_and_a_stale_etag_claims_nothing(consumers: Consumers) -> None:
     stores = {owner: consumers.store() for owner in "ab"}
     with ThreadPoolExecutor() as threads:
         claimed = dict(zip(stores, threads.map(consumers.claim, stores.values(), stores), strict=True))
     assert not claimed["a"].keys() & claimed["b"].keys()
     owners = {p: lease.owner for p, lease in consumers.leases().items()}
     assert all(owners[p] == owner for owner, theirs in claimed.items() for p in theirs)
+    before = consumers.leases()
+    for owner, store in stores.items():
+        assert consumers.claim(store, owner, etag="0").keys() == claimed[owner].keys()
+    assert not [p for p, lease in consumers.leases().items() if lease.handover or lease.epoch != before[p].epoch]
 
 
-def test_a_relinquished_partition_has_no_owner_and_can_be_claimed_again(consumers: Consumers) -> None:
+def test_released_partitions_are_free_and_with_the_last_one_the_consumer_has_left(consumers: Consumers) -> None:
     store = consumers.store()
     claimed = consumers.own(store, "a")
+    store.claim_ownership([claimed["1"] | {"owner_id": "", "etag": "17"}])
+    assert consumers.owners() == {"a"}, "what was lost is not released"
     [given] = store.claim_ownership([claimed["1"] | {"owner_id": ""}])
     assert (given["partition_id"], given["owner_id"]) == ("1", "")
-    lease = consumers.lease("1")
-    assert lease.owner is None
-    assert lease.epoch == 1
+    assert (consumers.lease("1").owner, consumers.lease("1").epoch) == (None, 1)
     consumers.own(store, "a")
     assert consumers.lease("1").epoch == 2
-
-
-def test_a_partition_that_was_lost_is_not_relinquished(consumers: Consumers) -> None:
-    store = consumers.store()
-    claimed = consumers.own(store, "a")
-    assert store.claim_ownership([claimed["1"] | {"owner_id": "", "etag": "17 a"}]) == []
-    assert consumers.lease("1").owner == "a"
-
-
-def test_who_relinquishes_everything_has_left_the_group(consumers: Consumers) -> None:
-    store = consumers.store()
-    claimed = consumers.own(store, "a")
-    for each in claimed.values():
+    for each in consumers.listed(store).values():
         store.claim_ownership([each | {"owner_id": ""}])
     assert not consumers.snapshot().members
-    assert consumers.owners() == {None}
     assert {each["owner_id"] for each in consumers.listed(store).values()} == {""}
     consumers.own(store, "a")
+    store.close()
+    assert not consumers.snapshot().members
+    assert consumers.owners() == {None}
 
 
-def test_checkpoints_are_durable_and_the_last_one_counts(consumers: Consumers) -> None:
-    store = consumers.owning("a")
-    for number in (20, 21, 7):
-        consumers.checkpoint(store, "0", number)
-        assert consumers.lease("0").checkpoint == Position(number, f"at {number}")
-    found = consumers.checkpoints(store)["0"]
-    assert {name: found[name] for name in consumers.named} == consumers.named
-    assert (found["sequence_number"], found["offset"]) == (7, "at 7")
-
-
-def test_a_checkpoint_of_a_partition_that_is_not_owned_is_refused(consumers: Consumers) -> None:
+def test_checkpoints_are_durable_never_move_back_and_need_the_partition(consumers: Consumers) -> None:
     store = consumers.store()
     with pytest.raises(OwnershipLostError, match="partition 0"):
         consumers.checkpoint(store, "0", 1)
     consumers.own(store, "a", "0", "1")
+    for number, kept in ((20, 20), (21, 21), (7, 21)):
+        consumers.checkpoint(store, "0", number)
+        assert consumers.lease("0").checkpoint == Position(kept, f"at {kept}")
     with pytest.raises(OwnershipLostError, match="partition 2"):
         consumers.checkpoint(store, "2", 1)
-
-
-# --- the group ---------------------------------------------------------------------------------------------------
-
-
-def test_a_consumer_is_a_member_that_says_what_it_renews_by(consumers: Consumers) -> None:
-    store = consumers.owning("a", "0")
-    member = consumers.snapshot().members["a"]
-    assert member.lease_duration_ms == 3000
-    assert member.strategy == "cooperative"
-    store.close()
-    assert not consumers.snapshot().members
-    assert consumers.owners() == {None}
-
-
-def test_a_consumer_keeps_its_leases_between_the_calls_of_its_client(consumers: Consumers) -> None:
-    consumers.owning("a", load_balancing_interval=30.0)
-    renewals = {p: each.renewal for p, each in consumers.leases().items()}
-    wait_until(lambda: all(each.renewal > renewals[p] + 2 for p, each in consumers.leases().items()), "all renewed")
-    assert {each.epoch for each in consumers.leases().values()} == {1}
-
-
-def test_another_groups_table_is_refused(consumers: Consumers) -> None:
-    store = consumers.owning("a", "0")
-    for name in consumers.named:
-        other = consumers.named | {name: "other"}
-        with pytest.raises(OptionError, match="is that of localhost"):
-            consumers.store(hub=False).list_ownership(*other.values())
-        with pytest.raises(OptionError, match="is that of localhost"):
-            store.claim_ownership([{**other, "partition_id": "0", "owner_id": "a"}])
-    assert store.list_ownership(*(name.upper() for name in consumers.named.values())), "names differ only by case"
-
-
-def test_of_two_consumers_with_one_id_the_later_one_goes_on(consumers: Consumers) -> None:
-    first, second = consumers.store(), consumers.store()
-    consumers.own(first, "a")
-    wait_until(lambda: consumers.claim_listed(second, "a", "0", "1", "2", "3"), "the later one has taken over")
-    with pytest.raises((FencedError, OwnershipLostError)):
-        consumers.checkpoint(first, "0", 99)
-    with pytest.raises(FencedError):
-        wait_until(lambda: not consumers.listed(first), "the earlier one is told")
-    assert consumers.lease("0").checkpoint == Position(-1)
-    consumers.checkpoint(second, "0", 7)
-
-
-def test_a_table_that_was_made_anew_is_not_joined(consumers: Consumers) -> None:
-    store = consumers.owning("a")
-    shutil.rmtree(consumers.group.table)
-    other = consumers.store()
-    consumers.own(other, "b")
-    with pytest.raises(DataLossError, match="another lease table"):
-        wait_until(lambda: not consumers.claim_listed(store, "a", "0"), "the consumer is told")
-    assert "a" not in consumers.snapshot().members
-
-
-def _make_hub_anew(consumers: Consumers) -> None:
-    consumers.group.emulator.delete_hub(HUB)
-    consumers.group.emulator.add_hub(HUB, len(consumers.partitions))
-
-
-def test_a_table_of_another_hub_is_not_joined(consumers: Consumers) -> None:
-    """Its positions would have the client begin beyond the new hub's first events."""
-    consumers.own(first := consumers.store(), "a")
-    first.close()
-    _make_hub_anew(consumers)
-    before = consumers.snapshot()
-    with pytest.raises(
-        DataLossError, match=r"it has the positions of event hub hub of localhost.*: set a new leaseTable"
-    ):
-        wait_until(lambda: not consumers.claim(consumers.store(), "b"), "the consumer is told")
-    assert consumers.snapshot() == before
-    blind = consumers.store(hub=False)
-    consumers.own(blind, "c")  # which cannot know it
-
-
-def test_a_consumer_is_told_when_its_hub_is_made_anew(consumers: Consumers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer_hub, "_LIST_INTERVAL", 0.5)
-    store = consumers.owning("a")
-    _make_hub_anew(consumers)
-    with pytest.raises(DataLossError, match="it has the positions of event hub hub of localhost"):
-        wait_until(lambda: not consumers.claim_listed(store, "a"), "the consumer is told")
-
-
-def test_while_the_table_is_away_the_client_reads_on(consumers: Consumers, tmp_path: Path) -> None:
-    store = consumers.store()
-    claimed = consumers.own(store, "a")
-    consumers.group.table.rename(tmp_path / "away")
-    checkpoint = threading.Thread(target=consumers.checkpoint, args=(store, "0", 5))
-    checkpoint.start()
-    assert consumers.claim_listed(store, "a").keys() == claimed.keys()
-    (tmp_path / "away").rename(consumers.group.table)
-    checkpoint.join(60)
-    assert consumers.lease("0").checkpoint == Position(5, "at 5"), "it is written when the call returns"
-    assert consumers.claim_listed(store, "a").keys() == claimed.keys()
-    assert {each.epoch for each in consumers.leases().values()} == {1}
+    found = consumers.checkpoints(store)["0"]
+    assert {name: found[name] for name in consumers.named} == consumers.named
+    assert (found["sequence_number"], found["offset"]) == (21, "at 21")
 
 
 @pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"load_balancing_interval": 0.0}, "load_balancing_interval=0"),
-        ({"load_balancing_interval": 9.0, "partition_ownership_expiration_interval": 10.5}, "expiration_interval=10.5"),
-        ({"lease_duration": -1.0}, "lease_duration=-1"),
-        ({"starting_position": "soon"}, "starting_position='soon' is wrong: allowed is earliest, latest"),
-        ({"credential": "default"}, "credential are both set"),
-        ({"load_balancing_interval": "10"}, "load_balancing_interval='10'"),
-        ({"partition_ownership_expiration_interval": "1m"}, "partition_ownership_expiration_interval='1m'"),
-        ({"storage_options": "azure_use_emulator"}, "storage_options is wrong: allowed is a mapping"),
-        ({"storage_options": {"timeout": 5}}, "storage_options is wrong: allowed is a mapping"),
-        ({"connection_string": object(), "hub": False}, "connection_string is wrong: allowed is a string, not object"),
-        ({"credential": "password", "hub": False}, "credential='password' is wrong: allowed is one of default"),
-        (
-            {"credential": "azureCli", "client_id": "a", "hub": False},
-            "client_id='a' is wrong: credential=azureCli takes",
-        ),
-        ({"connection_verify": "/no/such/file"}, "option connection_verify='/no/such/file' is wrong"),
-        ({"custom_endpoint_address": "https://x"}, "option custom_endpoint_address='https://x' is wrong"),
-        ({"http_proxy": {"proxy_hostname": "x"}}, "http_proxy is wrong: allowed is a mapping with proxy_hostname"),
-        (
-            {"transport_type": TransportType.Amqp, "http_proxy": {"proxy_hostname": "x", "proxy_port": 1}},
-            "transport_type=Amqp and http_proxy are both set",
-        ),
-    ],
+    ("position", "start_after"),
+    [(Position(7, "@1"), "@1"), (Position(7), 7), (Position(0), 0), (Position(-1), START_OFFSET)],
 )
-def test_wrong_options_are_refused_by_name(consumers: Consumers, options: dict[str, Any], named: str) -> None:
-    with pytest.raises(OptionError, match=named):
-        consumers.store(**options)
+def test_the_client_starts_after_the_checkpoint(position: Position, start_after: str | int) -> None:
+    offset = checkpoint_entry(Lease("0", checkpoint=position))["offset"]
+    assert offset == start_after
+    assert offset or not start_after, "the client takes what is false for no checkpoint"
+    assert bool(offset)
 
 
-def test_the_store_reaches_the_hub_as_its_client_does(tmp_path: Path) -> None:
-    namespace, login = "space.servicebus.invalid", {"username": "me", "password": "not for all"}
-    with Emulator({HUB: 2}, tls=True, tls_names=(namespace,), websocket_port=0) as secure:
-        secure.append(HUB, 0, [b"x"] * 5)
-        string = secure.connection_string(HUB).replace(f"localhost:{secure.port}", namespace)
-        with HttpProxy(
-            {f"{namespace}:443": secure.websocket_port}, user=login["username"], password=login["password"]
-        ) as proxy:
-            store = DeltaCheckpointStore(
-                str(tmp_path / "leases"),
-                connection_string=string,
-                http_proxy={"proxy_hostname": "localhost", "proxy_port": proxy.port, **login},
-                connection_verify=str(secure.ca_file),
-                starting_position="2020-01-01T00:00:00Z",  # which takes a receiver to resolve
-                load_balancing_interval=0.5,
-            )
-            named = {"fully_qualified_namespace": namespace, "eventhub_name": HUB, "consumer_group": "$Default"}
-            wanted = [{**named, "partition_id": each, "owner_id": "ann"} for each in ("0", "1")]
-            with store:
-                wait_until(lambda: len(store.claim_ownership(wanted)) == 2, "it owns both")
-                found = {each["partition_id"]: each for each in store.list_checkpoints(**named)}
-            assert found["0"]["sequence_number"] == -1
-            assert proxy.connected >= 2
-            assert not proxy.refused
-
-
-def test_a_wrong_connection_string_is_refused_by_the_parameters_name(consumers: Consumers) -> None:
-    hub = consumers.group.emulator.connection_string(HUB)
-    other = hub.replace(f"EntityPath={HUB}", "EntityPath=another")
-    for wrong, said in {
-        "nonsense": "connection_string is wrong",
-        other: "contradicts EntityPath='another' in conn",
-    }.items():
-        with pytest.raises(OptionError, match=said) as caught:
-            consumers.listed(consumers.store(connection_string=wrong, hub=False))
-        assert "connectionString" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("position", "said"),
-    [
-        ('{"0": 500, "*": "latest"}', "starting_position is wrong: it is 500 for partition 0, "),
-        ('{"17": 5}', "17"),
-    ],
-    ids=["beyond the last event", "of no partition"],
-)
-def test_a_wrong_starting_position_is_refused_at_the_first_claim(
-    consumers: Consumers, position: str, said: str
-) -> None:
-    store = consumers.store(starting_position=position)
-    with pytest.raises(OptionError, match=said):
-        wait_until(lambda: consumers.claim(store, "a") and None, "the claim is refused")
-
-
-@pytest.mark.parametrize(
-    ("location", "wrong"),
-    [
-        ("", "location='' is wrong"),
-        ("ftp://somewhere/leases", "location='ftp://somewhere/leases' is wrong"),
-        ("https://account.blob.core.windows.net/container", "BlobCheckpointStore"),
-    ],
-)
-def test_a_location_that_holds_no_lease_table_is_refused(location: str, wrong: str) -> None:
-    with pytest.raises(OptionError, match=wrong):
-        DeltaCheckpointStore(location)
-
-
-def test_a_closed_store_says_so(consumers: Consumers) -> None:
-    store = consumers.owning("a")
-    store.close()
-    store.close()
-    calls = (
-        consumers.listed,
-        consumers.checkpoints,
-        lambda each: consumers.claim(each, "a"),
-        lambda each: consumers.checkpoint(each, "0", 1),
-    )
-    for call in calls:
-        with pytest.raises(OptionError, match="is closed"):
-            call(store)
-
-
-def test_a_store_may_be_used_from_many_threads(consumers: Consumers) -> None:
+def test_concurrent_checkpoints_share_commits(consumers: Consumers) -> None:
     store = consumers.owning("a")
 
     def use(partition: str) -> None:
@@ -346,205 +118,16 @@ def test_a_store_may_be_used_from_many_threads(consumers: Consumers) -> None:
     with ThreadPoolExecutor() as threads:
         assert len([*threads.map(use, consumers.partitions)]) == PARTITIONS
     assert consumers.group.checkpoints() == dict.fromkeys(consumers.partitions, 10)
-
-
-def test_without_the_hub_a_consumer_waits_for_positions(consumers: Consumers) -> None:
-    store = consumers.store(hub=False)
-    with pytest.raises(StoreFormatError, match="where reading begins is not known"):
-        consumers.listed(store)
-    consumers.group.query("q")
-    consumers.group.wait_owned(PARTITIONS)
-    assert {each["owner_id"] for each in consumers.listed(store).values()} == {"q"}
-    wait_until(lambda: consumers.claim_listed(store, "a", "0", "1", "2", "3"), "the consumer has joined")
-    assert "a" in consumers.snapshot().members
-
-
-# --- with a query ------------------------------------------------------------------------------------------------
-
-
-def joined(consumers: Consumers, store: DeltaCheckpointStore, query: Query) -> dict[str, Ownership]:
-    """What the consumer has claimed once it has its share, half of the partitions."""
-
-    def cycle() -> dict[str, Ownership]:
-        query.step()
-        claimed = consumers.claim_listed(store, "a", *consumers.partitions)
-        return claimed if len(claimed) == PARTITIONS // 2 else {}
-
-    return wait_until(cycle, "the consumer has its share")
-
-
-def test_a_claim_from_a_living_query_is_a_handover(consumers: Consumers) -> None:
-    query = consumers.group.query("q")
-    consumers.group.append(3, PARTITIONS)
-    query.read(3 * PARTITIONS)
-    epochs = {p: each.epoch for p, each in consumers.leases().items()}
-    store = consumers.store()
-    claimed = joined(consumers, store, query)
-    snapshot = consumers.snapshot()
-    for partition in consumers.partitions:
-        lease, moved = snapshot.leases[partition], partition in claimed
-        assert (lease.owner, lease.epoch) == ("a" if moved else "q", epochs[partition] + moved)
-        assert lease.checkpoint is not None
-        assert lease.checkpoint.sequence_number == 2, "the query has checkpointed before it handed over"
-    assert all(consumers.checkpoints(store)[p]["offset"] == 2 for p in claimed)
-
-
-def test_a_batch_in_flight_is_waited_for(consumers: Consumers) -> None:
-    query = consumers.group.query("q", handoverTimeout="60s")
-    consumers.group.append(3, PARTITIONS)
-    query.batch()
-    store = consumers.store(handover_timeout=60.0)
-    consumers.claim_listed(store, "a", *consumers.partitions)
-    pending = consumers.asked_for("a")
-    assert len(pending) == PARTITIONS // 2
-    assert consumers.claim(store, "a", *pending) == {}
-    query.run(query.logged)
-    assert joined(consumers, store, query).keys() == set(pending)
-
-
-def test_a_partition_that_a_query_wants_goes_with_the_next_checkpoint(consumers: Consumers) -> None:
-    consumers.group.append(1, PARTITIONS)
-    store = consumers.store()
-    claimed = consumers.own(store, "a")
-    consumers.group.query("q")
-    first, second = asked = wait_until(lambda: consumers.asked_for("q"), "the query has asked")
-    assert len(asked) == PARTITIONS // 2
-    assert consumers.claim_listed(store, "a").keys() == claimed.keys(), "it is read on until its checkpoint"
-    with pytest.raises(OwnershipLostError):
-        consumers.checkpoint(store, first, 41)
-    lease = consumers.lease(first)
-    assert (lease.owner, lease.epoch, lease.checkpoint) == ("q", 2, Position(41, "at 41"))
-    listed = consumers.listed(store)
-    assert listed[first]["owner_id"] == "q"
-    assert listed[second]["owner_id"] in ("a", "q")
-    with pytest.raises(OwnershipLostError):
-        consumers.checkpoint(store, first, 42)
-    assert consumers.lease(first).checkpoint == Position(41, "at 41")
-
-
-def test_a_partition_without_checkpoints_is_let_go_before_the_deadline(consumers: Consumers) -> None:
-    consumers.group.append(1, PARTITIONS)
-    store = consumers.owning("a")
-    query = consumers.group.query("q", handoverTimeout="2s")
-    wait_until(lambda: consumers.claim_listed(store, "a") and len(query.owned()) == 2, "the query has its share")
-    with DeltaStore(str(consumers.group.table)) as table:
-
-        def moved() -> set[str]:
-            return {each.partition for each in table.history() if each.owner == "q"}
-
-        # Members record what has changed after their commit.
-        wait_until(lambda: moved() >= query.owned(), "the moves are recorded")
-        assert moved() == query.owned()
-    assert consumers.owners() == {"a", "q"}
-
-
-def test_what_is_idle_is_let_go_in_the_clients_cycle(consumers: Consumers) -> None:
-    store = consumers.store()
-    claimed = consumers.own(store, "a")
-    query = consumers.group.query("q", handoverTimeout="600s")
-    idle, read = wait_until(lambda: consumers.asked_for("q"), "the query has asked")
-    consumers.group.append(1, int(read) + 1, int(read))
-    assert consumers.claim_listed(store, "a").keys() == claimed.keys() - {idle}, "so that its receiver is closed"
-    wait_until(lambda: query.owned() == {idle}, "it is handed over")
-    assert consumers.lease(idle).checkpoint == Position(-1)
-    assert read in consumers.claim_listed(store, "a"), "what was processed there is not known"
-    consumers.group.append(1, int(idle) + 1, int(idle))
-    query.read(1)
-    assert query.seen == [(idle, 0)], "what comes later is the next owner's"
-
-
-def test_a_dead_querys_partitions_are_claimed_when_they_have_expired(consumers: Consumers) -> None:
-    process, _ = consumers.group.process("dead", leaseDuration="2s")
-    store = consumers.store(hub=False, partition_ownership_expiration_interval=60.0)
-    wait_until(lambda: len(consumers.claim_listed(store, "a", *consumers.partitions)) == 2, "the consumer has its half")
-    process.kill()
-    epochs = {p: each.epoch for p, each in consumers.leases().items() if each.owner == "dead"}
-
-    def dead() -> bool:
-        theirs = [each for each in consumers.listed(store).values() if each["owner_id"] == "dead"]
-        assert all(each["last_modified_time"] + 60 > time.time() for each in theirs), "alive until it has expired"
-        return not theirs
-
-    wait_until(dead, "the client takes the owner for dead")
-    wait_until(lambda: len(consumers.claim_listed(store, "a")) == PARTITIONS, "the consumer has everything")
-    assert {p: consumers.lease(p).epoch for p in epochs} == {p: epoch + 1 for p, epoch in epochs.items()}
-
-
-def test_a_drained_consumer_gives_back_what_is_idle_and_the_rest_with_its_checkpoints(consumers: Consumers) -> None:
-    store = consumers.owning("a", handover_timeout=600.0)
-    consumers.group.append(1, 1)
-    consumers.order(Drain(by=OPERATOR, at_ms=0, member="a"))
-    wait_until(lambda: consumers.claim_listed(store, "a").keys() == {"0"}, "what is idle is let go")
-    wait_until(lambda: consumers.shares() == [1], "it is given back")
-    with pytest.raises(OwnershipLostError):
-        consumers.checkpoint(store, "0", 0)
-    assert (consumers.lease("0").owner, consumers.lease("0").checkpoint) == (None, Position(0, "at 0"))
-
-
-def test_a_drained_consumer_without_checkpoints_gives_back_in_time(consumers: Consumers) -> None:
-    consumers.owning("a", handover_timeout=1.0)
-    consumers.group.append(1, PARTITIONS)
-    consumers.order(Drain(by=OPERATOR, at_ms=0, member="a"))
-    wait_until(lambda: not consumers.shares(), "everything is given back")
-
-
-def test_a_client_begins_anew_where_an_operator_has_sought(consumers: Consumers) -> None:
-    store = consumers.owning("a")
-    consumers.order(Seek(by=OPERATOR, at_ms=0, partition="0", position=Position(-1), force=True))
-    wait_until(lambda: consumers.listed(store)["0"]["etag"].startswith("2 "), "the consumer has seen the order")
-    assert "0" not in consumers.claim_listed(store, "a"), "so that the client closes its receiver"
-    with pytest.raises(OwnershipLostError):
-        consumers.checkpoint(store, "0", 99)
-    assert "0" in consumers.claim_listed(store, "a")
-    with pytest.raises(OwnershipLostError):
-        consumers.checkpoint(store, "0", 99)  # by a handler that takes longer than two cycles
-    assert consumers.checkpoints(store)["0"]["offset"] == "-1"
-    consumers.checkpoint(store, "0", 0)  # by a receiver that has begun there
-    assert consumers.lease("0").checkpoint == Position(0, "at 0")
-
-
-def test_a_client_that_is_silent_leaves_and_does_not_checkpoint_what_it_read_before(consumers: Consumers) -> None:
-    store = consumers.owning("a", "0", "1", partition_ownership_expiration_interval=1.0)
-    wait_until(lambda: not consumers.snapshot().members, "the consumer has left")
-    assert consumers.owners() == {None}
-    consumers.own(store, "a", "0")  # its receiver is still open, for all it knows
-    with pytest.raises(OwnershipLostError):
-        consumers.checkpoint(store, "0", 99)
-
-
-# --- processes ---------------------------------------------------------------------------------------------------
-
-_PROGRAM = """
-import asyncio, os, sys
-from spark_ehbalance.consumer.aio import DeltaCheckpointStore
-
-_, table, hub, *group = sys.argv
-store = DeltaCheckpointStore(table, connection_string=hub, starting_position="earliest")
-names = ("fully_qualified_namespace", "eventhub_name", "consumer_group")
-claim = dict(zip(names, group)) | {"partition_id": "0", "owner_id": "a"}
-assert asyncio.run(store.claim_ownership([claim]))
-child = os.fork()
-if not child:
-    try:
-        asyncio.run(store.list_ownership(*group))
-    except Exception as error:
-        asyncio.run(store.close())
-        os._exit("another process" not in str(error))
-    os._exit(2)
-assert os.waitpid(child, 0)[1] == 0
-assert {each["owner_id"] for each in asyncio.run(store.list_ownership(*group))} == {"a"}
-"""
-
-
-def test_a_fork_makes_its_own_store_and_a_process_that_ends_without_close_has_left(consumers: Consumers) -> None:
-    hub = consumers.group.emulator.connection_string(HUB)
-    command = [sys.executable, "-c", _PROGRAM, str(consumers.group.table), hub, *consumers.named.values()]
-    subprocess.run(command, check=True, timeout=60)
-    assert not consumers.snapshot().members
-    assert not consumers.shares()
-
-
-# --- the asynchronous store ---------------------------------------------------------------------------------------
+    before = consumers.snapshot().version
+    with store._checkpointing, ThreadPoolExecutor() as threads:  # type: ignore[union-attr]
+        waiting = [threads.submit(consumers.checkpoint, store, p, 50) for p in consumers.partitions]
+        wait_until(lambda: len(store._waiting) == PARTITIONS, "all wait")
+        store._checkpointing.release()
+        for each in waiting:
+            each.result(60)
+        store._checkpointing.acquire()
+    assert consumers.group.checkpoints() == dict.fromkeys(consumers.partitions, 51)
+    assert consumers.snapshot().version == before + 1
 
 
 def test_the_asynchronous_store_does_the_same(consumers: Consumers) -> None:
@@ -555,6 +138,7 @@ def test_the_asynchronous_store_does_the_same(consumers: Consumers) -> None:
             wanted = [{**consumers.named, "partition_id": p, "owner_id": "a"} for p in consumers.partitions]
             claimed = await store.claim_ownership(wanted)
             assert [each["partition_id"] for each in claimed] == consumers.partitions
+            await store.list_checkpoints(*named)
             entry = consumers.named | {"sequence_number": 5, "offset": "five"}
             await asyncio.gather(*(store.update_checkpoint(entry | {"partition_id": p}) for p in "0123"))
             assert {each["offset"] for each in await store.list_checkpoints(*named)} == {"five"}
@@ -562,8 +146,259 @@ def test_the_asynchronous_store_does_the_same(consumers: Consumers) -> None:
                 await store.update_checkpoint(entry | {"partition_id": "17"})
         with pytest.raises(OptionError, match="is closed"):
             await store.list_ownership(*named)
-        with pytest.raises(OptionError, match="is closed"):
-            await store.update_checkpoint(entry | {"partition_id": "0"})
 
     asyncio.run(use())
     assert not consumers.snapshot().members
+
+
+# --- what is refused ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"leaseTable": "https://account.blob.core.windows.net/container"}, "handoverTimeout cannot be set"),
+        ({"leaseTable": "ftp://somewhere/leases"}, "leaseTable"),
+        ({"startingPosition": "soon"}, "startingPosition"),
+        ({"expiration": "5"}, "expiration"),
+    ],
+)
+def test_wrong_options_are_refused_by_name(consumers: Consumers, options: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        consumers.store(**options)
+
+
+def test_a_wrong_store_or_interval_is_refused(consumers: Consumers) -> None:
+    hub = {"connectionString": consumers.group.emulator.connection_string(HUB)}
+    for table in ({}, {"leaseTable": "https://account.blob.core.windows.net/container"}):
+        with pytest.raises(OptionError, match="leaseTable must be"):
+            DeltaCheckpointStore(hub | table)
+    with pytest.raises(OptionError, match="load_balancing_interval=0"):
+        DeltaCheckpointStore(hub | {"leaseTable": "/leases"}, load_balancing_interval=0)
+
+
+@pytest.mark.parametrize("position", ['{"0": 500, "*": "latest"}', '{"17": 5}'], ids=["too late", "of no partition"])
+def test_a_wrong_starting_position_is_refused_at_the_first_claim(consumers: Consumers, position: str) -> None:
+    with pytest.raises(OptionError, match=r"500|17"):
+        consumers.claim(consumers.store(startingPosition=position), "a")
+    assert not consumers.shares()
+
+
+def test_another_group_a_second_client_and_a_closed_store_are_refused(consumers: Consumers) -> None:
+    store = consumers.owning("a")
+    for name in consumers.named:
+        with pytest.raises(OptionError, match="the client reads"):
+            store.claim_ownership([{**consumers.named, name: "other", "partition_id": "0", "owner_id": "a"}])
+    assert store.list_ownership(*(name.upper() for name in consumers.named.values())), "names differ only by case"
+    with pytest.raises(OptionError, match="serves the client a: make one for each client"):
+        consumers.claim_listed(store, "b", "0")
+    with pytest.raises(FencedError, match="another process reads as a"):
+        consumers.claim_listed(consumers.store(), "a")
+    wait_until(lambda: _served(consumers, store, "b"), "b is served when a has been silent for its lease duration")
+    store.close()
+    store.close()
+    with pytest.raises(OptionError, match="is closed"):
+        consumers.claim(store, "b")
+    with pytest.raises(OptionError, match="is closed"):
+        consumers.checkpoint(store, "0", 1)
+
+
+def _served(consumers: Consumers, store: DeltaCheckpointStore, owner: str) -> bool:
+    try:
+        return consumers.claim_listed(store, owner, *consumers.partitions).keys() == {*consumers.partitions}
+    except OptionError:
+        return False
+
+
+def test_a_replaced_table_and_a_recreated_hub_end_the_consumer(
+    consumers: Consumers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_store, "_HUB_INTERVAL", 0.1)
+    store = consumers.owning("a")
+    consumers.group.emulator.delete_hub(HUB)
+    consumers.group.emulator.add_hub(HUB, PARTITIONS)
+    before = consumers.leases()
+    for each, owner in ((store, "a"), (consumers.store(), "b")):
+        with pytest.raises(DataLossError, match="it has the positions of event hub hub of localhost"):
+            wait_until(lambda each=each, owner=owner: not consumers.claim(each, owner), "the consumer is told")
+    assert {p: x.checkpoint for p, x in consumers.leases().items()} == {p: x.checkpoint for p, x in before.items()}
+    shutil.rmtree(consumers.group.table)
+    consumers.owning("b")
+    with pytest.raises(DataLossError, match="replaced"):
+        wait_until(lambda: not consumers.listed(store), "the consumer is told")
+
+
+def test_while_the_table_is_away_nothing_is_lost(consumers: Consumers, tmp_path: Path) -> None:
+    store = consumers.owning("a")
+    consumers.group.table.rename(tmp_path / "away")
+    with pytest.raises(StoreUnavailableError):
+        consumers.claim_listed(store, "a")
+    with pytest.raises(StoreUnavailableError):
+        consumers.checkpoint(store, "0", 5)
+    (tmp_path / "away").rename(consumers.group.table)
+    consumers.checkpoint(store, "0", 6)
+    assert consumers.lease("0").checkpoint == Position(6, "at 6")
+    assert len(consumers.claim_listed(store, "a")) == PARTITIONS
+    assert {each.epoch for each in consumers.leases().values()} == {1}
+
+
+def test_the_store_reaches_the_hub_as_a_query_does(tmp_path: Path) -> None:
+    namespace = "space.servicebus.invalid"
+    with Emulator({HUB: 2}, tls=True, tls_names=(namespace,), websocket_port=0) as secure:
+        secure.append(HUB, 0, [b"x"] * 5)
+        string = secure.connection_string(HUB).replace(f"localhost:{secure.port}", namespace)
+        with HttpProxy({f"{namespace}:443": secure.websocket_port}) as proxy:
+            options = {
+                "leaseTable": str(tmp_path / "leases"),
+                "connectionString": string,
+                "httpProxy": f"http://localhost:{proxy.port}",
+                "transportType": "AmqpOverWebsocket",
+                "caFile": str(secure.ca_file),
+                "startingPosition": "2020-01-01T00:00:00Z",  # which takes a receiver to resolve
+            }
+            named = {"fully_qualified_namespace": namespace, "eventhub_name": HUB, "consumer_group": "$Default"}
+            with DeltaCheckpointStore(options, load_balancing_interval=0.5) as store:
+                assert len(store.claim_ownership([{**named, "partition_id": p, "owner_id": "ann"} for p in "01"])) == 2
+                found = {each["partition_id"]: each for each in store.list_checkpoints(**named)}
+            assert found["0"]["sequence_number"] == -1
+            assert proxy.connected >= 2
+
+
+# --- the group ---------------------------------------------------------------------------------------------------
+
+
+def joined(consumers: Consumers, store: DeltaCheckpointStore, query: Query) -> dict[str, Ownership]:
+    """The consumer's claims once it has its share, half of the partitions."""
+
+    def cycle() -> dict[str, Ownership]:
+        query.step()
+        mine = [p for p, each in consumers.listed(store).items() if each["owner_id"] == "a"]
+        wanted = {*mine, *consumers.partitions[: PARTITIONS // 2]}
+        claimed = consumers.claim_listed(store, "a", *sorted(wanted))
+        return claimed if len(claimed) == PARTITIONS // 2 else {}
+
+    return wait_until(cycle, "the consumer has its share")
+
+
+def test_a_claim_from_a_living_query_is_a_handover(consumers: Consumers) -> None:
+    query = consumers.group.query("q", handoverTimeout="60s")
+    consumers.group.append(3, PARTITIONS)
+    query.batch()
+    epochs = {p: each.epoch for p, each in consumers.leases().items()}
+    store = consumers.store(handoverTimeout="60s")
+    wanted = consumers.partitions[: PARTITIONS // 2]
+    assert consumers.claim_listed(store, "a", *wanted) == {}, "a batch is in flight"
+    assert sorted(consumers.asked_for("a")) == wanted
+    listed = consumers.listed(store)
+    assert [listed[p]["owner_id"] for p in consumers.partitions] == ["a", "a", "q", "q"], "what is requested counts"
+    assert all(each["last_modified_time"] > time.time() - 60 for each in listed.values())
+    query.run(query.logged)
+    assert joined(consumers, store, query).keys() == set(wanted)
+    for partition, lease in consumers.leases().items():
+        moved = partition in wanted
+        assert (lease.owner, lease.epoch) == ("a" if moved else "q", epochs[partition] + moved)
+    assert all(consumers.checkpoints(store)[p]["sequence_number"] == 2 for p in wanted), "of the finished batch"
+
+
+def test_a_requested_partition_goes_with_the_next_checkpoint_or_before_the_deadline(consumers: Consumers) -> None:
+    consumers.group.append(1, PARTITIONS)
+    store = consumers.store(leaseDuration="30s")
+    claimed = consumers.own(store, "a")
+    consumers.checkpoints(store)
+    query = consumers.group.query("q", handoverTimeout="10s", leaseDuration="30s")
+    first, second = wait_until(lambda: consumers.asked_for("q"), "the query has asked")
+    assert consumers.claim_listed(store, "a").keys() == claimed.keys(), "it is read on"
+    with pytest.raises(OwnershipLostError):
+        consumers.checkpoint(store, first, 41)
+    lease = consumers.lease(first)
+    assert (lease.owner, lease.epoch, lease.checkpoint) == ("q", 2, Position(41, "at 41"))
+    assert consumers.lease(second).owner == "a"
+    wait_until(lambda: consumers.listed(store)[second]["owner_id"] == "q", "it is handed over before the deadline")
+    wait_until(lambda: query.owned() == {first, second}, "the query has both")
+    assert consumers.lease(second).epoch == 2
+    for partition in (first, second):
+        with pytest.raises(OwnershipLostError):
+            consumers.checkpoint(store, partition, 42)
+    assert consumers.claim_listed(store, "a").keys() == claimed.keys() - {first, second}
+
+
+def test_a_dead_querys_partitions_are_claimed_when_they_have_expired(consumers: Consumers) -> None:
+    process, _ = consumers.group.process("dead", leaseDuration="2s")
+    store = consumers.store()
+    wait_until(lambda: consumers.shares() == [PARTITIONS], "the query has everything")
+    epochs = {p: each.epoch for p, each in consumers.leases().items()}
+    assert {each["owner_id"] for each in consumers.listed(store).values()} == {"dead"}
+    process.kill()
+
+    def free() -> bool:
+        time.sleep(INTERVAL)
+        return {each["owner_id"] for each in consumers.listed(store).values()} == {""}
+
+    wait_until(free, "they have expired")
+    assert len(consumers.claim_listed(store, "a", *consumers.partitions)) == PARTITIONS
+    assert {p: lease.epoch for p, lease in consumers.leases().items()} == {p: e + 1 for p, e in epochs.items()}
+
+
+def test_a_silent_consumer_counts_as_dead_after_the_duration_in_its_row(consumers: Consumers) -> None:
+    store = consumers.owning("a")
+    assert consumers.snapshot().members["a"].lease_duration_ms == 3000
+    query = consumers.group.query("q")
+    wait_until(lambda: len(query.owned()) == PARTITIONS, "the query has everything")
+    with pytest.raises(OwnershipLostError):
+        consumers.checkpoint(store, "0", 99)
+    assert consumers.lease("0").checkpoint == Position(-1)
+    with DeltaCheckpointStore(consumers._options(), load_balancing_interval=30.0) as slow:
+        consumers.claim_listed(slow, "b", "0")
+        assert consumers.snapshot().members["b"].lease_duration_ms == 108_000, "for a client that calls this rarely"
+        assert consumers.snapshot().leader == "q", "which never runs the group's maintenance"
+
+
+def test_orders_of_operators_hold_for_consumers(consumers: Consumers) -> None:
+    store, by = consumers.owning("a"), {"by": OPERATOR, "at_ms": 0}
+    consumers.checkpoints(store)
+    consumers.order(Seek(partition="0", position=Position(-1), force=True, **by))
+    assert "0" not in consumers.claim_listed(store, "a"), "so that the client closes its receiver"
+    with pytest.raises(OwnershipLostError):
+        consumers.checkpoint(store, "0", 99)
+    assert "0" in consumers.claim_listed(store, "a")
+    with pytest.raises(OwnershipLostError):
+        consumers.checkpoint(store, "0", 99)  # by a handler that takes longer than two cycles
+    assert consumers.checkpoints(store)["0"]["offset"] == "-1"
+    consumers.checkpoint(store, "0", 0)  # by a receiver that has begun there
+    assert consumers.lease("0").checkpoint == Position(0, "at 0")
+
+    other = consumers.store()
+    assert consumers.claim(other, "b", "0") == {}, "b is a member"
+    consumers.order(PinTo(partition="1", to="b", timeout_ms=1, **by))
+    consumers.claim_listed(store, "a")
+    consumers.listed(store)
+    assert consumers.claim_listed(other, "b", "2").keys() == {"1"}, "the client has not named it"
+    consumers.order(Drain(member="a", **by))
+    consumers.claim_listed(store, "a")
+    with pytest.raises(OwnershipLostError):
+        consumers.checkpoint(store, "3", 5)
+    assert (consumers.lease("3").owner, consumers.lease("3").checkpoint) == (None, Position(5, "at 5"))
+    consumers.listed(store)
+    assert "a" not in consumers.owners()
+    assert consumers.claim_listed(store, "a", *consumers.partitions) == {}
+
+
+def test_what_nobody_takes_is_claimed_though_the_client_does_not_ask(consumers: Consumers) -> None:
+    """As where the others have limits, which the client does not know."""
+    store = consumers.owning("a", leaseDuration="600ms", balanceInterval="100ms")
+    store.claim_ownership([each | {"owner_id": ""} for p, each in consumers.listed(store).items() if p != "0"])
+    assert consumers.shares() == [1]
+    everything = {*consumers.partitions}
+    wait_until(lambda: consumers.claim_listed(store, "a", "0").keys() == everything, "it has everything", timeout=30)
+
+
+def test_added_partitions_are_read_from_their_first_event(
+    consumers: Consumers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_store, "_HUB_INTERVAL", 0.1)
+    store = consumers.owning("a", startingPosition="latest")
+    consumers.group.emulator.add_partitions(HUB, 1)
+    consumers.group.append(2, PARTITIONS + 1, PARTITIONS)
+    new = str(PARTITIONS)
+    wait_until(lambda: new in consumers.claim(store, "a", *consumers.partitions, new), "it is claimed")
+    assert consumers.lease(new).checkpoint == Position(-1)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from spark_ehbalance.consumer import DeltaCheckpointStore
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.certificates import make
 from spark_ehbalance.errors import OptionError
@@ -177,18 +176,3 @@ def test_without_the_setting_tls_is_on_whatever_is_allowed(attacker: Emulator) -
         | {"fullyQualifiedNamespace": None, **ALLOWED}
     )
     assert connection.consumer_client("$Default")._config.use_tls
-
-
-def test_a_plain_consumer_s_store(attacker: Emulator, tmp_path: Path) -> None:
-    host = f"{FAR}:{attacker.port}"
-    named = {"fully_qualified_namespace": host, "eventhub_name": HUB, "consumer_group": "$Default"}
-    settings: dict[str, Any] = {"connection_string": string(host), "load_balancing_interval": 0.5}
-    with (
-        DeltaCheckpointStore(str(tmp_path / "leases"), **settings) as store,
-        pytest.raises(OptionError, match=r"connection_string switches TLS off.*set allow_plaintext_emulator=true"),
-    ):
-        store.list_ownership(**named)
-    assert attacker.connections() == 0
-    settings["allow_plaintext_emulator"] = True
-    with DeltaCheckpointStore(str(tmp_path / "leases"), **settings) as store:
-        assert store.list_ownership(**named) == []

@@ -100,7 +100,7 @@ def test_commands_consumers_and_queries_make_no_table_among_files_of_others(
     assert problem in " ".join(checked.out.split())
     with pytest.raises(StoreFormatError, match=problem):
         Queries(emulator, tmp_path, 4).query("ann")
-    store = DeltaCheckpointStore(str(table), connection_string=emulator.connection_string(HUB))
+    store = DeltaCheckpointStore({"leaseTable": str(table), "connectionString": emulator.connection_string(HUB)})
     whose = {"fully_qualified_namespace": f"localhost:{emulator.port}", "eventhub_name": HUB}
     with pytest.raises(StoreFormatError, match=problem):
         store.list_ownership(**whose, consumer_group="$Default")

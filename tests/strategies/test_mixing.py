@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_ehbalance.leases.model import Load
 from spark_ehbalance.strategies import STRATEGIES, Decision, View
 from spark_ehbalance.strategies.mixing import with_mixed_fallback
 from tests.strategies.groups import EVEN, FEW, assert_at_rest, is_balanced, run_until, seeds
@@ -215,3 +216,15 @@ def test_the_reason_names_the_strategies() -> None:
     view = view_of(replace(snapshot, members=members), "ann")
     assert "greedy, race" in STRATEGIES["greedy"](view).reason
     assert "greedy, race" not in STRATEGIES["greedy"](replace(view, live=frozenset({"ann"}))).reason
+
+
+def test_beside_a_consumer_loads_count_nothing() -> None:
+    """Its client balances by number, and would take back what was taken from it because of loads."""
+    owners, rates = ["consumer", "consumer", "query", "query"], [900.0, 500.0, 10.0, 10.0]
+    loaded = zip(layout_of(owners), rates, strict=True)
+    snapshot = snapshot_of(["query", "consumer"], [replace(lease, load=Load(rate, 0.0)) for lease, rate in loaded])
+    for name, moves in (("cooperative", True), ("", False)):
+        rows = {id: replace(row, strategy="cooperative") for id, row in snapshot.members.items()}
+        rows["consumer"] = replace(rows["consumer"], strategy=name)
+        decision = STRATEGIES["cooperative"](view_of(replace(snapshot, members=rows), "query"))
+        assert bool(decision.transitions) is moves
