@@ -32,6 +32,7 @@ def spark() -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
         # Seconds in which Python reaches the JVM: 15 by default, too few for a busy machine.
         "spark.python.authenticate.socketTimeout": "120s",
         **(SESSION if HAS_DELTA else {}),
@@ -95,7 +96,7 @@ def send(hub: Emulator, count: int) -> Rows:
 
 def reads(rows: Callable[[], Rows], sent: Rows, *queries: StreamingQuery) -> None:
     """Wait until `sent` was read, each event once."""
-    wait_until(lambda: len(rows()) >= len(sent) or any(each.exception() for each in queries), "all is read", 60)
+    wait_until(lambda: len(rows()) >= len(sent) or any(each.exception() for each in queries), "all is read")
     assert [error for each in queries if (error := each.exception())] == []
     assert sorted(rows()) == sent
 
