@@ -46,23 +46,19 @@ def reads_everything(query: Query, events: int) -> None:
     assert len(set(query.seen)) == len(query.seen) == events
 
 
-@pytest.mark.parametrize(
-    "metadata",
-    [
+def test_blobs_without_content_count_as_absent(group: MixedGroup, write: Write, start: Start) -> None:
+    nothing: list[dict[str, str]] = [
         {},
         {"OwnerId": ""},
         {"SequenceNumber": "", "Offset": "None"},
         {"sequencenumber": "", "offset": ""},
         {"sequencenumber": "x", "offset": ""},
         {"sequencenumber": "9" * 5000},
-    ],
-)
-def test_a_blob_that_says_nothing_is_none(
-    group: MixedGroup, write: Write, start: Start, metadata: dict[str, str]
-) -> None:
+    ]
     group.append(5)
-    for kind in Kind:
-        write(kind, "0", **metadata)
+    for partition, metadata in enumerate(nothing):
+        for kind in Kind:
+            write(kind, str(partition), **metadata)
     reads_everything(start(), 5 * PARTITIONS)
 
 
@@ -85,16 +81,15 @@ def test_an_offset_without_a_sequence_number_is_an_error_that_names_the_blob(
     assert f"the blob {name} in" in status
 
 
-@pytest.mark.parametrize("checkpoint", [{}, {"sequencenumber": "700", "offset": "7000"}])
-@pytest.mark.parametrize("partition", ["99", "abc"])
-def test_partitions_that_the_hub_does_not_have_are_left_alone(
-    group: MixedGroup, write: Write, start: Start, partition: str, checkpoint: dict[str, str]
-) -> None:
+def test_partitions_that_the_hub_lacks_are_ignored(group: MixedGroup, write: Write, start: Start) -> None:
     group.append(5)
-    write(Kind.OWNERSHIP, partition, ownerid="")
-    write(Kind.CHECKPOINT, partition, **checkpoint)
+    for partition in ("99", "abc"):
+        write(Kind.OWNERSHIP, partition, ownerid="")
+    write(Kind.CHECKPOINT, "99", sequencenumber="700", offset="7000")
+    write(Kind.CHECKPOINT, "abc")
     reads_everything(start(), 5 * PARTITIONS)
-    assert group.owners()[partition] is None
+    assert group.owners()["99"] is None
+    assert group.owners()["abc"] is None
 
 
 @pytest.mark.parametrize("kind", Kind)
