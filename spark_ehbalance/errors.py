@@ -77,6 +77,10 @@ class StoreDamagedError(StoreUnavailableError):
         self.problem = problem
 
 
+class StoreReplacedError(StoreError):
+    """The lease table was replaced by another one, or set back to an earlier version, while it was in use."""
+
+
 class StoreFormatError(StoreError):
     """The table is no lease table, belongs to another group, or has a newer format."""
 

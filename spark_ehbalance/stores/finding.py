@@ -6,10 +6,11 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from urllib.parse import quote
 
+from spark_ehbalance.errors import StoreFormatError
 from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder
 from spark_ehbalance.stores.delta.locations import parse_location
 from spark_ehbalance.stores.delta.names import LOG, is_data_file
-from spark_ehbalance.stores.delta.table_format import is_described
+from spark_ehbalance.stores.delta.table_format import group_of
 from spark_ehbalance.stores.opening import location as table_location
 
 #: What a Spark checkpoint holds, in which there is no table and may be thousands of folders.
@@ -70,6 +71,9 @@ def _may_be_ours(folder: Folder) -> bool:
     """Whether a Delta table without our data files is a lease table that nobody has written yet, or whose files another
     program has joined; also where that cannot be told."""
     try:
-        return is_described(folder.open_table().metadata().description)
+        group_of(folder.open_table().metadata().description, folder.uri)
     except BACKEND_ERRORS:
         return True
+    except StoreFormatError as error:
+        return "has format" in str(error)
+    return True

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.history import OwnershipChange
@@ -82,26 +81,15 @@ def test_a_lost_table_is_restored_from_the_queries_checkpoints(group: Group, tab
     assert positions(table) == {"0": (1, 40), "1": (3, 20), "2": (1, 5), "3": (0, 0)}
 
 
-def test_missing_rows_are_restored_and_others_stay(group: Group, table: Path, tmp_path: Path) -> None:
-    known = checkpoint(tmp_path / "one", batch("a", p0=(1, 0, 40), p1=(2, 0, 9)))
-    group("init", "--from-checkpoint", known)
-    DeltaTable(str(table)).delete("id = '1'")
-    group("seek", "0", "--to", "90")
-    assert group("init", "--from-checkpoint", known).code == 0
-    assert positions(table) == {"0": (1002, 90), "1": (1002, 0), "2": (0, 0), "3": (0, 0)}
-
-
 def test_a_table_is_restored_with_a_warning_if_its_history_cannot_be_written(
     group: Group, table: Path, tmp_path: Path
 ) -> None:
     known = checkpoint(tmp_path / "one", batch("a", p0=(1, 0, 40), p1=(2, 0, 9)))
     make_unwritable(table)
-    for _ in range(2):
-        done = group("init", "--from-checkpoint", known)
-        assert done.code == 0
-        assert f"Warning: {NOT_RECORDED}{table}_history could not be written" in done.err
-        assert positions(table) == {"0": (1001, 0), "1": (1002, 0), "2": (0, 0), "3": (0, 0)}
-        DeltaTable(str(table)).delete("id = '1'")
+    done = group("init", "--from-checkpoint", known)
+    assert done.code == 0
+    assert f"Warning: {NOT_RECORDED}{table}_history could not be written" in done.err
+    assert positions(table) == {"0": (1001, 0), "1": (1002, 0), "2": (0, 0), "3": (0, 0)}
 
 
 def test_a_table_that_would_skip_events_is_refused(group: Group, table: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from azure.eventhub.exceptions import OwnershipLostError
 from spark_ehbalance.consumer import DeltaCheckpointStore, checkpoint_store
 from spark_ehbalance.consumer.ownership import checkpoint_entry
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.errors import DataLossError, FencedError, OptionError, StoreUnavailableError
+from spark_ehbalance.errors import DataLossError, FencedError, OptionError, StoreReplacedError, StoreUnavailableError
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.orders import PinTo, Seek
 from spark_ehbalance.leases.transitions import Drain
@@ -224,7 +224,7 @@ def test_a_replaced_table_and_a_recreated_hub_end_the_consumer(
     assert {p: x.checkpoint for p, x in consumers.leases().items()} == {p: x.checkpoint for p, x in before.items()}
     shutil.rmtree(consumers.group.table)
     consumers.owning("b")
-    with pytest.raises(DataLossError, match="replaced"):
+    with pytest.raises(StoreReplacedError, match="replaced"):
         wait_until(lambda: not consumers.listed(store), "the consumer is told")
 
 

@@ -136,7 +136,7 @@ def make_old(table: Path) -> None:
         "[" * 100_000,
         '{"ehbalance": ' + "[" * 100_000,
         '{"ehbalance": Infinity}',
-        '{"ehbalance": 4, "namespace": 1, "eventHub": null, "consumerGroup": []}',
+        '{"ehbalance": 1, "namespace": 1, "eventHub": null, "consumerGroup": []}',
     ],
     ids=("brackets", "brackets inside", "infinity", "no texts"),
 )

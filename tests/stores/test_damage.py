@@ -1,10 +1,8 @@
-"""A lease table that others have written, or a crash has damaged: it is read, or refused in one line."""
+"""A lease table that others have changed or replaced, or that a crash has damaged: it is read or refused."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -12,20 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
 
-from spark_ehbalance.errors import StoreDamagedError
+from spark_ehbalance.errors import (
+    ConflictError,
+    StoreDamagedError,
+    StoreError,
+    StoreReplacedError,
+    StoreUnavailableError,
+)
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import Checkpoint, Heartbeat, Join
-from spark_ehbalance.stores.base import commit
+from spark_ehbalance.leases.transitions import Checkpoint, Heartbeat
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.position import Position
 from tests.cli.command import Command
 from tests.member.keepers import Keepers, begin_batch, end_batch
-from tests.stores.store_conformance import ANN, BOB, GROUP, committed, filled
+from tests.stores.store_conformance import ANN, GROUP, committed, filled
 from tests.waiting import wait_until
 
 Change = Callable[[Path], object]
@@ -74,133 +76,163 @@ def cut_lines(file: Path, kept: int) -> None:
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:kept]))
 
 
-def log_of_a_commit_to_come(table: Path) -> None:
-    (table / "_delta_log" / f"{int(newest_log(table).stem) + 1:020}.json").write_text('{"commitInfo":{')
+def log_of_a_commit_to_come(table: Path, content: str = '{"commitInfo":{') -> None:
+    (table / "_delta_log" / f"{int(newest_log(table).stem) + 1:020}.json").write_text(content)
 
 
-def updated(kind: str | None = "partition", **values: str) -> Change:
-    """Somebody's UPDATE of the rows of this `kind`, or of all."""
-    return lambda table: DeltaTable(table).update(values, predicate=kind and f"kind = '{kind}'")
+def protocol(writer: list[str], reader: list[str]) -> Change:
+    """Another engine turns on these features."""
+    reads: dict[str, Any] = {"minReaderVersion": 3, "readerFeatures": reader} if reader else {"minReaderVersion": 1}
+    action = {"protocol": {**reads, "minWriterVersion": 7, "writerFeatures": writer}}
+    return lambda table: log_of_a_commit_to_come(table, json.dumps(action))
 
 
-def rewrite(table: Path, change: Callable[[pa.Table], pa.Table], *, mode: str = "overwrite") -> None:
+def updated(rows: str, **values: str) -> Change:
+    """Somebody's UPDATE of the rows of this kind."""
+    return lambda table: DeltaTable(table).update(values, predicate=f"kind = '{rows}'")
+
+
+def deleted(predicate: str | None) -> Change:
+    return lambda table: DeltaTable(table).delete(predicate)
+
+
+def rewritten(change: Callable[[pa.Table], pa.Table], mode: str = "overwrite") -> Change:
     """Somebody's own program writes the table, whatever its columns."""
-    rows = change(DeltaTable(table).to_pyarrow_table())
-    write_deltalake(table, rows, mode=mode, schema_mode="overwrite" if mode == "overwrite" else "merge")  # type: ignore[call-overload]
 
+    def write(table: Path) -> None:
+        rows = change(DeltaTable(table).to_pyarrow_table())
+        write_deltalake(table, rows, mode=mode, schema_mode="overwrite" if mode == "overwrite" else "merge")  # type: ignore[call-overload]
 
-def column(name: str, kind: pa.DataType, mode: str = "overwrite", value: Any = None) -> Change:
-    """The table with another type of a column, whose values stay if none is given."""
+    return write
 
-    def change(rows: pa.Table) -> pa.Table:
-        values = rows[name].cast(kind) if value is None else pa.array([value] * rows.num_rows, kind)
-        return rows.set_column(rows.schema.get_field_index(name), name, values)
-
-    return lambda table: rewrite(table, change, mode=mode)
-
-
-FAR = "to_timestamp_micros(-900000000000000000)"
 
 HARMLESS: dict[str, Change] = {
-    "times without a zone": column("renewed_at", pa.timestamp("us")),
-    "no times": updated(None, renewed_at="null"),
-    "times beyond the years that there are": updated(None, renewed_at=FAR, started_at=FAR, owned_since=FAR),
-    "a member's number at the end": updated("member", joined=str(2**63 - 1)),
-    "no renewals": updated(None, renewal="null"),
-    "an unknown state": updated("member", state="'asleep'"),
-    "reasons that are no JSON": updated("member", left_out=f"'{'[' * 100_000}'"),
-    "loads that are no numbers": updated(None, rate="'NaN'", backlog="'inf'", batch_seconds="'inf'", cpu="'NaN'"),
-    "no members": lambda table: DeltaTable(table).delete("kind = 'member'"),
-    "the same rows again": lambda table: rewrite(table, lambda rows: rows, mode="append"),
-    "smaller numbers": column("epoch", pa.int32()),
+    "the same rows in another file": rewritten(lambda rows: rows),
+    "an append of nothing": rewritten(lambda rows: rows.slice(0, 0), "append"),
     "optimized": lambda table: DeltaTable(table).optimize.compact(),
+    "vacuumed": lambda table: DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False),
     "no hint to a checkpoint": lambda table: (table / "_delta_log" / "_last_checkpoint").write_text("{"),
+    "actions that nobody knows": lambda table: log_of_a_commit_to_come(table, '{"commitInfo":{}}\n{"add":null}'),
+    "separators in texts": lambda table: log_of_a_commit_to_come(table, '{"commitInfo":{"note":"a\u0085b\u2028c"}}'),
 }
 
 
 @pytest.mark.parametrize("what", HARMLESS)
-def test_harmless_changes_are_read_and_written_over(table: Path, what: str, ehbalance: Command) -> None:
+def test_harmless_changes_are_read_and_written_over(table: Path, what: str) -> None:
     before = read(table)
-    HARMLESS[what](table)
-    after = read(table)
-    assert {p: (each.owner, each.epoch, each.checkpoint) for p, each in after.leases.items()} == {
-        p: (each.owner, each.epoch, each.checkpoint) for p, each in before.leases.items()
-    }
-    assert ehbalance("status", table).code == 0
-    assert not {"NaN", "Infinity"} & {*re.findall(r"\w+", ehbalance("status", table, "--json").out)}
-    with DeltaStore(str(table)) as store:
-        commit(store, store.read(), [Join(by=ANN, at_ms=1), Heartbeat(by=ANN, at_ms=9), Join(by=BOB, at_ms=9)])
-    assert read(table).members.keys() == {"ann", "bob"}
-    written = pq.read_schema(newest_data(table))
-    types = {field.name: field.type for field in pa.schema(DeltaTable(table).schema())}
-    assert {field.name: field.type for field in written}.items() <= types.items(), "Spark reads no other types"
-
-
-def test_a_comment_in_place_of_the_description_changes_nothing(table: Path, ehbalance: Command) -> None:
     with DeltaStore(str(table)) as running:
-        before = running.read()
-        DeltaTable(str(table)).alter.set_table_description("Leases of the flights jobs")
-        assert running.read().leases == before.leases
+        running.read()
+        HARMLESS[what](table)
+        after = running.read()
+        assert (after.leases, after.members) == (before.leases, before.members)
+        assert read(table) == after
         committed(running, Heartbeat(by=ANN, at_ms=9))
-    assert read(table).group == before.group
-    assert ehbalance("status", table).code == 0
-    DeltaTable(str(table)).alter.set_table_description('{"ehbalance": 99}')
-    assert "upgrade it" in ehbalance.fails(1, "status", table)
+        running.tidy()
+        assert read(table) == running.read()
+    assert DeltaTable(table).to_pyarrow_table().num_rows == 4
 
 
-#: What is done, and the file and the reason that the error names.
+#: What is done, and the problem that the error names.
 DAMAGE: dict[str, tuple[Change, str]] = {
     "log cut off": (lambda table: cut(newest_log(table), 100), r"_delta_log/0+26\.json cannot be read"),
     "log empty": (lambda table: cut(newest_log(table), 0), r"_delta_log/0+26\.json is empty"),
     "log cut off between lines": (lambda table: cut_lines(newest_log(table), 1), r"_delta_log/0+26\.json is cut off"),
     "log cut off before its last line": (lambda table: cut_lines(newest_log(table), -1), r"0+26\.json is cut off"),
-    "checkpoint gone": (lambda table: newest(table).unlink(), "_last_checkpoint names a checkpoint that is missing"),
-    "log file gone": (
-        lambda table: newest(table, "*24.json").unlink(),
-        r"25\.json follows on a file that is missing",
-    ),
+    "checkpoint gone": (lambda table: newest(table).unlink(), "is missing|cannot be read"),
+    "log file gone": (lambda table: newest(table, "*24.json").unlink(), r"24\.json is missing"),
     "log of a commit to come": (log_of_a_commit_to_come, r"_delta_log/0+27\.json cannot be read"),
     "checkpoint half written": (lambda table: cut(newest(table), 200), r"_delta_log/0+\d+\.checkpoint\.parquet"),
     "data missing": (lambda table: newest_data(table).unlink(), r"\.parquet is missing"),
     "data cut off": (lambda table: cut(newest_data(table), 50), r"\.parquet: "),
-    "epochs null": (updated(epoch="null"), r"\.parquet: partition \d has the epoch None"),
-    "epochs negative": (updated(epoch="-3"), "the epoch -3"),
-    "epochs at the end": (updated(epoch=str(2**63 - 1)), "the epoch 9223372036854775807"),
-    "renewals at the end": (updated(renewal=str(2**63 - 1)), "the renewal 9223372036854775807"),
-    "positions null": (updated(sequence_number="null"), r"partition \d has the sequence number None"),
-    "positions and owners null": (updated(owner="null", sequence_number="null"), "has the sequence number None"),
-    "two rows that differ": (
-        column("sequence_number", pa.int64(), "append", 9),
-        r"\d has two rows that differ",
+    "epochs edited": (updated("partition", epoch="epoch - 1"), "rows were edited"),
+    "epochs null": (updated("partition", epoch="null"), "rows of another program"),
+    "positions edited": (updated("partition", sequence_number="sequence_number + 1"), "rows were edited"),
+    "details edited": (updated("member", details="'[]'"), "rows of another program"),
+    "details that are no JSON": (updated("member", details="'{'"), r"\.parquet: "),
+    "a row of nothing": (updated("member", kind="'note'"), "row of kind 'note'"),
+    "all rows deleted": (deleted(None), "rows were deleted"),
+    "partitions deleted": (deleted("kind = 'partition'"), "some were deleted"),
+    "a partition deleted": (deleted("id = '1'"), "some were deleted"),
+    "the same rows again": (rewritten(lambda rows: rows, "append"), "or doubled"),
+    "another table": (rewritten(lambda _: pa.table({"x": [1, 2]})), "changed its columns"),
+    "a column more": (
+        lambda table: DeltaTable(table).alter.add_columns([Field("x", PrimitiveType("long"))]),
+        "columns",
     ),
-    "no owners": (lambda table: rewrite(table, lambda rows: rows.drop_columns(["owner"])), "there is no column owner"),
-    "another table": (lambda table: rewrite(table, lambda _: pa.table({"x": [1, 2]})), "there is no column kind"),
-    "text for numbers": (column("epoch", pa.string(), value="many"), "column epoch holds string, not int64"),
-    "rows of nothing": (
-        lambda table: rewrite(
-            table, lambda rows: pa.table({"id": ["x"]}, schema=pa.schema([rows.schema.field("id")])), mode="append"
-        ),
-        r"there is (a row of kind None|no column kind)",
+    "a property": (
+        lambda table: DeltaTable(table).alter.set_table_properties({"delta.appendOnly": "true"}),
+        "changed its properties",
     ),
+    "a comment": (
+        lambda table: DeltaTable(table).alter.set_table_description("Leases of the flights jobs"),
+        "changed its description|not a lease table",
+    ),
+    "row tracking": (protocol(["rowTracking", "domainMetadata"], []), "changed its protocol|rowTracking|RowTracking"),
+    "deletion vectors": (protocol(["deletionVectors"], ["deletionVectors"]), "changed its protocol"),
+    "a feature to come": (protocol(["timeTravel"], ["timeTravel"]), "timeTravel"),
 }
 
 
+#: What comes as a new version; earlier ones a member need not read again.
+FOUND_BY_RUNNING = [*DAMAGE][[*DAMAGE].index("epochs edited") :]
+
+
 @pytest.mark.parametrize("what", DAMAGE)
-def test_damage_is_one_line_that_names_the_file_and_the_remedy(table: Path, what: str, ehbalance: Command) -> None:
+def test_damage_is_one_line_that_names_the_problem_and_nothing_is_written(
+    table: Path, what: str, ehbalance: Command
+) -> None:
     damage, problem = DAMAGE[what]
-    damage(table)
-    with pytest.raises(StoreDamagedError, match=problem) as error:
-        read(table)
-    assert "\n" not in str(error.value)
-    assert f"`ehbalance init {table} --positions FILE`" in str(error.value)
+    with DeltaStore(str(table)) as running, DeltaStore(str(table)) as fresh:
+        before = running.read()
+        damage(table)
+        files = set(table.rglob("*"))
+        with pytest.raises(StoreError, match=problem) as error:
+            fresh.read()
+        assert "\n" not in str(error.value)
+        if what in FOUND_BY_RUNNING:
+            with pytest.raises(StoreUnavailableError, match=problem):
+                running.read()
+            with pytest.raises(ConflictError):
+                running.write(before, before)
     for command in ("status", "maintain"):
-        assert "is damaged: " in ehbalance.fails(1, command, table)
+        ehbalance.fails(1, command, table)
+    assert set(table.rglob("*")) == files
 
 
-def test_without_any_sound_log_file_the_table_is_damaged(table: Path, ehbalance: Command) -> None:
+def test_without_any_sound_log_file_the_error_names_the_remedy(table: Path, ehbalance: Command) -> None:
     for file in (table / "_delta_log").iterdir():
         cut(file, 10)
     assert f"`ehbalance init {table} --positions FILE`" in ehbalance.fails(1, "status", table)
+
+
+def made_anew(table: Path) -> None:
+    shutil.rmtree(table)
+    with DeltaStore(str(table)) as store:
+        filled(store, ANN)
+
+
+def set_back(table: Path) -> None:
+    """An earlier copy is restored."""
+    for file in (newest_data(table), newest_log(table)):
+        file.unlink()
+
+
+def set_back_and_written(table: Path) -> None:
+    set_back(table)
+    with DeltaStore(str(table)) as store:
+        committed(store, Heartbeat(by=ANN, at_ms=77))
+
+
+@pytest.mark.parametrize("change", [made_anew, set_back, set_back_and_written])
+def test_a_table_that_was_replaced_or_set_back_is_noticed(table: Path, change: Change) -> None:
+    with DeltaStore(str(table)) as running:
+        committed(running, Heartbeat(by=ANN, at_ms=9))
+        running.read()
+        change(table)
+        for _ in range(3):
+            with pytest.raises(StoreReplacedError, match="was replaced or set back while it was in use"):
+                running.read()
+        assert read(table).leases.keys() == {"0", "1"}
 
 
 # --- queries that run ---------------------------------------------------------------------------------------------
@@ -227,46 +259,6 @@ def running(tmp_path: Path, damage_found: threading.Event) -> Iterator[Keepers]:
     group.close()
 
 
-WRITTEN_BY_OTHERS: dict[str, Change] = {
-    "all deleted": lambda table: DeltaTable(table).delete(),
-    "partitions deleted": lambda table: DeltaTable(table).delete("kind = 'partition'"),
-    "members deleted": lambda table: DeltaTable(table).delete("kind = 'member'"),
-    "one deleted": lambda table: DeltaTable(table).delete("id = '2'"),
-    "epochs set back": updated(None, epoch="0", sequence_number="-1", owner="null"),
-    "made anew": lambda table: (shutil.rmtree(table), DeltaStore(str(table)).create(GROUP)),
-}
-
-
-@pytest.mark.parametrize("what", WRITTEN_BY_OTHERS)
-def test_running_members_restore_what_others_remove_and_go_on(running: Keepers, tmp_path: Path, what: str) -> None:
-    ann, bob = running.start("ann", lease_duration=6.0), running.start("bob", lease_duration=6.0)
-    running.wait_owned(ann=2, bob=2)
-    wait_until(lambda: len(ann.holdings()) == len(bob.holdings()) == 2, "both know")
-    batches = [(keeper, begin_batch(keeper)) for keeper in (ann, bob)]
-    for keeper, batch in batches:
-        end_batch(keeper, batch, 41)
-    wait_until(lambda: {each.checkpoint for each in running.leases.values()} == {Position(41)}, "all is checkpointed")
-    layout = running.layout()
-    batches = [(keeper, begin_batch(keeper)) for keeper in (ann, bob)]
-
-    def written() -> bool:
-        with contextlib.suppress(CommitFailedError):  # the members were faster
-            WRITTEN_BY_OTHERS[what](tmp_path / "leases")
-            return True
-        return False
-
-    wait_until(written, "others have written")
-    wait_until(lambda: running.layout() == layout and len(running.snapshot.members) == 2, "all is put back")
-    wait_until(lambda: {each.checkpoint for each in running.leases.values()} == {Position(41)}, "with its positions")
-    for keeper, batch in batches:
-        end_batch(keeper, batch, 99)
-    wait_until(
-        lambda: {each.checkpoint for each in running.leases.values()} == {Position(99)}, "batches in flight count"
-    )
-    assert running.layout() == layout
-    assert ann.holdings().keys() | bob.holdings().keys() == set("0123")
-
-
 def test_a_running_member_keeps_its_partitions_while_the_table_is_damaged_and_checkpoints_afterwards(
     running: Keepers, damage_found: threading.Event, tmp_path: Path
 ) -> None:
@@ -285,3 +277,21 @@ def test_a_running_member_keeps_its_partitions_while_the_table_is_damaged_and_ch
     newest_log(table).unlink()
     wait_until(lambda: {each.checkpoint for each in running.leases.values()} == {Position(41)}, "it goes on")
     assert running.layout() == layout
+
+
+def test_a_running_member_ends_when_the_table_is_made_anew(running: Keepers, tmp_path: Path) -> None:
+    ann = running.start("ann", lease_duration=9.0)
+    running.wait_owned(ann=4)
+    table = tmp_path / "leases"
+    shutil.rmtree(table)
+    with DeltaStore(str(table)) as store:
+        store.create(GROUP)
+
+    def ended() -> bool:
+        try:
+            ann.holdings()
+        except StoreReplacedError:
+            return True
+        return False
+
+    wait_until(ended, "the member's query gets the error")

@@ -116,7 +116,7 @@ def assert_others_go_on(uri: str, mine: DeltaStore, renewal: int) -> None:
     assert {file.name for file in Path(uri).iterdir()} == {"_delta_log", *(f.name for f in data_files(uri))}
     assert len(data_files(uri)) == 1
     names = {f"{known.version:020}{end}" for end in (".json", ".checkpoint.parquet")}
-    assert {file.name for file in log.iterdir()} == names | {"_last_checkpoint"}
+    assert {file.name for file in log.iterdir() if "#" not in file.name} == names | {"_last_checkpoint"}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -67,17 +67,19 @@ def test_who_follows_the_history_reads_what_is_new_alone(tmp_path: Path, monkeyp
         history.append([change(epoch)])
     read, parquet = list[str](), Folder.parquet
 
-    def counted(folder: Folder, name: str, columns: Collection[str]) -> pa.Table:
+    def counted(folder: Folder, name: str, schema: pa.Schema) -> pa.Table:
         read.append(name)
-        return parquet(folder, name, columns)
+        return parquet(folder, name, schema)
 
     monkeypatch.setattr(Folder, "parquet", counted)
     assert {each.epoch for each in other.follow(0)} == {0, 1, 2, 3, 4}
     read.clear()
     history.append([change(5), change(6)])
-    DeltaTable(str(tmp_path / "leases_history")).optimize.compact()
     assert {each.epoch for each in other.follow(0)} == {5, 6}
     assert len(read) == 1
+    assert other.follow(0) == []
+    DeltaTable(str(tmp_path / "leases_history")).optimize.compact()
+    assert len(other.follow(0)) == 7, "of joined files all changes are returned again"
     late = History(str(tmp_path / "leases"), {})
     assert late.follow(time.time_ns() // 1_000_000 + 60_000) == [], "what is older was not asked for"
     history.append([change(7)])

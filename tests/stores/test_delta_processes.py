@@ -43,7 +43,7 @@ from spark_ehbalance.leases.transitions import (
 )
 from spark_ehbalance.stores.base import commit
 from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.stores.delta.table_format import SCHEMA, conformed, from_table
+from spark_ehbalance.stores.delta.table_format import SCHEMA, from_table
 from spark_ehbalance.values.position import Position
 from tests.stores.contenders import line_up, wait_for_the_others
 from tests.stores.store_conformance import ANN, GROUP
@@ -149,7 +149,7 @@ def history_of(uri: str) -> list[Snapshot]:
         actions = map(json.loads, Path(uri, "_delta_log", f"{version:020}.json").read_text().splitlines())
         files = [Path(uri, action["add"]["path"]) for action in actions if "add" in action]
         tables = [pq.read_table(file, partitioning=None) for file in files]
-        snapshots.append(from_table(conformed(pa.concat_tables(tables), SCHEMA), GROUP, version))
+        snapshots.append(from_table(pa.concat_tables(tables).cast(SCHEMA), GROUP, version))
     return snapshots
 
 

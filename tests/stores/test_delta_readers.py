@@ -19,7 +19,7 @@ from spark_ehbalance.leases.model import Lease, Member
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Checkpoint, Drain, Heartbeat, Renew, RequestHandover
 from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.stores.delta.table_format import SCHEMA, conformed, from_table
+from spark_ehbalance.stores.delta.table_format import SCHEMA, from_table
 from spark_ehbalance.values.position import Position
 from tests.stores.delta_tables import age_all
 from tests.stores.store_conformance import ANN, BOB, GROUP, committed
@@ -84,7 +84,7 @@ def rows_by_spark(spark: Any, uri: str, **options: Any) -> pa.Table:
 
 
 def snapshot(rows: pa.Table, version: int) -> Snapshot:
-    return from_table(conformed(rows, SCHEMA), GROUP, version)
+    return from_table(rows.select(SCHEMA.names).cast(SCHEMA), GROUP, version)
 
 
 def version_by_spark(spark: Any, uri: str, version: int) -> Snapshot:
@@ -121,13 +121,9 @@ def test_others_read_what_the_store_says_while_commits_go_on(
 # --- what others write -----------------------------------------------------------------------------------------------
 
 STATEMENTS = [
-    "UPDATE {table} SET renewal = renewal + 1 WHERE kind = 'partition'",
-    "INSERT INTO {table} SELECT * FROM {table} WHERE kind = 'member'",
+    "UPDATE {table} SET host = 'here' WHERE kind = 'member'",
     "OPTIMIZE {table}",
-    "DELETE FROM {table} WHERE kind = 'member' AND id = 'bob'",
     "VACUUM {table}",
-    "ALTER TABLE {table} ADD COLUMN note STRING FIRST",
-    "COMMENT ON TABLE {table} IS 'leases of the group'",
 ]
 
 

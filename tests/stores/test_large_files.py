@@ -13,26 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_ehbalance.stores.delta.folder import Folder
-from spark_ehbalance.stores.delta.table_format import SCHEMA
-
 #: KiB of memory that the process may use for what it does not read: reading the files whole takes 400 MB and more.
 MORE_MEMORY = 300 << 10
 
 
-def repeated(values: int, length: int) -> pa.Table:
-    """Rows with one value, as a dictionary."""
-    return pa.table({"kind": pa.DictionaryArray.from_arrays(pa.array([0] * values, pa.int32()), ["x" * length])})
-
-
 BOMBS: dict[str, Callable[[], tuple[pa.Table, dict[str, object]]]] = {
-    "a value for all rows": lambda: (repeated(4_000, 100_000), {"store_schema": False}),
     "nulls": lambda: (pa.table({"epoch": pa.nulls(50_000_000, pa.int64())}), {}),
     "a list": lambda: (pa.table({"kind": pa.array([[None] * 50_000_000], pa.list_(pa.int64()))}), {}),
-    "a list in a column that nobody knows": lambda: (
-        pa.table({"note": pa.array([[None] * 50_000_000], pa.list_(pa.int64()))}),
-        {},
-    ),
     "one value, compressed": lambda: (
         pa.table({"kind": ["x" * 400_000_000]}),
         {"compression": "zstd", "use_dictionary": False, "write_statistics": False},
@@ -66,11 +53,3 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used)
     error, more = done.stdout.splitlines()
     assert "is damaged: " in error
     assert int(more) < MORE_MEMORY
-
-
-def test_a_large_group_is_read(tmp_path: Path) -> None:
-    """A file that could hold more than is allowed is read piece by piece."""
-    rows = pa.Table.from_pylist([{"kind": "partition", "id": str(number)} for number in range(5_000)], schema=SCHEMA)
-    pq.write_table(rows, tmp_path / "many.parquet")
-    for largest in (64 << 20, 8 << 20):
-        assert Folder(str(tmp_path), {}, largest=largest).parquet("many.parquet", SCHEMA.names).equals(rows)

@@ -15,19 +15,17 @@ from deltalake import DeltaTable, write_deltalake
 
 from spark_ehbalance.consumer import DeltaCheckpointStore
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.errors import StoreError, StoreFormatError, StoreUnavailableError
+from spark_ehbalance.errors import StoreError, StoreFormatError, StoreReplacedError, StoreUnavailableError
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.delta.folder import Folder
-from spark_ehbalance.stores.delta.log import actions_of, lines
-from spark_ehbalance.stores.delta.table_format import HISTORY_SCHEMA
-from spark_ehbalance.values.group import Group
+from spark_ehbalance.stores.delta.history import HISTORY_SCHEMA
 from tests.cli.command import Command
 from tests.cli.conftest import connection, emulator, secrets
 from tests.cli.groups import HUB
 from tests.source.queries import Group as Queries
 from tests.stores.delta_tables import change
 from tests.stores.foreign_files import NAMES, OLD, contents, put, write
-from tests.stores.store_conformance import ANN, GROUP, filled
+from tests.stores.store_conformance import GROUP
 from tests.stores.upkeep import assert_only_own_files_go
 
 __all__ = ["connection", "emulator", "secrets"]
@@ -160,7 +158,7 @@ def test_upkeep_leaves_a_table_alone_that_was_put_in_the_place_of_the_leases(tmp
     place.rename(tmp_path / "moved")
     foreign_delta_table(place)
     hours_pass(place, 72)
-    with refused(StoreFormatError, "another table in the place of the lease table", place):
+    with refused(StoreReplacedError, "was replaced", place):
         mine.tidy()
 
 
@@ -176,27 +174,6 @@ def test_a_history_is_kept_for_as_long_as_somebody_has_set(tmp_path: Path) -> No
             patch.setattr("spark_ehbalance.stores.delta.history._KEPT_HOURS", 0)
             store.maintain()
     assert DeltaTable(place, version=4).to_pyarrow_table().num_rows == 4
-
-
-def test_no_table_is_made_of_what_is_left_of_another_group_s(tmp_path: Path) -> None:
-    place, other = tmp_path / "leases", Group("ns", "invoices", "$default")
-    with DeltaStore(str(place)) as store:
-        filled(store, ANN)
-    shutil.rmtree(place / "_delta_log")
-    why = r"lease-\S+ of a lease table whose log is gone, of another group"
-    with refused(StoreFormatError, why, place):
-        DeltaStore(str(place)).create(other)
-    DeltaStore(str(place)).create(GROUP)  # its own group may go on
-
-
-def test_a_commit_of_spark_s_that_sets_a_mark_alone_is_sound() -> None:
-    metrics = {"numFiles": "0", "numOutputRows": "0", "numOutputBytes": "0"}
-    information = {"operation": "WRITE", "operationParameters": {"mode": "Append"}, "operationMetrics": metrics}
-    actions = [{"commitInfo": information}, {"txn": {"appId": "nightly", "version": 7}}]
-    assert actions_of(lines(actions)) == actions
-    metrics["numFiles"] = "1"
-    with pytest.raises(ValueError, match="is cut off"):
-        actions_of(lines(actions))
 
 
 @pytest.mark.parametrize("below", ["leases", "some/leases", "_delta_log/leases"])

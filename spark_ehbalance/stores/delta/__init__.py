@@ -3,13 +3,12 @@
 | file | what it holds |
 |---|---|
 | `store` | `DeltaStore`: the compare-and-swap, races and commits of unknown outcome |
-| `version` | one version of the table, read as a snapshot and written as one file with one commit |
 | `table_format` | the columns, and snapshots as rows |
 | `folder` | the table's files, and delta-rs's errors as ours |
 | `names` | the names of its files, which nobody else gives |
-| `log`, `checkpoint` | the log's files: commits, checkpoints, checks for damage |
+| `log` | the log's files: commits, checkpoints, checks for damage |
 | `history` | the table of ownership changes |
-| `maintenance` | when a checkpoint is written, and removal of files that are not needed any more |
+| `maintenance` | removal of files that are not needed any more |
 | `locations` | where a table may be |
 """
 

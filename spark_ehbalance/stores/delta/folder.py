@@ -9,7 +9,7 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
 from obstore.store import ObjectStore
 
 from spark_ehbalance.errors import StoreFormatError, StoreUnavailableError
-from spark_ehbalance.stores.delta.names import LOG, is_left_over, is_of_a_version, is_staged
+from spark_ehbalance.stores.delta.names import LOG, is_left_over, is_of_a_version
 from spark_ehbalance.stores.delta.storage import open_storage
 from spark_ehbalance.stores.identity import StorageTokens, split
 from spark_ehbalance.values.secrets import could_be_secret, names_secret
@@ -36,9 +36,11 @@ _REMOVED_AT_ONCE = 256
 #: Files of a folder that an error names.
 _SHOWN = 3
 
-#: Bytes that a Parquet file may hold: a lease table of 2,000 partitions and 200 members has 0.3 MB. A small file can
-#: expand to more than there is memory.
+#: Bytes that a Parquet file may hold: a lease table of 2,000 partitions and 200 members has 0.3 MB.
 _LARGEST = 64 << 20
+
+#: The fewest bytes that a row has in memory.
+_LEAST_ROW = 64
 
 
 class File(NamedTuple):
@@ -116,7 +118,7 @@ class Folder:
         `after`: only names after this one."""
         self.count("list")
         if self.is_local:
-            return [file for file in self._scanned(folder) if file.name > (after or "") and not is_staged(file.name)]
+            return [file for file in self._scanned(folder) if file.name > (after or "")]
         prefix = f"{folder}/" if folder else ""
         try:
             if after is None:
@@ -139,14 +141,6 @@ class Folder:
         with os.scandir(self.uri) as entries:
             found = [each.name for each in entries if each.is_dir(follow_symlinks=False)]
         return sorted(found)
-
-    def staged(self, folder: str = "") -> list[File]:
-        """The local files of writes that have not ended: they go on, or their process was killed. Those of others are
-        left out."""
-        if not self.is_local:
-            return []
-        prefix = f"{folder}/" if folder else ""
-        return [file for file in self._scanned(folder) if is_staged(file.name) and is_left_over(f"{prefix}{file.name}")]
 
     def _scanned(self, folder: str) -> list[File]:
         """The local files in `folder`, sorted by name. Those whose names are not UTF-8 are nobody's: obstore would list
@@ -173,21 +167,17 @@ class Folder:
             if most is not None and found.meta["size"] > most:
                 raise ValueError(f"has {found.meta['size']:,} bytes, and at most {most:,} are read")
             return bytes(found.bytes()), found.meta["e_tag"] or ""
-        except NotFoundError as error:
+        except (FileNotFoundError, NotFoundError) as error:
             raise FileNotFoundError(name) from error
 
-    def parquet(self, name: str, columns: Collection[str]) -> pa.Table:
-        """The rows of a Parquet file, in those of `columns` that it has. Raises `FileNotFoundError`, and `ValueError`
-        for one that holds too much.
+    def parquet(self, name: str, schema: pa.Schema) -> pa.Table:
+        """The rows of a Parquet file, in the columns of `schema`. Raises `FileNotFoundError`, and `ValueError` if it
+        lacks a column, or holds too much.
 
         Arrow's own readers start threads, which end a process that exits soon after by an abort, one time in six when
         busy.
         """
-        return _decoded(self.read(name, self._largest), self._largest, columns)
-
-    def check_parquet(self, name: str) -> None:
-        """Raise `ValueError` if the Parquet file has been cut off. Raises `FileNotFoundError`."""
-        pq.ParquetFile(pa.BufferReader(self.read(name)))
+        return _decoded(self.read(name, self._largest), self._largest, schema)
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file, over one of this name."""
@@ -293,27 +283,26 @@ class Folder:
         return storage_error_text(error)
 
 
-def _decoded(content: bytes, most: int, columns: Collection[str]) -> pa.Table:
-    """The rows of a Parquet file. Raises `ValueError` if it holds more than `most` bytes."""
+def _decoded(content: bytes, most: int, schema: pa.Schema) -> pa.Table:
+    """The rows of a Parquet file. Raises `ValueError` if it holds more than `most` bytes: a small file can expand to
+    more than there is memory."""
     file = pq.ParquetFile(pa.BufferReader(content))
-    fields = [field for field in file.schema_arrow if field.name in columns]
-    if nested := [field.name for field in fields if pa.types.is_nested(field.type)]:
-        raise ValueError(f"column {nested[0]} holds lists or the like")
-    # A value that repeats is encoded once, so that a row may be as large as all that is encoded.
-    row = max(len(content), sum(file.metadata.row_group(at).total_byte_size for at in range(file.num_row_groups)))
-    names = [field.name for field in fields]
-    if row * file.metadata.num_rows <= most:
-        return file.read(names, use_threads=False)
-    pieces, size = list[pa.RecordBatch](), row
-    if size <= most:
-        for piece in file.iter_batches(most // row, columns=names, use_threads=False):
-            pieces.append(piece)
-            size += piece.nbytes
-            if size > most:
-                break
-    if size > most:
+    size = sum(file.metadata.row_group(at).total_byte_size for at in range(file.num_row_groups))
+    if size > most or file.metadata.num_rows > most // _LEAST_ROW:
         raise ValueError(f"holds more than {most:,} bytes, which are not read")
-    return pa.Table.from_batches(pieces, schema=pa.schema(fields))
+    found = file.schema_arrow
+    if wrong := [f.name for f in schema if f.name not in found.names or pa.types.is_nested(found.field(f.name).type)]:
+        raise ValueError(f"there is no column {wrong[0]}, or it holds lists")
+    rows = file.read(schema.names, use_threads=False).select(schema.names)
+    return rows if rows.schema.equals(schema) else rows.cast(schema)
+
+
+def file_names(table: DeltaTable, since_ms: int = 0) -> list[str]:
+    """The names of the table's data files in its folder, of those that were written at `since_ms` or later; others may
+    put them into folders of it."""
+    files = pa.table(table.get_add_actions())
+    written = files["modification_time"].cast(pa.int64()).to_pylist()
+    return [name for name, at in zip(files["path"].to_pylist(), written, strict=True) if at >= since_ms]
 
 
 def _is_refused(text: str) -> bool:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
@@ -19,20 +17,30 @@ from deltalake.exceptions import DeltaError
 from spark_ehbalance.errors import StoreFormatError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT
-from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder
-from spark_ehbalance.stores.delta.log import actions_of, creation, lines
+from spark_ehbalance.stores.delta import log
+from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder, file_names
 from spark_ehbalance.stores.delta.names import commit_file
-from spark_ehbalance.stores.delta.table_format import HISTORY_SCHEMA, rows_of, to_ms, to_time
-from spark_ehbalance.stores.delta.version import read_rows, rows_in
+from spark_ehbalance.stores.delta.table_format import TIME
+
+HISTORY_SCHEMA = pa.schema(
+    [
+        ("at", TIME),
+        ("partition", pa.string()),
+        ("event", pa.string()),
+        ("owner_before", pa.string()),
+        ("owner", pa.string()),
+        ("epoch", pa.int64()),
+        ("sequence_number", pa.int64()),
+        ("by", pa.string()),
+        ("why", pa.string()),
+    ]
+)
 
 #: Appends from one checkpoint of the history's log to the next: whoever opens it reads the log files since.
 _CHECKPOINT_INTERVAL = 20
 
 #: Hours for which a file is kept that was joined with others: a reader may be in the middle of it.
 _KEPT_HOURS = 1
-
-#: Calls of `follow` from one check whether the log is still there to the next.
-_LOOKS_PER_CHECK = 10
 
 #: By its name the table is known as ours, whatever its columns are.
 _NAME = "ehbalance lease history"
@@ -42,6 +50,9 @@ _RETENTION = "delta.deletedFileRetentionDuration"
 
 #: Bytes that a file of the history may hold: ten million changes.
 _LARGEST = 1 << 30
+
+#: Microseconds since 1970: the end of the year 9999.
+_LAST_TIME = 253_402_300_800_000_000
 
 _REMEDY = "the history of the lease table belongs there, so choose another leaseTable, or move them away"
 
@@ -54,8 +65,8 @@ class History:
         self._table: DeltaTable | None = None  # as of the last append
         self._tag: str | None = None  # of that version's log file
         self._until = math.inf  # when it can no longer be used
-        self._followed: tuple[int, str] | None = None  # the version that `follow` has come to, and its log file's tag
-        self._looks = 0
+        self._followed = frozenset[str]()  # the data files that `follow` has read
+        self._read_up_to: tuple[int, str | None] = (0, None)  # the version read last, and its log file's tag
 
     @property
     def requests(self) -> Counter[str]:
@@ -64,7 +75,7 @@ class History:
 
     def append(self, changes: Sequence[OwnershipChange]) -> None:
         """Append `changes`, which makes the table if it is missing."""
-        rows = [asdict(change) | {"at": to_time(change.at_ms)} for change in changes]
+        rows = [asdict(change) | {"at": 1000 * change.at_ms} for change in changes]
         table = pa.table({name: [row[name] for row in rows] for name in HISTORY_SCHEMA.names}, schema=HISTORY_SCHEMA)
         with self._folder.errors("written"):
             held, self._table = self._held(), None
@@ -76,7 +87,7 @@ class History:
             if held is None:
                 held = self._opened()
                 self._append(held, table)
-            self._table, self._tag = held, self._folder.tag(commit_file(held.version()))
+            self._table, self._tag = held, self._tag_of(held.version())
             if held.version() % _CHECKPOINT_INTERVAL == 0:
                 held.create_checkpoint()
 
@@ -98,7 +109,7 @@ class History:
         """The table as of the last append, unless another one has taken its place or its token ends: it need not be
         opened, for which delta-rs reads the log since the last checkpoint, two requests a file."""
         table = self._table if time.time() < self._until - REQUEST_TIMEOUT else None
-        same = table is not None and self._folder.tag(commit_file(table.version())) == self._tag is not None
+        same = table is not None and self._tag_of(table.version()) == self._tag is not None
         return table if same else None
 
     def _opened(self) -> DeltaTable:
@@ -122,47 +133,46 @@ class History:
         schema, at_ms = Schema.from_arrow(HISTORY_SCHEMA).to_json(), time.time_ns() // 1_000_000
         self._folder.make()
         with contextlib.suppress(FileExistsError):  # another member was faster
-            self._folder.create(commit_file(0), lines(creation(_NAME, "", schema, {}, at_ms)))
+            self._folder.create(commit_file(0), log.creation(log.metadata(_NAME, "", schema, {}, at_ms)))
 
     def read(self) -> list[OwnershipChange]:
         """All changes, the oldest first."""
         with self._folder.errors("read"):
-            return self._written_since(0)
+            table = self._newest()
+            return [] if table is None else self._changes(file_names(table))
 
     def follow(self, since_ms: int) -> list[OwnershipChange]:
-        """What was appended since the last call, by way of the log files since then, of which there are seldom any. The
-        first call, and one after which these are not enough, returns all that was written at `since_ms` or later."""
+        """The changes in the files that were written at `since_ms` or later and that no earlier call has read; after
+        files were joined some changes are returned again."""
         with self._folder.errors("read"):
-            if self._followed is not None and self._is_followed(self._followed):
-                with contextlib.suppress(FileNotFoundError, ValueError):  # tidied away, or no longer only appended to
-                    return self._appended(self._followed)
-            self._followed = None
-            return self._written_since(since_ms)
+            version, tag = self._read_up_to
+            if tag and self._tag_of(version + 1) is None and self._tag_of(version) == tag:
+                return []
+            table = self._newest()
+            if table is None:
+                return []
+            changes = self._changes(frozenset(file_names(table, since_ms)) - self._followed)
+            self._followed = frozenset(file_names(table))
+            self._read_up_to = table.version(), self._tag_of(table.version())
+            return changes
 
-    def _is_followed(self, followed: tuple[int, str]) -> bool:
-        """Whether the log that was followed is still there. Asked in each tenth call: on a storage it is a request."""
-        self._looks += 1
-        remembered = self._looks % _LOOKS_PER_CHECK and not self._folder.is_local
-        return bool(remembered) or self._folder.tag(commit_file(followed[0])) == followed[1]
+    def _newest(self) -> DeltaTable | None:
+        return self._folder.open_table() if self._folder.is_table() else None
 
-    def _appended(self, followed: tuple[int, str]) -> list[OwnershipChange]:
-        names = list[str]()
-        with contextlib.suppress(FileNotFoundError):
-            for version in itertools.count(followed[0] + 1):
-                content, tag = self._folder.read_tagged(commit_file(version))
-                names += _appended_files(actions_of(content))
-                followed = version, tag
-        rows = rows_in(self._folder, names, HISTORY_SCHEMA) if names else None
-        self._followed = followed
-        return [] if rows is None else _changes(rows)
+    def _tag_of(self, version: int) -> str | None:
+        return self._folder.tag(commit_file(version))
 
-    def _written_since(self, since_ms: int) -> list[OwnershipChange]:
-        if not self._folder.is_table():
-            return []
-        table = self._folder.open_table()
-        rows = read_rows(table, self._folder, HISTORY_SCHEMA, since_ms)
-        self._followed = table.version(), self._folder.tag(commit_file(table.version())) or ""
-        return _changes(rows)
+    def _changes(self, files: Iterable[str]) -> list[OwnershipChange]:
+        """The changes in `files`, the oldest first, without rows that make no sense, as others may have written."""
+        changes = []
+        for name in files:
+            rows = self._folder.parquet(name, HISTORY_SCHEMA)
+            # As numbers: a table can hold times that no `datetime` can.
+            times = rows["at"].combine_chunks().view(pa.int64()).to_pylist()
+            for row, at in zip(rows.drop_columns("at").to_pylist(), times, strict=True):
+                if _makes_sense(row):
+                    changes.append(OwnershipChange(at_ms=at // 1000 if at and 0 < at < _LAST_TIME else 0, **row))
+        return sorted(changes, key=lambda change: (change.at_ms, change.epoch or 0))
 
     def compact(self) -> None:
         """Join the many small files into few, and remove those that the log says were replaced a while ago."""
@@ -174,20 +184,5 @@ class History:
                 table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
 
 
-def _changes(rows: pa.Table) -> list[OwnershipChange]:
-    """Without rows that make no sense, as others may have written."""
-    changes = [OwnershipChange(at_ms=to_ms(row.pop("at")), **row) for row in rows_of(rows) if _makes_sense(row)]
-    return sorted(changes, key=lambda change: (change.at_ms, change.epoch or 0))
-
-
 def _makes_sense(row: Mapping[str, Any]) -> bool:
     return row["event"] is not None and (row["partition"] is None) == (row["epoch"] is None)
-
-
-def _appended_files(actions: Sequence[dict[str, Any]]) -> list[str]:
-    """The files whose rows a commit has appended. Raises `ValueError` if it did more."""
-    files = [each[kind] | {"kind": kind} for each in actions for kind in each if kind in ("add", "remove")]
-    changed = [file for file in files if file["dataChange"]]  # the others were joined
-    if any(file["kind"] == "remove" or file.get("deletionVector") for file in changed):
-        raise ValueError("rows were removed")
-    return [unquote(file["path"]) for file in changed]

@@ -1,155 +1,164 @@
-"""The files of the table's log: a commit as its lines, and checks for damage, some of which delta-rs takes for a commit
-of nothing."""
+"""The files of the table's log: commits and checkpoints that this store writes, and what it reads in them."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from spark_ehbalance.stores.delta.folder import Folder
-from spark_ehbalance.stores.delta.names import HINT, LOG, commit_file, is_log_file, version_of
+from spark_ehbalance.stores.delta.names import HINT, LOG, checkpoint_file, commit_file, version_of
 
 _ENGINE = "spark-ehbalance"
 
-#: The key in a commit's information under which its author finds it again.
-COMMIT_TOKEN = "ehbalance.commit"
+#: The keys in a commit's information for the token by which its author recognizes it, and for the table's id.
+_TOKEN, _TABLE = "ehbalance.commit", "ehbalance.table"
 
-#: The key in a commit's information for the shape's version: see `Head`.
-_SHAPE_VERSION = "ehbalance.shapeVersion"
+_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """What a writer must know of a version of the table: its data files, and the version since which its protocol and
-    its metadata are what they are, or an earlier one where that is not known."""
-
-    version: int
-    files: frozenset[str]
-    shape_version: int
-
-    def after(self, actions: Iterable[dict[str, Any]]) -> Head | None:
-        """The head after the commit that consists of `actions`; None if only a whole engine can tell, as that has
-        changed more than data files."""
-        files = set(self.files)
-        for action in actions:
-            for kind, fields in action.items():
-                if kind in ("add", "remove") and not (isinstance(fields, dict) and isinstance(fields.get("path"), str)):
-                    return None
-                if kind == "add" and not fields.get("partitionValues") and not fields.get("deletionVector"):
-                    files.add(fields["path"])
-                elif kind == "remove":
-                    files.discard(fields["path"])
-                elif kind != "commitInfo":
-                    return None
-        return Head(self.version + 1, frozenset(files), self.shape_version)
-
-    def jumped_to(self, version: int, actions: Sequence[dict[str, Any]]) -> Head | None:
-        """The head at a later `version`, whose commit consists of `actions`, with others in between; None if only a
-        whole engine can tell. A commit that was made here replaces all data files, and knows the shape's version."""
-        since = _commit_info(actions).get(_SHAPE_VERSION)
-        if not isinstance(since, int) or since > self.version:
-            return None
-        return Head(version - 1, frozenset(), since).after(actions)
+_TEXTS = pa.map_(pa.string(), pa.string())
+_LONG, _TEXT, _INT = pa.int64(), pa.string(), pa.int32()
 
 
-def creation(
-    name: str, description: str, schema: str, properties: Mapping[str, str], at_ms: int
-) -> list[dict[str, Any]]:
-    """The actions of a commit that makes a table; `schema` is Delta's JSON for it, `at_ms` the wall clock."""
-    metadata = {
-        "id": str(uuid.uuid4()),
-        "name": name,
-        "description": description,
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": schema,
-        "partitionColumns": [],
-        "createdTime": at_ms,
-        "configuration": dict(properties),
-    }
-    information = {"timestamp": at_ms, "operation": "CREATE TABLE", "engineInfo": _ENGINE}
-    return [
-        {"commitInfo": information},
-        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
-        {"metaData": metadata},
+def _struct(**fields: pa.DataType) -> pa.DataType:
+    return pa.struct([*fields.items()])
+
+
+_METADATA = {
+    "id": _TEXT,
+    "name": _TEXT,
+    "description": _TEXT,
+    "format": _struct(provider=_TEXT, options=_TEXTS),
+    "schemaString": _TEXT,
+    "partitionColumns": pa.list_(_TEXT),
+    "createdTime": _LONG,
+    "configuration": _TEXTS,
+}
+
+_ADD = {
+    "path": _TEXT,
+    "partitionValues": _TEXTS,
+    "size": _LONG,
+    "modificationTime": _LONG,
+    "dataChange": pa.bool_(),
+    "stats": _TEXT,
+}
+
+#: The actions that a checkpoint has. Readers expect the last two, which this store does not write.
+_CHECKPOINT = pa.schema(
+    [
+        ("protocol", _struct(minReaderVersion=_INT, minWriterVersion=_INT)),
+        ("metaData", _struct(**_METADATA)),
+        ("add", _struct(**_ADD)),
+        ("remove", _struct(path=_TEXT, deletionTimestamp=_LONG, dataChange=pa.bool_())),
+        ("txn", _struct(appId=_TEXT, version=_LONG, lastUpdated=_LONG)),
     ]
+)
+
+
+def metadata(
+    name: str, description: str, schema: str, properties: Mapping[str, str], at_ms: int, id: str | None = None
+) -> dict[str, Any]:
+    """The action that states a table's metadata; `schema` is Delta's JSON for it, `at_ms` when the table was made."""
+    return {
+        "metaData": {
+            "id": id or str(uuid.uuid4()),
+            "name": name,
+            "description": description,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema,
+            "partitionColumns": [],
+            "createdTime": at_ms,
+            "configuration": dict(properties),
+        }
+    }
+
+
+def creation(metadata: dict[str, Any], *adds: dict[str, Any]) -> bytes:
+    """The log file that creates a table."""
+    information = {
+        "timestamp": metadata["metaData"]["createdTime"],
+        "operation": "CREATE TABLE",
+        "engineInfo": _ENGINE,
+    }
+    return _lines([{"commitInfo": information}, {"protocol": _PROTOCOL}, metadata, *adds])
 
 
 def added(path: str, size: int, rows: int, at_ms: int) -> dict[str, Any]:
     """The action that adds the data file at `path`, of `size` bytes, changed at `at_ms`."""
-    add = {
-        "path": path,
-        "partitionValues": {},
-        "size": size,
-        "modificationTime": at_ms,
-        "dataChange": True,
-        "stats": json.dumps({"numRecords": rows}),
+    return {
+        "add": {
+            "path": path,
+            "partitionValues": {},
+            "size": size,
+            "modificationTime": at_ms,
+            "dataChange": True,
+            "stats": json.dumps({"numRecords": rows}),
+        }
     }
-    return {"add": add}
 
 
-def lines(actions: Iterable[dict[str, Any]]) -> bytes:
-    """The log file that consists of `actions`."""
-    return "\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode()
-
-
-def overwrite(head: Head, path: str, size: int, rows: int, token: str, at_ms: int) -> bytes:
-    """The log file of a commit after `head` that replaces all data files by the one at `path`, of `size` bytes. `token`
-    is how its author finds it again; `at_ms` is the wall clock."""
+def overwrite(version: int, table: str, removed: Iterable[str], add: dict[str, Any], token: str) -> bytes:
+    """The log file of the commit after `version` that replaces the `removed` data files of the table with this id."""
+    at_ms = add["add"]["modificationTime"]
     information = {
         "timestamp": at_ms,
         "operation": "WRITE",
         "operationParameters": {"mode": "Overwrite"},
-        "readVersion": head.version,
+        "readVersion": version,
         "isBlindAppend": False,
         "engineInfo": _ENGINE,
-        COMMIT_TOKEN: token,
-        _SHAPE_VERSION: head.shape_version,
+        _TOKEN: token,
+        _TABLE: table,
     }
-    removes = [{"remove": {"path": old, "deletionTimestamp": at_ms, "dataChange": True}} for old in sorted(head.files)]
-    return lines([{"commitInfo": information}, *removes, added(path, size, rows, at_ms)])
+    removes = [{"remove": {"path": old, "deletionTimestamp": at_ms, "dataChange": True}} for old in sorted(removed)]
+    return _lines([{"commitInfo": information}, *removes, add])
 
 
-def written_here(actions: Iterable[dict[str, Any]]) -> dict[str, Any] | None:
-    """The action with which a commit that was made by `overwrite` adds the only data file, as a checkpoint has it; None
-    for another commit."""
-    if COMMIT_TOKEN not in _commit_info(actions):
-        return None
-    (add,) = (action["add"] for action in actions if "add" in action)
-    return {"add": add | {"dataChange": False}}
+def _lines(actions: Iterable[dict[str, Any]]) -> bytes:
+    return "\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode()
 
 
 def actions_of(content: bytes) -> list[dict[str, Any]]:
-    """The actions of a log file. Raises `ValueError` with what is wrong with it: it cannot be read, is empty, or is cut
-    off, as a write that adds nothing. A commit that was made here always adds a file, and says so last."""
+    """The actions of a log file. Raises `ValueError` with what is wrong with it. This store's commits end with an
+    `add`, so that a file that a crash has cut off is recognized."""
     try:
         actions = [json.loads(line) for line in content.splitlines() if line.strip()]  # of bytes: not at U+2028
-        kinds = {kind for action in actions for kind in action}
-        information = _commit_info(actions)
-        ours, appends_nothing = COMMIT_TOKEN in information, _appends_nothing(information)
+        is_cut = _TOKEN in _information(actions) and "add" not in actions[-1]
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise ValueError("cannot be read") from None
     if not actions:
         raise ValueError("is empty")
-    writes = information.get("operation") == "WRITE" and not appends_nothing
-    if "add" not in kinds and (ours or (writes and "remove" not in kinds)):
+    if is_cut:
         raise ValueError("is cut off")
     return actions
 
 
-def shape_version(actions: Iterable[dict[str, Any]], version: int) -> int:
-    """The shape's version that the commit of `version` tells; that version itself if it tells none."""
-    told = _commit_info(actions).get(_SHAPE_VERSION)
-    return told if isinstance(told, int) else version
+def own_add(content: bytes, table: str) -> dict[str, Any] | None:
+    """The `add` of a commit that this store made in the table with this id; None for any other commit, after which only
+    delta-rs can tell the table's state. Raises `ValueError`."""
+    actions = actions_of(content)
+    information = _information(actions)
+    return actions[-1] if _TOKEN in information and information.get(_TABLE) == table else None
 
 
 def is_by(token: str, content: bytes) -> bool:
     """Whether the author with this token has written the log file."""
-    return _commit_info(actions_of(content)).get(COMMIT_TOKEN) == token
+    return _information(actions_of(content)).get(_TOKEN) == token
+
+
+def table_of(content: bytes) -> str | None:
+    """The id of the table for which this store made the commit; None for another commit. Raises `ValueError`."""
+    return _information(actions_of(content)).get(_TABLE)
+
+
+def _information(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
 
 
 def newest_checkpoint(names: Iterable[str]) -> int:
@@ -157,46 +166,43 @@ def newest_checkpoint(names: Iterable[str]) -> int:
     return max((int(name[:20]) for name in names if name[:20].isdigit() and ".checkpoint." in name), default=-1)
 
 
-def _commit_info(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+def checkpoint(version: int, metadata: dict[str, Any], add: dict[str, Any]) -> dict[str, bytes]:
+    """The files of a checkpoint at `version`, by name, in the order in which they are to be written: delta-rs would
+    read the log back, several requests a commit."""
+    rows = [{"protocol": _PROTOCOL}, metadata, {"add": add["add"] | {"dataChange": False}}]
+    buffer = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist([_with_pairs(row) for row in rows], schema=_CHECKPOINT), buffer)
+    hint = json.dumps({"version": version, "size": len(rows)})
+    return {checkpoint_file(version): buffer.getvalue().to_pybytes(), f"{LOG}/{HINT}": hint.encode()}
 
 
-def _appends_nothing(information: dict[str, Any]) -> bool:
-    """Whether it says so, as delta-rs or as Spark does."""
-    metrics = information.get("operationMetrics") or {}
-    return metrics.get("num_added_files") == 0 or metrics.get("numFiles") == "0"
+def _with_pairs(value: Any) -> Any:
+    """`value` with those dictionaries that Arrow takes for maps as lists of pairs."""
+    if not isinstance(value, dict):
+        return value
+    maps = ("partitionValues", "options", "configuration")
+    return {name: [*each.items()] if name in maps else _with_pairs(each) for name, each in value.items()}
 
 
-def log_problems(folder: Folder) -> Iterator[tuple[str, str]]:
-    """The files of the log that cannot be read, or that need one that is missing, each with its problem; the newest
-    first. What is older than a checkpoint that can be read is not needed, and not looked at."""
-    names = [file.name for file in folder.listed(LOG) if is_log_file(file.name)]
-    for name in reversed(names):
-        path = f"{LOG}/{name}"
-        if name.endswith(".json"):
-            content = folder.read(path)
+def problem(folder: Folder) -> str | None:
+    """The file of the log that cannot be read or is missing, and what is wrong with it, where delta-rs could not open
+    the table; None if none is found."""
+    names = [file.name for file in folder.listed(LOG)]
+    start = newest_checkpoint(names)
+    with contextlib.suppress(FileNotFoundError, ValueError, AttributeError):
+        if json.loads(folder.read(f"{LOG}/{HINT}")).get("version") != start:
+            return f"{LOG}/{HINT} names a checkpoint that is missing"
+    if start >= 0:
+        with contextlib.suppress(FileNotFoundError):
             try:
-                actions_of(content)
-            except ValueError as problem:
-                yield path, str(problem)
-        elif name.endswith(".parquet"):
-            try:
-                folder.check_parquet(path)
-                break
-            except (ValueError, OSError):
-                yield path, "cannot be read"
-    yield from _missing(folder, names)
-
-
-def _missing(folder: Folder, names: list[str]) -> Iterator[tuple[str, str]]:
-    checkpoint = newest_checkpoint(names)
-    if HINT in names:
-        with contextlib.suppress(ValueError, AttributeError, RecursionError):
-            if json.loads(folder.read(f"{LOG}/{HINT}")).get("version") != checkpoint:
-                yield f"{LOG}/{HINT}", "names a checkpoint that is missing"
-    versions = (version for name in names if (version := version_of(name)) is not None)
-    commits = [checkpoint, *sorted(version for version in versions if version > checkpoint)]
-    for before, after in pairwise(commits):
-        if after != before + 1:
-            yield commit_file(after), "follows on a file that is missing"
-            return
+                pq.ParquetFile(pa.BufferReader(folder.read(checkpoint_file(start))))
+            except (pa.ArrowException, ValueError, OSError):
+                return f"{checkpoint_file(start)} cannot be read"
+    for version in range(start + 1, max(filter(None, map(version_of, names)), default=start) + 1):
+        try:
+            actions_of(folder.read(commit_file(version)))
+        except FileNotFoundError:
+            return f"{commit_file(version)} is missing"
+        except ValueError as why:
+            return f"{commit_file(version)} {why}"
+    return None

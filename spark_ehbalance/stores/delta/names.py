@@ -1,5 +1,4 @@
-"""The names that this store gives its files, and nobody else gives. Only what has one of them is removed without being
-asked whose it is."""
+"""The names that this store gives its files, and nobody else gives. Only files with these names are removed."""
 
 from __future__ import annotations
 
@@ -11,18 +10,22 @@ LOG = "_delta_log"
 #: The file that names the newest checkpoint.
 HINT = "_last_checkpoint"
 
-_DATA = re.compile(r"lease-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet")
+#: The local storage adds `#` and a number to a file's name until the file is whole.
+_DATA = re.compile(r"lease-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet(?:#\d+)?")
+_STAGED_LOG = re.compile(rf"{LOG}/(?:\d{{20}}\.(?:json|checkpoint\.parquet)|{HINT})#\d+")
 
 #: The log's files of one version: its commit, and what engines put beside it.
 _VERSION = re.compile(r"\d{20}\.(?:json|crc|checkpoint(?:\.\S+)?\.parquet)")
-
-#: What the local storage adds to a file's name until the file is whole.
-_STAGED = re.compile(r"(.+)#\d+")
 
 
 def commit_file(version: int) -> str:
     """The name of the log file that makes `version`."""
     return f"{LOG}/{version:020}.json"
+
+
+def checkpoint_file(version: int) -> str:
+    """The name of the log's checkpoint at `version`."""
+    return f"{LOG}/{version:020}.checkpoint.parquet"
 
 
 def version_of(name: str) -> int | None:
@@ -37,7 +40,7 @@ def new_data_file() -> str:
 
 
 def is_data_file(name: str) -> bool:
-    """Whether a file of the table's folder is a data file that was written here."""
+    """Whether a file of the table's folder is a data file of this store, or part of one."""
     return _DATA.fullmatch(name) is not None
 
 
@@ -51,17 +54,6 @@ def is_of_a_version(name: str) -> bool:
     return _VERSION.fullmatch(name) is not None
 
 
-def is_staged(name: str) -> bool:
-    """Whether this is a local file that is not whole yet."""
-    return _STAGED.fullmatch(name) is not None
-
-
 def is_left_over(path: str) -> bool:
-    """Whether a file, relative to the table's folder, is what a write that was cut off can leave: a data file without
-    its commit, or a file that is not whole."""
-    staged = _STAGED.fullmatch(path)
-    whole = staged[1] if staged else path
-    if is_data_file(whole):
-        return True
-    folder, _, name = whole.rpartition("/")
-    return staged is not None and folder == LOG and is_log_file(name)
+    """Whether a file, relative to the table's folder, can be left by an interrupted write of this store."""
+    return is_data_file(path) or _STAGED_LOG.fullmatch(path) is not None

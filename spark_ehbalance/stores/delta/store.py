@@ -2,7 +2,7 @@
 
 A commit is a data file and then the next version's log file, which is created only if there is none: whoever creates it
 has won. That is Delta's commit protocol, and all that delta-rs and Spark need to read the table. A look is one request
-for the next version's log file.
+for the next version's log file. Opening the table and a version that another program wrote are delta-rs's.
 """
 
 from __future__ import annotations
@@ -11,31 +11,28 @@ import contextlib
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from deltalake import Schema
-from deltalake.exceptions import DeltaError
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from spark_ehbalance.errors import ConflictError, StoreDamagedError, StoreFormatError, StoreUnavailableError
+from spark_ehbalance.errors import (
+    ConflictError,
+    StoreDamagedError,
+    StoreFormatError,
+    StoreReplacedError,
+    StoreUnavailableError,
+)
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable
-from spark_ehbalance.stores.delta import maintenance
-from spark_ehbalance.stores.delta.features import unsupported
-from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder
+from spark_ehbalance.stores.delta import log, maintenance
+from spark_ehbalance.stores.delta.folder import BACKEND_ERRORS, Folder, file_names, storage_error_text
 from spark_ehbalance.stores.delta.history import History
 from spark_ehbalance.stores.delta.locations import beside, check_storage, has_known_scheme, parse_location
-from spark_ehbalance.stores.delta.log import (
-    Head,
-    added,
-    creation,
-    is_by,
-    lines,
-    log_problems,
-    newest_checkpoint,
-    overwrite,
-)
 from spark_ehbalance.stores.delta.names import (
     LOG,
     commit_file,
@@ -44,16 +41,7 @@ from spark_ehbalance.stores.delta.names import (
     new_data_file,
     version_of,
 )
-from spark_ehbalance.stores.delta.table_format import SCHEMA, description, description_in_rows, encode, to_table
-from spark_ehbalance.stores.delta.version import (
-    Shape,
-    check_readable,
-    damaged,
-    head_of,
-    read_snapshot,
-    shape_of,
-    sound_actions,
-)
+from spark_ehbalance.stores.delta.table_format import SCHEMA, description, encode, from_table, group_of, to_table
 from spark_ehbalance.values.group import Group
 
 #: Log files that a look reads one after the other, before it lists the log and reads the newest alone: on a storage
@@ -67,6 +55,8 @@ _LOOKS_PER_CHECK = 10
 #: Attempts of a read: a file may be tidied away between finding the newest version and reading it.
 _READ_ATTEMPTS = 3
 
+_NAME = "ehbalance lease table"
+
 
 def _clock() -> float:
     """Seconds on a clock that goes on while the machine is suspended, where there is one."""
@@ -75,12 +65,30 @@ def _clock() -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was read or written last."""
+    """What was read or written last: the snapshot, its data files, the table's metadata action, and the version's log
+    file, by its tag and by a hash of its content."""
 
     snapshot: Snapshot
-    head: Head
-    shape: Shape
-    tag: str  # of the version's log file
+    files: frozenset[str]
+    metadata: dict[str, Any]
+    tag: str
+    content: int
+
+    @property
+    def version(self) -> int:
+        return self.snapshot.version
+
+    @property
+    def table(self) -> str:
+        """The table's id."""
+        return str(self.metadata["metaData"]["id"])
+
+
+@dataclass(frozen=True, slots=True)
+class _LogFile:
+    version: int
+    content: bytes
+    tag: str
 
 
 class DeltaStore(LeaseTable):
@@ -107,12 +115,12 @@ class DeltaStore(LeaseTable):
         self._patience = patience
         self._clock = clock
         self._known: _Known | None = None
+        self._last: _Known | None = None  # what was known before the table had to be opened again
         self._newest_at = 0.0  # when the known version was the newest
         self._unchecked_looks = 0
         self._checked: _Known | None = None  # what was known at the last check
         self._unchecked: dict[int, str] = {}  # the versions that were written since, and their tokens
-        #: The log file that has won a race against this handle: its version, content and tag.
-        self._winner: tuple[int, tuple[bytes, str]] | None = None
+        self._winner: _LogFile | None = None  # the log file that has won a race against this handle
 
     def __repr__(self) -> str:
         return f"DeltaStore({self._folder.uri!r})"
@@ -138,7 +146,6 @@ class DeltaStore(LeaseTable):
         if not self.exists():
             try:
                 with self._folder.errors("created"):
-                    self._check_left_over(group)
                     self._check_outside()
                     self._create(group, content)
             except StoreUnavailableError:
@@ -147,21 +154,6 @@ class DeltaStore(LeaseTable):
         found = self.read().group
         if found != group:
             raise StoreFormatError(f"the lease table at {self._folder.uri} belongs to {found}, not to {group}")
-
-    def _check_left_over(self, group: Group) -> None:
-        """Raise `StoreFormatError` if the folder holds data files of another group's table, whose log is gone: a repair
-        would find its leases in them."""
-        for file in self._folder.listed():
-            if is_data_file(file.name) and (found := self._description(file.name)) not in (None, description(group)):
-                raise StoreFormatError(
-                    f"{self._folder.uri} holds {file.name} of a lease table whose log is gone, of another group: "
-                    f"{found}. Nothing was changed there: choose another leaseTable, or move it away"
-                )
-
-    def _description(self, name: str) -> str | None:
-        with contextlib.suppress(ValueError):
-            return description_in_rows(self._folder.parquet(name, ("kind", "host")))
-        return None  # not whole, as a write that was cut off leaves it
 
     def _check_outside(self) -> None:
         """Raise `StoreFormatError` if the folder lies in that of a Delta table, whose VACUUM would remove it."""
@@ -172,15 +164,17 @@ class DeltaStore(LeaseTable):
             )
 
     def _create(self, group: Group, content: Snapshot | None) -> None:
-        schema, at_ms = Schema.from_arrow(SCHEMA).to_json(), time.time_ns() // 1_000_000
-        actions = creation("ehbalance lease table", description(group), schema, maintenance.PROPERTIES, at_ms)
         self._folder.make()
-        if content is not None:  # in one commit: half a table would be taken for one that has lost its partitions
-            rows, name = to_table(content), new_data_file()
-            data = encode(rows)
-            self._folder.write(name, data)
-            actions.append(added(name, len(data), rows.num_rows, at_ms))
-        self._folder.create(commit_file(0), lines(actions))
+        # In one commit: half a table would be taken for one that has lost its partitions.
+        adds = [] if content is None else [self._put(content)]
+        self._folder.create(commit_file(0), log.creation(_metadata(group, _now_ms()), *adds))
+
+    def _put(self, snapshot: Snapshot) -> dict[str, Any]:
+        """Write a data file; the action that adds it."""
+        rows, name = to_table(snapshot), new_data_file()
+        data = encode(rows)
+        self._folder.write(name, data)
+        return log.added(name, len(data), rows.num_rows, _now_ms())
 
     # --- read --------------------------------------------------------------------------------------------------
 
@@ -201,40 +195,98 @@ class DeltaStore(LeaseTable):
         began = self._clock()
         try:
             with self._folder.errors("read"):
-                known = (self._known and self._advanced(self._known)) or self._opened()
+                known = self._known
+                if known is None or not self._is_there(known) or (known := self._advanced(known)) is None:
+                    known = self._opened()
         except StoreDamagedError:
             self._forget()
             raise
-        self._known, self._newest_at = known, began
+        self._known = self._last = known
+        self._newest_at = began
         return known.snapshot
 
     def _advanced(self, known: _Known) -> _Known | None:
-        """The newest version, by way of the log files since the known one; None if these are not enough."""
-        if not self._is_there(known):
-            return None
-        newest = self._newest_head(known)
+        """The newest version; None if only delta-rs can tell, because another program wrote it."""
+        newest = self._newest(known)
         if newest is None:
-            return None
-        head, tag = newest
-        if head is known.head:
             return known
-        snapshot = read_snapshot(self._folder, head.files, known.shape.group, head.version)
-        return _Known(snapshot, head, known.shape, tag)
+        add = self._own_add(newest, known.table)
+        if add is None:
+            return None
+        name = add["add"]["path"]
+        snapshot = self._snapshot([name], known.snapshot.group, newest.version)
+        return _Known(snapshot, frozenset({name}), known.metadata, newest.tag, hash(newest.content))
 
     def _opened(self) -> _Known:
         """The newest version, by way of delta-rs."""
-        group = self._known.shape.group if self._known else None
         self._forget()
         try:
             table = self._folder.open_table()
+        except TableNotFoundError:
+            raise
         except DeltaError as error:
             raise self._damage() or self._folder.unavailable("read", error) from error
-        shape = shape_of(table, self._folder, group)
-        head, tag = head_of(table, self._folder)
-        check_readable(table)
-        known = _Known(read_snapshot(self._folder, head.files, shape.group, head.version), head, shape, tag)
+        version = table.version()
+        newest = self._log_file(version)
+        group, metadata = self._checked_metadata(table)
+        self._check_not_set_back(version)
+        if newest is not None and self._own_add(newest, str(table.metadata().id)) is None:
+            with contextlib.suppress(ValueError):
+                if log.table_of(newest.content):
+                    raise self._damaged(f"{commit_file(version)} belongs to another lease table")
+        files = file_names(table)
+        snapshot = self._snapshot(files, group, version)
+        tag, content = (newest.tag, hash(newest.content)) if newest else ("", 0)
+        known = _Known(snapshot, frozenset(files), metadata, tag, content)
         self._note_check(known)
         return known
+
+    def _check_not_set_back(self, version: int) -> None:
+        """Raise `StoreReplacedError` if the version that was known before is not part of the log any more; it may have
+        been cleaned up."""
+        if (last := self._last) is not None:
+            found = self._log_file(last.version)
+            if hash(found.content) != last.content if found else version < last.version:
+                raise self._replaced(f"version {last.version}, now {version}")
+
+    def _checked_metadata(self, table: DeltaTable) -> tuple[Group, dict[str, Any]]:
+        """The table's group and metadata. Raises `StoreFormatError` if it is no lease table, `StoreReplacedError` if it
+        is another one than before, `StoreDamagedError` if its protocol or metadata are not those of this store."""
+        found, protocol = table.metadata(), table.protocol()
+        known_id = self._last.table if self._last is not None else None
+        if known_id not in (None, str(found.id)):
+            raise self._replaced(f"id {known_id}, now {found.id}")
+        try:
+            group = group_of(found.description, self._folder.uri)
+        except StoreFormatError:
+            if known_id is None:
+                raise
+            raise self._damaged("another program changed its description") from None
+        versions = (protocol.min_reader_version, protocol.min_writer_version)
+        if versions != (1, 2) or protocol.reader_features or protocol.writer_features:
+            features = sorted({*(protocol.reader_features or ()), *(protocol.writer_features or ())})
+            raise self._damaged(f"another program changed its protocol to {versions} {features}")
+        metadata = _metadata(group, found.created_time or 0, str(found.id))
+        expected = metadata["metaData"]
+        for what, value, wanted in (
+            ("properties", dict(found.configuration), expected["configuration"]),
+            ("partition columns", list(found.partition_columns), []),
+            ("columns", table.schema(), Schema.from_arrow(SCHEMA)),
+        ):
+            if value != wanted:
+                raise self._damaged(f"another program changed its {what}")
+        return group, metadata
+
+    def _snapshot(self, names: Sequence[str], group: Group, version: int) -> Snapshot:
+        """The state in the data files with these names. Raises `StoreDamagedError`."""
+        try:
+            parts = [self._folder.parquet(name, SCHEMA) for name in names]
+            rows = parts[0] if len(parts) == 1 else pa.concat_tables([SCHEMA.empty_table(), *parts])
+            return from_table(rows, group, version)
+        except FileNotFoundError as error:
+            raise self._damaged(f"{error} is missing") from error
+        except (ValueError, OverflowError, pa.ArrowException) as error:
+            raise self._damaged(f"{', '.join(names[:3]) or 'its data'}: {storage_error_text(error)}") from error
 
     def _is_there(self, known: _Known) -> bool:
         """Whether the log can be followed from the known version on.
@@ -244,18 +296,19 @@ class DeltaStore(LeaseTable):
         be missing only for that.
         """
         if self._is_stale():
-            whole = self._is_whole_from(known)
-        else:
-            self._unchecked_looks += 1
-            if not self._folder.is_local and self._unchecked_looks < _LOOKS_PER_CHECK:
-                return True
-            checked = self._checked or known
-            whole = self._folder.tag(commit_file(checked.head.version)) == checked.tag
-        if whole:
+            return False
+        self._unchecked_looks += 1
+        if not self._folder.is_local and self._unchecked_looks < _LOOKS_PER_CHECK:
+            return True
+        checked = self._checked or known
+        if self._tag(checked.version) == checked.tag:
             self._note_check(known)
-        else:
-            self._withdraw_strays()
-        return whole
+            return True
+        self._withdraw_strays()
+        return False
+
+    def _tag(self, version: int) -> str | None:
+        return self._folder.tag(commit_file(version))
 
     def _note_check(self, known: _Known) -> None:
         self._checked, self._unchecked_looks = known, 0
@@ -265,14 +318,12 @@ class DeltaStore(LeaseTable):
         """Remove the log files that were written since the last check and that nobody can reach: in the log of a table
         that was put in the place of ours they would make its log one with a gap."""
         names = [file.name for file in self._folder.listed(LOG)]
-        versions = {version_of(name) for name in names}
-        checkpoint = newest_checkpoint(names)
+        versions, checkpoint = {version_of(name) for name in names}, log.newest_checkpoint(names)
         for version, token in sorted(self._unchecked.items()):
-            path = commit_file(version)
+            reachable = version <= checkpoint or version - 1 in versions
             with contextlib.suppress(FileNotFoundError):
-                reachable = version <= checkpoint or version - 1 in versions
-                if not reachable and is_by(token, self._folder.read(path)):
-                    self._folder.remove([path])
+                if not reachable and log.is_by(token, self._folder.read(commit_file(version))):
+                    self._folder.remove([commit_file(version)])
                     versions.discard(version)
         self._unchecked.clear()
 
@@ -280,41 +331,32 @@ class DeltaStore(LeaseTable):
         """Whether the log files after the known version may have been cleaned up."""
         return self._clock() - self._newest_at > maintenance.LOG_SECONDS / 2
 
-    def _is_whole_from(self, known: _Known) -> bool:
-        """Whether the log has all versions from the known one to the newest: a clean-up that was cut off may leave
-        any."""
-        version = known.head.version
-        versions = self._versions_after(version - 1)
-        whole = versions == [*range(version, version + len(versions))] != []
-        return whole and self._folder.tag(commit_file(version)) == known.tag
-
-    def _newest_head(self, known: _Known) -> tuple[Head, str] | None:
-        """The head of the newest version, and the tag of its log file; None if only a whole engine can tell."""
-        head, tag = known.head, known.tag
+    def _newest(self, known: _Known) -> _LogFile | None:
+        """The log file of the newest version; None if that is the known one."""
+        version, newest = known.version, None
         for _ in range(_MOST_STEPS):
-            found = self._log_file(head.version + 1)
+            found = self._log_file(version + 1)
             if found is None:
-                return head, tag
-            after = head.after(sound_actions(self._folder, head.version + 1, found[0]))
-            if after is None:
-                return None
-            head, tag = after, found[1]
-        newer = self._versions_after(head.version)
-        if not newer:
-            return head, tag
-        newest = newer[-1]
-        found = self._log_file(newest)
-        jumped = head.jumped_to(newest, sound_actions(self._folder, newest, found[0])) if found else None
-        return (jumped, found[1]) if jumped and found else None
+                return newest
+            version, newest = found.version, found
+        later = self._versions_after(version)
+        return (self._log_file(later[-1]) or newest) if later else newest
 
-    def _log_file(self, version: int) -> tuple[bytes, str] | None:
-        """The log file of `version`, and its tag; None if there is none."""
+    def _log_file(self, version: int) -> _LogFile | None:
+        """The log file of `version`; None if there is none."""
         winner = self._winner  # which a read in another thread may drop
-        if winner is not None and winner[0] == version:
-            return winner[1]
+        if winner is not None and winner.version == version:
+            return winner
         with contextlib.suppress(FileNotFoundError):
-            return self._folder.read_tagged(commit_file(version))
+            return _LogFile(version, *self._folder.read_tagged(commit_file(version)))
         return None
+
+    def _own_add(self, file: _LogFile, table: str) -> dict[str, Any] | None:
+        """See `log.own_add`. Raises `StoreDamagedError`."""
+        try:
+            return log.own_add(file.content, table)
+        except ValueError as problem:
+            raise self._damaged(f"{commit_file(file.version)} {problem}") from problem
 
     def _versions_after(self, version: int) -> list[int]:
         """The later versions whose log files are there, in order."""
@@ -324,9 +366,30 @@ class DeltaStore(LeaseTable):
     def _damage(self) -> StoreDamagedError | None:
         """The error that names the file of the log that cannot be read, if there is one."""
         with contextlib.suppress(*BACKEND_ERRORS):
-            for path, problem in log_problems(self._folder):
-                return damaged(self._folder, f"{path} {problem}")
+            if problem := log.problem(self._folder):
+                return self._damaged(problem)
         return None
+
+    def _damaged(self, problem: str) -> StoreDamagedError:
+        """The error for a table with this problem: a file, and what is wrong with it."""
+        return StoreDamagedError(
+            f"the lease table at {self._folder.uri} is damaged: {problem}. Running queries continue reading their "
+            f"partitions. {self._remedy}",
+            problem,
+        )
+
+    def _replaced(self, how: str) -> StoreReplacedError:
+        return StoreReplacedError(
+            f"the lease table at {self._folder.uri} was replaced or set back while it was in use ({how}). "
+            + self._remedy
+        )
+
+    @property
+    def _remedy(self) -> str:
+        return (
+            "Stop the group's queries, move the folder away, and create the table from their checkpoints: `ehbalance "
+            f"positions CHECKPOINT`, then `ehbalance init {self._folder.uri} --positions FILE`"
+        )
 
     def _forget(self) -> None:
         """Drop what is held, so that the next read opens the table again."""
@@ -336,29 +399,34 @@ class DeltaStore(LeaseTable):
 
     def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
         known = self._known
-        if known is None or known.snapshot.version != base.version:
+        if known is None or known.version != base.version:
             raise ConflictError(f"version {base.version} of {self._folder.uri} is not the one that was read last")
-        if known.shape.refused:
-            raise self._folder.unavailable("written", ValueError(unsupported(known.shape.refused)))
-        rows, name, token = to_table(new), new_data_file(), uuid.uuid4().hex
+        version, token = base.version + 1, uuid.uuid4().hex
         with self._folder.errors("written"):
-            data, at_ms = encode(rows, known.shape.columns), time.time_ns() // 1_000_000
-            entry = overwrite(known.head, name, len(data), rows.num_rows, token, at_ms)
-            self._folder.write(name, data)
+            add = self._put(new)
         began = self._clock()
-        tag = self._commit(base.version + 1, entry, token)
-        self._unchecked[base.version + 1] = token
+        entry = log.overwrite(base.version, known.table, known.files, add, token)
+        tag = self._commit(version, entry, token)
+        self._unchecked[version] = token
         if self._is_stale() and not self._is_whole_from(known):
-            self._folder.remove([commit_file(base.version + 1)])
+            self._folder.remove([commit_file(version)])
             self._forget()
             raise StoreUnavailableError(
                 f"the lease table at {self._folder.uri} was written by others while this process was suspended: "
                 "whether its own commit counts is not known"
             )
-        head = Head(base.version + 1, frozenset({name}), known.head.shape_version)
-        written = replace(new, version=head.version)
-        self._known, self._newest_at = _Known(written, head, known.shape, tag), began
+        written = replace(new, version=version)
+        files = frozenset({add["add"]["path"]})
+        self._known = self._last = _Known(written, files, known.metadata, tag, hash(entry))
+        self._newest_at = began
         return written
+
+    def _is_whole_from(self, known: _Known) -> bool:
+        """Whether the log has all versions from the known one to the newest: a clean-up that was cut off may leave
+        any."""
+        versions = self._versions_after(known.version - 1)
+        whole = versions == [*range(known.version, known.version + len(versions))] != []
+        return whole and self._tag(known.version) == known.tag
 
     def _commit(self, version: int, entry: bytes, token: str) -> str:
         """Create the log file of `version`; its tag. Raises `ConflictError` if it is somebody else's, and
@@ -369,13 +437,13 @@ class DeltaStore(LeaseTable):
             failure = error
         try:
             found = self._log_file(version)
-            if found is not None and is_by(token, found[0]):
-                return found[1]
+            if found is not None and log.is_by(token, found.content):
+                return found.tag
         except BACKEND_ERRORS:
             found = None
         if found is None:
             raise self._folder.unavailable("written", failure) from failure
-        self._winner = (version, found)
+        self._winner = found
         raise ConflictError(f"somebody else has written version {version} of {self._folder.uri}") from failure
 
     # --- history and upkeep ------------------------------------------------------------------------------------
@@ -392,25 +460,37 @@ class DeltaStore(LeaseTable):
     def tidy(self) -> None:
         try:
             with self._folder.errors("tidied up"):
-                known = self._known
-                table_id = None if known is None else known.shape.actions[1]["metaData"]["id"]
-                maintenance.tidy(self._folder, table_id, self._newest_version)
+                data, files = self._folder.listed(), self._folder.listed(LOG)
+                # After the listings: what of them the newest version does not need is needed no more.
+                version, needed = self._checkpointed({file.name for file in files}) or self._checkpointed_by_delta_rs()
+                maintenance.remove_old_files(self._folder, data, files, version, needed)
         except StoreUnavailableError as error:
             if isinstance(error.__cause__, DeltaError) and (damage := self._damage()):
                 raise damage from error
             raise
 
-    def _newest_version(self) -> maintenance.Newest | None:
-        """The newest version, if it can be told by way of the log files since the known one. Changes nothing: other
-        threads read and write meanwhile."""
+    def _checkpointed(self, names: set[str]) -> tuple[int, Iterable[str]] | None:
+        """Write a checkpoint of the newest version; that version and its data files. None if it takes delta-rs. Other
+        threads read and write meanwhile. `names` are those of the log's files."""
         known = self._known
-        if known is None or self._folder.tag(commit_file(known.head.version)) != known.tag:
+        if known is None or self._tag(known.version) != known.tag:
             return None
-        newest = self._newest_head(known)
-        content = newest and self._log_file(newest[0].version)
-        if newest is None or content is None:
+        newest = self._newest(known) or self._log_file(known.version)
+        add = self._own_add(newest, known.table) if newest else None
+        if newest is None or add is None or log.newest_checkpoint(names) >= newest.version:
             return None
-        return maintenance.Newest(newest[0], known.shape, sound_actions(self._folder, newest[0].version, content[0]))
+        before = self._log_file(newest.version - 1)  # in a log that was put in the place of ours it is missing
+        if before is None or (newest.version > 1 and log.table_of(before.content) != known.table):
+            return None
+        for name, content in log.checkpoint(newest.version, known.metadata, add).items():
+            self._folder.write(name, content)
+        return newest.version, (add["add"]["path"],)
+
+    def _checkpointed_by_delta_rs(self) -> tuple[int, Iterable[str]]:
+        table = self._folder.open_table()
+        self._checked_metadata(table)
+        table.create_checkpoint()
+        return table.version(), file_names(table)
 
     def maintain(self) -> None:
         self.tidy()
@@ -434,3 +514,12 @@ class DeltaStore(LeaseTable):
 
     def close(self) -> None:
         self._forget()
+
+
+def _metadata(group: Group, created_ms: int, id: str | None = None) -> dict[str, Any]:
+    schema = Schema.from_arrow(SCHEMA).to_json()
+    return log.metadata(_NAME, description(group), schema, maintenance.PROPERTIES, created_ms, id)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
