@@ -10,7 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 from spark_ehbalance.cli.checks.findings import Finding, Verdict, failed, ok, warning
 from spark_ehbalance.cli.common import age, now_ms
-from spark_ehbalance.errors import ConflictError, StoreDamagedError, StoreError, StoreFormatError, StoreUnavailableError
+from spark_ehbalance.errors import (
+    ConflictError,
+    StoreDamagedError,
+    StoreError,
+    StoreFormatError,
+    StoreReplacedError,
+    StoreUnavailableError,
+)
 from spark_ehbalance.leases.durations import LONGEST_COMMIT, STORE_SHARE
 from spark_ehbalance.leases.model import Author, MemberState
 from spark_ehbalance.leases.snapshot import OTHER_HUB_HELP, Snapshot
@@ -121,17 +128,17 @@ def _tried(first: LeaseTable, second: LeaseTable, group: Group) -> Iterator[Find
 
 
 def _raced(sides: Sequence[_Side], partitions: Sequence[str]) -> Finding:
-    what, damaged = "compare-and-swap", ""
+    what = "compare-and-swap"
     try:
         won = [_claimed_by_all(sides, partition) for partition in partitions]
-    except StoreDamagedError as damage:  # both have written the same version
-        won, damaged = [], f" ({damage.problem})"
+    except (StoreDamagedError, StoreReplacedError):  # both have written the same version
+        won = []
     if won == [1] * len(partitions):
         return ok(what, f"of two claims at the same moment one was accepted, {len(won)} times of {len(won)}")
     return failed(
         what,
         "of two claims of one partition at the same moment not exactly one was accepted, so that two queries would "
-        f"read the same partition{damaged}",
+        "read the same partition",
         "use a storage that creates a file only if there is none, such as Azure's, S3 itself or a local disk",
     )
 
