@@ -14,8 +14,8 @@ from typing import Any
 
 from spark_ehbalance.metrics.definitions import BOTH, METRICS
 from spark_ehbalance.sink.options import WriteOptions
+from spark_ehbalance.source.no_such_option import SCALA_OPTIONS
 from spark_ehbalance.source.options import BATCH, OPTIONS, SHARED, STRATEGY_OPTIONS, STREAM
-from spark_ehbalance.source.scala_options import SCALA_OPTIONS, ScalaOption
 from spark_ehbalance.strategies import DECLARATIONS, DEFAULT_STRATEGY
 from spark_ehbalance.values.declared import Declared, declarations, option_name
 
@@ -31,19 +31,12 @@ def options_table(options: Mapping[str, Declared]) -> str:
     return _table(("option", "default", "for", "meaning"), rows)
 
 
-def scala_options_table(options: Mapping[str, ScalaOption]) -> str:
-    """Options of which the same is said share a row."""
+def scala_options_table(options: Mapping[str, str]) -> str:
+    """Options with the same remedy share a row."""
     by_text: dict[str, list[str]] = {}
-    for name, each in options.items():
-        by_text.setdefault(_of_scala(each), []).append(f"`{name}`")
+    for name, text in options.items():
+        by_text.setdefault(text, []).append(f"`{name}`")
     return _table(("Scala connector", "here"), [(", ".join(names), text) for text, names in by_text.items()])
-
-
-def _of_scala(each: ScalaOption) -> str:
-    if each.ours:
-        return f"`{each.ours}`" + (f": {each.documented}" if each.documented else "")
-    same = f"accepted: `{each.same}`; else " if each.same else ""
-    return f"{same}refused: {each.instead}"
 
 
 def metrics_table() -> str:

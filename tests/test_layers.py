@@ -42,7 +42,7 @@ PURE = (
     "sink.columns",
     "hub.wire.outgoing",
     "source.finished_batches",
-    "source.scala_options",
+    "source.positions",
     "dashboard.lag",
     "dashboard.view",
     "delta.marks",

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from spark_ehbalance.cli.common import check_hub_of, check_positions, hub_states, say
-from spark_ehbalance.cli.from_checkpoint import FromCheckpoint, Replaces, check_same_hub, recover, restore
-from spark_ehbalance.cli.options import BlobNamespace, HubOptions, LeaseTable, StorageOptions
-from spark_ehbalance.source.options import checked_location
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
 
-#: Why a lost table's positions cannot be restored there.
-_LACKS = "which keeps no record of the tables that it replaces: allowed is a lease table in Delta"
+from spark_ehbalance.cli.common import check_hub_of, hub_states, now_ms, operator, say, warn
+from spark_ehbalance.cli.options import BlobNamespace, HubOptions, LeaseTable, StorageOptions
+from spark_ehbalance.cli.position_file import GivenPositions, PositionFile
+from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.leases.transitions import NoteHub, Restore, Transition, apply
+from spark_ehbalance.stores.base import LeaseStore, record
+from spark_ehbalance.values.group import Group
+from spark_ehbalance.values.position import Position
+from spark_ehbalance.values.starting_positions import Edge, UnresolvedPosition
+
+#: Why a container cannot be made from positions.
+_LACKS = "whose consumers continue at its own checkpoints: allowed is a lease table in Delta"
 
 
 def init(
@@ -16,28 +26,53 @@ def init(
     hub: HubOptions,
     storage: StorageOptions,
     blob_namespace: BlobNamespace = None,
-    from_checkpoint: FromCheckpoint = None,
-    replaces: Replaces = None,
+    positions: PositionFile = None,
 ) -> None:
     """Make the lease table of a group, or check the one that exists.
 
-    A query also makes the table when it starts; this command checks the options first. With --from-checkpoint, given
-    once for each query of the group, the table gets the positions of a lost one; positions that it already has stay.
+    A query also makes the table when it starts; this command checks the options first. With --positions its queries
+    continue there, and in partitions without a position at the first retained event. Start them with new
+    checkpointLocations.
     """
+    given = None if positions is None else GivenPositions(positions)
     options = hub.options(lease_table, storage, blob_namespace)
-    # The hub comes last: running queries read on, and a checkpoint must not seem to be beyond the hub's end.
-    recovered = recover(from_checkpoint or [], replaces, options) if from_checkpoint or replaces else None
     current, states = hub_states(options)
-    group = options.group
-    lacks, identity = _LACKS if recovered else None, options.connection.identity
-    with storage.open(lease_table, lacks=lacks, identity=identity, group=group) as store:
-        exists, restored = store.exists(), ""
+    group, lacks = options.group, _LACKS if given else None
+    with storage.open(lease_table, lacks=lacks, identity=options.connection.identity, group=group) as store:
+        exists = store.exists()
         if exists and (found := store.read()).group == group:  # `create` refuses a table of another group
             check_hub_of(found, current, lease_table)
-        if recovered:
-            check_same_hub(recovered, current)
-            check_positions(recovered.progress.positions, states, "--from-checkpoint")
-            restored = restore(store, checked_location(lease_table), group, recovered, states, current.created_ms)
-        store.create(group)
-    what = "is there" if exists else "was made"
-    say(f"The lease table {lease_table} of {group} {what}; the hub has {len(states)} partitions.{restored}")
+        if given is None:
+            store.create(group)
+        else:
+            given.check(current, [*states])
+            if exists:
+                raise EhBalanceError(
+                    f"the lease table {lease_table} exists: allowed is a new one. `ehbalance seek {lease_table} "
+                    "--positions FILE` moves the positions of an existing one"
+                )
+            wanted: dict[str, UnresolvedPosition] = {**dict.fromkeys(states, Edge.EARLIEST), **given.wanted([*states])}
+            _create(store, group, given.resolved(wanted, options, states, {}), current.created_ms)
+    say(
+        f"The lease table {lease_table} of {group} {'is there' if exists else 'was made'}; the hub has {len(states)} "
+        "partitions."
+    )
+    if given is not None and (unknown := [p for p in states if p not in given.wanted([*states])]):
+        say(f"No position is given for partition {', '.join(unknown)}: reading begins at the first retained event.")
+
+
+def _create(store: LeaseStore, group: Group, positions: Mapping[str, Position], created_ms: int | None) -> None:
+    """Create the table with these positions, in one commit. Raises `EhBalanceError` if another process was faster."""
+    by, at_ms, why = replace(operator(), incarnation=uuid.uuid4().hex), now_ms(), "init --positions"
+    transitions: list[Transition] = [
+        Restore(by=by, at_ms=at_ms, partition=partition, epoch=0, checkpoint=each, why=why)
+        for partition, each in positions.items()
+    ]
+    if created_ms is not None:
+        transitions.append(NoteHub(by=by, at_ms=at_ms, created_ms=created_ms))
+    made = apply(Snapshot(group), transitions)
+    store.create(group, made.after)
+    table = store.read().table
+    if table is None or table.id != by.incarnation:
+        raise EhBalanceError("another process has just created the lease table: nothing was written")
+    record(store, made, warn)

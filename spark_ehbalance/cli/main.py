@@ -15,14 +15,13 @@ from spark_ehbalance.cli.check import check
 from spark_ehbalance.cli.dashboard import dashboard
 from spark_ehbalance.cli.demo import demo
 from spark_ehbalance.cli.explain import explain
-from spark_ehbalance.cli.export_checkpoints import export_checkpoints
 from spark_ehbalance.cli.history import history
-from spark_ehbalance.cli.import_checkpoints import import_checkpoints
 from spark_ehbalance.cli.init import init
 from spark_ehbalance.cli.jobs import jobs
 from spark_ehbalance.cli.maintain import maintain
 from spark_ehbalance.cli.metrics import metrics
-from spark_ehbalance.cli.orders import drain, pin, seek, transfer, unpin
+from spark_ehbalance.cli.orders import drain, pin, seek, transfer
+from spark_ehbalance.cli.positions import positions
 from spark_ehbalance.cli.simulate import simulate
 from spark_ehbalance.cli.status import status
 from spark_ehbalance.emulator.cli import emulator
@@ -61,15 +60,13 @@ for command in (
     jobs,
     check,
     init,
-    import_checkpoints,
-    export_checkpoints,
+    positions,
     status,
     explain,
     metrics,
     dashboard,
     transfer,
     pin,
-    unpin,
     drain,
     seek,
     history,

@@ -18,7 +18,7 @@ from spark_ehbalance.hub.refusals import Busy, RefusedError, Unreachable
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.hub.unreadable import KEEP
 from spark_ehbalance.values.position import START_OFFSET, Position, names_event
-from spark_ehbalance.values.starting_positions import Edge, UnresolvedPosition
+from spark_ehbalance.values.starting_positions import AfterOffset, Edge, UnresolvedPosition
 
 _T = TypeVar("_T")
 
@@ -62,6 +62,10 @@ def resolve(
         return Position(state.end - 1, state.last_offset)
     if isinstance(position, int):
         return Position.before(position)
+    if isinstance(position, Position):
+        return position
+    if isinstance(position, AfterOffset):
+        return position_of(position.offset, address, state, timeout)
     if state.last_enqueued is None or state.last_enqueued < position:
         return Position.before(state.end)
     what = f"the first event at or after {position.isoformat()}"

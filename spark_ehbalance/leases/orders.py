@@ -85,7 +85,7 @@ class Transfer(MoveTo):
         if lease.owner == self.to:
             return f"partition {self.partition} is owned by {self.to} already"
         if pin is not None and not pin.transfer:
-            return f"partition {self.partition} is pinned to {pin.to}: unpin it first, or pin it to another member"
+            return f"partition {self.partition} is pinned to {pin.to}: remove that pin first, or change it"
         return state.full(self.to, self.partition)
 
     def after(self, lease: Lease, state: WorkingCopy) -> Lease:

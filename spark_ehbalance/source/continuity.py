@@ -7,13 +7,13 @@ that arrived since it stopped.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Restore
 from spark_ehbalance.member.query import Progress
-from spark_ehbalance.source.offsets import EpochPosition, HubReference, StreamOffset
+from spark_ehbalance.source.offsets import EpochPosition, StreamOffset
 from spark_ehbalance.values.position import Position, partition_order
 
 
@@ -27,54 +27,24 @@ class LoggedBatch:
 
 @dataclass(frozen=True, slots=True)
 class RecordedProgress:
-    """What the checkpoints of a group's queries record: where reading of each partition goes on, the `origins`
-    (`StreamOffset.origin`) of the lease tables that they were read with, and the `hubs`.
-
-    Spark counts a batch as finished also if a change of owner has cut a partition short, or if it was run again without
-    one. Up to the `sure` positions all is finished even then.
-    """
+    """What a query's checkpoint records: where reading of each partition goes on, and the `origins`
+    (`StreamOffset.origin`) of the lease tables that it was read with."""
 
     positions: Mapping[str, EpochPosition] = field(default_factory=dict)
     origins: frozenset[str] = frozenset()
-    hubs: frozenset[HubReference] = frozenset()
-    sure: Mapping[str, EpochPosition] = field(default_factory=dict)
 
     @classmethod
     def from_log(cls, *log: LoggedBatch) -> RecordedProgress:
-        """What one query's log records, oldest batch first: for each partition its last entry counts."""
+        """What the log records, oldest batch first: for each partition its last entry counts."""
         positions: dict[str, EpochPosition] = {}
-        sure: dict[str, EpochPosition] = {}
         for batch in log:
             end = batch.end
             # The events before the start of a batch were finished earlier, by whichever member owned the partition.
-            starts = {p: EpochPosition(each.epoch, each.start) for p, each in end.ranges.items()}
-            ends = {p: EpochPosition(each.epoch, each.end) for p, each in end.ranges.items()}
-            positions |= {**(ends if batch.finished else starts), **end.other_positions}
-            known = {**starts, **end.other_positions}
-            sure |= {p: replace(each, next=end.checkpoints.get(p, each.next)) for p, each in known.items()}
-        hubs = frozenset(each.end.hub for each in log if each.end.hub is not None)
-        return cls(_ordered(positions), frozenset(each.end.origin for each in log), hubs, _ordered(sure))
-
-    def merged(self, other: RecordedProgress) -> RecordedProgress:
-        """Both together: for each partition the greater position."""
-        return RecordedProgress(
-            _greater(self.positions, other.positions),
-            self.origins | other.origins,
-            self.hubs | other.hubs,
-            _greater(self.sure, other.sure),
-        )
-
-    def confirmed(self, changes: Mapping[str, EpochPosition]) -> tuple[RecordedProgress, dict[str, tuple[int, int]]]:
-        """Where reading goes on by the last `changes` of owner, as far as they are known: under the epoch of that the
-        last batch was read to its end. Of the other partitions only what is `sure` counts; these are returned with the
-        sequence numbers from there up to, but not including, where their batches have ended."""
-        doubtful = {
-            p: (self.sure[p].next, each.next)
-            for p, each in self.positions.items()
-            if p not in changes or changes[p].epoch < each.epoch
-        }
-        positions = {**_greater(self.positions, changes), **{p: self.sure[p] for p in doubtful}}
-        return replace(self, positions=_ordered(positions)), doubtful
+            ranges = end.ranges.items()
+            read = {p: EpochPosition(each.epoch, each.end if batch.finished else each.start) for p, each in ranges}
+            positions |= {**read, **end.other_positions}
+        ordered = {partition: positions[partition] for partition in sorted(positions, key=partition_order)}
+        return cls(ordered, frozenset(each.end.origin for each in log))
 
 
 def describe_loss(known: StreamOffset, recorded: RecordedProgress, found: Snapshot | None) -> str:
@@ -134,14 +104,6 @@ def skipped_events(recorded: RecordedProgress, found: Snapshot) -> dict[str, tup
         if lease is not None and lease.checkpoint is not None and lease.checkpoint.next > position.next:
             between[partition] = (position.next, lease.checkpoint.sequence_number)
     return between
-
-
-def _greater(one: Mapping[str, EpochPosition], other: Mapping[str, EpochPosition]) -> dict[str, EpochPosition]:
-    return _ordered({p: max(each for each in (one.get(p), other.get(p)) if each) for p in {**one, **other}})
-
-
-def _ordered(positions: Mapping[str, EpochPosition]) -> dict[str, EpochPosition]:
-    return {partition: positions[partition] for partition in sorted(positions, key=partition_order)}
 
 
 def _has_no_position(partition: str, found: Snapshot) -> bool:

@@ -16,6 +16,40 @@ _OF_SPARK = {
     "checkpointlocation": "checkpointLocation is an option of df.writeStream, leave it out here",
 }
 
+_SHARED = "leave it out: partitions are shared by load, see strategy"
+_ENTRA = "write fullyQualifiedNamespace, eventHubName and credential"
+
+#: The options of the Scala connector (2.3.22) → what to write instead.
+SCALA_OPTIONS = {
+    "eventhubs.connectionString": "write connectionString, not encrypted, best as env:NAME",
+    "eventhubs.consumerGroup": "write consumerGroup",
+    "eventhubs.startingPosition": "write startingPosition: earliest, latest, a sequence number or a time",
+    "eventhubs.startingPositions": 'write startingPosition, by partition: {"0": 4711, "*": "latest"}',
+    "eventhubs.endingPosition": "write endingPosition: earliest, latest, a sequence number or a time",
+    "eventhubs.endingPositions": 'write endingPosition, by partition: {"0": 4711, "*": "latest"}',
+    "eventhubs.maxEventsPerTrigger": "write maxEventsPerTrigger",
+    "eventhubs.maxRatePerPartition": "write maxEventsPerTrigger, for all partitions together",
+    "eventhubs.maxRatesPerPartition": "write maxEventsPerTrigger, for all partitions together",
+    "eventhubs.receiverTimeout": "write receiverTimeout, such as 60 s",
+    "eventhubs.prefetchCount": "write prefetch",
+    "eventhubs.useExclusiveReceiver": "write ownerLevel=0 for true; leave it out with leaseTable",
+    "eventhubs.operationTimeout": "leave it out: a batch fails after receiverTimeout",
+    "eventhubs.maxSilentTime": "leave it out: silent connections are renewed",
+    "eventhubs.threadPoolSize": "leave it out; minPartitions sets the number of tasks",
+    "eventhubs.dynamicPartitionDiscovery": "leave it out: partitions that are added to the hub are always found",
+    "eventhubs.slowPartitionAdjustment": _SHARED,
+    "eventhubs.maxAcceptableBatchReceiveTime": _SHARED,
+    "eventhubs.throttlingStatusPlugin": _SHARED,
+    "eventhubs.metricPlugin": "leave it out: the query's progress has its lag, and `ehbalance status` the group",
+    "eventhubs.useAadAuth": _ENTRA,
+    "eventhubs.aadAuthCallback": _ENTRA,
+    "eventhubs.aadAuthCallbackParams": _ENTRA,
+    "partitionPreferredLocationStrategy": "leave it out: Spark has no preferred locations for Python sources",
+    "useSimulatedClient": "leave it out, and run `ehbalance emulator`",
+}
+
+_BY_KEY = {name.lower(): name for name in SCALA_OPTIONS}
+
 _LIST = "docs/options.md lists all"
 
 #: What Spark puts before the options of a table in a catalog.
@@ -25,6 +59,9 @@ _OF_TABLE = "option."
 def no_such_option(key: str, where: str, here: Iterable[str], elsewhere: Mapping[str, str]) -> OptionError:
     """The error for the option `key`, which `where` does not have. It has those of `here`; those of `elsewhere`, by
     their keys, are for the other kind of query."""
+    if key in _BY_KEY:
+        name = _BY_KEY[key]
+        return OptionError(f"{name} is an option of the Scala connector: {SCALA_OPTIONS[name]}")
     if key in _OF_SPARK:
         return OptionError(_OF_SPARK[key])
     if key.startswith(_OF_TABLE):

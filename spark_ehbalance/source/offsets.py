@@ -57,7 +57,7 @@ class HubReference:
 
     def __str__(self) -> str:
         at = "" if self.created_ms is None else f", made {time_of(self.created_ms)}"
-        return f"event hub {self.name} of {self.namespace}{at}"
+        return f"event hub {self.name}{self.namespace and f' of {self.namespace}'}{at}"
 
     def is_another(self, found: HubReference) -> bool:
         """Whether `found` has other events under the same sequence numbers."""

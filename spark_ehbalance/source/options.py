@@ -22,7 +22,6 @@ from spark_ehbalance.hub.unreadable import FAIL, POLICIES
 from spark_ehbalance.metrics.prometheus import need_prometheus
 from spark_ehbalance.sink.options import CHECKPOINT_LOCATION, WRITE_OPTIONS, write_options
 from spark_ehbalance.source.no_such_option import no_such_option
-from spark_ehbalance.source.scala_options import as_written, meant, renamed, with_positions
 from spark_ehbalance.source.spark_checkpoint import checkpoint_location
 from spark_ehbalance.stores.base import LEASE_TABLE, Capabilities
 from spark_ehbalance.stores.blob.layout import of_blobs
@@ -298,7 +297,7 @@ def stream_options(raw: Mapping[str, str]) -> Options:
 
 def batch_options(raw: Mapping[str, str]) -> Options:
     """The options of `read`, which reads all partitions once and shares nothing. Raises `OptionError`."""
-    given = {meant(key.lower()) for key, value in raw.items() if value is not None}
+    given = {key.lower() for key, value in raw.items() if value is not None}
     defaults = {name: each.in_batch for name, each in OPTIONS.items() if each.in_batch and name.lower() not in given}
     return _parse({**raw, **defaults}, BATCH)
 
@@ -306,7 +305,7 @@ def batch_options(raw: Mapping[str, str]) -> Options:
 def check_options(raw: Mapping[str, str]) -> None:
     """Check options of which it is not known yet whether a stream or a batch is meant, or whether they are for writing.
     Raises `OptionError`."""
-    keys = {meant(key.lower()) for key in raw}
+    keys = {key.lower() for key in raw}
     if keys & _FOR_WRITING:
         write_options(raw, OPTIONS)
     elif any(each.only == BATCH and name.lower() in keys for name, each in OPTIONS.items()):
@@ -351,7 +350,7 @@ def checked_namespace(text: str, option: str) -> str:
     return _checked(_server, text, option)
 
 
-def checked_checkpoint(text: str, option: str = "--from-checkpoint") -> str:
+def checked_checkpoint(text: str, option: str) -> str:
     """The checkpoint in `option`: an address, or an absolute path. Raises `OptionError`."""
     return _checked(checkpoint_location, text, option)
 
@@ -391,20 +390,18 @@ def option_names(where: str) -> tuple[str, ...]:
 
 
 def _parse(raw: Mapping[str, str], where: str) -> Options:
-    written = {key.lower(): str(value).strip() for key, value in raw.items() if value is not None}
-    given = renamed(written)
+    given = {key.lower(): str(value).strip() for key, value in raw.items() if value is not None}
     public, secret = (_pop_prefixed(given, prefix) for prefix in (_STORAGE, _STORAGE_SECRET))
     names = {name.lower(): name for name in option_names(where)}
-    if unknown := sorted(meant(key) for key in given if meant(key) not in names):
+    if unknown := sorted(given.keys() - names.keys()):
         others = {*option_names(STREAM), *option_names(BATCH)} - set(names.values())
-        elsewhere = {name.lower(): as_written(name, "", written)[0] for name in others}
+        elsewhere = {name.lower(): name for name in others}
         raise no_such_option(unknown[0], where, names.values(), elsewhere)
     for name, text in given.items():
         if name not in ("connectionstring", "httpproxy"):  # they check themselves
-            _refuse_secret(as_written(names[meant(name)], "", written)[0], text)
+            _refuse_secret(names[name], text)
     connection = Connection.from_options({name: given.get(name.lower()) for name in CONNECTION_OPTIONS})
-    given = with_positions(given, connection.hub)
-    values = parsed(given, Options, spelled=lambda name, text: as_written(name, text, written))
+    values = parsed(given, Options)
     lease_table = values.get("lease_table")
     if lease_table is None:
         _refuse_sharing(given)

@@ -57,8 +57,8 @@ class CheckpointFolder:
 
 
 @contextlib.contextmanager
-def opened(location: str, storage_options: Mapping[str, str], option: str) -> Iterator[CheckpointFolder]:
-    """The checkpointLocation at `location`, which was given as `option`.
+def opened(location: str, storage_options: Mapping[str, str]) -> Iterator[CheckpointFolder]:
+    """The checkpointLocation at `location`.
 
     Raises `OptionError` if there is no such folder, or if it cannot be read.
     """
@@ -68,26 +68,17 @@ def opened(location: str, storage_options: Mapping[str, str], option: str) -> It
         raise
     except (OSError, DeltaError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise OptionError(f"{option}={location} is wrong: it cannot be read: {reason}") from None
+        raise OptionError(f"{location} cannot be read: {reason}") from None
 
 
-def read_checkpoint(location: str, storage_options: Mapping[str, str]) -> list[list[LoggedBatch]]:
-    """The logged batches, oldest first, of each `ehbalance` source of the query with this checkpointLocation.
-
-    Raises `OptionError` if there is no such folder, or no such batch in it.
-    """
-    logs: dict[int, list[LoggedBatch]] = {}
-    with opened(location, storage_options, "--from-checkpoint") as folder:
-        finished = set(folder.finished())
-        for batch in folder.planned():
-            for source, end in logged_ends(folder.offsets(batch)):
-                logs.setdefault(source, []).append(LoggedBatch(end, batch in finished))
-    if not logs:
-        raise OptionError(
-            f"--from-checkpoint={location} is wrong: allowed is the checkpointLocation of a query that has read from "
-            "ehbalance; the positions of the Scala connector are taken over by `ehbalance import-checkpoints`"
-        )
-    return list(logs.values())
+def logs(folder: CheckpointFolder) -> list[list[LoggedBatch]]:
+    """The logged batches, oldest first, of each `ehbalance` source of the query."""
+    found: dict[int, list[LoggedBatch]] = {}
+    finished = set(folder.finished())
+    for batch in folder.planned():
+        for source, end in logged_ends(folder.offsets(batch)):
+            found.setdefault(source, []).append(LoggedBatch(end, batch in finished))
+    return list(found.values())
 
 
 def checkpoint_location(text: str) -> str:
@@ -112,7 +103,7 @@ def logged_ends(text: str) -> Iterator[tuple[int, StreamOffset]]:
     for source, line in enumerate(text.splitlines()[2:]):
         try:
             offset = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # a source without an offset, or one that does not write JSON
         if isinstance(offset, dict) and {"format", "group", "owner", "partitions"} <= offset.keys():
             yield source, StreamOffset.from_json(offset)

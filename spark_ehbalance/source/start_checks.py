@@ -81,9 +81,9 @@ def join_table(
             what = "Nothing was read or created. Make"
         _refuse_loss(
             options,
-            f"{lost}. {what} one of the queries' own checkpoints with `{_command(options)} --from-checkpoint DIR`, "
-            "once for each query of the group. With failOnDataLoss=false the query goes on from what its own "
-            "checkpoint knows",
+            f"{lost}. {what} one from the queries' checkpoints, `ehbalance positions CHECKPOINT... > p.json; "
+            f"{_command(options)} --positions p.json`, and give each query a new checkpointLocation. With "
+            "failOnDataLoss=false the query goes on from what its own checkpoint knows",
             f"{lost}. Going on from what this query's own checkpoint knows",
         )
     store.create(options.group)
@@ -94,7 +94,7 @@ def join_table(
 def states_at_start(options: Options, hub: Hub) -> Mapping[str, PartitionState]:
     """The states that `check_start` needs, and those that are known besides: of a hub with many partitions not all are
     asked for at once."""
-    numbers = [p for p in hub.partition_ids() if isinstance(options.starting_position.of(p), int)]
+    numbers = [p for p in hub.partition_ids() if options.starting_position.number_of(p) is not None]
     if unknown := [partition for partition in numbers if partition not in hub.states()]:
         hub.refresh(unknown)
     return hub.states()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from spark_ehbalance.errors import OptionError
@@ -25,15 +25,9 @@ def refuse_secret(name: str, text: str, holders: str) -> None:
         )
 
 
-def parsed(
-    given: Mapping[str, str],
-    kind: type[Any],
-    prefix: str = "",
-    *,
-    spelled: Callable[[str, str], tuple[str, str]] = lambda name, text: (name, text),
-) -> dict[str, Any]:
+def parsed(given: Mapping[str, str], kind: type[Any], prefix: str = "") -> dict[str, Any]:
     """Field → value of those fields of the dataclass `kind` whose options, with this `prefix`, are `given`, by keys in
-    lower case. `spelled` says how the user has written a name and a text. Raises `OptionError`."""
+    lower case. Raises `OptionError`."""
     values: dict[str, Any] = {}
     for field_name, each in declarations(kind).items():
         name = prefix + option_name(field_name)
@@ -42,5 +36,5 @@ def parsed(
             try:
                 values[field_name] = each.parse(text)
             except ValueError as allowed:
-                raise wrong(*spelled(name, text), allowed) from None
+                raise wrong(name, text, allowed) from None
     return values

@@ -1,7 +1,8 @@
 """The values of the options `startingPosition` and `endingPosition`.
 
 A value is `earliest`, `latest`, a sequence number (inclusive), a time (the first event enqueued at or after it), or a
-JSON object with one of these per partition, and "*" for all partitions that it does not name.
+JSON object with one of these per partition, and "*" for all partitions that it does not name. There a partition's
+position may also be `{"next": NUMBER, "offset": TEXT}`, as `ehbalance positions` prints it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from datetime import datetime, timezone
 from enum import Enum
 
 from spark_ehbalance.errors import OptionError
+from spark_ehbalance.values.position import Position
 from spark_ehbalance.values.secrets import shown
 
 
@@ -26,8 +28,19 @@ class Edge(Enum):
 #: Sequence numbers are signed 64-bit integers.
 _LARGEST = 2**63 - 1
 
-#: A position that the hub may have to resolve to a sequence number: an end, a sequence number, or a time.
-UnresolvedPosition = Edge | int | datetime
+
+@dataclass(frozen=True, slots=True)
+class AfterOffset:
+    """The position after the event with this `offset`, whose sequence number is not known."""
+
+    offset: str
+
+
+#: A position that the hub may have to resolve to a sequence number.
+UnresolvedPosition = Edge | int | datetime | Position | AfterOffset
+
+#: The key of `ehbalance positions` that identifies the event hub. Only commands check it.
+HUB_KEY = "hub"
 
 _ALLOWED_POSITION = "earliest, latest, a sequence number, a time such as 2026-01-31T12:00:00Z"
 _ALLOWED = f'{_ALLOWED_POSITION}, or JSON of these by partition, such as {{"0": 4711, "*": "latest"}}'
@@ -44,12 +57,13 @@ class StartingPositions:
     def parse(cls, text: str) -> StartingPositions:
         """The positions of an option's `text`. Raises `ValueError`, which names what is allowed."""
         if not text.startswith("{"):
-            return cls(_position(text))
+            return cls(position_of_json(text))
         try:
             by_partition = json.loads(text)
         except (ValueError, RecursionError):
             raise ValueError(_ALLOWED) from None
-        named = {partition: _position(value) for partition, value in by_partition.items()}
+        by_partition.pop(HUB_KEY, None)
+        named = {partition: position_of_json(value) for partition, value in by_partition.items()}
         return cls(named.pop("*", None), named)
 
     def check(self, partitions: tuple[str, ...]) -> None:
@@ -65,8 +79,8 @@ class StartingPositions:
         """Raise `OptionError` if a sequence number is beyond the end of its partition. `ends` are the sequence numbers
         after the last events, of partitions in which reading is to begin."""
         for partition, end in ends.items():
-            position = self.of(partition)
-            if isinstance(position, int) and position > end:
+            position = self.number_of(partition)
+            if position is not None and position > end:
                 last = f"whose last event is {end - 1}" if end else "which has had no event"
                 raise OptionError(
                     f"option {option} is wrong: it is {position} for partition {partition}, {last}: allowed is at most "
@@ -78,16 +92,26 @@ class StartingPositions:
         position = self.named.get(partition, self.others)
         return Edge.EARLIEST if position is None else position
 
+    def number_of(self, partition: str) -> int | None:
+        """The sequence number to read first in `partition`; None if only the hub knows it."""
+        position = self.of(partition)
+        if isinstance(position, Position):
+            return position.next
+        return position if isinstance(position, int) else None
+
 
 def parse_position(text: str) -> UnresolvedPosition:
     """The single position of `text`. Raises `ValueError`, which names what is allowed."""
     try:
-        return _position(text)
+        return position_of_json(text)
     except ValueError:
         raise ValueError(_ALLOWED_POSITION) from None
 
 
-def _position(value: object) -> UnresolvedPosition:
+def position_of_json(value: object) -> UnresolvedPosition:
+    """The position in a JSON `value`. Raises `ValueError`, which names what is allowed."""
+    if isinstance(value, dict):
+        return _described_position(value)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST:
         return value
     if isinstance(value, str):
@@ -95,12 +119,24 @@ def _position(value: object) -> UnresolvedPosition:
         if text.lower() in ("earliest", "latest"):
             return Edge(text.lower())
         if text.isascii() and text.isdigit():
-            return _position(int(text[:20]))
+            return position_of_json(int(text[:20]))
         try:
             time = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
         except ValueError:
             raise ValueError(_ALLOWED) from None
         return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+    raise ValueError(_ALLOWED)
+
+
+def _described_position(value: Mapping[str, object]) -> Position | AfterOffset:
+    number, offset = value.get("next"), value.get("offset")
+    known = type(number) is int and 0 <= number <= _LARGEST
+    if not value.keys() <= {"next", "offset"} or not (known or number is None) or not isinstance(offset, str | None):
+        raise ValueError(_ALLOWED)
+    if isinstance(number, int):
+        return Position(number - 1, offset)
+    if offset:
+        return AfterOffset(offset)
     raise ValueError(_ALLOWED)
 
 

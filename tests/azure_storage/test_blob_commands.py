@@ -124,13 +124,11 @@ def test_a_container_that_cannot_be_used_is_one_line(
     ("command", "why"),
     [
         (("history",), "there is no history"),
-        (("report",), "there is no history"),
         (("drain", "ann"), "keeps no operators' orders"),
         (("pin", "0", "--to", "bob"), "keeps no operators' orders"),
-        (("unpin", "0"), "keeps no operators' orders"),
+        (("pin", "0", "--remove"), "keeps no operators' orders"),
         (("transfer", "0", "--to", "bob"), "keeps no operators' orders"),
         (("maintain",), "there is nothing to clean up"),
-        (("export-checkpoints", "--starting-positions"), "allowed is a lease table in Delta"),
     ],
 )
 def test_what_a_container_cannot_carry_is_refused_with_the_reason(
@@ -156,6 +154,10 @@ def test_init_checks_the_options_and_the_hub_and_seek_is_refused(
     for what in ("was made", "is there"):
         done = ehbalance.succeeds("init", address, *connection, *key)
         assert f"hub/$default {what}; the hub has 2 partitions" in done.out
+    (tmp_path / "p.json").write_text('{"*": "earliest"}')
+    assert "continue at its own checkpoints: allowed is a lease table in Delta" in ehbalance.fails(
+        2, "init", address, *connection, *key, "--positions", tmp_path / "p.json"
+    )
     assert "keeps no operators' orders" in ehbalance.fails(2, "seek", address, "0", "--to", "5", *connection, *key)
 
 

@@ -17,7 +17,7 @@ from tests.cli.command import Command, Outcome
 HUB = "hub"
 
 #: The commands that are told how to reach the event hub.
-_ASK_THE_HUB = {"check", "init", "seek", "import-checkpoints", "export-checkpoints"}
+_ASK_THE_HUB = {"check", "init", "seek"}
 
 
 def state(table: Path) -> Snapshot:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from tests.cli.command import Command
 from tests.cli.groups import HUB, Group, fill, state
-from tests.cli.test_from_checkpoint import batch, checkpoint, events
-from tests.source.scala_folders import scala_folder
+from tests.cli.test_positions import events
 
 __all__ = ["events"]
 
@@ -31,8 +28,8 @@ def make_anew(emulator: Emulator) -> None:
 @pytest.fixture
 def restored(group: Group, tmp_path: Path) -> Group:
     """A group with a position of each partition."""
-    folder = checkpoint(tmp_path / "first", batch("a", p0=(1, 0, 10), p1=(1, 0, 20), p2=(1, 0, 30), p3=(1, 0, 40)))
-    group.done("init", "--from-checkpoint", folder)
+    (tmp_path / "first.json").write_text('{"0": 10, "1": 20, "2": 30, "3": 40}')
+    group.done("init", "--positions", tmp_path / "first.json")
     return group
 
 
@@ -44,31 +41,13 @@ def old(restored: Group, emulator: Emulator) -> Group:
     return restored
 
 
-def test_the_commands_that_make_a_table_note_the_hub(
-    ehbalance: Command, restored: Group, connection: Sequence[str], tmp_path: Path, emulator: Emulator
-) -> None:
-    imported = tmp_path / "imported"
-    folder = scala_folder(tmp_path / "checkpoint", {HUB: {0: 10}})
-    assert ehbalance("import-checkpoints", imported, *connection, "--from-spark", folder).code == 0
-    assert hub_time(imported) == hub_time(restored.table) is not None
-    make_anew(emulator)
-    assert ehbalance("import-checkpoints", tmp_path / "later", *connection, "--from-spark", folder).code == 0
-    assert hub_time(tmp_path / "later") != hub_time(imported)
-
-
-@pytest.mark.parametrize(
-    "command", ["init", "init --from-checkpoint", "import-checkpoints", "export-checkpoints", "seek"]
-)
+@pytest.mark.parametrize("command", ["init", "seek 0 --to earliest --force", "seek --positions"])
 def test_a_table_of_another_hub_is_refused(old: Group, tmp_path: Path, command: str) -> None:
-    arguments: dict[str, Sequence[object]] = {
-        "init": (),
-        "init --from-checkpoint": ("--from-checkpoint", checkpoint(tmp_path / "one", batch("b", p0=(9, 0, 60)))),
-        "import-checkpoints": ("--from-spark", scala_folder(tmp_path / "scala", {HUB: {0: 60}}), "--force"),
-        "export-checkpoints": ("--to-blobs", "https://account.blob.core.windows.net/container"),
-        "seek": ("0", "--to", "earliest", "--force"),
-    }
+    if command.endswith("--positions"):
+        (tmp_path / "p.json").write_text('{"0": 5}')
+        command += f" {tmp_path / 'p.json'}"
     before = old.state
-    message = old.fails(1, command.split()[0], *arguments[command])
+    message = old.fails(1, *command.split())
     assert f"lease table {old.table}: it has the positions of event hub hub of localhost:" in message
     assert "and this one was made 20" in message
     assert "Nothing was written: set a new leaseTable" in message

@@ -69,8 +69,8 @@ def harmless(text: str) -> bool:
         ["drain", named("nobody")],
         ["pin", named("0"), "--to", named("ann")],
         ["transfer", named("0"), "--to", named("nobody")],
-        ["unpin", named("0")],
-        ["unpin", named("1")],
+        ["pin", named("0"), "--remove"],
+        ["pin", named("1"), "--remove"],
         ["maintain"],
     ],
 )

@@ -1,4 +1,4 @@
-"""`ehbalance transfer`, `pin`, `unpin`, `seek`, `drain`, and the `history` of these orders."""
+"""`ehbalance transfer`, `pin`, `seek`, `drain`, and the `history` of these orders."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def test_pinning_and_unpinning(leases: Group) -> None:
     pins = {partition: lease.pin and lease.pin.to for partition, lease in leases.state.leases.items()}
     assert pins == {"0": "bob", "1": "ann"}
     assert "which owns it" in leases.done("pin", "0", "--to", "ann")
-    assert leases.done("unpin", "0", "--why", "over") == "Partition 0 is not pinned any more.\n"
+    assert leases.done("pin", "0", "--remove", "--why", "over") == "Partition 0 is not pinned any more.\n"
     assert leases.state.leases["0"].pin is None
-    assert leases.fails(1, "unpin", "0") == "Error: partition 0 is not pinned: pinned are 1\n"
+    assert leases.fails(1, "pin", "0", "--remove") == "Error: partition 0 is not pinned: pinned are 1\n"
 
 
 def test_pinning_to_a_member_that_is_leaving_takes_effect_later(leases: Group) -> None:
@@ -69,7 +69,7 @@ def test_pinning_to_a_member_that_is_leaving_takes_effect_later(leases: Group) -
         (["transfer", "0", "--to", "ann"], "partition 0 is owned by ann already"),
         (["pin", "0", "--to", "eve"], "eve is not a member: members are ann, bob"),
         (["pin", "7", "--to", "bob"], "partition 7 is unknown: there are 0, 1"),
-        (["unpin", "0"], "partition 0 is not pinned: pinned are none"),
+        (["pin", "0", "--remove"], "partition 0 is not pinned: pinned are none"),
         (["drain", "eve"], "eve is not a member: members are ann, bob"),
     ],
 )
@@ -81,7 +81,9 @@ def test_an_impossible_order_is_refused_and_changes_nothing(leases: Group, argum
     assert history(leases.table) == []
 
 
-def test_a_wrong_timeout_is_refused(leases: Group) -> None:
+def test_a_wrong_option_is_refused(leases: Group) -> None:
+    for arguments in ((), ("--remove", "--to", "bob")):
+        assert leases.fails(2, "pin", "0", *arguments) == "Error: pin takes either --to or --remove\n"
     message = leases.fails(2, "pin", "0", "--to", "bob", "--handover-timeout", "soon")
     assert message.startswith("Error: --handover-timeout='soon' is wrong: allowed is a length of time")
 
@@ -124,8 +126,9 @@ def test_a_seek_in_an_owned_partition_must_be_forced(leases: Group) -> None:
         (["1", "--to", "soon"], 2, "--to='soon' is wrong: allowed is earliest, latest, a sequence number, a time"),
         (["1", "--to", '{"1": 3}'], 2, "is wrong: allowed is earliest"),
         (["1", "--to", "2099-01-01T00:00:00Z"], 2, "has not come yet: allowed is a time that has, or latest"),
-        (["--to", "3"], 2, "seek takes either a partition or --all"),
-        (["1", "--all", "--to", "3"], 2, "seek takes either a partition or --all"),
+        (["--to", "3"], 2, "seek takes one of a partition, --all and --positions"),
+        (["1", "--all", "--to", "3"], 2, "seek takes one of a partition, --all and --positions"),
+        (["1"], 2, "seek takes either --to or --positions"),
         (["9", "--to", "3"], 1, "partition 9 is unknown: there are 0, 1"),
         (["1", "--to", "3", "--consumer-group", "other"], 1, "/hub/$default, not to localhost"),
     ],
@@ -147,7 +150,7 @@ def test_a_seek_before_anything_was_read_is_refused(group: Group) -> None:
 def test_history_shows_who_ordered_what_and_why(leases: Group) -> None:
     leases.done("transfer", "0", "--to", "bob", "--why", "upgrade of ann's host")
     leases.done("pin", "1", "--to", "ann")
-    leases.done("unpin", "1", "--why", "a mistake")
+    leases.done("pin", "1", "--remove", "--why", "a mistake")
     leases.done("seek", "1", "--to", "2", "--why", "a bad batch")
     leases.done("drain", "ann", "--why", "its host goes")
     leases.done("drain", "ann", "--undo")

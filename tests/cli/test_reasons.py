@@ -350,7 +350,7 @@ def test_nothing_is_wrong() -> None:
             "0",
             [
                 "should be with eve by a pin of operator:jo (nearer), which is not a member any more",
-                "`ehbalance unpin`",
+                "`ehbalance pin --remove`",
             ],
             id="a pin to a member that is gone",
         ),

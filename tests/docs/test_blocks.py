@@ -16,7 +16,6 @@ from typer.main import get_command
 
 from spark_ehbalance.cli.main import app
 from spark_ehbalance.source.options import OPTIONS, STRATEGY_OPTIONS
-from spark_ehbalance.source.scala_options import SCALA_OPTIONS
 from tests.docs.blocks import PAGES, ROOT, Block, all_blocks, inline_code
 
 if sys.version_info >= (3, 11):
@@ -47,7 +46,7 @@ class Reader:
 
     def option(self, name: str, value: object) -> Reader:
         prefix = f"{name.partition('.')[0]}.*"
-        assert {name, prefix} & {*_DECLARED, *SCALA_OPTIONS}, f"there is no option {name}"
+        assert {name, prefix} & {*_DECLARED}, f"there is no option {name}"
         if name in _DECLARED:
             _DECLARED[name].parse(value if isinstance(value, str) else json.dumps(value))
         return self

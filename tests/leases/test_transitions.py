@@ -313,7 +313,7 @@ REFUSALS = {
     "transfer: to its owner": (group(), transfer("ann"), "partition 0 is owned by ann already"),
     "transfer: unknown partition": (group(), transfer(partition="7"), "partition 7 is unknown: there are 0"),
     "transfer: no room": (BOB_FULL, transfer(), "bob has 1 partitions, and maxPartitionsOwned=1"),
-    "transfer: pinned": (group(pin=PINNED), transfer(), "partition 0 is pinned to ann: unpin it first"),
+    "transfer: pinned": (group(pin=PINNED), transfer(), "partition 0 is pinned to ann: remove that pin first"),
     "pin: to no member": (group(), pin("eve"), "eve is not a member: members are ann, bob, cat"),
     "pin: pinned already": (group(pin=PINNED), pin("ann"), "partition 0 is pinned to ann already"),
     "unpin: not pinned": (

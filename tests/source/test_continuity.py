@@ -68,61 +68,6 @@ def test_the_last_entry_of_each_partition_counts() -> None:
     }
 
 
-def test_the_furthest_position_of_several_queries_counts_under_the_last_epoch() -> None:
-    one, other = (
-        RecordedProgress.from_log(finished(offset(p0=(1, 0, 100)))),
-        RecordedProgress.from_log(unfinished(offset(p0=(2, 60, 100)))),
-    )
-    assert one.merged(other).positions == other.merged(one).positions == {"0": EpochPosition(2, 60)}, (
-        "the batch was broken off"
-    )
-    further = RecordedProgress.from_log(finished(offset(TableReference("t2", "/leases"), p0=(1, 0, 300), p1=(1, 0, 1))))
-    assert one.merged(further) == RecordedProgress(
-        {"0": EpochPosition(1, 300), "1": EpochPosition(1, 1)},
-        frozenset({"t1", "t2"}),
-        sure={"0": EpochPosition(1, 0), "1": EpochPosition(1, 0)},
-    )
-
-
-def test_up_to_the_last_batch_or_the_table_s_checkpoint_all_is_sure() -> None:
-    log = [
-        finished(offset(p0=(2, 0, 40), p1=(1, 0, 9), p2=(1, 0, 5))),
-        finished(
-            replace(
-                offset(p0=(2, 40, 70), p1=(1, 9, 12)),
-                other_positions={"2": EpochPosition(1, 5), "3": EpochPosition(1, 7)},
-                checkpoints={"0": 40, "1": 0, "3": 6},
-            )
-        ),
-    ]
-    for last in (log[-1], unfinished(log[-1].end)):
-        assert RecordedProgress.from_log(log[0], last).sure == {
-            "0": EpochPosition(2, 40),
-            "1": EpochPosition(1, 0),
-            "2": EpochPosition(1, 5),
-            "3": EpochPosition(1, 6),
-        }
-
-
-def test_the_last_change_of_owner_confirms_what_was_read_under_its_epoch() -> None:
-    recorded = RecordedProgress.from_log(finished(offset(p0=(2, 0, 40), p1=(2, 0, 40), p2=(2, 0, 40), p3=(2, 0, 40))))
-    changes = {
-        "0": EpochPosition(2, 0),
-        "1": EpochPosition(3, 15),  # somebody has taken it at 15
-        "2": EpochPosition(1, 0),  # the history lacks what came after
-        "4": EpochPosition(1, 8),
-    }
-    confirmed, doubtful = recorded.confirmed(changes)
-    assert confirmed.positions == {
-        "0": EpochPosition(2, 40),
-        "1": EpochPosition(3, 15),
-        "2": EpochPosition(2, 0),
-        "3": EpochPosition(2, 0),
-        "4": EpochPosition(1, 8),
-    }
-    assert doubtful == {"2": (0, 40), "3": (0, 40)}
-
-
 def test_offsets_before_a_table_has_an_id_and_of_queries_alone_have_an_origin() -> None:
     assert offset(None).origin == "place"
     assert offset(None, "").origin == "me"

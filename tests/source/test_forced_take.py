@@ -1,5 +1,5 @@
 """Query A owned the partitions and hung, and B has taken them by force; then lease table and history are both lost, and
-`ehbalance init --from-checkpoint` makes a new table of what Spark's checkpoints of A and B have.
+`ehbalance positions` and `init --positions` make a new table of what Spark's checkpoints of A and B have.
 
 Real planners, the emulator without its network, Delta tables and the real command; Spark's part is played by `Job`.
 """
@@ -196,54 +196,46 @@ def test_nothing_is_skipped_when_table_and_history_are_lost_after_a_forced_take(
     b_state: str,
     plain: bool,
 ) -> None:
-    """Whichever of the two checkpoints are given, and whether the query of the other one goes on or begins anew."""
+    """Whichever of the two checkpoints are given. Both queries begin anew: their old checkpoints are refused."""
     sink = Sink(plain)
     a, b = jobs = forced_take(group, sink, a_state, b_state, monkeypatch)
     group.append(3, len(PARTITIONS))
-    connection = kept(group.emulator.connection_string(HUB), tmp_path)
     folders = {job.name: job.checkpoint(tmp_path / job.name) for job in jobs}
     given = [("a", "b"), ("b", "a"), ("a",), *([("b",)] if b.log else [])]
     lost_table, problems = group.table, []
     for names in given:
-        for others_anew in (True, False) if len(names) == 1 else (False,):
-            for place in (lost_table, Path(f"{lost_table}_history")):
-                shutil.rmtree(place)
-            arguments = [each for name in names for each in ("--from-checkpoint", folders[name])]
-            done = ehbalance("init", lost_table, *connection, *arguments)
-            assert (done.code, done.err) == (0, "")
-            before = {each.partition: each.checkpoint and each.checkpoint.next for each in group.leases().values()}
-            target = copy.deepcopy(sink)
-            again = [Job(group, j.name, target, () if others_anew and j.name not in names else j.log) for j in jobs]
-            for job in again:
-                try:
-                    job.start()
-                except DataLossError:  # the table does not know enough of it: as the error advises
-                    late = ehbalance("init", lost_table, *connection, "--from-checkpoint", folders[job.name])
-                    assert (late.code, late.err, job.name in names) == (0, "", False)
-                    job.start()
-                job.run_again()
-            ends = {2 * EVENTS + 3}
-            read_up_to(ends, group, again)
-            for job in again:
-                job.query.stop()
-            count = Counter(target.events)
-            missing = group.everything() - count
-            later = Counter(target.events[len(sink.events) :])
-            doubled = {event for event in later if event in sink.events}
-            case = f"given {names}, {'anew' if others_anew else 'on'}: {before} {done.out}"
-            if missing:
-                problems.append(f"{sorted(missing)} missing: {case}")
-            if not plain and max(count.values()) > 1:
-                problems.append(f"{[e for e in count if count[e] > 1]} doubled: {case}")
-            if plain and len(names) == 2 and (silent := doubled - announced(done.out) - unfinished(a, b)):
-                problems.append(f"{sorted(silent)} doubled without a word: {case}")
+        for place in (lost_table, Path(f"{lost_table}_history")):
+            shutil.rmtree(place, ignore_errors=True)
+        remarks = restore(ehbalance, group, tmp_path, *(folders[name] for name in names))
+        before = {each.partition: each.checkpoint and each.checkpoint.next for each in group.leases().values()}
+        for job in jobs:
+            if job.log:
+                with pytest.raises(DataLossError, match="that is another table"):
+                    Job(group, job.name, sink, job.log).start()
+        target = copy.deepcopy(sink)
+        again = [Job(group, job.name, target) for job in jobs]
+        for job in again:
+            job.start()
+        read_up_to({2 * EVENTS + 3}, group, again)
+        for job in again:
+            job.query.stop()
+        count = Counter(target.events)
+        missing = group.everything() - count
+        later = Counter(target.events[len(sink.events) :])
+        doubled = {event for event in later if event in sink.events}
+        case = f"given {names}: {before} {remarks}"
+        if missing:
+            problems.append(f"{sorted(missing)} missing: {case}")
+        if not plain and max(count.values()) > 1:
+            problems.append(f"{[e for e in count if count[e] > 1]} doubled: {case}")
+        if plain and len(names) == 2 and (silent := doubled - announced(remarks) - unfinished(a, b)):
+            problems.append(f"{sorted(silent)} doubled without a word: {case}")
     assert not problems, "\n".join(problems)
 
 
-@pytest.mark.parametrize("history", [True, False])
 @pytest.mark.parametrize("batches", [1, 3])
 def test_nothing_is_skipped_when_a_partition_was_stolen_and_its_owner_did_not_know(
-    group: Group, ehbalance: Command, tmp_path: Path, batches: int, history: bool
+    group: Group, ehbalance: Command, tmp_path: Path, batches: int
 ) -> None:
     """Under a strategy that takes leases from live owners, A plans batches with a stolen partition until it looks at
     the table again. They read nothing of it, and Spark's checkpoint counts them as finished."""
@@ -266,14 +258,11 @@ def test_nothing_is_skipped_when_a_partition_was_stolen_and_its_owner_did_not_kn
         a.kill(hung=True)
     b.kill()
     shutil.rmtree(group.table)
-    if not history:
-        shutil.rmtree(f"{group.table}_history")
-    connection = kept(group.emulator.connection_string(HUB), tmp_path)
-    done = ehbalance("init", group.table, *connection, "--from-checkpoint", a.checkpoint(tmp_path / "a"))
-    assert (done.code, done.err) == (0, "")
-    a.start()
-    read_up_to({EVENTS + batches}, group, [a])
-    assert not group.everything() - Counter(sink.events), done.out
+    remarks = restore(ehbalance, group, tmp_path, a.checkpoint(tmp_path / "a"))
+    again = Job(group, "a", sink)
+    again.start()
+    read_up_to({EVENTS + batches}, group, [again])
+    assert not group.everything() - Counter(sink.events), remarks
 
 
 def test_an_offset_names_the_checkpoints_that_the_table_does_not_have_yet(group: Group, tmp_path: Path) -> None:
@@ -295,6 +284,16 @@ def test_an_offset_names_the_checkpoints_that_the_table_does_not_have_yet(group:
     wait_until(lambda: a.query.planner._keeper.store_away, "the keeper knows")
     group.append(3, len(PARTITIONS))
     assert a.plan().checkpoints == {}
+
+
+def restore(ehbalance: Command, group: Group, folder: Path, *checkpoints: Path) -> str:
+    """Make the lease table of these checkpoints. Returns what is said about the positions."""
+    found = ehbalance("positions", *checkpoints)
+    assert found.code == 0, found.err
+    (folder / "positions.json").write_text(found.out)
+    connection = kept(group.emulator.connection_string(HUB), folder)
+    ehbalance.succeeds("init", group.table, *connection, "--positions", folder / "positions.json")
+    return found.err
 
 
 def read_up_to(ends: set[int], group: Group, jobs: Sequence[Job]) -> None:

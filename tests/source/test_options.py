@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.hub.credentials import Identity
+from spark_ehbalance.source.no_such_option import SCALA_OPTIONS
 from spark_ehbalance.source.options import (
     BATCH,
     OPTIONS,
@@ -25,7 +26,6 @@ from spark_ehbalance.source.options import (
     check_options,
     stream_options,
 )
-from spark_ehbalance.source.scala_options import SCALA_OPTIONS
 from spark_ehbalance.strategies import DEFAULT_STRATEGY, PARAMETERS, STRATEGIES
 from spark_ehbalance.strategies.race import RaceParameters
 from spark_ehbalance.strategies.transfer import TransferParameters
@@ -159,7 +159,7 @@ REFUSED: list[tuple[dict[str, str], list[str]]] = [
     ),
     (
         KEYED | {"eventhubs.threadPoolSize": "4"},
-        ["eventhubs.threadPoolSize is an option of the Scala connector: leave it"],
+        ["eventhubs.threadPoolSize is an option of the Scala connector: leave it out; minPartitions"],
     ),
     # the lease table
     (KEYED | {"leaseTable": f"https://account.blob.core.windows.net/c/t?sv=2024&sig={KEY}"}, ["leaseTable"]),
@@ -286,7 +286,7 @@ def test_a_stream_is_not_told_of_options_of_a_batch() -> None:
     assert "endingPosition" not in refusal(KEYED | {"endPositions": "5"})
 
 
-@pytest.mark.parametrize("name", [name for name in (OPTIONS | STRATEGY_OPTIONS | SCALA_OPTIONS) if "*" not in name])
+@pytest.mark.parametrize("name", [name for name in (OPTIONS | STRATEGY_OPTIONS) if "*" not in name])
 @pytest.mark.parametrize("value", [f"SharedAccessKey={KEY}", "\\x00"])
 def test_messages_write_options_as_they_are_declared(name: str, value: str) -> None:
     """Spark passes their names on in lower case."""
@@ -527,3 +527,13 @@ def test_options_of_writing_are_known() -> None:
         check_options(KEYED | {"sendTimout": "5 s"})
     with pytest.raises(OptionError, match=r"^spark\.read has no option kafkaColumns: it is for df\.write, leave"):
         batch_options(KEYED | {"kafkaColumns": "true"})
+
+
+@pytest.mark.parametrize("name", SCALA_OPTIONS)
+def test_each_option_of_the_scala_connector_names_what_to_write_instead(name: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        stream_options(KEYED | {name.lower(): KEYED["connectionString"]})
+    assert str(caught.value) == f"{name} is an option of the Scala connector: {SCALA_OPTIONS[name]}"
+    new = re.match(r"write (\w+)|leave it out", SCALA_OPTIONS[name])
+    assert new is not None
+    assert new[1] is None or new[1] in OPTIONS

@@ -6,20 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from spark_ehbalance.errors import OptionError
-from spark_ehbalance.source.scala_checkpoint import read_scala_checkpoint
+from spark_ehbalance.source.scala_checkpoint import UnusableError, has_scala_form, of_scala_query
+from spark_ehbalance.source.spark_checkpoint import opened
+from spark_ehbalance.values.position import Position
 from tests.source.scala_folders import begin_at, scala_folder
 
 
-def read(folder: Path, hub: str = "hub") -> dict[str, int]:
-    return read_scala_checkpoint(str(folder), {}, hub)
+def read(folder: Path, hub: str | None = "hub") -> dict[str, int]:
+    with opened(str(folder), {}) as files:
+        found = of_scala_query(files, hub)
+    assert all(isinstance(each, Position) for each in found.named.values())
+    return {p: each.next for p, each in found.named.items() if isinstance(each, Position)}
 
 
-def refusal(folder: Path, hub: str = "hub") -> str:
-    with pytest.raises(OptionError) as caught:
+def refusal(folder: Path, hub: str | None = "hub") -> str:
+    with pytest.raises(UnusableError) as caught:
         read(folder, hub)
     assert "\n" not in str(caught.value)
-    assert f"--from-spark={folder} is wrong: " in str(caught.value)
     return str(caught.value)
 
 
@@ -55,7 +58,8 @@ def test_several_hubs_and_sources(tmp_path: Path) -> None:
     folder = scala_folder(tmp_path / "several", (files, {"other": {0: 99}}, {"hub": {0: 11}}, "4711", None, "[]", "{}"))
     assert read(folder) == {"0": 11}
     assert read(folder, "OTHER") == {"0": 99}
-    assert "its sources have read hub, other; allowed is" in refusal(folder, "third")
+    assert "its sources have read hub, other, not third" in refusal(folder, "third")
+    assert "its sources have read hub, other: name one of them" in refusal(folder, None)
     twice = scala_folder(tmp_path / "twice", ({"hub": {0: 9}}, {"hub": {0: 11}}))
     assert "2 sources have read event hub hub" in refusal(twice)
 
@@ -95,7 +99,12 @@ def test_what_lies_before_the_first_event_is_taken_for_it(tmp_path: Path) -> Non
     assert read(scala_folder(tmp_path, {"hub": {0: -1, 1: 0}})) == {"0": 0, "1": 0}
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    assert "it cannot be read" in refusal(tmp_path / "none")
-    assert "it has no offsets/N" in refusal(tmp_path)
-    assert "no source of it is the connector's" in refusal(scala_folder(tmp_path / "rate", "17"))
+def test_a_folder_of_something_else_is_told_apart(tmp_path: Path) -> None:
+    for name, line, is_scala in (
+        ("rate", "17", False),
+        ("files", '{"logOffset":3}', False),
+        ("hub", {"hub": {0: 1}}, True),
+    ):
+        with opened(str(scala_folder(tmp_path / name, line)), {}) as files:
+            assert has_scala_form(files) is is_scala
+    assert "its sources have read no event hub: name one" in refusal(tmp_path / "rate", None)

@@ -1,5 +1,4 @@
-"""`ehbalance seek --force` and `import-checkpoints --force` while a batch is in flight: it reaches the sink, and then
-reading goes on at the new place.
+"""`ehbalance seek --force` while a batch is in flight: it reaches the sink, and then reading goes on at the new place.
 
 Real planners, the emulator without its network, the commands, and a lease table in Delta. Spark's part is played by
 `Query`, and the sink's by `Once`: the steps of `write_once` on a target that is a value.
@@ -25,7 +24,6 @@ from tests.cli.conftest import ehbalance
 from tests.delta.model import Entry, Target
 from tests.source.lives import Lives
 from tests.source.queries import PARTITIONS, Event, Group, Query
-from tests.source.scala_folders import scala_folder
 from tests.source.support import HUB
 from tests.waiting import wait_until
 
@@ -123,25 +121,16 @@ def read_on(group: Group, sink: Once, *queries: Query) -> None:
 
 
 @pytest.fixture
-def order(request: pytest.FixtureRequest, ehbalance: Command, group: Group, tmp_path: Path) -> Order:
+def order(ehbalance: Command, group: Group, tmp_path: Path) -> Order:
     """Has reading of the partition go on elsewhere. Returns what the command says."""
 
     def give(to: int) -> str:
         given = kept(group.emulator.connection_string(HUB), tmp_path)
-        if getattr(request, "param", "seek") == "seek":
-            outcome = ehbalance("seek", group.table, SOUGHT, "--to", to, "--force", *given)
-        else:
-            folder = scala_folder(tmp_path / f"old-{to}", {HUB: {int(SOUGHT): to}})
-            flags = ("--force", "--allow-back")
-            outcome = ehbalance("import-checkpoints", group.table, "--from-spark", folder, *flags, *given)
+        outcome = ehbalance("seek", group.table, SOUGHT, "--to", to, "--force", *given)
         assert (outcome.code, outcome.err) == (0, "")
         return outcome.out
 
     return give
-
-
-#: By either command.
-both = pytest.mark.parametrize("order", ["seek", "import"], indirect=True)
 
 
 def take(group: Group, query: Query) -> None:
@@ -155,7 +144,6 @@ def take(group: Group, query: Query) -> None:
 # --- the query goes on -----------------------------------------------------------------------------------------
 
 
-@both
 @pytest.mark.parametrize("to", [4, 15, 40])
 @pytest.mark.parametrize("when", ["before it is read", "after it was read"])
 def test_a_batch_in_flight_reaches_the_sink_and_reading_goes_on_at_the_new_place(
@@ -205,7 +193,6 @@ def killed_while_sought(group: Group, lives: Lives, sought: Callable[[], object]
     return end
 
 
-@both
 @pytest.mark.parametrize("to", [2, 25])
 @pytest.mark.parametrize(("name", "written"), [("a", True), ("another", False)], ids=["written", "not written"])
 def test_a_batch_in_which_the_query_was_killed_is_run_again(
@@ -337,7 +324,6 @@ def test_the_zombie_of_a_query_that_was_sought_writes_nothing(
     assert SOUGHT in {each.partition for each in again.planner.ranges(end)}
 
 
-@both
 def test_a_seek_back_says_what_becomes_of_events_that_are_there(group: Group, order: Order) -> None:
     group.append(10)
     a = group.query("a")

@@ -1,5 +1,5 @@
 """A real query that is started again while its lease table is gone: nothing is skipped in silence, and the table can be
-made of the query's own checkpoint. `tests/source/test_lost_table.py` has all ways to lose one."""
+made from the query's own checkpoint. `tests/source/test_lost_table.py` has all ways to lose one."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ def test_a_restart_without_the_lease_table(
     with DeltaStore(options["leaseTable"]) as store:
         wait_until(lambda: not store.read().members, "the query's planner, which may still be leaving, has left")
     shutil.rmtree(options["leaseTable"])
-    with pytest.raises(StreamingQueryException, match=r"DataLossError: leaseTable=.*--from-checkpoint DIR"):
+    with pytest.raises(StreamingQueryException, match=r"DataLossError: leaseTable=.*--positions p\.json"):
         read_available(spark, options, tmp_path)
 
-    connection, checkpoint = kept(options["connectionString"], tmp_path), tmp_path / "checkpoint"
-    made = ehbalance("init", options["leaseTable"], *connection, "--from-checkpoint", checkpoint)
-    assert made.code == 0, made.err
-    assert read_available(spark, options, tmp_path) == sorted(everything - before)
+    found = ehbalance("positions", tmp_path / "checkpoint")
+    assert found.code == 0, found.err
+    (tmp_path / "p.json").write_text(found.out)
+    connection = kept(options["connectionString"], tmp_path)
+    ehbalance.succeeds("init", options["leaseTable"], *connection, "--positions", tmp_path / "p.json")
+    assert set(read_available(spark, options, tmp_path / "new")) >= everything - before

@@ -1,12 +1,10 @@
-"""A Spark query in a group of the Azure SDK's consumers, and in their place; and with the configuration of a job of the
-Scala connector: every event is processed exactly once.
+"""A Spark query in a group of the Azure SDK's consumers, and in their place: every event is processed exactly once.
 
-`tests/processors` and `tests/azure_storage/test_migration.py` have members that run together, and all commands.
+`tests/processors` has members that run together.
 """
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -58,30 +56,11 @@ def test_every_event_is_processed_once_in_a_container_and_by_a_query_that_takes_
     most = {"0": 20, "1": 1, "3": 4}
     # Without checkpoints it would skip events.
     processed.update(read_with_sdk(connection, HUB, storage, container, most, starting_position="@latest"))
-    given = (in_delta["leaseTable"], *kept(connection, tmp_path), "--storage-option", f"account_key=file:{secret}")
-    moved = ehbalance("import-checkpoints", *given, "--from-blobs", address, "--blob-namespace", namespace)
-    assert moved.code == 0, moved.err
+    found = ehbalance("positions", address, "--storage-option", f"account_key=file:{secret}")
+    assert found.code == 0, found.err
+    (tmp_path / "p.json").write_text(found.out)
+    given = (in_delta["leaseTable"], *kept(connection, tmp_path), "--positions", tmp_path / "p.json")
+    ehbalance.succeeds("init", *given)
     arrive(5)
     processed.update(read_available(spark, in_delta, tmp_path / "in delta"))
     assert processed == Counter((str(p), number) for p in range(PARTITIONS) for number in range(55))
-
-
-def test_a_stream_with_the_configuration_of_a_scala_job(spark: SparkSession, hub: Emulator, tmp_path: Path) -> None:
-    """As the connector's documentation for PySpark writes it, but for the encryption."""
-    hub.add_hub(HUB, PARTITIONS)
-    for partition in range(PARTITIONS):
-        hub.append(HUB, partition, [b"event"] * 4)
-    key = json.dumps({"ehName": HUB, "partitionId": 2})
-    start = {"offset": "-1", "seqNo": -1, "enqueuedTime": None, "isInclusive": True}
-    configuration = {
-        "eventhubs.connectionString": hub.connection_string(HUB),
-        "eventhubs.consumerGroup": "$Default",
-        "eventhubs.startingPosition": json.dumps(start),
-        "eventhubs.startingPositions": json.dumps({key: {**start, "offset": None, "seqNo": 3}}),
-        "maxEventsPerTrigger": "5",
-        "eventhubs.receiverTimeout": "PT1M",
-        "eventhubs.prefetchCount": "500",
-        "eventhubs.useExclusiveReceiver": "true",
-    }
-    wanted = [(str(p), n) for p in range(PARTITIONS) for n in range(4) if p != 2 or n == 3]
-    assert read_available(spark, configuration, tmp_path) == wanted

@@ -1,4 +1,4 @@
-"""`ehbalance seek --force` and `import-checkpoints --force` while a query with real Spark has a batch in flight."""
+"""`ehbalance seek --force` while a query with real Spark has a batch in flight."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.stores.delta import DeltaStore
 from tests.cli.command import Command, kept
-from tests.source.scala_folders import scala_folder
-from tests.spark.conftest import HUB
 from tests.spark.query_process import Query, QueryProcess
 from tests.spark.test_single_query import fill
 from tests.waiting import wait_until
@@ -71,8 +69,8 @@ def test_the_batch_in_flight_reaches_the_sink_and_reading_goes_on_at_the_new_pla
     skipped = [*range(20, 35)]
     expect(hub, query, skipped)
     begin()  # from 40 up to 50
-    folder = scala_folder(tmp_path / "old", {HUB: {int(SOUGHT): 5}})
-    order("import-checkpoints", table, "--from-spark", folder, "--allow-back")
+    (tmp_path / "p.json").write_text(f'{{"{SOUGHT}": {{"next": 5}}}}')
+    order("seek", table, "--positions", tmp_path / "p.json")
     hold.unlink()
     expect(hub, query, skipped)
     begin()  # from 70 up to 80

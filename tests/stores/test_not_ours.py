@@ -89,10 +89,10 @@ def test_commands_consumers_and_queries_make_no_table_among_files_of_others(
     put(Folder(str(tmp_path), {}), "leases/", OLD)
     before = files_in(tmp_path)
     problem = f"{table} holds files that are not a lease table's"
-    for command in (["init", table, *connection], ["import-checkpoints", table, *connection, "--from", tmp_path]):
-        outcome = ehbalance(*command)
-        assert outcome.code != 0, command
-    assert problem in ehbalance.fails(1, "init", table, *connection)
+    (tmp_path / "p.json").write_text('{"*": "earliest"}')
+    for given in ((), ("--positions", tmp_path / "p.json")):
+        assert problem in ehbalance.fails(1, "init", table, *connection, *given)
+    (tmp_path / "p.json").unlink()
     checked = ehbalance("check", table, *connection)
     assert checked.code == 1
     assert problem in " ".join(checked.out.split())

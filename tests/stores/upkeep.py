@@ -51,7 +51,7 @@ def assert_only_own_files_go(
         ["init", table, *hub],
         ["check", table, *hub],
         ["pin", table, "0", "ann", "--why", "test"],
-        ["unpin", table, "0"],
+        ["pin", table, "0", "--remove"],
         ["drain", table, "ann"],
         ["seek", table, *hub, "1", "--to", "earliest"],
         ["maintain", table],

@@ -109,6 +109,8 @@ def test_a_long_position_is_cut_and_a_deep_one_refused() -> None:
         '{"0": 1.0}',
         '{"0": [1]}',
         '{"0": {"1": 2}}',
+        '{"0": {"next": -1}}',
+        '{"0": {"next": 5, "offset": 7}}',
         '{"0": "first"}',
         '{"0": ""}',
         '{"*": null}',

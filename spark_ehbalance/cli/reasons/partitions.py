@@ -117,7 +117,7 @@ def _pin(facts: Facts, pin: Pin, leases: Sequence[Lease]) -> Iterator[Finding]:
     text = f"P{partitions_text(ids)[1:]} should be with {facts.name(pin.to)} by {order}, which"
     if absent:
         then = "A member removes the order." if pin.transfer else f"When it is back, it gets {them(leases)} back."
-        do = "" if pin.transfer else "If it does not come back: `ehbalance unpin`."
+        do = "" if pin.transfer else "If it does not come back: `ehbalance pin --remove`."
         yield Finding(_NOTE, ids, f"{text} {absent}. Meanwhile the order binds nobody.", then, do)
         return
     limit = facts.snapshot.members[pin.to].max_owned
