@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -22,6 +23,7 @@ from spark_ehbalance.errors import (
     FencedError,
     HubUnavailableError,
     OptionError,
+    StoreReplacedError,
     StoreUnavailableError,
 )
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
@@ -187,7 +189,7 @@ class DeltaCheckpointStore(CheckpointStore):
         with self._lock:
             store, self._store, self._closed = self._store, None, True
             if store is not None:
-                with store:
+                with store, contextlib.suppress(StoreReplacedError):  # there is no group to leave
                     self._leave(store)
 
     def _add(self, checkpoint: Mapping[str, Any]) -> Waiting:
