@@ -16,7 +16,7 @@ SPARKS = {"4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1", "4.3": "4.3.0"}
 
 OLDEST = "4.0"
 
-_EXTRAS = ("blob", "dashboard", "emulator", "spark")
+_EXTRAS = ("blob", "emulator", "spark")
 _TEST_TOOLS = ("hypothesis", "prometheus-client", "pytest", "pytest-timeout", "pytest-xdist")
 
 #: Packages whose version depends on Spark's.

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from spark_ehbalance.leases.group_view import FINDINGS
 from spark_ehbalance.metrics.definitions import BOTH, METRICS
 from spark_ehbalance.sink.options import WriteOptions
 from spark_ehbalance.source.no_such_option import SCALA_OPTIONS
@@ -37,6 +38,14 @@ def scala_options_table(options: Mapping[str, str]) -> str:
     for name, text in options.items():
         by_text.setdefault(text, []).append(f"`{name}`")
     return _table(("Scala connector", "here"), [(", ".join(names), text) for text, names in by_text.items()])
+
+
+def findings_table() -> str:
+    rows = [
+        (f"`{code}`", each.severity.name.lower(), each.text.replace("{", "`").replace("}", "`"), each.remedy)
+        for code, each in FINDINGS.items()
+    ]
+    return _table(("code", "severity", "meaning", "what to do"), rows)
 
 
 def metrics_table() -> str:
@@ -173,6 +182,7 @@ def declared_tables() -> dict[str, str]:
                 for name in sorted(DECLARATIONS, key=lambda name: (name != DEFAULT_STRATEGY, name))
             ],
         ),
+        "findings": findings_table(),
         "metrics": metrics_table(),
         "scala-options": scala_options_table(SCALA_OPTIONS),
         "python": reference(),

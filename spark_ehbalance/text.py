@@ -24,6 +24,20 @@ def time_of(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat(sep=" ", timespec="seconds")
 
 
+def iso(ms: int) -> str:
+    """A time in milliseconds since 1970, as ISO 8601."""
+    return datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
+
+
+def age(ms: int) -> str:
+    """A duration in milliseconds, for people."""
+    seconds = ms / 1000
+    for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if abs(seconds) >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def logger(name: str) -> logging.Logger:
     """The logger of this name, whose messages are `plain` for every handler, whoever has installed it."""
     made = logging.getLogger(name)

@@ -8,7 +8,6 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import datetime, timezone
 
 import typer
 from rich.cells import cell_len
@@ -24,6 +23,7 @@ from spark_ehbalance.leases.transitions import Outcome, Transition, apply
 from spark_ehbalance.source.offsets import EpochPosition, HubReference
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.stores.base import ATTEMPTS, LeaseStore, commit, commit_and_record, record
+from spark_ehbalance.text import age as age
 from spark_ehbalance.text import plain, plain_lines
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
@@ -166,17 +166,3 @@ def table(
 def now_ms() -> int:
     """The wall clock, in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
-
-
-def iso(ms: int) -> str:
-    """A time in milliseconds since 1970, as ISO 8601."""
-    return datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat(timespec="milliseconds")
-
-
-def age(ms: int) -> str:
-    """A duration in milliseconds, for people."""
-    seconds = ms / 1000
-    for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
-        if abs(seconds) >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -1,53 +1,51 @@
-"""`ehbalance dashboard`: groups on a page, while they run."""
+"""`ehbalance dashboard`: groups on a web page, live or saved as one file."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from spark_ehbalance.cli.common import say
 from spark_ehbalance.cli.options import StorageOptions
+from spark_ehbalance.dashboard.page import page
+from spark_ehbalance.dashboard.server import Server, WatchedTable
 from spark_ehbalance.errors import EhBalanceError, OptionError
-
-#: Seconds for a look that is under way at the end.
-_PATIENCE = 1.0
 
 
 def dashboard(
     lease_tables: Annotated[list[str], typer.Argument(help="Paths or addresses of the groups' lease tables.")],
     storage: StorageOptions,
     port: Annotated[int, typer.Option(help="On 127.0.0.1; 0: a free one.")] = 8480,
+    save: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the page as it is now to this HTML file, and end.")
+    ] = None,
 ) -> None:
-    """Show groups on a web page that this machine alone can open: owners, lag, moves, reasons, members. Ctrl-C ends it.
+    """Show groups on a web page that this machine alone can open: owners, lag, findings, members, moves.
 
-    It writes nothing. The lag of the last hour is kept in memory, from the start of the command on.
+    Ctrl-C ends it. It writes nothing but the file of --save, which needs no network to be shown.
     """
     if not 0 <= port <= 65535:
         raise OptionError(f"--port {port}: allowed are 0 to 65535")
-    if not all(map(find_spec, ("starlette", "uvicorn"))):
-        raise EhBalanceError("the page needs starlette and uvicorn: pip install 'spark-ehbalance[dashboard]'")
-    from spark_ehbalance.dashboard.board import Board
-    from spark_ehbalance.dashboard.server import listening, serve
-    from spark_ehbalance.dashboard.watcher import Watcher
-
-    tables = [*dict.fromkeys(lease_tables)]
     with contextlib.ExitStack() as opened:
-        stores = [opened.enter_context(storage.open(table)) for table in tables]
+        tables = [WatchedTable(each, opened.enter_context(storage.open(each))) for each in dict.fromkeys(lease_tables)]
+        if save is not None:
+            groups = [each.facts() for each in tables]
+            if problems := [each["problem"] for each in groups if "problem" in each]:
+                raise EhBalanceError("; ".join(problems))
+            try:
+                save.write_text(page(groups), encoding="utf-8")
+            except OSError as error:
+                raise EhBalanceError(f"{save} could not be written: {error.strerror}") from None
+            say(f"Saved as {save}.", err=True)
+            return
         try:
-            listener = opened.enter_context(listening(port))
+            server = opened.enter_context(Server(tables, port))
         except OSError as error:
             why = os.strerror(error.errno or 0)
             raise EhBalanceError(f"--port {port} cannot be used: {why}; --port 0 takes a free one") from None
-        board = Board(tables)
-        watchers = [Watcher(number, store, board) for number, store in enumerate(stores)]
-        for watcher in watchers:
-            watcher.start()
-        host, used = listener.getsockname()
-        say(f"Dashboard: http://{host}:{used}/ (Ctrl-C ends it)")
-        serve(board, listener)
-        for watcher in watchers:
-            watcher.join(_PATIENCE)
+        say(f"Dashboard: http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)")
+        server.run()

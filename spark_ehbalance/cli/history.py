@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from spark_ehbalance.cli.common import console, iso, table
+from spark_ehbalance.cli.common import console, table
 from spark_ehbalance.cli.options import AsJson, LeaseTable, StorageOptions
+from spark_ehbalance.text import iso
 
 #: Why there is no history of consumers of the Azure SDKs.
 _LACKS = "which keeps the present state alone: there is no history"

@@ -14,7 +14,6 @@ from spark_ehbalance import __version__
 from spark_ehbalance.cli.check import check
 from spark_ehbalance.cli.dashboard import dashboard
 from spark_ehbalance.cli.demo import demo
-from spark_ehbalance.cli.explain import explain
 from spark_ehbalance.cli.history import history
 from spark_ehbalance.cli.init import init
 from spark_ehbalance.cli.jobs import jobs
@@ -62,7 +61,6 @@ for command in (
     init,
     positions,
     status,
-    explain,
     metrics,
     dashboard,
     transfer,

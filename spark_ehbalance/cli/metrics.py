@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Annotated
 
 import typer
 
-from spark_ehbalance.cli.common import now_ms, warn
+from spark_ehbalance.cli.common import warn
 from spark_ehbalance.cli.options import StorageOptions
 from spark_ehbalance.errors import StoreError
 from spark_ehbalance.metrics.definitions import STORE_AVAILABLE, Sample, sample
 from spark_ehbalance.metrics.prometheus import Server, need_prometheus
-from spark_ehbalance.metrics.table import history_samples, table_samples
+from spark_ehbalance.metrics.table import view_samples
 from spark_ehbalance.stores import base
+from spark_ehbalance.stores.viewing import Viewer
 
 #: Why there are no metrics of consumers of the Azure SDKs.
 _LACKS = "which keeps neither lag nor members nor a history: there is nothing to measure"
-
-#: Seconds between two reads of a history, each of which reads all of it.
-_HISTORY_INTERVAL = 60.0
 
 
 def metrics(
@@ -37,7 +34,7 @@ def metrics(
     """
     need_prometheus("ehbalance metrics")
     with ExitStack() as stores:
-        watched = [WatchedTable(each, stores.enter_context(storage.open(each, lacks=_LACKS))) for each in lease_table]
+        watched = [WatchedTable(stores.enter_context(storage.open(each, lacks=_LACKS))) for each in lease_table]
         tables = Tables(watched)
         server = Server(host, port, tables.samples)
         server.start()
@@ -47,23 +44,18 @@ def metrics(
 
 
 class WatchedTable:
-    """The lease table at `location`, which is asked at each scrape, and its history, which is asked now and then."""
+    """The group in `store`, read at each scrape."""
 
-    def __init__(self, location: str, store: base.LeaseTable) -> None:
+    def __init__(self, store: base.LeaseTable) -> None:
         """Raises `StoreError` if it cannot be read."""
-        self._location, self._store = location, store
-        self._group = str(store.read().group)
-        self._history: Sequence[Sample] = ()
-        self._history_until = 0.0
+        self._viewer = Viewer(store)
+        self._group = str(self._viewer.view().snapshot.group)
         self._away = False
 
     def samples(self) -> Iterator[Sample]:
-        """What table and history say now, or only that the table is away."""
+        """The samples as of now, or only that the table is away."""
         try:
-            snapshot = self._store.read()
-            if time.monotonic() >= self._history_until:
-                self._history = tuple(history_samples(snapshot, self._store.history()))
-                self._history_until = time.monotonic() + _HISTORY_INTERVAL
+            view = self._viewer.view()
         except StoreError as error:
             if not self._away:
                 warn(str(error))
@@ -71,8 +63,7 @@ class WatchedTable:
             yield sample(STORE_AVAILABLE, 0, self._group, "")
             return
         self._away = False
-        yield from table_samples(snapshot, now_ms())
-        yield from self._history
+        yield from view_samples(view)
 
 
 class Tables:

@@ -1,26 +1,42 @@
-"""`ehbalance status`: the state of a group, once or continuously."""
+"""`ehbalance status`: the state of a group and what is wrong with it, once or continuously."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import textwrap
 import time
-from collections.abc import Collection, Iterable
-from dataclasses import asdict
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
-from spark_ehbalance.cli.common import age, cell, console, iso, now_ms, table
-from spark_ehbalance.cli.options import AsJson, GroupName, LeaseTable, StorageOptions, group_of
-from spark_ehbalance.errors import OptionError
-from spark_ehbalance.leases.model import Lease, Member, MemberLoad, MemberState
-from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.cli.common import cell, check_group, console, hub_states, table, warn
+from spark_ehbalance.cli.options import (
+    CONNECTION_STRING,
+    AsJson,
+    GroupName,
+    HubOptions,
+    LeaseTable,
+    StorageOptions,
+    group_of,
+)
+from spark_ehbalance.errors import EhBalanceError, OptionError
+from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver
+from spark_ehbalance.hub.refusals import Unreachable
+from spark_ehbalance.leases.group_view import FINDINGS, GroupView, Severity
+from spark_ehbalance.leases.history import OwnershipChange
+from spark_ehbalance.leases.model import Lease, Member, MemberState
+from spark_ehbalance.source.options import Options
+from spark_ehbalance.stores.viewing import Viewer
+from spark_ehbalance.text import age, plain, time_of
 from spark_ehbalance.values.defaults import LEASE_DURATION
-from spark_ehbalance.values.lag import Lag
+from spark_ehbalance.values.secrets import shown
 
 #: Seconds between two refreshes of `status --watch`.
 _WATCH_INTERVAL = 1.0
@@ -28,229 +44,191 @@ _WATCH_INTERVAL = 1.0
 #: Lines of `status --watch` besides rows: the frames of two tables, and three texts.
 _OTHER_LINES = 13
 
+#: The last changes of a partition that are shown.
+_MOST_CHANGES = 5
+
+#: Seconds for the hub to accept or refuse a receiver.
+_PATIENCE = 5.0
+
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
+
 
 def status(
     lease_table: LeaseTable,
     storage: StorageOptions,
+    hub: HubOptions,
+    partition: Annotated[str | None, typer.Option(help="Say why this partition is not read, or has moved.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
     as_json: AsJson = False,
     group: GroupName = None,
 ) -> None:
-    """Show who owns which partition of a group, what is unread of it, and the load of its members.
+    """Show who owns which partition of a group, its lag, the load of its members, and what is wrong.
 
-    A container of the Azure SDKs' checkpoint store keeps less: what is missing is shown as "-".
+    With --partition and the event hub given, the hub is asked whether a reader outside the group has the partition. A
+    container of the Azure SDKs' checkpoint store keeps less: what is missing is shown as "-".
     """
-    if watch and as_json:
-        raise OptionError("--watch and --json are both given: set one")
+    if watch and (as_json or partition is not None):
+        raise OptionError(f"--watch and {'--json' if as_json else '--partition'} are both given: set one")
     with storage.open(lease_table, group=None if group is None else group_of(group)) as store:
-        if as_json:
-            typer.echo(json.dumps(status_json(store.read(), now_ms(), store.capabilities.members), indent=2))
-        elif not watch:
-            out = console()
-            out.print(status_tables(store.read(), now_ms(), store.capabilities.members, out.width))
-        else:
-            with Live(console=Console(), auto_refresh=False) as live:
-                while True:
-                    size = live.console.size
-                    known = store.capabilities.members
-                    shown = status_tables(store.read(), now_ms(), known, size.width, size.height - 1)
-                    live.update(shown, refresh=True)
-                    time.sleep(_WATCH_INTERVAL)
+        viewer = Viewer(store)
+        if watch:
+            _watch(viewer)
+        view = viewer.view()
+        changes = store.history() if partition is not None and store.capabilities.members else []
+        if partition is not None:
+            view = _asked(view, partition, lease_table, hub, storage)
+    if as_json:
+        typer.echo(json.dumps(view.to_json(), indent=2))
+    elif partition is None:
+        out = console()
+        out.print(status_tables(view, out.width))
+        _print_findings(out, view)
+    else:
+        out = console()
+        out.print(status_tables(view, out.width, only=partition))
+        _print_findings(out, view, partition)
+        for change in [each for each in changes if each.partition == partition][-_MOST_CHANGES:]:
+            out.print(cell(_change_text(change)), soft_wrap=True)
 
 
-def status_json(snapshot: Snapshot, now_ms: int, keeps_all: bool) -> dict[str, Any]:
-    """The state of a group for programs. What a store without `keeps_all` does not keep is null.
-
-    Times are ISO 8601. `sequenceNumber` is that of the last finished event. Rates are in events per second, backlogs in
-    events; `cpu` is from 0 to 1. `connections` to the namespace are open between two batches: one for each
-    partition that is owned, and one of each member. Lease durations are in seconds: the group's, and the one by
-    which each member renews; null: unknown. `commitMs` is what a commit takes the member. `inBatchSince` is when the
-    table has heard of a batch that has not ended as far as it knows; loads are as of its beginning.
-
-    `lag` is what is unread after the checkpoint, as last measured: `events` from `next` to before `end`, of which the
-    oldest has waited for `seconds`; null where that is not known. That of the group is the sum of those that are known,
-    the longest wait, and of how many partitions they are.
-    """
-    lags, (events, seconds) = _lags(snapshot), _sum(_lags(snapshot).values(), now_ms)
-    return {
-        "namespace": snapshot.group.namespace,
-        "eventHub": snapshot.group.hub,
-        "consumerGroup": snapshot.group.consumer_group,
-        "version": snapshot.version if keeps_all else None,
-        "leader": snapshot.leader,
-        "leaseDuration": _seconds(snapshot.lease_duration_ms),
-        "connections": _connections(snapshot, keeps_all),
-        "lag": {"events": events, "seconds": seconds, "partitions": len(lags)} if lags else None,
-        "partitions": [
-            {
-                "partition": lease.partition,
-                "owner": lease.owner,
-                "epoch": lease.epoch if keeps_all else None,
-                "renewedAt": iso(lease.renewed_at_ms),
-                "ownedSince": iso(lease.owned_since_ms) if keeps_all else None,
-                "sequenceNumber": lease.checkpoint and lease.checkpoint.sequence_number,
-                "nextOwner": lease.handover and lease.handover.to,
-                "pin": lease.pin and asdict(lease.pin),
-                "load": lease.load and asdict(lease.load),
-                "lag": _lag_json(lags.get(lease.partition), now_ms),
-            }
-            for lease in snapshot.leases.values()
-        ],
-        "members": [_member_json(each, snapshot) for each in _members(snapshot, keeps_all)],
-    }
+def _watch(viewer: Viewer) -> NoReturn:
+    with Live(console=Console(), auto_refresh=False) as live:
+        while True:
+            view, size = viewer.view(), live.console.size
+            found = [_finding_text(each.severity, each.text, size.width) for each in view.findings]
+            height = size.height - 1 - sum(len(each.plain.splitlines()) for each in found)
+            live.update(Group(status_tables(view, size.width, height), *found), refresh=True)
+            time.sleep(_WATCH_INTERVAL)
 
 
-def _member_json(member: Member, snapshot: Snapshot) -> dict[str, Any]:
-    known = member.joined > 0
-    return {
-        "member": member.id,
-        "host": member.host if known else None,
-        "state": member.state.value if known else None,
-        "strategy": member.strategy if known else None,
-        "maxPartitionsOwned": member.max_owned,
-        "startedAt": iso(member.started_at_ms) if known else None,
-        "renewedAt": iso(member.renewed_at_ms),
-        "partitions": [lease.partition for lease in snapshot.owned_by(member.id)],
-        "pinned": [each.partition for each in snapshot.leases.values() if each.pin and each.pin.to == member.id],
-        "load": member.load and _member_load(member.load),
-        "leaseDuration": _seconds(member.lease_duration_ms),
-        "commitMs": member.commit_ms,
-        "inBatchSince": None if (since := snapshot.in_batch_since_ms(member)) is None else iso(since),
-    }
+# --- the hub ---------------------------------------------------------------------------------------------------------
 
 
-def _members(snapshot: Snapshot, keeps_all: bool) -> list[Member]:
-    """The members by age. Where the store keeps none, they are those who own something, and `joined` is 0."""
-    if keeps_all:
-        return sorted(snapshot.members.values(), key=lambda member: member.joined)
-    last_seen: dict[str, int] = {}
-    for lease in snapshot.leases.values():
-        if lease.owner is not None:
-            last_seen[lease.owner] = max(lease.renewed_at_ms, last_seen.get(lease.owner, 0))
-    return [Member(id, "", 0, renewed_at_ms=at_ms) for id, at_ms in sorted(last_seen.items())]
+def _asked(view: GroupView, partition: str, lease_table: str, hub: HubOptions, storage: StorageOptions) -> GroupView:
+    """`view` with the owner level of the partition's reader, if the event hub is given. Raises `OptionError`."""
+    if partition not in view.snapshot.leases:
+        raise OptionError(f"partition {shown(partition)} is unknown: there are {', '.join(view.snapshot.leases)}")
+    given = hub.event_hub_name, hub.fully_qualified_namespace, hub.connection_string, os.environ.get(CONNECTION_STRING)
+    if not any(given):
+        return view
+    options = hub.options(lease_table, storage)
+    check_group(view.snapshot, options.group, lease_table)
+    try:
+        levels = {} if (level := _level(options, partition)) is None else {partition: level}
+    except EhBalanceError as error:
+        warn(f"the event hub could not be asked: {error}")
+        return view
+    return GroupView(view.snapshot, view.now_ms, view.history, view.keeps_members, view.seen, levels)
 
 
-def _connections(snapshot: Snapshot, keeps_all: bool) -> int:
-    owned = sum(lease.owner is not None for lease in snapshot.leases.values())
-    return owned + len(_members(snapshot, keeps_all))
+def _level(options: Options, partition: str) -> int | None:
+    """The owner level of the partition's reader, if it has one: the hub then refuses a receiver without."""
+    _, states = hub_states(options, [partition])
+    address = PartitionAddress(options.connection, options.consumer_group, partition)
+    receiver = Receiver(address, states[partition].end, owner_level=None, prefetch=1)
+    try:
+        receiver.confirm(_PATIENCE)
+    except Disconnected as other:
+        return other.epoch
+    except Unreachable:
+        pass
+    finally:
+        receiver.close()
+    return None
 
 
-def _seconds(ms: int | None) -> float | None:
-    return None if ms is None else ms / 1000
+# --- text ------------------------------------------------------------------------------------------------------------
 
 
-def _member_load(load: MemberLoad) -> dict[str, float | None]:
-    return {"rate": load.rate, "backlog": load.backlog, "batchSeconds": load.batch_seconds, "cpu": load.cpu}
+def _print_findings(out: Console, view: GroupView, partition: str | None = None) -> None:
+    found = view.findings if partition is None else view.findings_of(partition)
+    for finding in found:
+        out.print(_finding_text(finding.severity, finding.text, out.width), soft_wrap=True)
+        out.print(_wrapped(f"→ {FINDINGS[finding.code].remedy}", out.width), soft_wrap=True)
+    if not found:
+        out.print("No findings.")
 
 
-def _lags(snapshot: Snapshot) -> dict[str, Lag]:
-    """What is unread of each partition of which that is known."""
-    return {each.partition: lag for each in snapshot.leases.values() if (lag := each.behind)}
+def _finding_text(severity: Severity, text: str, width: int) -> Text:
+    made = _wrapped(f"{severity.name}: {text}", width)
+    made.stylize(_STYLES[severity], 0, len(severity.name))
+    return made
 
 
-def _sum(lags: Collection[Lag], now_ms: int) -> tuple[int, float | None]:
-    """How many events are unread, and for how many seconds the oldest has waited; None: not known."""
-    waits = [each.seconds(now_ms) for each in lags]
-    return sum(each.events for each in lags), max((each for each in waits if each is not None), default=None)
+def _wrapped(text: str, width: int) -> Text:
+    return Text("\n".join(textwrap.wrap(plain(text), width, subsequent_indent="  ", break_on_hyphens=False)))
 
 
-def _lag_json(lag: Lag | None, now_ms: int) -> dict[str, Any] | None:
-    if lag is None:
-        return None
-    return {
-        "next": lag.next,
-        "end": lag.end,
-        "events": lag.events,
-        "seconds": lag.seconds(now_ms),
-        "unreadSince": None if lag.unread_since_ms is None else iso(lag.unread_since_ms),
-        "measuredAt": iso(lag.at_ms),
-    }
+def _change_text(change: OwnershipChange) -> str:
+    owners = f"{change.owner_before or 'nobody'} → {change.owner or 'nobody'}"
+    return f"{time_of(change.at_ms)}  {change.event}  {owners}  by {change.by}{f': {change.why}' if change.why else ''}"
 
 
-def status_tables(
-    snapshot: Snapshot, now_ms: int, keeps_all: bool, width: int = 10_000, height: int | None = None
-) -> Group:
-    """The state of a group for people, as wide as that, and as high if `height` is given: then those partitions are
-    left out that are least behind. Ages are by this machine's clock, so they include the skew of other clocks."""
-    members = _member_table(snapshot, now_ms, keeps_all, width)
-    leases, more = [*snapshot.leases.values()], 0
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def status_tables(view: GroupView, width: int = 10_000, height: int | None = None, only: str | None = None) -> Group:
+    """The tables of partitions and members, for a terminal of this width and height; with too many partitions for the
+    height, the ones with the longest lag. `only`: a single partition and no members."""
+    members = _member_table(view, width)
+    leases, more = [each for each in view.snapshot.leases.values() if only in (None, each.partition)], 0
     if height is not None:
         fit = max(1, height - members.row_count - _OTHER_LINES)
         if more := max(0, len(leases) - fit):
-            furthest = sorted(leases, key=lambda each: _urgency(each, now_ms), reverse=True)[:fit]
+            furthest = sorted(leases, key=lambda each: _urgency(each, view), reverse=True)[:fit]
             leases = [each for each in leases if each in furthest]
+    total = _total(view) if only is None else ""
     return Group(
-        cell(_title(snapshot, keeps_all)),
-        _partition_table(leases, snapshot, now_ms, keeps_all, width),
+        cell(_title(view)),
+        _partition_table(view, leases, width),
         *([cell(f"and {more} partitions that are less behind")] if more else []),
-        members,
-        *([cell(total)] if (total := _total(snapshot, now_ms)) else []),
+        *([members] if only is None else []),
+        *([cell(total)] if total else []),
     )
 
 
-def _urgency(lease: Lease, now_ms: int) -> tuple[float, int, bool]:
+def _urgency(lease: Lease, view: GroupView) -> tuple[float, int, bool]:
     if (lag := lease.behind) is None:
         return 0.0, 0, lease.owner is None
-    waited = lag.seconds(now_ms)
+    waited = lag.seconds(view.now_ms)
     return math.inf if waited is None else waited, lag.events, lease.owner is None
 
 
-def _title(snapshot: Snapshot, keeps_all: bool) -> str:
-    title = f"{snapshot.group}, {len(_members(snapshot, keeps_all))} {'members' if keeps_all else 'owners'}"
-    if (seconds := _seconds(snapshot.lease_duration_ms)) is not None:
-        title += f", lease duration {seconds:g} s"
-    return title + f", {_connections(snapshot, keeps_all)} connections"
+def _title(view: GroupView) -> str:
+    title = f"{view.snapshot.group}, {len(view.members)} {'members' if view.keeps_members else 'owners'}"
+    if (ms := view.snapshot.lease_duration_ms) is not None:
+        title += f", lease duration {ms / 1000:g} s"
+    return title + f", {view.connections} connections"
 
 
-def _total(snapshot: Snapshot, now_ms: int) -> str:
-    """What is unread of all partitions together."""
-    lags, partitions = _lags(snapshot), len(snapshot.leases)
+def _total(view: GroupView) -> str:
+    """The lag of all partitions."""
+    lags, count = view.lags.values(), len(view.snapshot.leases)
     if not lags:
         return ""
-    events, seconds = _sum(lags.values(), now_ms)
+    events, seconds = view.unread(lags)
     text = f"{events:,} events unread"
     if events and seconds:
-        some = any(each.seconds(now_ms) is None for each in lags.values())  # and may have waited for longer
-        text += f", the oldest for {'at least ' if some else ''}{age(int(1000 * seconds))}"
-    if len(lags) < partitions:
-        text += f", in the {len(lags)} of {partitions} partitions that tell"
-    old_ms = max(now_ms - each.at_ms for each in lags.values())
-    return text if old_ms <= _fresh_ms(snapshot) else f"{text}, measured up to {age(old_ms)} ago"
+        unknown = any(each.seconds(view.now_ms) is None for each in lags)
+        text += f", the oldest for {'at least ' if unknown else ''}{age(int(1000 * seconds))}"
+    if len(lags) < count:
+        text += f", in {len(lags)} of {count} partitions"
+    old_ms = max(view.now_ms - each.at_ms for each in lags)
+    return text if old_ms <= _fresh_ms(view) else f"{text}, measured up to {age(old_ms)} ago"
 
 
-def _fresh_ms(snapshot: Snapshot) -> int:
-    """The age beyond which that of a lag is told."""
-    return snapshot.lease_duration_ms or int(1000 * LEASE_DURATION)
+def _fresh_ms(view: GroupView) -> int:
+    """The age from which on a lag is shown with its age."""
+    return view.snapshot.lease_duration_ms or int(1000 * LEASE_DURATION)
 
 
-def _partition_table(leases: Iterable[Lease], snapshot: Snapshot, now_ms: int, keeps_all: bool, width: int) -> Table:
-    fresh_ms = _fresh_ms(snapshot)
-    rows = []
-    for lease in leases:
-        owned, pin, lag = lease.owner is not None, lease.pin, lease.behind
-        waited = lag.seconds(now_ms) if lag else None
-        rows.append(
-            (
-                lease.partition,
-                lease.owner or "nobody",
-                lag and f"{lag.events:,}",
-                age(int(1000 * waited)) if waited else "",
-                f"{age(now_ms - lag.at_ms)} ago" if lag and now_ms - lag.at_ms > fresh_ms else "",
-                lease.checkpoint and lease.checkpoint.next,
-                lag and lag.end,
-                lease.handover and lease.handover.to,
-                pin and f"{pin.to}{' (transfer)' if pin.transfer else ''}",
-                f"{age(now_ms - lease.renewed_at_ms)} ago" if owned else "",
-                age(now_ms - lease.owned_since_ms) if owned else "",
-                lease.epoch,
-            )
-        )
+def _partition_table(view: GroupView, leases: Iterable[Lease], width: int) -> Table:
     lags, orders = ("unread", "waiting", "measured", "next", "end"), ("next owner", "pinned to")
     return table(
         ("partition", "owner", *lags, *orders, "renewed", "owned for", "epoch"),
-        rows,
+        [tuple(_partition_row(view, each)) for each in leases],
         right=("partition", "epoch", *lags),
-        unknown=() if keeps_all else ("unread", "waiting", "measured", "end", *orders, "owned for", "epoch"),
+        unknown=() if view.keeps_members else ("unread", "waiting", "measured", "end", *orders, "owned for", "epoch"),
         dispensable=(
             "epoch",
             "owned for",
@@ -260,48 +238,50 @@ def _partition_table(leases: Iterable[Lease], snapshot: Snapshot, now_ms: int, k
             "next",
             "measured",
             "next owner",
-            "waiting",
-            "unread",
+            *lags[1::-1],
         ),
         width=width,
     )
 
 
-def _batch(member: Member, snapshot: Snapshot, now_ms: int) -> str:
-    """What a batch takes the member on average, and for how long its batch has been running."""
-    mean, since = member.load and f"{member.load.batch_seconds:.1f} s", snapshot.in_batch_since_ms(member)
-    return ", ".join(each for each in (mean, since and f"now {age(now_ms - since)}") if each)
+def _partition_row(view: GroupView, lease: Lease) -> Iterator[object]:
+    owned, pin, lag, now = lease.owner is not None, lease.pin, lease.behind, view.now_ms
+    waited = lag.seconds(now) if lag else None
+    yield from (lease.partition, lease.owner or "nobody", lag and f"{lag.events:,}")
+    yield age(int(1000 * waited)) if waited else ""
+    yield f"{age(now - lag.at_ms)} ago" if lag and now - lag.at_ms > _fresh_ms(view) else ""
+    yield from (lease.checkpoint and lease.checkpoint.next, lag and lag.end, lease.handover and lease.handover.to)
+    yield pin and f"{pin.to}{' (transfer)' if pin.transfer else ''}"
+    yield f"{age(now - lease.renewed_at_ms)} ago" if owned else ""
+    yield age(now - lease.owned_since_ms) if owned else ""
+    yield lease.epoch
 
 
-def _member_table(snapshot: Snapshot, now_ms: int, keeps_all: bool, width: int) -> Table:
-    rows = []
-    for member in _members(snapshot, keeps_all):
-        load, owned = member.load, snapshot.owned_by(member.id)
-        lags = [lag for each in owned if (lag := each.behind)]
-        rows.append(
-            (
-                member.id,
-                len(owned),
-                member.max_owned,
-                f"{_sum(lags, now_ms)[0]:,}" if lags else "",
-                _batch(member, snapshot, now_ms),
-                member.state.value,
-                f"{age(now_ms - member.renewed_at_ms)} ago",
-                load and f"{load.rate:,.0f}",
-                member.host,
-                sum(each.pin is not None and each.pin.to == member.id for each in snapshot.leases.values()) or "",
-                member.strategy,
-                f"{load.cpu:.0%}" if load and load.cpu is not None else "",
-            )
-        )
-    leaving = any(each.state is MemberState.LEAVING for each in _members(snapshot, keeps_all))
+def _batch(view: GroupView, member: Member) -> str:
+    """The average duration of a batch, and how long the current one has been running."""
+    mean, since = member.load and f"{member.load.batch_seconds:.1f} s", view.snapshot.in_batch_since_ms(member)
+    return ", ".join(each for each in (mean, since and f"now {age(view.now_ms - since)}") if each)
+
+
+def _member_table(view: GroupView, width: int) -> Table:
+    leaving = any(each.state is MemberState.LEAVING for each in view.members)
     loads, texts = ("limit", "unread", "batch", "state"), ("events/s", "host", "pinned", "strategy", "host CPU")
     states = ("batch", "state") if leaving else ("state", "batch")
     return table(
         ("member", "partitions", *loads, "last seen", *texts),
-        rows,
+        [tuple(_member_row(view, each)) for each in view.members],
         right=("partitions", "limit", "unread", "last seen", "events/s", "pinned", "host CPU"),
-        unknown=() if keeps_all else (*loads, *texts),
+        unknown=() if view.keeps_members else (*loads, *texts),
         dispensable=(*reversed(texts), "last seen", "limit", *states, "unread", "partitions"),
         width=width,
     )
+
+
+def _member_row(view: GroupView, member: Member) -> Iterator[object]:
+    load, owned = member.load, view.snapshot.owned_by(member.id)
+    lags = [lag for each in owned if (lag := each.behind)]
+    yield from (member.id, len(owned), member.max_owned, f"{view.unread(lags)[0]:,}" if lags else "")
+    yield from (_batch(view, member), member.state.value, f"{age(view.silence_ms(member.id))} ago")
+    yield from (load and f"{load.rate:,.0f}", member.host)
+    yield sum(each.pin is not None and each.pin.to == member.id for each in view.snapshot.leases.values()) or ""
+    yield from (member.strategy, f"{load.cpu:.0%}" if load and load.cpu is not None else "")

@@ -1,113 +1,118 @@
-"""Serves the page on the loopback address, and what changes on it as server-sent events."""
+"""Serves the page of groups on the loopback address."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import socket
-from collections.abc import AsyncIterator
-from pathlib import Path
+import json
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
-import uvicorn
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
+from spark_ehbalance.dashboard.page import POLICY, facts, page
+from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.leases.group_view import GroupView
+from spark_ehbalance.stores.base import LeaseTable
+from spark_ehbalance.stores.viewing import Viewer
+from spark_ehbalance.text import logger
 
-from spark_ehbalance.dashboard.board import Board
+_LOG = logger(__name__)
 
 ADDRESS = "127.0.0.1"
 
-#: The page has no address of elsewhere, and nothing may be put into it that has: see docs/security.md.
 _HEADERS = {
     "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src "
-    "'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
+    "Content-Security-Policy": f"{POLICY}; frame-ancestors 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
 
-#: The files of the page, whose names are their paths.
-PAGE = Path(__file__).parent / "page"
-_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-
-#: Seconds for the last words to viewers.
-_PATIENCE = 1.0
-
-#: Seconds after which a viewer hears that the server is there, if there is nothing new.
-_SIGN_OF_LIFE = 1.0
+#: Seconds for which all viewers are shown the same look at a table, and for which a connection may say nothing.
+_LOOK_INTERVAL, _PATIENCE = 1.0, 10.0
 
 
-def application(board: Board) -> Starlette:
-    """The page of `board`, as an ASGI application.
+class WatchedTable:
+    """The lease table at `location`, read at most once a second. Any thread may call it."""
 
-    It answers GET alone, and only who asks by this machine's name: a page of somebody else's could give its own name
-    this address (DNS rebinding).
-    """
+    def __init__(self, location: str, store: LeaseTable) -> None:
+        self._location, self._viewer = location, Viewer(store)
+        self._lock = threading.Lock()
+        self._view: GroupView | None = None
+        self._facts: dict[str, Any] = {}
+        self._until = 0.0
 
-    async def events(_: Request) -> Response:
-        return StreamingResponse(_events(board), media_type="text/event-stream", headers=_HEADERS)
-
-    routes = [Route("/events", events), *map(_file, PAGE.iterdir())]
-    names = [ADDRESS, "localhost"]
-    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=names, www_redirect=False)
-    return Starlette(routes=routes, middleware=[hosts])
-
-
-def _file(file: Path) -> Route:
-    content, kind = file.read_bytes(), _TYPES[file.suffix]
-
-    async def answer(_: Request) -> Response:
-        return Response(content, media_type=kind, headers=_HEADERS)
-
-    return Route("/" if file.name == "page.html" else f"/{file.name}", answer)
-
-
-async def _events(board: Board) -> AsyncIterator[str]:
-    loop, changed = asyncio.get_running_loop(), asyncio.Event()
-
-    def wake() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(changed.set)
-
-    with board.viewer(wake):
-        seen: int | None = None
-        while not board.closed:
-            seen, news = board.news(seen)
-            yield f"data: {news}\n\n"
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(changed.wait(), _SIGN_OF_LIFE)
-            changed.clear()
+    def facts(self) -> dict[str, Any]:
+        """What the page shows: the last view and why there is no newer one, if the table cannot be read."""
+        with self._lock:
+            if time.monotonic() >= self._until:
+                problem = ""
+                try:
+                    self._view = self._viewer.view()
+                except EhBalanceError as error:
+                    problem = str(error)
+                    self._view = self._view and replace(self._view, problem=problem)
+                self._facts = facts(self._location, self._view, problem)
+                self._until = time.monotonic() + _LOOK_INTERVAL
+            return self._facts
 
 
-class _Server(uvicorn.Server):
-    """Lets viewers go when it is to end, for which uvicorn would wait."""
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    timeout = _PATIENCE
 
-    def __init__(self, board: Board) -> None:
-        super().__init__(uvicorn.Config(application(board), log_config=None, log_level="error", lifespan="off"))
-        self._board = board
+    def do_GET(self) -> None:
+        """Answers only requests by this machine's name: a foreign site could point its own name here (DNS
+        rebinding)."""
+        port, number = self.server.server_port, re.fullmatch(r"/facts/(\d{1,6})", self.path)
+        if self.headers.get("Host", "") not in {f"{ADDRESS}:{port}", f"localhost:{port}"}:
+            self._answer(400, "text/plain", "")
+        elif self.path == "/":
+            self._answer(200, "text/html", page(len(self.server.tables)))
+        elif number and int(number[1]) < len(self.server.tables):
+            self._answer(200, "application/json", json.dumps(self.server.tables[int(number[1])].facts()))
+        else:
+            self._answer(404, "text/plain", "")
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._board.close()
-        asyncio.get_running_loop().call_later(_PATIENCE, self._let_go)
-        await super().shutdown(sockets)
+    def _answer(self, code: int, kind: str, text: str) -> None:
+        content = text.encode()
+        self.send_response(code)
+        for name, value in {
+            "Content-Type": f"{kind}; charset=utf-8",
+            "Content-Length": len(content),
+            **_HEADERS,
+        }.items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        with contextlib.suppress(OSError):  # the viewer is gone
+            self.wfile.write(content)
 
-    def _let_go(self) -> None:
-        """Of those that take nothing, such as a browser that is suspended."""
-        for each in [*self.server_state.connections]:
-            each.transport.abort()
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
 
 
-def listening(port: int) -> socket.socket:
-    """A socket that listens on this port; 0: on a free one. Raises `OSError`."""
-    return socket.create_server((ADDRESS, port))
+class Server(ThreadingHTTPServer):
+    """The page of `tables` at `port`; 0: a free one. Raises `OSError` if the port is in use."""
 
+    daemon_threads = True
+    allow_reuse_address = True
 
-def serve(board: Board, listener: socket.socket) -> None:
-    """Serve the page of `board` until SIGINT or SIGTERM."""
-    with contextlib.suppress(KeyboardInterrupt):
-        _Server(board).run(sockets=[listener])
+    def __init__(self, tables: Sequence[WatchedTable], port: int) -> None:
+        self.tables = tables
+        super().__init__((ADDRESS, port), _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):  # not a connection that ended early
+            _LOG.exception("a request was not answered")
+
+    def run(self) -> None:
+        """Serve until SIGINT or SIGTERM."""
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with contextlib.suppress(KeyboardInterrupt):
+            self.serve_forever()

@@ -12,11 +12,10 @@ from spark_ehbalance.leases.transitions import Outcome
 
 @dataclass(slots=True)
 class Counts:
-    """Since its process began: `commits` and the `seconds` that they took, races that they have `lost`, and `moves` by
+    """Since its process began: `commits`, the races that they `lost`, and `moves` by
     the history's events. One thread writes them."""
 
     commits: int = 0
-    seconds: float = 0.0
     lost: int = 0
     moves: Counter[str] = field(default_factory=Counter)
 
@@ -25,6 +24,5 @@ class Counts:
         self.lost += outcome.lost_races
         if outcome.seconds is not None:
             self.commits += 1
-            self.seconds += outcome.seconds
         for each in changes:
             self.moves[each.event] += 1

@@ -198,11 +198,6 @@ class Keeper:
         return self._participant.snapshot
 
     @property
-    def requests(self) -> Mapping[str, int]:
-        """How many requests of which kind were made to the store."""
-        return self._store.requests if self._store else {}
-
-    @property
     def batch_began(self) -> float | None:
         """When the batch in flight was begun (monotonic seconds); None if there is none."""
         return self._query.batch_began if self._query.in_flight else None

@@ -85,8 +85,8 @@ class MemberMeter:
     """How long the member's batches take, and how busy its host is. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        #: Batches that have ended, the seconds that they took, and the sequence numbers in them.
-        self.batches, self.seconds, self.events = 0, 0.0, 0
+        #: Sequence numbers in batches that have ended.
+        self.events = 0
         self._began: float | None = None
         self._batch: _Average | None = None
         self._last_reading: tuple[float, CpuTime] | None = None
@@ -100,7 +100,7 @@ class MemberMeter:
         """The sink has finished the batch, with so many sequence numbers; may be called repeatedly."""
         if self._began is not None:
             seconds, self._began = now - self._began, None
-            self.batches, self.seconds, self.events = self.batches + 1, self.seconds + seconds, self.events + events
+            self.events += events
             self._batch = self._batch.after(now, seconds) if self._batch else _Average(now - seconds, now, seconds)
 
     def host(self, now: float, reading: CpuTime | None) -> None:

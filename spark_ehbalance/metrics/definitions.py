@@ -62,14 +62,7 @@ LAG_EVENTS = _metric("lag_events", _PARTITION, BOTH, "unread events, which the s
 LAG_SECONDS = _metric(
     "lag_seconds", _PARTITION, BOTH, "how long the oldest unread event has waited; missing where that is not known"
 )
-LAG_MEASURED = _metric("lag_timestamp_seconds", _PARTITION, BOTH, "when the lag was measured last")
-RENEWED = _metric(
-    "renewal_timestamp_seconds", _PARTITION, BOTH, "when the owner has renewed the lease last, by its own clock"
-)
 OWNED = _metric("owned_partitions", _MEMBER, BOTH, "partitions that the member owns")
-MEMBER_RENEWED = _metric(
-    "member_renewal_timestamp_seconds", _MEMBER, BOTH, "when the member has written into the table last, by its clock"
-)
 BATCH_START = _metric(
     "batch_start_timestamp_seconds",
     _MEMBER,
@@ -77,9 +70,6 @@ BATCH_START = _metric(
     "when the batch that is running was begun; from a table, when that has heard of it. Missing while none runs",
 )
 BATCH_MEAN = _metric("batch_mean_seconds", _MEMBER, BOTH, "what a batch takes, as a moving average")
-CONNECTIONS = _metric(
-    "connections", _MEMBER, BOTH, "[connections](sizing.md#connections) to the namespace that it needs between batches"
-)
 PARTITIONS = _metric("partitions", _GROUP, BOTH, "partitions in the lease table")
 UNOWNED = _metric("unowned_partitions", _GROUP, BOTH, "partitions that nobody owns")
 MEMBERS = _metric(
@@ -102,24 +92,11 @@ MOVES = _metric(
     QUERY,
     "changes of owner and orders that the member has written, by the history's `event`, such as `HandOver` or `Steal`",
 )
-HISTORY_MOVES = _metric(
-    "history_moves_total",
-    ("group", "reason"),
-    TABLE,
-    "changes of owner and orders of all members in the history, by `event`",
+FINDINGS = _metric(
+    "findings", ("group", "code"), TABLE, "[findings](monitoring.md#findings) of `ehbalance status`, by code"
 )
 COMMITS = _metric("commits_total", _MEMBER, QUERY, "commits to the lease table")
-COMMIT_SECONDS = _metric("commit_seconds_total", _MEMBER, QUERY, "what commits have taken, without lost races")
 CONFLICTS = _metric("commit_conflicts_total", _MEMBER, QUERY, "races that commits have lost")
-REQUESTS = _metric(
-    "store_requests_total",
-    ("group", "member", "kind"),
-    QUERY,
-    "requests to the lease table's storage: `get`, `head`, `list`, `put`, `delete`; and operations of `delta-rs`, each "
-    "of which makes several",
-)
-BATCHES = _metric("batches_total", _MEMBER, QUERY, "batches that the sink has finished")
-BATCH_SECONDS = _metric("batch_seconds_total", _MEMBER, QUERY, "what finished batches have taken, from their plan on")
 EVENTS = _metric("events_total", _MEMBER, QUERY, "sequence numbers in finished batches")
 HUB_AVAILABLE = _metric("hub_available", _MEMBER, QUERY, "1, or 0 if the event hub did not answer the last question")
 BUSY = _metric(
@@ -132,22 +109,13 @@ BUSY = _metric(
 METRICS = (
     LAG_EVENTS,
     LAG_SECONDS,
-    LAG_MEASURED,
-    RENEWED,
     OWNED,
-    MEMBER_RENEWED,
-    CONNECTIONS,
     BATCH_START,
     BATCH_MEAN,
-    BATCHES,
-    BATCH_SECONDS,
     EVENTS,
     MOVES,
-    HISTORY_MOVES,
     COMMITS,
-    COMMIT_SECONDS,
     CONFLICTS,
-    REQUESTS,
     STORE_AVAILABLE,
     HUB_AVAILABLE,
     BUSY,
@@ -156,4 +124,5 @@ METRICS = (
     MEMBERS,
     LEASE_DURATION,
     OLDEST_RENEWAL,
+    FINDINGS,
 )

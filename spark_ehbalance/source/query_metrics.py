@@ -40,20 +40,16 @@ def query_samples(planner: Planner) -> Iterator[Sample]:
     yield from partition_samples(snapshot, snapshot.owned_by(planner.owner), round(now * 1000))
     if (began := keeper.batch_began) is not None:
         yield sample(of.BATCH_START, now - (time.monotonic() - began), *me)
-    counts, done = keeper.counts, loads.member
+    counts = keeper.counts
     yield from (
         sample(metric, value, *me)
         for metric, value in (
             (of.COMMITS, counts.commits),
-            (of.COMMIT_SECONDS, counts.seconds),
             (of.CONFLICTS, counts.lost),
-            (of.BATCHES, done.batches),
-            (of.BATCH_SECONDS, done.seconds),
-            (of.EVENTS, done.events),
+            (of.EVENTS, loads.member.events),
             (of.STORE_AVAILABLE, not keeper.store_away),
             (of.HUB_AVAILABLE, hub.available),
             (of.BUSY, BUSY.of(hub.name)),
         )
     )
     yield from by_label(of.MOVES, dict(counts.moves), *me)
-    yield from by_label(of.REQUESTS, dict(keeper.requests), *me)

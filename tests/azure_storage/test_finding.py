@@ -1,23 +1,21 @@
-"""The lease tables in a container are found, and the jobs about many of them work on addresses."""
+"""The lease tables in a container are found, and maintained."""
 
 from __future__ import annotations
-
-from datetime import datetime, timezone
 
 import pytest
 
 from chaos.storage.azurite import KEY, storage_options
 from jobs.maintain_leases import maintain
-from spark_ehbalance.job.group_report import Settings, looks, write_page
+from spark_ehbalance.job.leases import LeaseTables
 from spark_ehbalance.job.settings import PREFIX
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.finding import lease_tables
 from tests.azure_storage.tables import Table
 from tests.stores.delta_tables import change
-from tests.stores.store_conformance import ANN, GROUP, filled
+from tests.stores.store_conformance import ANN, filled
 
 
-def test_tables_are_found_and_maintained_and_reported_in_a_container_and_in_folders_of_it(
+def test_tables_are_found_and_maintained_in_a_container_and_in_folders_of_it(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options, root = storage_options(table.storage), f"az://{table.container}"
@@ -30,15 +28,8 @@ def test_tables_are_found_and_maintained_and_reported_in_a_container_and_in_fold
     assert [*lease_tables(f"{root}/leases", options)] == [f"{root}/leases"]
 
     monkeypatch.setenv("ACCOUNT_KEY", KEY)
-    key = options.pop("azure_storage_account_key")
+    del options["azure_storage_account_key"]
     given = {f"source.storageOptions.{name}": value for name, value in options.items()}
     given |= {"source.storageSecrets.azure_storage_account_key": "env:ACCOUNT_KEY"}
-    given |= {"leaseTables": root, "table": "/unused", "page": f"{root}/pages/all%20groups.html"}
-    settings = Settings.read({PREFIX + name: value for name, value in given.items()}, {})
-    maintain(None, settings)  # type: ignore[arg-type]
-    looked = [*looks(settings)]
-    assert [(each.table, each.name) for each in looked] == [(each, str(GROUP)) for each in found]
-    write_page(settings, looked, datetime.now(timezone.utc))
-    shown = table.blobs().download_blob("pages/all groups.html").readall().decode()
-    assert shown.count(f"<h2>{GROUP}</h2>") == 2
-    assert key not in shown
+    given |= {"leaseTables": root}
+    maintain(None, LeaseTables.read({PREFIX + name: value for name, value in given.items()}, {}))  # type: ignore[arg-type]

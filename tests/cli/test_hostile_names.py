@@ -61,9 +61,8 @@ def harmless(text: str) -> bool:
     "arguments",
     [
         ["status"],
-        ["explain"],
-        ["explain", named("0")],
-        ["explain", named("1")],
+        ["status", "--partition", named("0")],
+        ["status", "--partition", named("1")],
         ["history"],
         ["drain", named("ann")],
         ["drain", named("nobody")],

@@ -39,7 +39,7 @@ def test_of_several_tables_one_may_go_away_and_come_back(
     other = Group(used.ehbalance, tmp_path / "other", used.connection)
     other("init", "--consumer-group", "other")
     with DeltaStore(str(used.table)) as first, DeltaStore(str(other.table)) as second:
-        tables = Tables([WatchedTable("first", first), WatchedTable("second", second)])
+        tables = Tables([WatchedTable(first), WatchedTable(second)])
 
         def available() -> list[tuple[str, float]]:
             found = [each for each in tables.samples() if each.metric.name == "ehbalance_store_available"]

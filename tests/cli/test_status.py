@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from spark_ehbalance.cli import status
+from spark_ehbalance.cli.status import status_tables
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.leases.group_view import GroupView
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Load, MemberLoad, MemberState, Pin, QueryRecord, TableIdentity
+from spark_ehbalance.stores import viewing
 from spark_ehbalance.values.lag import Lag
 from spark_ehbalance.values.position import Position
 from tests.cli.command import Command
@@ -49,7 +51,7 @@ def test_who_looks_writes_nothing(used: Group) -> None:
 
     record(used.table, OwnershipChange(0, "0", "Claim", None, "alice", 1, None, "alice"))
     before = files()
-    for arguments in (["status"], ["explain"], ["explain", "0"], ["history"]):
+    for arguments in (["status"], ["status", "--partition", "0"], ["history"]):
         assert used(*arguments).code == 0
     assert files() == before
 
@@ -104,7 +106,7 @@ def test_status_shows_loads_strategies_and_orders(used: Group) -> None:
 
 def test_status_shows_for_how_long_a_batch_has_been_running(used: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its load is that of before: a batch that hangs would look like an idle query."""
-    monkeypatch.setattr(status, "now_ms", lambda: 1_770_000_100_000)
+    monkeypatch.setattr(viewing, "now_ms", lambda: 1_770_000_100_000)
     bob = replace(used.state.members["bob"], incarnation="run-2", load=MemberLoad(0.0, 0.0, 0.1))
     earlier = QueryRecord("one", "", "bob", batch=1, begun=2, at_ms=1_770_000_000_000)
     record = QueryRecord("two", "run-2", "bob", batch=4, begun=5, at_ms=1_770_000_060_000)
@@ -128,7 +130,7 @@ def behind(used: Group) -> None:
 
 
 def test_status_shows_what_is_unread(used: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "now_ms", lambda: NOW_MS)
+    monkeypatch.setattr(viewing, "now_ms", lambda: NOW_MS)
     assert used.json("status")["lag"] is None
     behind(used)
     state = used.json("status")
@@ -150,17 +152,15 @@ def test_status_shows_what_is_unread(used: Group, monkeypatch: pytest.MonkeyPatc
         ["nobody", "", "", ""],
     ]
     assert [row[3] for row in rows[4:]] == ["10", "0"], "of the members"
-    assert (
-        "10 events unread, the oldest for 90 s, in the 2 of 4 partitions that tell, measured up to 3 min ago" in printed
-    )
+    assert "10 events unread, the oldest for 90 s, in 2 of 4 partitions, measured up to 3 min ago" in printed
     change(used.table, leases={"1": replace(used.state.leases["1"], lag=Lag(0, 5, None, NOW_MS))})
-    assert "15 events unread, the oldest for at least 90 s, in the 2" in used.done("status")
+    assert "15 events unread, the oldest for at least 90 s, in 2 of 4" in used.done("status")
 
 
 def test_names_are_never_cut_and_the_least_important_columns_go_first(
     used: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status, "now_ms", lambda: NOW_MS)
+    monkeypatch.setattr(viewing, "now_ms", lambda: NOW_MS)
     behind(used)
     names = [f"job-ingest-flights-eastus2-production-{n}" for n in range(2)]
     base = used.state
@@ -179,13 +179,13 @@ def test_names_are_never_cut_and_the_least_important_columns_go_first(
 def test_what_does_not_fit_into_the_height_is_least_behind(used: Group) -> None:
     behind(used)
     console = Console(width=80, file=io.StringIO())
-    console.print(status.status_tables(used.state, NOW_MS, True, 80, 17))
+    console.print(status_tables(GroupView(used.state, NOW_MS), 80, 17))
     printed = console.file.getvalue()
     assert len(printed.splitlines()) <= 17
     assert [line.split()[1] for line in printed.splitlines() if line.startswith("│")] == ["0", "2", "alice", "bob"]
     assert "and 2 partitions that are less behind" in printed
     change(used.table, leases={"1": replace(used.state.leases["1"], lag=Lag(0, 5, None, NOW_MS))})
-    console.print(status.status_tables(used.state, NOW_MS, True, 80, 16))
+    console.print(status_tables(GroupView(used.state, NOW_MS), 80, 16))
     printed = console.file.getvalue().removeprefix(printed)
     assert [line.split()[1] for line in printed.splitlines() if line.startswith("│")] == ["1", "alice", "bob"], (
         "of which it is not known for how long events wait"
@@ -199,7 +199,7 @@ def test_status_of_a_new_table(group: Group) -> None:
     assert (state["partitions"], state["members"], state["leader"]) == ([], [], None)
 
 
-@pytest.mark.parametrize("command", [["status"], ["explain"], ["status", "--json"], ["history"], ["maintain"]])
+@pytest.mark.parametrize("command", [["status"], ["status", "--json"], ["history"], ["maintain"]])
 def test_a_table_that_is_not_there_is_named(group: Group, table: Path, command: list[str]) -> None:
     message = group.fails(1, *command)
     assert f"there is no lease table at {table}" in message
@@ -218,9 +218,26 @@ def test_status_of_a_location_that_delta_cannot_open(ehbalance: Command, locatio
     assert f"option leaseTable={location!r} is wrong" in ehbalance.fails(2, "status", location)
 
 
-def test_watch_and_json_together_are_refused(used: Group) -> None:
-    message = used.fails(2, "status", "--watch", "--json")
-    assert "--watch and --json" in message
+def test_watch_with_json_or_a_partition_is_refused(used: Group) -> None:
+    for other in (["--json"], ["--partition", "0"]):
+        assert f"--watch and {other[0]} are both given" in used.fails(2, "status", "--watch", *other)
+
+
+def test_findings_of_the_group_and_of_a_partition(used: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = [OwnershipChange(NOW_MS - 1000 * n, "1", "Claim", None, "bob", n, -1, "bob") for n in (9, 6, 3)]
+    record(used.table, *claims)
+    monkeypatch.setattr(viewing, "now_ms", lambda: NOW_MS)
+    codes = [(each["code"], each["severity"], each["partitions"]) for each in used.json("status")["findings"]]
+    assert codes == [("no_live_member", "error", []), ("crash_loop", "error", ["1"])]
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = used.done("status")
+    assert "ERROR: No member is live; the last sign of life was 100 s ago." in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    one = used.done("status", "--partition", "1")
+    assert "claimed partition 1 3 times" in one
+    assert one.count("  Claim  nobody → bob  by bob") == 3
+    assert "claimed" not in used.done("status", "--partition", "0")
+    assert "partition '7' is unknown: there are 0, 1, 2, 10" in used.fails(2, "status", "--partition", "7")
 
 
 @pytest.mark.parametrize("owner", ["[red]x[/red]", "etl:key:1"])

@@ -48,29 +48,18 @@ class Dashboard:
             headers = {name.lower(): value for name, value in answer.getheaders()}
             return answer.status, headers, answer.read().decode()
 
-    @contextlib.contextmanager
-    def news(self) -> Iterator[Iterator[dict[str, Any]]]:
-        """What a viewer is told."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        with contextlib.closing(connection):
-            connection.request("GET", "/events")
-            answer = connection.getresponse()
-            lines = (line.decode() for line in iter(answer.readline, b""))
-            yield (json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: "))
+    def facts(self, number: int = 0) -> dict[str, Any]:
+        """What the page is told of the group with this number."""
+        code, _, text = self.request(f"/facts/{number}")
+        assert code == 200
+        return dict(json.loads(text))
 
 
 @contextlib.contextmanager
-def serving(*arguments: str, environment: Mapping[str, str] | None = None) -> Iterator[Dashboard]:
-    """A process of Python with these arguments."""
-    dashboard = Dashboard(*arguments, environment=environment)
+def running(*arguments: object, port: int = 0, environment: Mapping[str, str] | None = None) -> Iterator[Dashboard]:
+    """The command with these arguments."""
+    dashboard = Dashboard(*_COMMAND, *map(str, arguments), "--port", str(port), environment=environment)
     try:
         yield dashboard
     finally:
         dashboard.end(signal.SIGKILL)
-
-
-def running(
-    *arguments: object, port: int = 0, environment: Mapping[str, str] | None = None
-) -> contextlib.AbstractContextManager[Dashboard]:
-    """The command with these arguments."""
-    return serving(*_COMMAND, *map(str, arguments), "--port", str(port), environment=environment)

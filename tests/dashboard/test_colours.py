@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spark_ehbalance.dashboard.server import PAGE
+from spark_ehbalance.dashboard.page import _STYLE
 
 #: What a missing kind of cones makes of linear RGB: Machado, Oliveira and Fernandes 2009, severity 1.
 _SEEN = {
@@ -33,7 +33,7 @@ def lab(colour: str, seen: Any) -> Any:
 @pytest.mark.parametrize(("first", "apart"), [(3, 0.2), (8, 0.07)])
 @pytest.mark.parametrize("who", _SEEN)
 def test_the_colours_are_apart_and_the_first_ones_most(who: str, first: int, apart: float) -> None:
-    colours = re.findall(r"\.c\d \{ --c: (#\w{6})", (PAGE / "page.css").read_text("utf-8"))
+    colours = re.findall(r"\.c\d \{ --c: (#\w{6})", _STYLE)
     assert len(colours) == 8
     seen = [lab(each, _SEEN[who]) for each in colours[:first]]
     assert min(np.linalg.norm(one - other) for one, other in combinations(seen, 2)) > apart

@@ -1,4 +1,4 @@
-"""The jobs about lease tables, `maintain_leases` and `group_report`: their settings, and what they do."""
+"""The job `maintain_leases`: its settings, and what it does."""
 
 from __future__ import annotations
 
@@ -8,19 +8,15 @@ import re
 import time
 from dataclasses import replace
 from datetime import datetime, timezone
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import deltalake
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 from jobs.maintain_leases import maintain
 from spark_ehbalance.errors import EhBalanceError, StoreFormatError
-from spark_ehbalance.job.group_page import page
-from spark_ehbalance.job.group_report import COLUMNS, Settings, looks, report, rows_of
 from spark_ehbalance.job.leases import LeaseTables
 from spark_ehbalance.job.settings import PREFIX, SettingError
 from spark_ehbalance.leases.model import Handover, Lease, Member, Pin
@@ -28,7 +24,6 @@ from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.lag import Lag
 from spark_ehbalance.values.position import Position
-from tests.cli.test_hostile_names import HOSTILE, harmless, named
 from tests.stores.delta_tables import age_all, change, data_files
 
 KEY = base64.b64encode(b"the-key-of-an-account-0123456789").decode()
@@ -67,11 +62,6 @@ def settings(folder: Path, **more: str) -> dict[str, str]:
     return {PREFIX + name: value for name, value in ({"leaseTables": str(folder)} | more).items()}
 
 
-def report_settings(folder: Path, **more: str) -> Settings:
-    given = {"table": str(folder / "report"), "page": str(folder / "pages/report.html")} | more
-    return Settings.read(settings(folder, **given), {})
-
-
 @pytest.mark.parametrize(
     ("more", "error"),
     [
@@ -92,15 +82,6 @@ def test_a_setting_that_cannot_be_is_named_in_one_line(tmp_path: Path, more: dic
         LeaseTables.read(settings(tmp_path, **more), {})
     assert "\n" not in str(refusal.value)
     assert KEY not in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    ("page_setting", "error"),
-    [("", "page is not set"), ("/pages/report", "page='/pages/report' is wrong: allowed is a file whose name ends")],
-)
-def test_a_page_is_an_html_file(tmp_path: Path, page_setting: str, error: str) -> None:
-    with pytest.raises(SettingError, match=error):
-        report_settings(tmp_path, page=page_setting)
 
 
 def test_every_table_is_cleaned_up_whatever_is_wrong_with_others(
@@ -171,96 +152,3 @@ def test_an_error_that_nobody_expects_in_one_table_does_not_stop_the_others(tmp_
 def test_a_folder_without_lease_tables_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EhBalanceError, match="there is no lease table in "):
         maintain(None, LeaseTables.read(settings(tmp_path), {}))  # type: ignore[arg-type]
-
-
-def test_a_row_has_what_the_table_says_of_a_partition(tmp_path: Path) -> None:
-    make(tmp_path / "leases", free=True)
-    (looked,) = looks(report_settings(tmp_path))
-    first, second = rows_of(looked, AT)
-    assert first.keys() <= COLUMNS.keys()
-    assert (first["reportedAt"], first["leaseTable"]) == (AT, str(tmp_path / "leases"))
-    assert (first["namespace"], first["eventHub"], first["consumerGroup"]) == ("ns", "hub", "group")
-    assert (first["partition"], first["owner"], first["ownerHost"], first["epoch"]) == ("0", "ann", "host", 7)
-    assert (first["sequenceNumber"], first["offset"], first["end"], first["lagEvents"]) == (9, "offset", 51, 41)
-    assert 4 <= first["lagSeconds"] < 60
-    assert (first["nextOwner"], first["pinnedTo"], first["liveMembers"]) == ("bob", "cat", 1)
-    assert (second["owner"], second["ownedSince"], second["lagEvents"]) == (None, None, None)
-    assert second["state"] == "wrong"
-    assert second["reason"].startswith("Nobody has owned partition 1 for 10 min")
-
-
-def test_rows_have_no_text_of_megabytes(tmp_path: Path) -> None:
-    make(tmp_path, lambda name: 1_000_000 * "x" + name, free=True)
-    (looked,) = looks(report_settings(tmp_path))
-    assert all(len(str(row)) < 50_000 for row in rows_of(looked, AT))
-
-
-class Elements(HTMLParser):
-    """The elements of a page, and its text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.names, self.attributes, self.text = set[str](), list[tuple[str, str | None]](), list[str]()
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.add(tag)
-        self.attributes += attrs
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-
-
-def test_the_page_has_all_groups_and_hostile_names_are_text(tmp_path: Path) -> None:
-    make(tmp_path / "plain")
-    make(tmp_path / "hostile", named, free=True)
-    damage(make(tmp_path / "damaged"))
-    shown = page([*looks(report_settings(tmp_path))], str(tmp_path), AT)
-    assert harmless(shown)
-    found = Elements(shown)
-    assert not found.names & {"img", "script", "link", "iframe"}
-    assert not [name for name, _ in found.attributes if name.startswith("on") or name == "src"]
-    assert {value for name, value in found.attributes if name == "href"} == {"#g0", "#g1", "#g2"}
-    text = "".join(found.text)
-    assert HOSTILE not in text
-    assert "<img src=x>" in text
-    assert "ns/hub/group" in text
-    assert f"the lease table at {tmp_path}/damaged is damaged" in text
-    assert text.index("damaged") < text.index("ns/hub/group"), "the worst comes first"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    make(tmp_path / "groups/a")
-    make(tmp_path / "groups/deep/b")
-    damage(make(tmp_path / "groups/c"))
-    return tmp_path / "groups"
-
-
-@pytest.mark.spark
-def test_each_run_of_the_report_is_appended(spark: SparkSession, folder: Path) -> None:
-    """The report's own table lies among the lease tables, and is none."""
-    given = report_settings(folder)
-    for _ in range(2):
-        with pytest.raises(EhBalanceError, match=r"^1 of 3 lease tables could not be read, such as .*/c$"):
-            report(spark, given)
-    rows = deltalake.DeltaTable(folder / "report").to_pyarrow_table().to_pylist()
-    assert rows[0].keys() == COLUMNS.keys()
-    runs = {row["reportedAt"] for row in rows}
-    assert len(runs) == 2
-    for run in runs:
-        found = sorted((row["leaseTable"], row["partition"] or "") for row in rows if row["reportedAt"] == run)
-        a, b, c = (str(folder / name) for name in ("a", "deep/b", "c"))
-        assert found == sorted([(a, "0"), (a, "1"), (b, "0"), (b, "1"), (c, "")])
-    assert {row["lagEvents"] for row in rows if row["partition"] == "0"} == {41}
-    assert all(("is damaged" in (row["problem"] or "")) == row["leaseTable"].endswith("/c") for row in rows)
-    assert "ns/hub/group" in (folder / "pages/report.html").read_text()
-
-
-@pytest.mark.spark
-def test_a_table_of_something_else_gets_no_report(spark: SparkSession, folder: Path) -> None:
-    table = folder / "a"
-    files = sorted(table.rglob("*"))
-    with pytest.raises(SettingError, match=r"/a is a Delta table of something else, with a column 'kind'"):
-        report(spark, report_settings(folder, table=str(table)))
-    assert sorted(table.rglob("*")) == files

@@ -19,7 +19,7 @@ from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.transitions import Join
 from spark_ehbalance.member.counts import Counts
 from spark_ehbalance.metrics import prometheus
-from spark_ehbalance.metrics.definitions import LAG_EVENTS, LAG_MEASURED, LAG_SECONDS, METRICS, TABLE
+from spark_ehbalance.metrics.definitions import LAG_EVENTS, LAG_SECONDS, METRICS, TABLE
 from spark_ehbalance.metrics.prometheus import Server
 from spark_ehbalance.source.options import stream_options
 from spark_ehbalance.source.query_metrics import export_metrics, query_samples
@@ -48,16 +48,11 @@ def test_a_query_counts_what_it_does(group: Group) -> None:
         group.append(5)
         query.batch()
         page = wait_until(lambda: "batch_start" in (now := scraped(port)) and now, "a batch runs")
-        assert value(page, "batches_total", member="a") >= 1
         assert value(page, "events_total", member="a") == 80
-        assert value(page, "batch_seconds_total") > 0
         assert time.time() - 60 < value(page, "batch_start_timestamp_seconds") < time.time()
         assert value(page, "moves_total", reason="Claim") == 8
         assert value(page, "commits_total") >= 2
-        assert value(page, "commit_seconds_total") > 0
         assert value(page, "store_available") == value(page, "hub_available") == 1
-        for kind in ("get", "put"):
-            assert value(page, "store_requests_total", kind=kind) > 0
     with pytest.raises(OSError, match="refused"):
         scraped(port)
 
@@ -68,7 +63,7 @@ def test_all_that_a_query_has_is_declared_for_it(group: Group) -> None:
     query.batch()
     wait_until(lambda: group.snapshot().members["a"].load, "the load is written")
     declared = {each for each in METRICS if each.source != TABLE}
-    lag = {LAG_EVENTS, LAG_SECONDS, LAG_MEASURED}
+    lag = {LAG_EVENTS, LAG_SECONDS}
     wait_until(
         lambda: {each.metric for each in query_samples(query.planner)} | lag == declared, "everything is there", 20
     )

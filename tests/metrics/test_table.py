@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from spark_ehbalance.leases.history import OwnershipChange
+from spark_ehbalance.leases.group_view import FINDINGS, GroupView
 from spark_ehbalance.leases.model import Lease, Member, MemberLoad, MemberState, QueryRecord
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.metrics.definitions import METRICS, Sample
-from spark_ehbalance.metrics.table import history_samples, table_samples
+from spark_ehbalance.metrics.table import view_samples
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.lag import Lag
 from spark_ehbalance.values.position import Position
@@ -35,34 +35,31 @@ def values(samples: list[Sample], name: str) -> dict[tuple[str, ...], float]:
     return {each.labels[1:]: each.value for each in samples if each.metric.name == f"ehbalance_{name}"}
 
 
-def test_lag_and_renewals_have_the_partition_and_its_owner() -> None:
-    samples = list(table_samples(SNAPSHOT, NOW))
+def test_lag_has_the_partition_and_its_owner() -> None:
+    samples = list(view_samples(GroupView(SNAPSHOT, NOW)))
     assert {each.labels[0] for each in samples} == {"ns/hub/$default"}
     assert values(samples, "lag_events") == {("a", "0"): 15, ("a", "1"): 13, ("", "2"): 0}
     # Reading of 1 has gone on since, and when its next event was enqueued is not known.
     assert values(samples, "lag_seconds") == {("a", "0"): 4, ("", "2"): 0}
-    assert values(samples, "lag_timestamp_seconds")["a", "0"] == (NOW - 500) / 1000
-    assert values(samples, "renewal_timestamp_seconds") == {("a", "0"): 993, ("a", "1"): 991, ("b\\x1b", "3"): 0}
 
 
 def test_the_group_and_its_members() -> None:
-    samples = list(table_samples(SNAPSHOT, NOW))
+    samples = list(view_samples(GroupView(SNAPSHOT, NOW)))
     assert values(samples, "partitions") == {(): 4}
     assert values(samples, "unowned_partitions") == {(): 1}
     assert values(samples, "members") == {("active",): 1, ("leaving",): 1}
     assert values(samples, "lease_duration_seconds") == {(): 30}
     assert values(samples, "oldest_renewal_timestamp_seconds") == {(): 0}
     assert values(samples, "owned_partitions") == {("a",): 2, ("b\\x1b",): 1}
-    assert values(samples, "connections") == {("a",): 3, ("b\\x1b",): 2}
     assert values(samples, "batch_mean_seconds") == {("a",): 3.5}
     # b is taken for dead: its batch does not run, whatever the table has heard last.
     assert values(samples, "batch_start_timestamp_seconds") == {("a",): 992}
 
 
-def test_moves_are_counted_by_their_event() -> None:
-    events = ("Claim", "HandOver", "Claim")
-    rows = [OwnershipChange(0, "0", event, None, "a", 1, None, "a") for event in events]
-    assert values(list(history_samples(SNAPSHOT, rows)), "history_moves_total") == {("Claim",): 2, ("HandOver",): 1}
+def test_findings_are_counted_by_code() -> None:
+    counted = values(list(view_samples(GroupView(SNAPSHOT, NOW))), "findings")
+    assert counted.keys() == {(code,) for code in FINDINGS}
+    assert {code for (code,), count in counted.items() if count} == {"unowned", "stale_member"}
 
 
 def test_names_are_unique_and_help_has_no_links() -> None:

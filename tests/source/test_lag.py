@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from azure.eventhub import EventHubConsumerClient
 
-from spark_ehbalance.cli.status import status_json
-from spark_ehbalance.dashboard.view import Look, View
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.leases.group_view import GroupView
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.metrics.definitions import LAG_EVENTS, LAG_SECONDS
-from spark_ehbalance.metrics.table import table_samples
+from spark_ehbalance.metrics.table import view_samples
 from spark_ehbalance.source import processes
 from spark_ehbalance.source.control_socket import send
 from spark_ehbalance.source.datasource import StreamReader, Task
@@ -79,17 +78,14 @@ def in_table(group: Group) -> dict[str, tuple[int, int]]:
 
 
 def shown_alike(snapshot: Snapshot) -> None:
-    """`ehbalance status`, the metrics of `ehbalance metrics` and the dashboard say the same."""
+    """`ehbalance status`, its dashboard and `ehbalance metrics` show the same."""
     now_ms = round(1000 * time.time())
     lags = {partition: lag for partition, lease in snapshot.leases.items() if (lag := lease.behind) is not None}
     wanted = {partition: (lag.events, lag.seconds(now_ms)) for partition, lag in lags.items()}
-    printed = {each["partition"]: each["lag"] for each in status_json(snapshot, now_ms, True)["partitions"]}
+    printed = {each["partition"]: each["lag"] for each in GroupView(snapshot, now_ms).to_json()["partitions"]}
     assert {p: (each["events"], each["seconds"]) for p, each in printed.items() if each} == wanted
-    measured = {(each.metric, each.labels[-1]): each.value for each in table_samples(snapshot, now_ms)}
+    measured = {(each.metric, each.labels[-1]): each.value for each in view_samples(GroupView(snapshot, now_ms))}
     assert {p: (measured[LAG_EVENTS, p], measured.get((LAG_SECONDS, p))) for p in wanted} == wanted
-    page = View().sections(Look(snapshot, [], now_ms, 0.0))["group"]["partitions"]
-    drawn = {each["id"]: each["lag"][:2] for each in page if each["lag"]}
-    assert drawn == {partition: [lag.events, lag.unread_since_ms] for partition, lag in lags.items()}
 
 
 def since(group: Group, partition: str) -> int | None:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Generator, Mapping
 
 from spark_ehbalance.cli.checks.findings import Finding, failed, ok, warning
-from spark_ehbalance.cli.common import iso
 from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, MalformedEventError
 from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
@@ -15,6 +14,7 @@ from spark_ehbalance.hub.poll_schedule import MOST_REQUESTS
 from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, Receiver
 from spark_ehbalance.hub.refusals import Unreachable
 from spark_ehbalance.hub.wire.client import TESTED
+from spark_ehbalance.text import iso
 
 _RIGHT = "that the credential has the role Azure Event Hubs Data Receiver, or the key the right Listen"
 

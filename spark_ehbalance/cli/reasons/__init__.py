@@ -1,1 +1,0 @@
-"""Why partitions are read or not: what `ehbalance explain` answers. Pure: `facts` in, `findings` out."""
