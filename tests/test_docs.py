@@ -79,14 +79,3 @@ def test_a_walk_passes_through_seven_files_at_most(walk: str) -> None:
     section = prose(ROOT / "docs/design.md").partition(f"## {walk}\n")[2].partition("\n## ")[0]
     files = set(re.findall(r"`([\w/]+\.py)`", section))
     assert 4 <= len(files) <= 7
-
-
-def test_each_combination_of_the_past_s_parts_has_a_test_that_exists() -> None:
-    section = prose(ROOT / "docs/design.md").partition("## Is this still my past?\n")[2].partition("\n## ")[0]
-    rows = section.partition("| part | is |")[2].partition("\n\n")[0].splitlines()[2:]
-    assert len(rows) >= 22
-    for row in rows:
-        named = re.findall(r"`([\w/]+\.py)::(test_\w+)`", row)
-        assert named or row.endswith("| as above |"), row
-        for file, test in named:
-            assert f"\ndef {test}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), test

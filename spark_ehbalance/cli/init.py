@@ -65,7 +65,7 @@ def _create(store: LeaseStore, group: Group, positions: Mapping[str, Position], 
     """Create the table with these positions, in one commit. Raises `EhBalanceError` if another process was faster."""
     by, at_ms, why = replace(operator(), incarnation=uuid.uuid4().hex), now_ms(), "init --positions"
     transitions: list[Transition] = [
-        Restore(by=by, at_ms=at_ms, partition=partition, epoch=0, checkpoint=each, why=why)
+        Restore(by=by, at_ms=at_ms, partition=partition, checkpoint=each, why=why)
         for partition, each in positions.items()
     ]
     if created_ms is not None:

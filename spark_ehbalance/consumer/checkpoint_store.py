@@ -242,7 +242,7 @@ class DeltaCheckpointStore(CheckpointStore):
             raise
         if snapshot.group != self._options.group:
             raise OptionError(f"the client reads {self._options.group}, but the lease table is of {snapshot.group}")
-        if self._table and snapshot.table and not snapshot.table.covers({self._table}):
+        if self._table and snapshot.table and snapshot.table.id != self._table:
             raise DataLossError("the lease table was replaced while the consumer was running: make a new store")
         self._table = snapshot.table.id if snapshot.table else self._table
         if now - self._read_at > 1.5 * max(self._interval, self._options.lease_duration / 3):  # it was suspended

@@ -9,7 +9,7 @@ wait of a cold start; they are never compared between machines to decide who is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -29,10 +29,6 @@ class TableIdentity:
     id: str
     replaces: frozenset[str] = frozenset()
     hub_created_ms: int | None = None
-
-    def covers(self, ids: Set[str]) -> bool:
-        """Whether the table has the positions of all tables with these ids."""
-        return ids <= self.replaces | {self.id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,13 +187,12 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class QueryRecord:
-    """What the table knows of one query, whatever its name is: `lineage` identifies its Spark checkpoint.
+    """What the table knows of one query: `lineage` identifies its Spark checkpoint.
 
-    `run` is its process that has joined last, the incarnation of a member, which `process` identifies on its machine;
-    it is empty once that one has left, so that `begun` is exact. `start` counts those processes. `batch` is the number
-    of the last batch that the sink has finished, `begun` of the last one that it was given, as of the run's last
-    commit, and `planner` the run that planned that one. The record stays when the query ends, so that a checkpoint that
-    was set back, or copied, is known.
+    `run` is the process that joined last, the incarnation of a member; it is empty once that one has left, so that
+    `begun` is exact. `start` counts those processes. `batch` is the number of the last batch that the sink finished,
+    `begun` of the last one that it was given, as of the run's last commit, and `planner` the run that planned that one.
+    The record outlives the query, so that a stale checkpoint is detected.
     """
 
     lineage: str
@@ -209,7 +204,6 @@ class QueryRecord:
     planner: str = ""
     at_ms: int = 0
     host: str = ""
-    process: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from spark_ehbalance.leases.model import (
     MemberLoad,
     MemberState,
     QueryRecord,
-    TableIdentity,
 )
 from spark_ehbalance.leases.snapshot import Snapshot, oldest_active
 from spark_ehbalance.leases.working_copy import WorkingCopy
@@ -93,12 +92,9 @@ class Transition(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join(Transition):
-    """Become a member, or take over the membership of an earlier process of the same query and fence that process.
+    """Become a member, or take over the membership of an earlier process with the same id, which is fenced.
 
-    A query is known by the `lineage` of its Spark checkpoint. If it had another id before, its leases and the handovers
-    to it get the new one. Without a lineage, as a consumer has none, it is known by its id. `batch`, `begun`,
-    `planner` and `process` are those of `QueryRecord`. `over` is the incarnation of a member that is known to be dead,
-    and whose id is taken over.
+    `lineage`, `batch`, `begun` and `planner` are those of `QueryRecord`; a consumer has none.
     """
 
     host: str = ""
@@ -109,22 +105,12 @@ class Join(Transition):
     batch: int = 0
     begun: int = 0
     planner: str = ""
-    process: str = ""
-    over: str = ""
 
     def refusal(self, state: WorkingCopy) -> str | None:
-        present = state.members.get(self.by.id)
-        if present is None:
-            return None
-        own = state.queries.get(self.lineage)
-        if present.incarnation == self.by.incarnation:
-            known = not self.lineage or (own is not None and own.run == self.by.incarnation)
-            return f"{self.by.id} has joined already" if known else None
-        taken = next((each for each in state.queries.all().values() if each.run == present.incarnation), None)
-        others = taken is not None and self.lineage and taken.lineage != self.lineage
-        if others and present.incarnation != self.over:
-            return f"{self.by.id} is the name of another query"
-        return None
+        present, own = state.members.get(self.by.id), state.queries.get(self.lineage)
+        joined = present is not None and present.incarnation == self.by.incarnation
+        known = not self.lineage or (own is not None and own.run == self.by.incarnation)
+        return f"{self.by.id} has joined already" if joined and known else None
 
     def carry_out(self, state: WorkingCopy) -> None:
         self._part_from_namesake(state)
@@ -154,11 +140,6 @@ class Join(Transition):
         if not self.lineage:
             return
         before = state.queries.get(self.lineage)
-        if before is not None and before.owner != self.by.id:
-            member = state.members.get(before.owner)
-            if member is not None and member.incarnation == before.run:
-                del state.members[before.owner]
-                self._rename(state, before.owner)
         for each in state.queries.all().values():
             if self.at_ms - each.at_ms > _REMEMBERED_MS:
                 del state.queries[each.lineage]
@@ -175,17 +156,7 @@ class Join(Transition):
             planner,
             self.at_ms,
             self.host,
-            self.process,
         )
-
-    def _rename(self, state: WorkingCopy, before: str) -> None:
-        for lease in state.leases.all().values():
-            owner = self.by.id if lease.owner == before else lease.owner
-            handover = lease.handover
-            if handover is not None and handover.to == before:
-                handover = replace(handover, to=self.by.id)
-            if (owner, handover) != (lease.owner, lease.handover):
-                state.leases[lease.partition] = replace(lease, owner=owner, handover=handover)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,47 +316,24 @@ class AddPartitions(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restore(Transition):
-    """Restore a partition from a query's own record, where the table has lost its row, its position or its epoch.
+    """Set the position of a partition that has none; the first claim decides if `checkpoint` is None.
 
-    Reading continues at `checkpoint`; if that is None, the first claim decides. `epoch` is the last one that the query
-    knows: the table's must not be lower. The author need not be a member; if the table is empty, the author's
-    incarnation becomes its id. `why` is the operator's reason.
+    The author need not be a member; if the table is empty, the author's incarnation becomes its id. `why` is the
+    operator's reason.
     """
 
     partition: str
-    epoch: int
     checkpoint: Position | None
     why: str = ""
 
     def refusal(self, state: WorkingCopy) -> str | None:
         lease = state.leases.get(self.partition)
-        if lease is None or lease.epoch < self.epoch:
-            return None
-        if self.checkpoint is not None and (
-            lease.checkpoint is None
-            or (lease.epoch == self.epoch and lease.checkpoint.sequence_number < self.checkpoint.sequence_number)
-        ):
-            return None
-        return f"the table has partition {self.partition} already"
+        known = lease is not None and (lease.checkpoint is not None or self.checkpoint is None)
+        return f"the table has partition {self.partition} already" if known else None
 
     def carry_out(self, state: WorkingCopy) -> None:
         lease = state.leases.get(self.partition, Lease(self.partition))
-        epoch = max(lease.epoch, self.epoch)
-        state.add(replace(lease, epoch=epoch, checkpoint=self.checkpoint, handover=None), self.by)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplaceTables(Transition):
-    """Record that this table replaces others and has their positions. The author need not be a member."""
-
-    tables: frozenset[str]
-
-    def refusal(self, state: WorkingCopy) -> str | None:
-        return "this is recorded already" if state.table and state.table.covers(self.tables) else None
-
-    def carry_out(self, state: WorkingCopy) -> None:
-        table = state.table or TableIdentity(self.by.incarnation)
-        state.table = replace(table, replaces=table.replaces | self.tables)
+        state.add(replace(lease, checkpoint=self.checkpoint), self.by)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -407,31 +355,6 @@ class NoteHub(Transition):
     def carry_out(self, state: WorkingCopy) -> None:
         assert state.table is not None
         state.table = replace(state.table, hub_created_ms=self.created_ms)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PutBack(Transition):
-    """Restore a lease as its author last saw it, where the table has none for the partition or one of an older epoch.
-
-    Members never remove a lease and never lower an epoch, so something else has overwritten the table.
-    """
-
-    lease: Lease
-    table: TableIdentity | None = None
-
-    @property
-    def partition(self) -> str:
-        return self.lease.partition
-
-    def refusal(self, state: WorkingCopy) -> str | None:
-        if fenced := state.fenced(self.by):
-            return fenced
-        found = state.leases.get(self.partition)
-        newer = found is not None and found.epoch >= self.lease.epoch
-        return f"the table has partition {self.partition}" if newer else None
-
-    def carry_out(self, state: WorkingCopy) -> None:
-        state.add(self.lease, self.by, self.table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

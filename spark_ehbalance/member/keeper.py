@@ -16,7 +16,7 @@ from typing import Protocol
 
 from spark_ehbalance.errors import ConflictError, EhBalanceError, HubUnavailableError, StoreUnavailableError
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
-from spark_ehbalance.leases.model import Lease, Load, MemberLoad, QueryRecord, TableIdentity
+from spark_ehbalance.leases.model import Lease, Load, MemberLoad, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Outcome
 from spark_ehbalance.member.counts import Counts
@@ -183,14 +183,9 @@ class Keeper:
         return self._participant.table
 
     @property
-    def table_version(self) -> int:
-        """The newest version of the lease table that is known; 0 before the first look."""
-        return self._participant.table_version
-
-    @property
-    def record(self) -> QueryRecord | None:
-        """What the lease table, as of the last look, knows of the query; None where it records no queries."""
-        return self._participant.record
+    def known_begun(self) -> int:
+        """The number of the query's last begun batch that the table contains."""
+        return self._participant.known_begun
 
     @property
     def snapshot(self) -> Snapshot | None:

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from spark_ehbalance.errors import DataLossError, FencedError
+from spark_ehbalance.errors import FencedError
 from spark_ehbalance.leases.durations import renewal_interval, short_outage
 from spark_ehbalance.leases.expiry import Observations, changed_rows
+from spark_ehbalance.leases.mismatch import Mismatch
 from spark_ehbalance.leases.model import Author, Lease, MemberState, QueryRecord, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import Advance, Heartbeat, Join, LeaseTransition, Outcome, PutBack, apply
+from spark_ehbalance.leases.transitions import Advance, Heartbeat, Join, LeaseTransition, Outcome
 from spark_ehbalance.member.lease_duration import LeaseDuration
 from spark_ehbalance.member.query import Progress, QueryState
 from spark_ehbalance.member.settings import Settings
@@ -64,8 +65,7 @@ class Resumed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What the last look has found. `to_put_back` is what somebody has removed from the table, or set back, although
-    this member has seen it there. `drained`: an operator, or this member itself, has set its state to leaving.
+    """What the last look has found. `drained`: an operator, or this member itself, has set its state to leaving.
 
     Times are monotonic: of this look and the one `before`, when the table was first seen as it is, and `unwritable_at`,
     the last time at which it was seen not to have changed for half a lease duration. All live members try to write
@@ -73,7 +73,6 @@ class Look:
     """
 
     snapshot: Snapshot | None = None
-    to_put_back: tuple[PutBack, ...] = ()
     drained: bool = False
     at: float = float("-inf")
     before: float = float("-inf")
@@ -83,13 +82,14 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What the commits of this process have achieved: the numbers `Member.joined` (None: it has not joined) and
-    `QueryRecord.start`, below which rows in the table are restored ones. Times are monotonic: of the last heartbeat,
-    and of the begin of the last commit that changed something. `failing`: the last try failed.
+    """What the commits of this process have achieved: `Member.joined` (None: it has not joined), `QueryRecord.start`
+    and `QueryRecord.begun`. Times are monotonic: of the last heartbeat, and of the begin of the last commit that
+    changed something. `failing`: the last try failed.
     """
 
     joined: int | None = None
     start: int = 0
+    begun: int = 0
     heartbeat: float = float("-inf")
     at: float = float("-inf")
     failing: bool = False
@@ -97,8 +97,8 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """What is believed since the last look or commit: all `leases`, with what is to be put back, which lease `table` it
-    is (None while no partition was added, and in tables of earlier versions), and since when nothing has changed."""
+    """What is believed since the last look or commit: all `leases`, which lease `table` it is (None while no partition
+    was added), and since when nothing has changed."""
 
     leases: Mapping[str, Lease] = field(default_factory=dict)
     table: TableIdentity | None = None
@@ -158,51 +158,46 @@ class Membership:
     def see(self, snapshot: Snapshot, now: Clocks) -> dict[str, Progress]:
         """Take in the group's state. Returns own checkpoints that the table had and lost, to be committed again.
 
-        Raises `FencedError` if a later process uses this member's id, and `DataLossError` if this is another table,
-        which does not know how far the group has read.
+        Raises `FencedError` if a later process uses this member's id, and `DataLossError` if this is another table or
+        one that was rolled back, which does not know how far the group has read.
         """
         self._check_table(snapshot)
         self._follow_duration(snapshot, now)
-        before = self.look
         self._observe(snapshot, now)
         if not self.joined:
             return {}
         self._check_fence(snapshot)
-        lost, put_back = self._lost_checkpoints(snapshot), self._lost_leases(snapshot, now.wall_ms)
-        if put_back and not before.to_put_back:
-            _LOG.warning(
-                "somebody has removed partitions %s from the lease table, or set them back: they are put back as last "
-                "seen, and reading goes on", ", ".join(each.partition for each in put_back),
-            )  # fmt: skip
-        row = snapshot.members.get(self.author.id)
-        drained = row is not None and row.state is MemberState.LEAVING
-        self.look = replace(self.look, to_put_back=put_back, drained=drained)
-        mended = apply(snapshot, [*self.join(now.wall_ms, QueryState()), *put_back]).after if put_back else snapshot
-        self._hold(mended, now)
+        lost, row = self._lost_checkpoints(snapshot), snapshot.members.get(self.author.id)
+        self.look = replace(self.look, drained=row is not None and row.state is MemberState.LEAVING)
+        self._hold(snapshot, now)
         return lost
 
     def _check_table(self, snapshot: Snapshot) -> None:
-        table = self.belief.table
-        if table is not None and snapshot.table is not None and not snapshot.table.covers({table.id}):
+        table, found, wrong = self.belief.table, snapshot.table, None
+        if not self.settings.capabilities.members:
+            return
+        if table is not None and found is not None and found.id != table.id:
+            wrong = Mismatch("EHB_LEASE_TABLE_REPLACED", {"known": table.id, "found": found.id})
+        for _, lease, known in changed_rows(snapshot.leases, self.belief.leases):
+            if lease is None or lease.epoch < known.epoch:
+                what, epoch = f"epoch of partition {known.partition}", lease.epoch if lease else "missing"
+                wrong = wrong or Mismatch("EHB_LEASE_TABLE_STALE", {"what": what, "known": known.epoch, "found": epoch})
+        if wrong:
             self.held = Held()
-            raise DataLossError(
-                "while this query ran somebody has made another lease table at the place of its own, which does not "
-                "know how far the group has read: start the query again, which then says how to go on"
-            )
+            raise wrong.error()
 
     def _check_fence(self, snapshot: Snapshot) -> None:
-        row, record, written = snapshot.members.get(self.author.id), self._record(snapshot), self.written
-        later = row if row is not None and row.joined >= (written.joined or 0) else None
-        run = record.run if record is not None and record.start >= written.start else later and later.incarnation
-        has_left = not run and record is not None and record.start == written.start  # though it was not told so
-        if run in (None, self.author.incarnation) or has_left:
+        row, record, own = snapshot.members.get(self.author.id), self._record(snapshot), self.author.incarnation
+        left = record is not None and not record.run and record.start == self.written.start  # its commit was in doubt
+        by_run = record is not None and not left and record.run != own
+        if not by_run and (row is None or row.incarnation == own):
             return
         self.held = Held()
-        host = (record.host if record is not None else later.host if later is not None else "") or "an unknown host"
+        host = record.host if by_run and record else row.host if row else ""
         raise FencedError(
-            f"a later process (on {host}) has started as {record.owner if record else self.author.id}, with the "
-            "same ownerId or from the same Spark checkpoint: this one stops. If both are to run, give each a "
-            "checkpointLocation and an ownerId of its own"
+            f"[EHB_FENCED] A later process on {host or 'an unknown host'} started as {self.author.id}, with the same "
+            "checkpoint or ownerId, and this one stops: to run both, give each a checkpointLocation and an ownerId of "
+            "its own."
         )
 
     def _record(self, snapshot: Snapshot) -> QueryRecord | None:
@@ -250,11 +245,7 @@ class Membership:
         snapshot, observations = outcome.after, self.belief.observations
         if snapshot is self.look.snapshot and not outcome.accepted and not outcome.refused:
             return {}
-        for each in outcome.refused:
-            if isinstance(each.transition, Join) and not self.joined:
-                raise FencedError(
-                    f"this query could not join: {each.reason}, which has joined just now. Start it again"
-                )
+        self._check_table(snapshot)
         if outcome.seconds is not None:
             self.duration.wrote(outcome.seconds)
         self._follow_duration(snapshot, now)
@@ -273,7 +264,8 @@ class Membership:
         written, snapshot = self.written, outcome.after
         row, record = snapshot.members.get(self.author.id), self._record(snapshot)
         if row is not None and row.incarnation == self.author.incarnation:
-            written = replace(written, joined=row.joined, start=record.start if record else written.start)
+            written = replace(written, joined=row.joined)
+            written = replace(written, start=record.start, begun=record.begun) if record else written
         if any(isinstance(each, (Join, Heartbeat)) for each in outcome.accepted):
             written = replace(written, heartbeat=at)
         return replace(written, at=at, failing=False) if outcome.accepted else written
@@ -316,8 +308,6 @@ class Membership:
                 batch=query.batch,
                 begun=query.begun,
                 planner=query.planner,
-                process=settings.process,
-                over=settings.over,
             )
         ]
 
@@ -357,13 +347,6 @@ class Membership:
         if not self.written.failing or self.look.snapshot is None:
             return False
         return now.monotonic - self.written.at > short_outage(self.duration.shortest)
-
-    def _lost_leases(self, snapshot: Snapshot, at_ms: int) -> tuple[PutBack, ...]:
-        return tuple(
-            PutBack(by=self.author, at_ms=at_ms, lease=lease, table=self.belief.table)
-            for _, found, lease in changed_rows(snapshot.leases, self.belief.leases)
-            if found is None or found.epoch < lease.epoch
-        )
 
     def _lost_checkpoints(self, snapshot: Snapshot) -> dict[str, Progress]:
         """Own checkpoints that are further back in `snapshot`: whoever put the leases back had seen less."""

@@ -58,7 +58,6 @@ def pending(
     if not member.joined:
         transitions += _progress(member, query, at_ms)
         return transitions + _resumed(member, apply(snapshot, transitions).after, at_ms)
-    transitions += member.look.to_put_back
     if by.id in snapshot.members and member.written.heartbeat + part * member.duration.own <= now.monotonic:
         transitions.append(member.beat(at_ms, query))
     transitions += _progress(member, query, at_ms)

@@ -28,12 +28,9 @@ class Settings:
     max_owned: int | None = None
     host: str = ""
     strategy_name: str = ""
-    #: What the table keeps a record of the query by, and its process: see `QueryRecord`. A consumer has no lineage, and
-    #: neither has a member whose store keeps no records.
+    #: Identifies the query in the table: see `QueryRecord`. A consumer has no lineage, and neither has a member whose
+    #: store keeps no records.
     lineage: str = ""
-    process: str = ""
-    #: The incarnation of a member that is known to be dead, and whose name this one has.
-    over: str = ""
     balance_interval: float = BALANCE_INTERVAL
     #: For how long progress may wait for a commit that is made anyway; 0: it makes one itself.
     checkpoint_interval: float = 0.0

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import filterfalse
 
 from spark_ehbalance.leases.durations import renewal_interval
-from spark_ehbalance.leases.model import Author, Lease, MemberState, QueryRecord, TableIdentity
+from spark_ehbalance.leases.model import Author, Lease, MemberState, TableIdentity
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import (
     AddPartitions,
@@ -217,15 +217,9 @@ class Participant:
         return None if look is None else replace(look, leases=self.leases)
 
     @property
-    def table_version(self) -> int:
-        """The newest version of the table that is known; 0 before the first look."""
-        return self._member.look.snapshot.version if self._member.look.snapshot else 0
-
-    @property
-    def record(self) -> QueryRecord | None:
-        """What this version knows of the query; None without a lineage."""
-        look = self._member.look.snapshot
-        return look.queries.get(self._member.settings.lineage) if look else None
+    def known_begun(self) -> int:
+        """The number of the query's last begun batch that the table contains."""
+        return self._member.written.begun
 
     @property
     def leases(self) -> Mapping[str, Lease]:

@@ -11,9 +11,10 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from spark_ehbalance.errors import OptionError, StoreError, StoreUnavailableError
+from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.hub.watcher import REMEMBERED_OFFSETS, HubWatcher
 from spark_ehbalance.leases.model import Author
+from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.member.keeper import Keeper
 from spark_ehbalance.member.membership import Resumed
 from spark_ehbalance.member.query import Progress
@@ -21,31 +22,21 @@ from spark_ehbalance.member.settings import Settings
 from spark_ehbalance.member.turn import Participant
 from spark_ehbalance.source import processes
 from spark_ehbalance.source.batch_planning import progress_of
-from spark_ehbalance.source.continuity import LoggedBatch, RecordedProgress, progress_beyond
 from spark_ehbalance.source.control_socket import PlannerAddress, PlannerControl
 from spark_ehbalance.source.event_check import EventCheck
 from spark_ehbalance.source.newest_events import NewestEventsListener
 from spark_ehbalance.source.offsets import HubReference, StreamOffset, group_name
 from spark_ehbalance.source.options import Options
-from spark_ehbalance.source.past import described_older_checkpoint, free_name
 from spark_ehbalance.source.planner import JOIN_TIMEOUT, Planner
 from spark_ehbalance.source.progress_policy import AloneProgress, ProgressPolicy, SharedProgress
 from spark_ehbalance.source.replay import EarlierBatches
-from spark_ehbalance.source.start_checks import (
-    check_alone,
-    check_hub,
-    check_past,
-    check_start,
-    join_table,
-    passed_over,
-    states_at_start,
-)
+from spark_ehbalance.source.start_checks import check_past, check_start, join_table, states_at_start
 from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseStore
 from spark_ehbalance.stores.memory import MemoryStore
 from spark_ehbalance.stores.opening import open_store
 from spark_ehbalance.strategies import REACTIVE, strategy
 from spark_ehbalance.text import logger
-from spark_ehbalance.values.locations import may_get_credentials
+from spark_ehbalance.values.position import Position
 
 _LOG = logger(__name__)
 
@@ -63,19 +54,18 @@ class _Logged(NamedTuple):
     def last(self) -> StreamOffset:
         return self.finished if self.unfinished.is_initial else self.unfinished
 
-    def recorded(self) -> RecordedProgress:
-        log = (LoggedBatch(self.finished, finished=True), LoggedBatch(self.unfinished, finished=False))
-        return RecordedProgress.from_log(*(batch for batch in log if not batch.end.is_initial))
+    def progress(self) -> dict[str, Progress]:
+        """How far the sink has finished each partition that the checkpoint names."""
+        others = {p: Progress(each.epoch, Position.before(each.next)) for p, each in self.last.other_positions.items()}
+        begun = {p: Progress(e.epoch, Position.before(e.start)) for p, e in self.unfinished.ranges.items()}
+        return others | begun | progress_of(self.finished.ranges)
 
 
 class _Joined(NamedTuple):
-    """As whom a query joins its group, the incarnation of a dead member whose name that was, what the query has
-    finished and the table may not know, and what its earlier processes have left, by the table."""
+    """What the sink finished and the table may not contain, and what earlier processes left."""
 
-    author: Author
-    over: str
     progress: Mapping[str, Progress]
-    earlier: EarlierBatches = EarlierBatches()
+    earlier: EarlierBatches
 
 
 def start_planner(
@@ -106,27 +96,25 @@ def start_planner(
         patience=options.lease_duration / 3,  # no lease is renewed meanwhile
         remembered_offsets=0 if options.capabilities.epochs else REMEMBERED_OFFSETS,
     )
-    query = StreamOffset(
-        owner, group=group_name(options.lease_table), lineage=logged.last.lineage or uuid.uuid4().hex, run=run
-    )
+    group, lineage = group_name(options.lease_table), logged.last.lineage or uuid.uuid4().hex
+    query = StreamOffset(logged.last.owner, group=group, lineage=lineage, run=run)
     try:
         hub.start()
         query = replace(query, hub=HubReference.of(options.group, hub.created_ms()))
         place = _join(options, logged, query, hub)
-        query = replace(query, owner=place.author.id)
     except BaseException:
         hub.stop()
         raise
     policy: ProgressPolicy = SharedProgress(query, options.lease_table) if options.lease_table else AloneProgress(query)
     opener = _store_opener(options, logged, policy, hub)
-    keeper = _keeper(options, place, query.lineage, logged, opener, hub, changed)
+    keeper = _keeper(options, query, place.progress, logged, opener, hub, changed)
     control = PlannerControl(PlannerAddress(query.lineage, processes.jvm_pid()))
     planner = Planner(
         keeper,
         hub,
         policy,
         EventCheck(hub, options.level, fail_on_data_loss=options.fail_on_data_loss),
-        earlier=replace(place.earlier, finished=finished),
+        earlier=place.earlier,
         control=control,
         news=NewestEventsListener(
             hub.note_newest, hub.arrivals.read, hub.round_time, options.connection.namespace.partition(":")[0]
@@ -159,8 +147,8 @@ def joined(keeper: Keeper, patience: float, *, whole: bool = True) -> bool:
 
 def _keeper(
     options: Options,
-    place: _Joined,
-    lineage: str,
+    query: StreamOffset,
+    progress: Mapping[str, Progress],
     logged: _Logged,
     opener: OpenStore,
     hub: HubWatcher,
@@ -179,18 +167,16 @@ def _keeper(
         checkpoint_interval=options.checkpoint_interval,
         reactive=name in REACTIVE,
         max_stall=options.max_stall,
-        lineage=lineage if shared and options.capabilities.members else "",
-        process=processes.process_identity(),
-        over=place.over,
+        lineage=query.lineage if shared and options.capabilities.members else "",
         capabilities=options.capabilities,
     )
     if not options.capabilities.atomic:
         settings = replace(settings, look_interval=options.balance_interval)
     participant = Participant(
-        place.author,
+        Author(query.owner, query.run),
         settings,
         random.Random(),
-        progress=place.progress,
+        progress=progress,
         resume={p: Resumed(each.start, each.since_ms, each.epoch) for p, each in logged.unfinished.ranges.items()},
         batch=logged.finished.batch,
         begun=logged.last.batch,
@@ -202,56 +188,30 @@ def _keeper(
 def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatcher) -> _Joined:
     """Check that hub and lease table fit what the query has read; creates the table at a first start."""
     assert query.hub is not None, "the hub was asked"
-    check_hub(logged.last, options, query.hub)
-    author, progress = Author(query.owner, query.run), progress_of(logged.finished.ranges)
+    finished = progress_of(logged.finished.ranges)
     if options.lease_table is None:
+        check_past(options, logged.last, None, query.hub)
         if logged.last.is_initial:
             check_start(options, states_at_start(options, hub))
-        check_alone(logged.last, options)
-        return _Joined(author, "", progress)
-    if options.capabilities.members:
-        _check_former_table(options, logged, query.hub)
+        return _Joined(finished, EarlierBatches(logged.finished))
+    last = logged.last if options.capabilities.epochs else logged.last.without_epochs()
     with _open(options, options.lease_table, hub) as store:
-        if not options.capabilities.members:
-            logged = _Logged(*(each.without_epochs() for each in logged))
-        known, recorded = logged.last, logged.recorded()
-        check_past(store, options, known, query.hub, finished=logged.unfinished.is_initial)
-        join_table(store, options, known, recorded, hub, author)
-        if not options.capabilities.members:
-            return _Joined(author, "", progress)
-        found = store.read()
-    name, over = free_name(query.owner, query.lineage, found, processes.is_alive)
-    if name != query.owner:
-        _LOG.warning("another query of the group is called %s: this one is called %s", query.owner, name)
+        found = join_table(store, options, last, query.hub, hub)
     record = found.queries.get(query.lineage)
-    progress = progress_beyond(found, recorded) | progress
-    batch = record.batch if record else 0
-    # A sink that has another batch of its number would leave it out: the next batch has its events.
-    replays = not described_older_checkpoint(known, found)
-    earlier = EarlierBatches(None, batch, passed_over(known, found), replays)
-    return _Joined(replace(author, id=name), over, progress, earlier)
+    progress = finished if record is None else _missing(logged.progress(), found) | finished
+    return _Joined(progress, EarlierBatches(logged.finished, record.batch if record else 0))
 
 
-def _check_former_table(options: Options, logged: _Logged, hub: HubReference) -> None:
-    """If the table is at another place than when the checkpoint was written, check that it was moved: with what was
-    copied the query may go on at both places. Raises what `check_past` raises."""
-    table = logged.last.table
-    former = table.location if table else options.lease_table
-    if former is None or options.lease_table is None or former == options.lease_table:
-        return
-    try:
-        if not may_get_credentials(former, options.lease_table):
-            raise OptionError("it is in another storage, for which leaseTable's credentials are not used")
-        with open_store(former, options.storage_options, group=options.group) as store:
-            former_options, finished = replace(options, lease_table=former), logged.unfinished.is_initial
-            check_past(store, former_options, logged.last, hub, finished=finished)
-    except (OptionError, StoreError) as error:
-        _LOG.warning(
-            "this query's lease table was at %s before. Whether it is used there cannot be told: %s. Two queries with "
-            "copies of it read the same events",
-            former,
-            error,
-        )
+def _missing(progress: Mapping[str, Progress], found: Snapshot) -> dict[str, Progress]:
+    """Progress the table is missing although ownership has not changed: it was unreachable when the query ended."""
+    return {
+        partition: each
+        for partition, each in progress.items()
+        if (lease := found.leases.get(partition)) is not None
+        and lease.epoch == each.epoch
+        and lease.checkpoint is not None
+        and lease.checkpoint.next < each.position.next
+    }
 
 
 def _store_opener(options: Options, logged: _Logged, policy: ProgressPolicy, hub: HubWatcher) -> OpenStore:

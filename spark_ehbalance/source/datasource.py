@@ -240,7 +240,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._available_now:
             planner.fix_ends()
         end = planner.next_batch(begin, limit)
-        end = planner.empty_end(begin) if end is begin else end
         if end is begin:
             return start
         # Spark 4.0 and 4.1 ask for no latest offset, and report this one as such.
@@ -319,11 +318,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             set_up_logging()
             # Spark asks for an initial offset also where batch 0 was logged and is to be run again.
             last = unfinished if unfinished is not None and finished.is_initial else finished
-            owner = self._options.owner_id or last.owner
             self._local_cores = local_cores(spark_master())
             # Spark 4.0 and 4.1 run one batch with `Trigger.AvailableNow`.
             whole = self._told is not None or self._available_now
-            self._planner = start_planner(self._options, owner, finished, unfinished, whole=whole)
+            self._planner = start_planner(self._options, last.owner, finished, unfinished, whole=whole)
             self._exporters = export_metrics(self._options, self._planner)
         return self._planner
 

@@ -82,9 +82,8 @@ class StreamOffset:
     """The end of a batch: the `owner` that read it, and the range of each partition in it.
 
     `lineage` is made with the query's first offset and stays for as long as its checkpoint goes on, also in copies of
-    it. `batch` counts the offsets of a lineage, `run` identifies the process that has planned this one, and
-    `table_version` is the newest version of the lease table that it knew; `table_start` and `table_begun` are the
-    number of starts of the query, and of its last batch that was begun, in that version.
+    it. `batch` counts the offsets of a lineage, `run` identifies the process that planned this one, and `table_begun`
+    is the last begun batch that the lease table then contained.
 
     `group` is the `group_name`; empty without a lease table. `table` is None without a lease table and before the first
     batch was planned; `hub` is None before that. `other_positions` are those of the partitions that the query held
@@ -101,16 +100,8 @@ class StreamOffset:
     lineage: str = ""
     batch: int = 0
     run: str = ""
-    table_version: int = 0
-    table_start: int = 0
     table_begun: int = 0
     checkpoints: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def origin(self) -> str:
-        """Identifies what stored the positions at which the ranges start: the id of the lease table, or its location's
-        digest where it has none. Without a lease table it is the owner."""
-        return self.table.id if self.table else self.group or self.owner
 
     @property
     def is_initial(self) -> bool:
@@ -135,9 +126,7 @@ class StreamOffset:
         offset["partitions"] = {p: _range_json(each) for p, each in _in_order(self.ranges)}
         offset |= {"run": self.run} if self.run else {}
         offset |= {"table": asdict(self.table)} if self.table else {}
-        offset |= {"tableBegun": self.table_begun} if self.table_begun else {}
-        offset |= {"tableStart": self.table_start} if self.table_start else {}
-        return offset | ({"tableVersion": self.table_version} if self.table_version else {})
+        return offset | ({"tableBegun": self.table_begun} if self.table_begun else {})
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> StreamOffset:
@@ -154,16 +143,22 @@ class StreamOffset:
             others = {_string(p): _epoch_position(each) for p, each in json.get("held", {}).items()}
             hub = _hub(json["eventHub"]) if "eventHub" in json else None
             group, lineage, run = (_string(json.get(name, "")) for name in ("group", "lineage", "run"))
-            batch, version, start, begun = (
-                _int64(json.get(name, 0)) for name in ("batch", "tableVersion", "tableStart", "tableBegun")
-            )
+            batch, begun = (_int64(json.get(name, 0)) for name in ("batch", "tableBegun"))
             seen = {_string(p): _int64(each) for p, each in json.get("checkpoints", {}).items()}
             owner = _string(json["owner"])
-            return cls(owner, ranges, group, table, hub, others, lineage, batch, run, version, start, begun, seen)
+            return cls(owner, ranges, group, table, hub, others, lineage, batch, run, begun, seen)
         except (AttributeError, KeyError, TypeError):
             raise EhBalanceError(
                 "the query's checkpoint holds offsets of another source: give this query a new checkpointLocation"
             ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedBatch:
+    """The end of a batch in Spark's offset log, and whether the sink has finished the batch (Spark's commit log)."""
+
+    end: StreamOffset
+    finished: bool
 
 
 def _in_order(partitions: Mapping[str, _T]) -> list[tuple[str, _T]]:

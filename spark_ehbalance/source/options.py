@@ -124,7 +124,8 @@ class Options:
     owner_id: str | None = declared(
         None,
         _owner_id,
-        "the query's name in the group; with a suffix if another one has it",
+        "the query's name in the group, kept by its checkpoint from the first start on; the later of two with one name "
+        "continues",
         shown="minted",
         only=SHARED,
     )

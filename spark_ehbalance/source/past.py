@@ -1,129 +1,89 @@
-"""Whether a query's checkpoint and its lease table still tell of the same past: people copy, restore and move each
-without the other. Pure: what each says is compared, not what it is called.
+"""Whether a query's checkpoint, its lease table and its event hub belong together. Pure.
+
+People copy, restore and move each without the others. Names are not evidence: copies share them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from spark_ehbalance.leases.model import Member, QueryRecord
+from spark_ehbalance.leases.mismatch import Mismatch
+from spark_ehbalance.leases.model import QueryRecord
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.source.continuity import RecordedProgress, progress_beyond
-from spark_ehbalance.source.offsets import HubReference, StreamOffset
+from spark_ehbalance.source.offsets import HubReference, StreamOffset, group_name
 from spark_ehbalance.text import time_of
 
 
-def described_other_hub(who: str, read: HubReference, found: HubReference) -> str:
-    """What `who` has read another event hub than `found` means, for a message."""
-    why = "it was made anew, or is another one, with other events"
-    return f"{who} has read {read}, and this is {found}: {why}"
+def mismatch(known: StreamOffset, found: Snapshot | None, hub: HubReference, location: str | None) -> Mismatch | None:
+    """Why a query whose checkpoint ends with `known` must not continue; None if it may.
 
-
-def other_hub_help(*, shared: bool) -> str:
-    """What to do about that, for a query that shares a lease table or not."""
-    table = " and a new leaseTable" if shared else ""
+    `found` is the lease table at `location`; None if there is none. `hub` is the event hub that was found.
+    """
     return (
-        f"Give the query a new checkpointLocation{table}, with which it begins at startingPosition, or go on with "
-        "failOnDataLoss=false where its positions happen to be"
+        changed_hub("checkpoint", known.hub, hub)
+        or (found and changed_hub("lease table", _hub_of(found, hub), hub))
+        or (None if known.is_initial else _changed_table(known, found, location))
     )
 
 
-def described_older_checkpoint(known: StreamOffset, found: Snapshot) -> str:
-    """How the table is ahead of the checkpoint whose last offset is `known`, as a clause for a message; "" if it is
-    not. Spark logs a batch before it is begun."""
+def changed_hub(part: str, known: HubReference | None, found: HubReference) -> Mismatch | None:
+    """The mismatch of a `part` that contains positions of the hub `known`."""
+    if known is None or not known.is_another(found):
+        return None
+    return Mismatch("EHB_HUB_RECREATED", {"part": part, "known": known, "found": found})
+
+
+def _hub_of(found: Snapshot, hub: HubReference) -> HubReference:
+    """The hub whose positions the table contains. A table of a group with another name is refused elsewhere."""
+    return HubReference(hub.name, hub.namespace, found.table.hub_created_ms if found.table else None)
+
+
+def _changed_table(known: StreamOffset, found: Snapshot | None, location: str | None) -> Mismatch | None:
+    if known.group != group_name(location):
+        read_with = known.table.location if known.table else "another" if known.group else None
+        return Mismatch("EHB_LEASE_TABLE_CHANGED", {"known": _named(read_with), "found": _named(location)})
+    if location is None:
+        return None
+    id = known.table.id if known.table else None
+    if found is None or not found.leases:
+        return Mismatch("EHB_LEASE_TABLE_LOST", {"location": location, "id": id})
+    found_id = found.table.id if found.table else None
+    if id != found_id:
+        return Mismatch("EHB_LEASE_TABLE_REPLACED", {"known": id, "found": found_id})
+    return _stale_lease(known, found) or (_changed_run(known, found) if found_id else None)
+
+
+def _stale_lease(known: StreamOffset, found: Snapshot) -> Mismatch | None:
+    epochs = {p: each.epoch for p, each in known.other_positions.items()}
+    epochs |= {p: each.epoch for p, each in known.ranges.items()}
+    for partition, epoch in epochs.items():
+        lease = found.leases.get(partition)
+        if lease is None or lease.checkpoint is None:
+            return _stale(f"position in partition {partition}", "known", "missing")
+        if lease.epoch < epoch:
+            return _stale(f"epoch of partition {partition}", epoch, lease.epoch)
+    return None
+
+
+def _changed_run(known: StreamOffset, found: Snapshot) -> Mismatch | None:
     record = found.queries.get(known.lineage)
-    if record is None or _has_followed(known, record):
-        return ""
-    if record.begun <= known.batch:
-        return (
-            f"this query's checkpoint ends with batch {known.batch}, and another one of that number may have been "
-            f"begun with a copy of it, or when it was set back, at {time_of(record.at_ms)} as {_named(record)}"
-        )
-    return (
-        f"this query's checkpoint ends with batch {known.batch}, and the table knows that it has begun batch "
-        f"{record.begun}, at {time_of(record.at_ms)} as {_named(record)}: the checkpoint was set back, or is a copy of "
-        "one that went on"
-    )
+    if record is None or record.begun < known.table_begun:
+        return _stale("last batch of this query", known.table_begun, record.begun if record else "missing")
+    if _continues(known, record):
+        return None
+    at = {"at": time_of(record.at_ms), "owner": record.owner, "host": record.host or "an unknown host"}
+    return Mismatch("EHB_CHECKPOINT_STALE", {"batch": known.batch, "begun": record.begun, **at})
 
 
-def _has_followed(known: StreamOffset, record: QueryRecord) -> bool:
-    """Whether `known` is what the last run of the query began with, or has planned. A run begins with the end of the
-    log, so that another one with later batches than the table knows has gone on from elsewhere."""
+def _continues(known: StreamOffset, record: QueryRecord) -> bool:
+    """Whether the last run of the query began with `known`, or planned it: the table learns of a batch after Spark's
+    log. A run that left in order (its record is empty) reported its last batch."""
     if record.begun == known.batch:
         return record.planner == known.run
     return record.begun < known.batch and record.run in ("", known.run)
 
 
-def last_used_number(known: StreamOffset, found: Snapshot) -> int:
-    """The last batch number that a sink may have of the query whose last offset is `known`, in a checkpoint that may
-    have been set back."""
-    record = found.queries.get(known.lineage)
-    if record is None:
-        return 0
-    # A run that was killed may have begun one more since its last commit.
-    return max(record.begun, known.batch) + bool(record.run)
+def _stale(what: str, known: object, found: object) -> Mismatch:
+    return Mismatch("EHB_LEASE_TABLE_STALE", {"what": what, "known": known, "found": found})
 
 
-def described_older_table(known: StreamOffset, recorded: RecordedProgress, found: Snapshot) -> str:
-    """How the checkpoint, which has `recorded` that, is ahead of the table, which was set back then; "" if it is not.
-
-    That the table lacks a position says nothing alone: a query goes on while the table is away. Versions tell it until
-    others have written as many again; that the table has forgotten a start or a batch of the query tells it for ever.
-    """
-    same = known.table is not None and found.table is not None and known.table.id == found.table.id
-    record = found.queries.get(known.lineage)
-    start, begun = (record.start, record.begun) if record else (0, 0)
-    forgotten = start < known.table_start or begun < known.table_begun
-    is_older = found.version < known.table_version or forgotten
-    if not same or not is_older or not (beyond := progress_beyond(found, recorded)):
-        return ""
-    partition, position = next((p, each.position.next) for p, each in beyond.items())
-    return (
-        f"it has version {found.version}, with start {start} and batch {begun} of this query, and the checkpoint has "
-        f"read with version {known.table_version}, with start {known.table_start} and batch {known.table_begun}: the "
-        f"table was set back, and does not know of events up to {position - 1} of partition {partition}, among others"
-    )
-
-
-def earlier_run(known: StreamOffset, found: Snapshot) -> tuple[QueryRecord, Member] | None:
-    """The process that reads with this checkpoint, or a copy of it, by the table: it has not said that it has ended."""
-    record = found.queries.get(known.lineage)
-    member = None if record is None else found.members.get(record.owner)
-    if record is None or member is None or member.incarnation != record.run:
-        return None
-    return record, member
-
-
-def free_name(owner: str, lineage: str, found: Snapshot, alive: Callable[[str], bool | None]) -> tuple[str, str]:
-    """The name under which a query joins that is to be called `owner`: another one if that is taken. And the
-    incarnation of a dead member from which it takes it over; "" if there is none. `alive` as for `check_checkpoint`."""
-    member = found.members.get(owner)
-    if member is None:
-        return owner, ""
-    record = next((each for each in found.queries.values() if each.run == member.incarnation), None)
-    if record is not None and record.lineage == lineage:
-        return owner, ""
-    if record is not None and alive(record.process) is False:
-        return owner, member.incarnation
-    return f"{owner}-{lineage[:6]}", ""
-
-
-def running(record: QueryRecord) -> str:
-    """The message for a query whose checkpoint, or one that it is a copy of, is being read with."""
-    return (
-        f"this query runs already as {_named(record)}, with the same checkpoint or the one that this is a copy of. "
-        "That one goes on, and nothing was read or written here. Stop it first; or, for a second query, set a new "
-        "checkpointLocation, with which it shares the partitions"
-    )
-
-
-def read_too_early(record: QueryRecord) -> str:
-    """The message for a query that has been waited for, and may have gone on after its checkpoint was read."""
-    return (
-        f"this query ran still as {_named(record)} when its checkpoint was read here, and has ended since, maybe after "
-        "further batches. Nothing was read or written here: start it again"
-    )
-
-
-def _named(record: QueryRecord) -> str:
-    return f"{record.owner} on {record.host or 'an unknown host'}"
+def _named(location: str | None) -> str:
+    return f"lease table {location}" if location else "no lease table"

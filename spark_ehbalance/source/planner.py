@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
-from spark_ehbalance.errors import DataLossError, EhBalanceError
+from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.member.keeper import Keeper
 from spark_ehbalance.member.membership import Holding
 from spark_ehbalance.member.query import Progress
@@ -25,7 +25,7 @@ from spark_ehbalance.source.lag_report import LagReport, lag_answer
 from spark_ehbalance.source.load_reporter import LoadReporter
 from spark_ehbalance.source.newest_events import ListenerAddress, NewestEventsListener
 from spark_ehbalance.source.offsets import StreamOffset
-from spark_ehbalance.source.past import described_other_hub, other_hub_help
+from spark_ehbalance.source.past import changed_hub
 from spark_ehbalance.source.progress_policy import ProgressPolicy, SeenTable
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.replay import EarlierBatches, sought_since
@@ -118,7 +118,6 @@ class Planner:
         self._fixed_ends: dict[str, int] | None = None
         self._idle = _NothingToRead()
         self._idle_answers = 0
-        self._other_hub_told = False
         self._told_unread = frozenset[str]()
         #: The query, as its tasks have told; None before the first one has.
         self.query: str | None = None
@@ -208,17 +207,10 @@ class Planner:
         out = left_out(plan.ranges, holdings, self._hub.states(), self._fixed_ends)
         self._keeper.asked(time.time_ns() // 1_000_000, out)
         self._loads.update(self.latest(), {partition: each.start for partition, each in plan.ranges.items()})
-        to_be_empty = start.batch < self._earlier.empty_until
-        named = {} if to_be_empty else self._policy.named(start, plan.ranges)
-        if named or to_be_empty:
+        if named := self._policy.named(start, plan.ranges):
             return self._begin_batch(start, named, plan.ranges, holdings) or start
         self._idle = _NothingToRead(start, min((now + _LOAD_INTERVAL, *(each.ends for each in holdings.values()))))
         return start
-
-    def empty_end(self, start: StreamOffset) -> StreamOffset:
-        """The end of a batch without events after `start`: `start` itself, or another offset if Spark's checkpoint has
-        to learn which lease table is used before anything is read with it."""
-        return self._policy.empty_end(start, self._keeper.table)
 
     def fix_ends(self) -> None:
         """From now on read only the partitions owned now, up to their newest events now (`Trigger.AvailableNow`).
@@ -376,18 +368,10 @@ class Planner:
     # --- inside, in Spark's thread -----------------------------------------------------------------------------
 
     def _check_hub(self) -> None:
-        """Raise `DataLossError`, or warn once, if the hub is another one than when the query started."""
+        """Raise `DataLossError` if the hub is another one than when the query started."""
         read = self._policy.query.hub
-        if read is None or self._other_hub_told:
-            return
-        found = replace(read, created_ms=self._hub.created_ms())
-        if not read.is_another(found):
-            return
-        lost = described_other_hub("until just now this query", read, found)
-        if self._events.fail_on_data_loss:
-            raise DataLossError(f"{lost}. {other_hub_help(shared=bool(self._policy.query.group))}")
-        _LOG.warning("%s. Its positions are kept, because failOnDataLoss=false", lost)
-        self._other_hub_told = True
+        if read is not None and (wrong := changed_hub("query", read, replace(read, created_ms=self._hub.created_ms()))):
+            raise wrong.error()
 
     def _plan(self, holdings: Mapping[str, Holding], limit: int | None, *, batch_ended: bool) -> BatchPlan:
         inputs = PlanInputs(
@@ -447,13 +431,11 @@ class Planner:
     ) -> StreamOffset | None:
         """The end of the batch; None if nothing of it is owned any more."""
         reserved = self._keeper.reserve({partition: each.epoch for partition, each in named.items()})
-        record = self._keeper.record
-        run = (record.start, record.begun) if record else (0, 0)
-        table = SeenTable(self._keeper.table, self._keeper.table_version, *run)
+        table = SeenTable(self._keeper.table, self._keeper.known_begun)
         # While the table is away nobody takes a partition, however long that lasts.
         seen = {} if self._keeper.store_away else {p: each.checkpoint.next for p, each in holdings.items()}
         end = self._policy.batch_end(start, named, ranges, reserved, table, seen)
-        if named and not end.ranges:
+        if not end.ranges:
             return None
         self._in_flight = BatchInFlight(end, end.ranges, planned=True)
         self._ended.clear()

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.source.continuity import LoggedBatch
-from spark_ehbalance.source.offsets import EpochPosition, HubReference
+from spark_ehbalance.source.offsets import EpochPosition, HubReference, LoggedBatch
 from spark_ehbalance.stores.blob.layout import Kind, Metadata, checkpoint, owner
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import START_OFFSET, Position, partition_order

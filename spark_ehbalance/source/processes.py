@@ -53,40 +53,6 @@ def local_cores(master: str | None) -> int | None:
     return None
 
 
-def process_identity() -> str:
-    """Identifies this process among all of all machines, in words of its machine: `is_alive` says whether it lives."""
-    return f"{_machine()}:{os.getpid()}:{_started(os.getpid())}"
-
-
-def is_alive(process: str) -> bool | None:
-    """Whether the process with this `process_identity` lives; None if that cannot be told on this machine."""
-    machine, pid, started = process.rsplit(":", 2) if process.count(":") > 1 else ("", "", "")
-    if machine != _machine():
-        return None
-    try:
-        return _started(int(pid)) == started and psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE
-    except (psutil.Error, OSError, ValueError):
-        return False
-
-
-def _started(pid: int) -> str:
-    """When a process was started: in ticks since the machine was, where the system tells, as its clock may be set."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return f"{psutil.Process(pid).create_time():.2f}"
-
-
-def _machine() -> str:
-    """Identifies the running system, and where there are containers, the one: what sees the same process ids. A copy of
-    a machine has another one, and so has the same machine after it was started again."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}:{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:
-        return f"{uuid.getnode():x}:{psutil.boot_time():.0f}"
-
-
 def jvm_pid(pid: int | None = None) -> int:
     """The process id of the JVM that is an ancestor of a process, by default of this one; 0 if there is none, or it
     cannot be found."""
@@ -94,12 +60,6 @@ def jvm_pid(pid: int | None = None) -> int:
         return next((each.pid for each in psutil.Process(pid).parents() if each.name() == "java"), 0)
     except (OSError, psutil.Error):
         return 0
-
-
-def has_ended_query(planner: str) -> bool:
-    """Whether the query of a planner that lives on this machine (a `process_identity`) has ended: its driver's JVM has,
-    or is this process's, in which Spark runs no two queries of one id."""
-    return jvm_pid(int(planner.rsplit(":", 2)[1])) in (0, jvm_pid())
 
 
 def started_settings() -> dict[str, str] | None:

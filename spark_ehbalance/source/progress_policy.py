@@ -15,12 +15,9 @@ from spark_ehbalance.values.position import Position
 
 
 class SeenTable(NamedTuple):
-    """The lease table as last seen: its identity, its version, how often it knows the query to have started, and the
-    number of the query's last batch that it knows to have been begun."""
+    """The lease table as last read: its identity, and the last begun batch of the query."""
 
     identity: TableIdentity | None
-    version: int = 0
-    start: int = 0
     begun: int = 0
 
 
@@ -55,23 +52,12 @@ class SharedProgress:
         return replace(
             self.query,
             ranges=read,
-            table=self._table(table.identity),
+            table=TableReference(table.identity.id, self.location) if table.identity else None,
             other_positions=others,
             batch=start.batch + 1,
-            table_version=table.version,
-            table_start=table.start,
             table_begun=table.begun,
             checkpoints={p: each for p, each in checkpoints.items() if p in ranges and each < ranges[p].start},
         )
-
-    def empty_end(self, start: StreamOffset, table: TableIdentity | None) -> StreamOffset:
-        """The end of a batch without events after `start`: `start`, unless Spark's checkpoint has to record `table`
-        before anything is read with it."""
-        used = self._table(table)
-        return start if used == start.table else replace(self.query, table=used, batch=start.batch + 1)
-
-    def _table(self, identity: TableIdentity | None) -> TableReference | None:
-        return TableReference(identity.id, self.location) if identity else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +94,6 @@ class AloneProgress:
 
     def batch_end(self, start: StreamOffset, named: Mapping[str, Range], *_: object) -> StreamOffset:
         return replace(self.query, ranges=named, batch=start.batch + 1)
-
-    def empty_end(self, start: StreamOffset, table: TableIdentity | None) -> StreamOffset:
-        return start
 
 
 ProgressPolicy = SharedProgress | AloneProgress

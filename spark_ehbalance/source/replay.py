@@ -17,19 +17,14 @@ class EarlierBatches:
     """What the earlier processes of a query have left, by its checkpoint and its lease table.
 
     `finished` is the end of the last batch that the sink has finished, by the checkpoint; `finished_number` the number
-    of the last one by the lease table. New batches up to number `empty_until` read nothing, because a sink may have
-    other events under these numbers; without `replays` nor does a logged batch.
+    of the last one by the lease table.
     """
 
     finished: StreamOffset | None = None
     finished_number: int = 0
-    empty_until: int = 0
-    replays: bool = True
 
     def replay(self, end: StreamOffset, holdings: Mapping[str, Holding]) -> dict[str, Range]:
         """What to read again of the logged batch that ends at `end`."""
-        if not self.replays:
-            return {}
         return plan_replay(end.ranges, holdings, finished=end.batch <= self.finished_number)
 
 

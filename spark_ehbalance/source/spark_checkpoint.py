@@ -19,8 +19,7 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
-from spark_ehbalance.source.continuity import LoggedBatch
-from spark_ehbalance.source.offsets import StreamOffset
+from spark_ehbalance.source.offsets import LoggedBatch, StreamOffset
 from spark_ehbalance.stores.identity import for_delta_rs
 from spark_ehbalance.stores.opening import location
 from spark_ehbalance.values.locations import path_in_url, scheme

@@ -13,18 +13,6 @@ def scheme(text: str) -> str | None:
     return before.lower() if colon and "/" not in before else None
 
 
-def may_get_credentials(found: str, given: str) -> bool:
-    """Whether the credentials for the location `given` by the user may be used for one `found` in a file: whoever can
-    write that file could name a server of theirs. They may for a path, and for the same account, container or host."""
-    return _storage(found) in ("", _storage(given))
-
-
-def _storage(text: str) -> str:
-    """What an address names before its path: the scheme, with the account, container or host; "" for a path."""
-    match = re.match(r"[^:/]+:(//[^/]*)?", text)
-    return match[0].lower() if match else ""
-
-
 def is_relative(text: str) -> bool:
     """Whether what `text` means depends on the working directory."""
     return not text.startswith("/") and ":" not in text.partition("/")[0]

@@ -586,16 +586,16 @@ def test_a_member_that_joins_again_keeps_its_leases_and_is_the_youngest() -> Non
 
 
 def run_of(author: Author, lineage: str = "l", batch: int = 0, **more: Any) -> Join:
-    return Join(by=author, at_ms=AT, lineage=lineage, batch=batch, host="here", process="p", **more)
+    return Join(by=author, at_ms=AT, lineage=lineage, batch=batch, host="here", **more)
 
 
 def test_a_query_is_recorded_and_its_runs_are_counted() -> None:
     first = after(group(), run_of(STRANGER, batch=3, begun=4, planner="eve-0"))
-    assert first.queries == {"l": QueryRecord("l", "eve-1", "eve", 1, 3, 4, "eve-0", AT, "here", "p")}
+    assert first.queries == {"l": QueryRecord("l", "eve-1", "eve", 1, 3, 4, "eve-0", AT, "here")}
     ended = Advance(by=STRANGER, at_ms=AT + 1, lineage="l", batch=7, begun=8, planner="eve-1")
     again = after(first, ended, Leave(by=STRANGER, at_ms=AT))
     assert "eve" not in again.members
-    record = QueryRecord("l", "", "eve", 1, 7, 8, "eve-1", AT + 1, "here", "p")
+    record = QueryRecord("l", "", "eve", 1, 7, 8, "eve-1", AT + 1, "here")
     assert again.queries["l"] == record, "the record stays, and says that the process has left"
     later = after(again, run_of(Author("eve", "eve-2"), batch=6, begun=6)).queries["l"]
     assert (later.run, later.start, later.batch, later.begun, later.planner) == ("eve-2", 2, 7, 8, "eve-1")
@@ -608,25 +608,12 @@ def test_a_query_that_was_forgotten_has_not_left() -> None:
     assert forgotten.queries["l"].run == "eve-1"
 
 
-def test_a_query_that_joins_under_another_name_keeps_what_it_has() -> None:
-    running = after(group(owner="eve", handover=TO_BOB), run_of(STRANGER))
-    renamed = after(with_lease(running, Lease("1", owner="bob", handover=Handover("eve", 1))), run_of(NEW_EVE))
-    assert "eve" not in renamed.members
-    assert (renamed.leases["0"].owner, renamed.leases["0"].epoch) == ("adam", 3)
-    assert renamed.leases["0"].handover == TO_BOB
-    assert renamed.leases["1"].handover == Handover("adam", 1)
-    assert_refused(renamed, about_lease(Renew, STRANGER, 3), "eve is not a member")
-    assert_refused(renamed, Advance(by=STRANGER, at_ms=AT, lineage="l", batch=1), "eve is not a member")
-
-
-def test_no_query_takes_the_name_of_another_one_that_may_live() -> None:
+def test_the_later_of_two_queries_with_one_owner_id_is_the_member() -> None:
     running = after(group(owner="eve"), run_of(STRANGER))
-    other = Author("eve", "eve-9")
-    assert_refused(running, run_of(other, "other"), "eve is the name of another query")
-    taken = after(running, run_of(other, "other", over="eve-1"))
+    taken = after(running, run_of(Author("eve", "eve-9"), "other"))
     assert taken.members["eve"].incarnation == "eve-9"
-    assert taken.leases["0"].owner == "eve", "which it claims"
-    assert taken.leases["0"].owned_since_ms == AT, "and has not owned before"
+    assert (taken.leases["0"].owner, taken.leases["0"].owned_since_ms) == ("eve", AT), "and has not owned it before"
+    assert_refused(taken, about_lease(Renew, STRANGER, 3), "a later process has joined as eve")
 
 
 def test_a_query_has_not_owned_what_a_forgotten_namesake_has() -> None:

@@ -8,14 +8,12 @@ from dataclasses import replace
 import pytest
 
 from spark_ehbalance.errors import DataLossError, FencedError
-from spark_ehbalance.leases.model import Author, Lease, TableIdentity
+from spark_ehbalance.leases.model import Author, TableIdentity
 from spark_ehbalance.leases.orders import Seek
-from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import Claim, Drain, Join, Release
+from spark_ehbalance.leases.transitions import Drain, Join
 from spark_ehbalance.values.position import Position
-from tests.member.one import AT_MS, OPERATOR, START, One, kinds
-from tests.stores.store_conformance import ANN, BOB, GROUP
-from tests.strategies.members import LEASE, LOOK, Members, snapshot_of
+from tests.member.one import AT_MS, OPERATOR, One
+from tests.strategies.members import LEASE, LOOK, Members
 
 # --- who it is -------------------------------------------------------------------------------------------------
 
@@ -28,90 +26,29 @@ def test_a_later_process_of_the_same_member_fences_this_one() -> None:
     assert not one.ann.owned
 
 
-def test_a_restored_older_state_of_the_table_with_an_earlier_process_in_it_fences_nobody() -> None:
-    one = One()
-    before = one.table
-    leases = {p: replace(lease, owner=None, epoch=0) for p, lease in before.leases.items()}
-    earlier = replace(before.members["ann"], incarnation="ann-0", joined=0)
-    one.replace_table(Snapshot(GROUP, before.version, leases, {"ann": earlier}))
-    turn = one.begin()
-    assert len(one.ann.owned) == 2, "reading goes on"
-    one.end(turn)
-    assert one.table.members["ann"].incarnation == ANN.incarnation
-    assert {p: (each.owner, each.epoch) for p, each in one.table.leases.items()} == {
-        p: (each.owner, each.epoch) for p, each in before.leases.items()
-    }
-
-
 def test_another_table_at_the_same_place_stops_this_member() -> None:
     one = One()
-    assert one.ann.table is None, "the table is one of an earlier version"
     one.replace_table(replace(one.table, table=TableIdentity("first")))
     one.turn()
     assert one.ann.table == TableIdentity("first")
     one.replace_table(replace(one.table, table=TableIdentity("second")))
-    with pytest.raises(DataLossError, match="another lease table"):
+    with pytest.raises(DataLossError, match=r"\[EHB_LEASE_TABLE_REPLACED\] .* id second, .* id first"):
         one.begin()
     assert not one.ann.owned
 
 
-# --- a table that has lost something ---------------------------------------------------------------------------
-
-
-def test_what_a_table_has_lost_is_put_back_as_last_seen() -> None:
-    one, done = One(partitions=4), Position(50)
-    one.others(Join(by=BOB, at_ms=AT_MS), Release(by=ANN, at_ms=AT_MS, partition="3", epoch=1))
-    one.others(Claim(by=BOB, at_ms=AT_MS, partition="3", epoch=1))
-    one.finish(50, "0")
-    one.turn()
-    before = one.table.leases
-    stolen = Lease("1", "new", 0, checkpoint=Position(99))  # by a process that knew nothing
-    one.replace_table(snapshot_of((), [stolen]))
-    turn = one.begin(balance=True, hub=("0", "2", "3"))
-    assert one.ann.owned.keys() == {"0", "1", "2"}, "reading goes on"
-    assert turn.decision
-    assert not turn.decision.transitions
-    written = kinds(one.end(turn))
-    assert written[:5] == ["Join", "PutBack", "PutBack", "PutBack", "PutBack"]
-    assert not {"AddPartitions", "Claim"} & set(written)
-    assert {p: (each.owner, each.epoch, each.checkpoint) for p, each in one.table.leases.items()} == {
-        p: (each.owner, each.epoch, each.checkpoint) for p, each in before.items()
-    }
-    assert before["0"].checkpoint == done
-    one.now += LEASE / 6
-    assert "PutBack" not in kinds(one.begin().transitions()), "nothing is lost any more"
-
-
-def test_a_loss_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("lost", ["a row", "an epoch", "everything"])
+@pytest.mark.parametrize("meanwhile", [False, True], ids=["before the read", "during the commit"])
+def test_a_table_that_lost_rows_or_epochs_stops_this_member(lost: str, meanwhile: bool) -> None:
     one = One()
-    one.replace_table(snapshot_of((), ()))
-    one.begin()
-    one.begin()
-    assert caplog.text.count("somebody has removed partitions 0, 1 from the lease table") == 1
-
-
-def test_a_checkpoint_is_written_again_when_another_has_put_the_lease_back_with_less() -> None:
-    one = One()
-    less = one.table
-    one.finish(50, "0")
-    one.turn()
-    one.replace_table(Snapshot(GROUP))
-    turn = one.begin()
-    one.replace_table(replace(less, members=one.table.members))  # by another, who was faster
-    one.end(turn)
-    assert {type(each.transition).__name__ for each in one.refused} == {"PutBack"}
-    assert one.table.leases["0"].checkpoint == START
-    one.turn()
-    assert one.table.leases["0"].checkpoint == Position(50)
-
-
-def test_what_is_newer_in_the_table_is_not_put_back() -> None:
-    one = One()
-    newer = {p: replace(lease, owner="bob", epoch=2, checkpoint=Position(7)) for p, lease in one.table.leases.items()}
-    one.replace_table(replace(one.table, leases=newer))
-    turn = one.begin()
+    leases = {p: each for p, each in one.table.leases.items() if lost == "an epoch" or p == "0"}
+    if lost == "an epoch":
+        leases["1"] = replace(leases["1"], epoch=0)
+    turn = one.begin() if meanwhile else None
+    one.replace_table(replace(one.table, leases={} if lost == "everything" else leases))
+    with pytest.raises(DataLossError, match=r"\[EHB_LEASE_TABLE_STALE\] .* epoch of partition"):
+        one.begin() if turn is None else one.end(turn)
     assert not one.ann.owned
-    assert "PutBack" not in kinds(turn.transitions())
 
 
 def test_an_operator_s_seek_moves_the_owner_on_at_its_next_look(caplog: pytest.LogCaptureFixture) -> None:

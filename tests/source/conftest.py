@@ -13,7 +13,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.hub.poll_schedule import PollIntervals, PollSchedule
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.hub.watcher import HubWatcher
-from spark_ehbalance.source import assembly, processes
+from spark_ehbalance.source import assembly
 from tests.hub.receiving import handlers
 from tests.source.lives import Lives
 from tests.source.queries import Group
@@ -25,9 +25,8 @@ __all__ = ["group", "handlers"]
 
 
 @pytest.fixture
-def group(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
-    """A hub with 8 partitions and a lease table. Its queries are taken for those of several drivers that live."""
-    monkeypatch.setattr(processes, "has_ended_query", lambda planner: False)
+def group(emulator: Emulator, tmp_path: Path) -> Iterator[Group]:
+    """A hub with 8 partitions and a lease table."""
     made = Group(emulator, tmp_path)
     yield made
     made.close()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_ehbalance.errors import EhBalanceError, StoreUnavailableError
-from spark_ehbalance.source import assembly, processes
+from spark_ehbalance.source import assembly
 from spark_ehbalance.stores.base import LeaseTable
 from spark_ehbalance.stores.opening import open_store
 from tests.source.queries import Query
@@ -41,8 +41,6 @@ class Lives:
         self._lives: list[_Life] = []
         self._of: dict[int, _Life] = {}
         monkeypatch.setattr(assembly, "open_store", self._opened)
-        monkeypatch.setattr(processes, "process_identity", lambda: str(len(self._lives) - 1))
-        monkeypatch.setattr(processes, "is_alive", lambda process: not self._lives[int(process)].ended)
 
     def start(self, start: Callable[[], Query]) -> Query:
         """The query that `start` starts, in a process of its own."""

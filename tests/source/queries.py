@@ -9,13 +9,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pytest
-
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.leases.model import Lease
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Transition
-from spark_ehbalance.source import processes
 from spark_ehbalance.source.assembly import start_planner
 from spark_ehbalance.source.control_socket import PlannerAddress, send
 from spark_ehbalance.source.offsets import StreamOffset, group_name
@@ -31,11 +28,6 @@ PARTITIONS = 8
 
 #: Partition and sequence number.
 Event = tuple[str, int]
-
-
-def forget_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on each process that has read before is taken for dead, although it may go on: a zombie."""
-    monkeypatch.setattr(processes, "is_alive", lambda process: False)
 
 
 class Query:

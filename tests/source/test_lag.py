@@ -16,7 +16,6 @@ from spark_ehbalance.leases.group_view import GroupView
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.metrics.definitions import LAG_EVENTS, LAG_SECONDS
 from spark_ehbalance.metrics.table import view_samples
-from spark_ehbalance.source import processes
 from spark_ehbalance.source.control_socket import send
 from spark_ehbalance.source.datasource import StreamReader, Task
 from spark_ehbalance.source.receivers import RECEIVERS
@@ -54,8 +53,7 @@ def counted(emulator: Emulator, partition: str, count: int) -> list[int]:
 
 
 @pytest.fixture
-def group(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Group]:
-    monkeypatch.setattr(processes, "has_ended_query", lambda planner: False)
+def group(emulator: Emulator, tmp_path: Path) -> Iterator[Group]:
     made = Group(emulator, tmp_path, PARTITIONS)
     yield made
     made.close()

@@ -24,7 +24,7 @@ def offsets(draw: st.DrawFn) -> StreamOffset:
     table = draw(st.none() | st.builds(TableReference, st.text(), st.text()))
     hub = draw(st.none() | st.builds(HubReference, st.text(), st.text(), st.none() | numbers))
     others = draw(st.dictionaries(st.text(), st.builds(EpochPosition, numbers, numbers), max_size=3))
-    texts, counts = (draw(st.text()), draw(st.text())), tuple(draw(numbers) for _ in range(4))
+    texts, counts = (draw(st.text()), draw(st.text())), tuple(draw(numbers) for _ in range(2))
     seen = draw(st.dictionaries(st.text(), numbers, max_size=3))
     return StreamOffset(
         draw(st.text()), ranges, draw(st.text()), table, hub, others, texts[0], counts[0], texts[1], *counts[1:], seen

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from math import inf
@@ -71,19 +71,25 @@ class Sink:
     once: Once = field(default_factory=Once)
     writer: str = ""  # the id of the checkpoint that writes it
 
-    def write(self, query: Query, checkpoint: Checkpoint, end: StreamOffset, ranges: list[Range]) -> None:
+    def write(self, query: Query, checkpoint: Checkpoint, end: StreamOffset, ranges: list[Range]) -> bool:
+        """Whether the batch was not skipped because of its number."""
         if self.kind == "once":
             self.once.write(query, end)
-            return
+            return True
         numbered_by = {"Delta's own": checkpoint.id, "file": "folder"}.get(self.kind)
         if numbered_by is not None:
             if checkpoint.commits <= self.last.get(numbered_by, -1):  # which is the batch's number
-                return
+                return False
             self.last[numbered_by] = checkpoint.commits
-        self.rows.update((each.partition, at) for each in ranges for at in range(each.start, each.end))
+        self.rows.update(_events(ranges))
+        return True
 
     def contents(self) -> Counter[Event]:
         return self.once.holds() if self.kind == "once" else self.rows
+
+
+def _events(ranges: Iterable[Range]) -> Iterator[Event]:
+    return ((each.partition, at) for each in ranges for at in range(each.start, each.end))
 
 
 @dataclass(frozen=True)
@@ -152,6 +158,9 @@ class World:
         self.at: dict[str, float] = {}  # of parts that were put back: at which time they were so
         self.written: set[Event] = set()
         self.excused: set[Event] = set()
+        self.killed = False
+        #: The number of the batch that a checkpoint restored after a kill lacks: given up with sinks that skip numbers.
+        self.given_up: int | None = None
 
     # --- what Spark does -----------------------------------------------------------------------------------------
 
@@ -178,7 +187,6 @@ class World:
         query = self.start()
         start = query.finished
         end = query.planner.next_batch(start, None)
-        end = query.planner.empty_end(start) if end is start else end
         if end is not start:
             self._run(end, POINTS[: POINTS.index(until) + 1], copied)
         return end is not start
@@ -202,7 +210,9 @@ class World:
                 self.copy()
 
     def _write(self, query: Query, end: StreamOffset, ranges: list[Range]) -> None:
-        self.now.sink.write(query, self.now.checkpoint, end, ranges)
+        written = self.now.sink.write(query, self.now.checkpoint, end, ranges)
+        if not written and self.now.checkpoint.commits == self.given_up:
+            self.excused |= {*_events(ranges)}
         self.written |= self.now.sink.contents().keys()
 
     def _files(self) -> list[Path]:
@@ -234,6 +244,7 @@ class World:
 
     def end(self, *, orderly: bool) -> None:
         if self.query is not None:
+            self.killed = not orderly
             (self.lives.stop if orderly else self.lives.kill)(self.query)
         self.query = None
 
@@ -284,7 +295,10 @@ class World:
     def _set(self, part: str, parts: Parts) -> None:
         if part == "checkpoint":
             # One without a batch is one that was deleted: only what is left of its folder would tell that it was there.
+            before = self.now.checkpoint.offsets
             self.now.checkpoint = copy.deepcopy(parts.checkpoint) if parts.checkpoint.offsets else Checkpoint()
+            one_older = self.killed and before and self.now.checkpoint.offsets == before[:-1]
+            self.given_up = len(before) - 1 if one_older else None
         elif part == "sink":
             self.now.sink = copy.deepcopy(parts.sink)
         else:
@@ -317,7 +331,7 @@ class World:
             return
         ends, checkpoint = self.group.checkpoints() if self.now.table.exists() else {}, self.now.checkpoint
         ranges = (each for end in checkpoint.offsets[: checkpoint.commits] for each in end.ranges.values())
-        read = {(each.partition, at) for each in ranges for at in range(each.start, each.end)}
+        read = {*_events(ranges)}
         self.excused |= {(p, at) for p, at in gone if at < ends.get(p, 0) or (p, at) in read}
 
     def caught_up(self) -> bool:
@@ -335,7 +349,7 @@ class World:
                 assert self.query is None, "at the start"
                 if changed.what == "replace_hub":
                     return
-                if "a new checkpointLocation, with which it goes on at the table's positions" in str(refused):
+                if "[EHB_CHECKPOINT_STALE]" in str(refused):
                     self.remove("checkpoint")
                 else:
                     self._set(changed.part, self.copies[-1])

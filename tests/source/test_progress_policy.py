@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from spark_ehbalance.leases.model import TableIdentity
 from spark_ehbalance.source.offsets import EpochPosition, HubReference, StreamOffset, TableReference
 from spark_ehbalance.source.progress_policy import AloneProgress, SeenTable, SharedProgress
@@ -27,7 +25,7 @@ def test_shared_offsets_name_the_ranges_that_are_read_and_the_other_positions() 
     possible = ranges(3, p0=(2, 2), p5=(0, 3))
     named = SHARED.named(QUERY, possible)
     assert named == ranges(3, p5=(0, 3))
-    end = SHARED.batch_end(QUERY, named, possible, {"5"}, SeenTable(TABLE, 12, 2, 3), {"0": 1, "5": 0, "9": 0})
+    end = SHARED.batch_end(QUERY, named, possible, {"5"}, SeenTable(TABLE, 3), {"0": 1, "5": 0, "9": 0})
     assert end == StreamOffset(
         "me",
         ranges(3, p5=(0, 3)),
@@ -38,8 +36,6 @@ def test_shared_offsets_name_the_ranges_that_are_read_and_the_other_positions() 
         lineage="l",
         batch=5,
         run="r",
-        table_version=12,
-        table_start=2,
         table_begun=3,
         checkpoints={"0": 1},  # that of partition 5 is where the batch begins
     )
@@ -56,14 +52,6 @@ def test_shared_batches_leave_out_partitions_lost_at_the_last_moment() -> None:
 def test_shared_queries_make_no_batch_without_events() -> None:
     assert not SHARED.named(QUERY, ranges(p0=(2, 2), p1=(0, 0)))
     assert not SHARED.named(QUERY, {})
-
-
-def test_shared_queries_record_the_lease_table_before_anything_is_read() -> None:
-    assert SHARED.empty_end(QUERY, None) is QUERY
-    end = SHARED.empty_end(QUERY, TABLE)
-    assert end == replace(QUERY, table=TableReference("t1", "/leases"), batch=5)
-    assert SHARED.empty_end(end, TABLE) is end
-    assert SHARED.empty_end(end, TableIdentity("t2")).table == TableReference("t2", "/leases")
 
 
 # --- without ---------------------------------------------------------------------------------------------------
@@ -89,7 +77,3 @@ def test_alone_offsets_also_name_partitions_that_are_not_held_at_the_moment() ->
     start = StreamOffset("me", ranges(p0=(0, 3), p5=(0, 3)))
     assert ALONE.named(start, ranges(p5=(3, 5))) == ranges(p0=(3, 3), p5=(3, 5))
     assert not ALONE.named(start, {})
-
-
-def test_alone_queries_end_no_empty_batch() -> None:
-    assert ALONE.empty_end(QUERY, TABLE) is QUERY
