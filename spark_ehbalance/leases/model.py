@@ -156,8 +156,7 @@ class Member:
     the most partitions that it may own; None: no limit. `strategy` is the name of its strategy.
 
     `lease_duration_ms` is the time without a sign of life after which others may take its leases, as its last heartbeat
-    stated. `commit_ms` is the duration of its commits, without lost races; None until it is measured. Members of an
-    earlier version state neither, and their writes remove what others have stated.
+    stated. `commit_ms` is the duration of its commits, without lost races; None until it is measured.
 
     For people: `asked_ms` is when Spark has last asked it for a batch, and `left_out` says of partitions that it owned
     then and did not plan, although there may be something to read, why: see `left_out` in `source/batch_planning.py`.

@@ -22,7 +22,7 @@ OTHER_HUB_HELP = (
 @dataclass(frozen=True)
 class Snapshot:
     """A group's state at `version` of its store. `leases` are by partition, in partition order, `members` by id.
-    `table` is None if no partition was ever added, and in tables of earlier versions. `lease_duration_ms` is the
+    `table` is None if no partition was ever added, and in stores that keep no identity. `lease_duration_ms` is the
     duration that all members use; None: each uses its configured one. `queries` are by lineage.
     """
 

@@ -268,11 +268,7 @@ class Forget(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetLeaseDuration(Transition):
-    """Set the group's lease duration, as its leader.
-
-    Refused while a member's row states no duration: a member of an earlier version would keep its own, and its next
-    commit would remove the group's.
-    """
+    """Set the group's lease duration, as its leader."""
 
     lease_duration_ms: int
 
@@ -282,8 +278,6 @@ class SetLeaseDuration(Transition):
         members = state.members.all().values()
         if (leader := oldest_active(members)) != self.by.id:
             return f"{leader} is the leader"
-        if silent := [each.id for each in members if each.lease_duration_ms is None]:
-            return f"{silent[0]} states no lease duration"
         return "the table has no partitions yet" if state.table is None else None
 
     def carry_out(self, state: WorkingCopy) -> None:

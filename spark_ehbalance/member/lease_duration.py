@@ -30,25 +30,15 @@ class LeaseDuration:
         self.group = configured
         #: The one by which others judge this member: what its row says, or the group's if that is shorter.
         self.own = configured
-        #: By what members are judged whose rows state none.
-        self.default = configured
         #: Those of all members, as of the last look or commit.
         self.durations = Durations({}, configured, configured, configured, 0.0)
-        self._last = configured  # that the table said
-        self._last_at = float("-inf")
         self._commits: deque[float] = deque(maxlen=_MOST_COMMITS)
         self._too_long_since: float | None = None
 
-    def follow(self, snapshot: Snapshot, now: float) -> None:
-        """Take in what `snapshot`, seen at monotonic time `now`, says."""
+    def follow(self, snapshot: Snapshot) -> None:
+        """Adopt the durations in `snapshot`."""
         before, in_table, row = self.group, snapshot.lease_duration_ms, snapshot.members.get(self._author.id)
-        if in_table is not None:
-            self._last, self._last_at = in_table / 1000, now
-        self.group = self._configured if in_table is None else self._last
-        # A member of an earlier version drops what is said whenever it writes. Those who know nothing of it yet renew
-        # by what was said.
-        dropped_just_now = now - self._last_at < self._last
-        self.default = max(self.group, self._last) if dropped_just_now else self.group
+        self.group = self._configured if in_table is None else in_table / 1000
         self.durations = self.durations_of(snapshot)
         own = row.lease_duration_ms if row is not None and row.incarnation == self._author.incarnation else None
         self.own = min(self.group, self._configured if own is None else own / 1000)
@@ -57,7 +47,7 @@ class LeaseDuration:
 
     def durations_of(self, snapshot: Snapshot) -> Durations:
         """The durations by which the members of `snapshot` renew."""
-        return Durations.of(snapshot, self.default, self.first_commit_ms)
+        return Durations.of(snapshot, self.group, self.first_commit_ms)
 
     @property
     def shortest(self) -> float:

@@ -162,7 +162,7 @@ class Membership:
         one that was rolled back, which does not know how far the group has read.
         """
         self._check_table(snapshot)
-        self._follow_duration(snapshot, now)
+        self._follow_duration(snapshot)
         self._observe(snapshot, now)
         if not self.joined:
             return {}
@@ -248,7 +248,7 @@ class Membership:
         self._check_table(snapshot)
         if outcome.seconds is not None:
             self.duration.wrote(outcome.seconds)
-        self._follow_duration(snapshot, now)
+        self._follow_duration(snapshot)
         lost = self._lost_checkpoints(snapshot)  # another member may have been faster to put something back
         if not self._writes_failed_for_long(now):
             observations = observations.updated(snapshot, ended)
@@ -333,10 +333,10 @@ class Membership:
             commit_ms=self.duration.commit_ms,
         )
 
-    def _follow_duration(self, snapshot: Snapshot, now: Clocks) -> None:
+    def _follow_duration(self, snapshot: Snapshot) -> None:
         """Take in which lease durations `snapshot` says."""
         before = self.duration.own
-        self.duration.follow(snapshot, now.monotonic)
+        self.duration.follow(snapshot)
         own = self.duration.own
         if own < before:
             holdings = {p: replace(each, lasts=min(each.lasts, own)) for p, each in self.holdings.items()}

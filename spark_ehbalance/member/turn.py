@@ -207,7 +207,7 @@ class Participant:
 
     @property
     def table(self) -> TableIdentity | None:
-        """Which lease table it is; None while no partition was added, and in tables of earlier versions."""
+        """Identifies the lease table; None while no partition was added, and in stores that keep no identity."""
         return self._member.belief.table
 
     @property

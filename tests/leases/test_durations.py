@@ -66,14 +66,6 @@ def test_only_the_leader_sets_the_duration() -> None:
     assert "not a member" in apply(both, [set_by(Author("cat", "1"))]).refused[0].reason
 
 
-def test_the_duration_stays_as_it_is_while_a_member_says_nothing() -> None:
-    old = apply(joined(ANN), [Join(by=BOB, at_ms=0)]).after
-    (refused,) = apply(old, [set_by(ANN)]).refused
-    assert refused.reason == "bob states no lease duration"
-    said = Heartbeat(by=BOB, at_ms=1, lease_duration_ms=30_000)
-    assert apply(old, [said, set_by(ANN)]).after.lease_duration_ms == 60_000
-
-
 def test_a_table_without_partitions_has_no_duration() -> None:
     (refused,) = apply(replace(joined(ANN), table=None), [set_by(ANN)]).refused
     assert refused.reason == "the table has no partitions yet"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +12,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_ehbalance.errors import ConflictError
 from spark_ehbalance.leases.durations import Durations, minimum_tenure
 from spark_ehbalance.leases.expiry import expired_leases, expired_members
 from spark_ehbalance.leases.model import Author, Lease, Pin, TableIdentity
@@ -99,7 +97,7 @@ class World:
             process.decided.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
         if not me.joined:
             return
-        seen = (me.belief.observations, self.table, Durations.of(self.table, me.duration.default), self.now, at_ms)
+        seen = (me.belief.observations, self.table, Durations.of(self.table, me.duration.group), self.now, at_ms)
         for partition in expired_leases(*seen).difference(me.holdings):
             lease = self.table.leases[partition]
             self.check_given_up(partition, lease.owner)
@@ -230,38 +228,29 @@ def table(*members: tuple[Author, float | None], in_force: float | None = None, 
     return snapshot
 
 
-def following(configured: float, snapshot: Snapshot, author: Author = ANN, now: float = 0.0) -> LeaseDuration:
+def following(configured: float, snapshot: Snapshot, author: Author = ANN) -> LeaseDuration:
     new = LeaseDuration(author, configured)
-    new.follow(snapshot, now)
+    new.follow(snapshot)
     return new
 
 
 def changed(duration: LeaseDuration, snapshot: Snapshot, now: float = 0.0) -> list[float]:
-    duration.follow(snapshot, now)
+    duration.follow(snapshot)
     return [each.lease_duration_ms / 1000 for each in duration.change(snapshot, now, 0)]
 
 
 def test_a_table_that_says_nothing_leaves_each_to_its_own() -> None:
     seen = following(30, table((ANN, None)))
-    assert (seen.group, seen.own, seen.default) == (30, 30, 30)
+    assert (seen.group, seen.own) == (30, 30)
 
 
 def test_a_longer_duration_is_ones_own_only_once_it_is_said() -> None:
     seen = following(30, table((ANN, 30), in_force=60))
     assert (seen.group, seen.own) == (60, 30)
-    seen.follow(table((ANN, 60), in_force=60), 1)
+    seen.follow(table((ANN, 60), in_force=60))
     assert (seen.group, seen.own) == (60, 60)
-    seen.follow(table((ANN, 60), in_force=40), 2)
+    seen.follow(table((ANN, 60), in_force=40))
     assert (seen.group, seen.own) == (40, 40), "a shorter one at once"
-
-
-def test_what_a_member_of_an_earlier_version_drops_counts_for_a_while() -> None:
-    seen = following(30, table((ANN, 60), in_force=60))
-    dropped = table((ANN, None), (BOB, None))
-    seen.follow(dropped, 1)
-    assert (seen.group, seen.own, seen.default) == (30, 30, 60), "others may still renew by 60 s"
-    seen.follow(dropped, 60.5)
-    assert seen.default == 30
 
 
 def test_the_leader_sets_what_it_is_configured_with_and_nobody_else_does() -> None:
@@ -321,7 +310,7 @@ def test_a_member_that_is_configured_otherwise_says_so_once(caplog: pytest.LogCa
     caplog.set_level("INFO")
     group = table((ANN, 30), (BOB, 30), in_force=30)
     seen = following(20, group, BOB)
-    seen.follow(group, 1)
+    seen.follow(group)
     (line,) = caplog.records
     assert line.levelname == "WARNING"
     assert line.message == "leaseDuration=20 s, but the group uses 30 s, as set by member ann: using 30 s"
@@ -397,28 +386,3 @@ def test_keepers_with_very_different_durations_do_not_steal_from_each_other(
     assert {each.lease_duration_ms for each in group.snapshot.members.values()} == {round(1000 * leaders)}
     message = f"leaseDuration={others:g} s, but the group uses {leaders:g} s, as set by member ann: using {leaders:g} s"
     assert caplog.messages.count(message) == 1
-
-
-def test_what_an_earlier_version_drops_is_said_again_and_nobody_loses_a_lease(group: Keepers) -> None:
-    group.start("ann", lease_duration=4.0)
-    group.start("bob", lease_duration=1.0)
-    group.wait_owned(ann=2, bob=2)
-
-    def all_said() -> bool:
-        rows = group.snapshot.members.values()
-        return {group.snapshot.lease_duration_ms, *(each.lease_duration_ms for each in rows)} == {4000}
-
-    wait_until(all_said, "all say 4 s")
-    layout = group.layout()
-
-    def dropped() -> bool:
-        base = group.snapshot
-        rows = {id: replace(row, lease_duration_ms=None, commit_ms=None) for id, row in base.members.items()}
-        with suppress(ConflictError):
-            group.operator.write(base, replace(base, members=MappingProxyType(rows), lease_duration_ms=None))
-            return True
-        return False
-
-    wait_until(dropped, "it is dropped")
-    wait_until(all_said, "all say it again")
-    assert group.layout() == layout
