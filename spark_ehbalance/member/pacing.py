@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from spark_ehbalance.leases.capabilities import LONGEST_RETRY_WAIT
 from spark_ehbalance.leases.durations import LONGEST_COMMIT, STORE_SHARE
 from spark_ehbalance.leases.transitions import Transition
 from spark_ehbalance.member.pending import is_routine, without_progress
 from spark_ehbalance.member.settings import TIDY_INTERVAL, Settings
-from spark_ehbalance.stores.base import LONGEST_RETRY_WAIT
 from spark_ehbalance.strategies.base import Decision
 
 #: Intervals are drawn between these factors, as the Azure SDKs do, so that members do not march in step.

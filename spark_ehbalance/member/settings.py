@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_ehbalance.leases.capabilities import LEASE_TABLE, Capabilities
 from spark_ehbalance.leases.durations import renewal_interval
-from spark_ehbalance.stores.base import LEASE_TABLE, Capabilities
 from spark_ehbalance.strategies.base import Strategy
 from spark_ehbalance.values.defaults import BALANCE_INTERVAL, HANDOVER_TIMEOUT
 

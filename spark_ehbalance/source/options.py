@@ -19,11 +19,11 @@ from spark_ehbalance.hub.connection_options import CONNECTION_OPTIONS
 from spark_ehbalance.hub.credentials import Identity
 from spark_ehbalance.hub.network import is_server
 from spark_ehbalance.hub.unreadable import FAIL, POLICIES
+from spark_ehbalance.leases.capabilities import LEASE_TABLE, Capabilities
 from spark_ehbalance.metrics.prometheus import need_prometheus
 from spark_ehbalance.sink.options import CHECKPOINT_LOCATION, WRITE_OPTIONS, write_options
 from spark_ehbalance.source.no_such_option import no_such_option
 from spark_ehbalance.source.spark_checkpoint import checkpoint_location
-from spark_ehbalance.stores.base import LEASE_TABLE, Capabilities
 from spark_ehbalance.stores.blob.layout import of_blobs
 from spark_ehbalance.stores.identity import with_identity
 from spark_ehbalance.stores.opening import capabilities, check_storage, location

@@ -6,18 +6,16 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import ClassVar, TypeVar
 
 from spark_ehbalance.errors import ConflictError, StoreUnavailableError
+from spark_ehbalance.leases.capabilities import LEASE_TABLE, LONGEST_RETRY_WAIT, Capabilities
 from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Outcome, Refused, Transition, apply
 from spark_ehbalance.values.group import Group
-
-#: Longest wait before a commit that lost a race is tried again, in seconds.
-LONGEST_RETRY_WAIT = 1.0
 
 #: Longest wait after the first lost race, as a multiple of the attempt's duration. It is halved after each further one,
 #: so who has lost more often goes first. As every race has a winner, longer and longer waits, as on a network, would
@@ -32,27 +30,6 @@ REQUEST_TIMEOUT = 5.0
 ATTEMPTS = 20
 
 _Store = TypeVar("_Store", bound="LeaseStore")
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What a backend can do; the defaults are a lease table's.
-
-    `members`: it keeps rows of members and queries, handovers, orders, loads and a history, and a row of each known
-    partition. `epochs`: it counts changes of owner, which fences former owners. `atomic`: a write is one request, all
-    or nothing; else each changed lease and each checkpoint is a request of its own, and a checkpoint renews no lease.
-    """
-
-    members: bool = True
-    epochs: bool = True
-    atomic: bool = True
-
-    def owner_level(self, epoch: int) -> int:
-        """The owner level of a lease's reader. Without epochs all readers have that of the Azure SDKs."""
-        return epoch if self.epochs else 0
-
-
-LEASE_TABLE = Capabilities()
 
 
 class PartlyWrittenError(Exception):

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.stores.base import REQUEST_TIMEOUT, Capabilities, LeaseTable
+from spark_ehbalance.leases.capabilities import Capabilities
+from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable
 from spark_ehbalance.stores.blob import BlobStore
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.delta.locations import SCHEMES

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from spark_ehbalance.leases.capabilities import Capabilities
 from spark_ehbalance.leases.transitions import Checkpoint, Heartbeat, Release, Renew, Transition, apply
 from spark_ehbalance.member.turn import Turn
-from spark_ehbalance.stores.base import Capabilities
 from tests.member.one import One, ask_hub
 from tests.strategies.members import LEASE
 

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from spark_ehbalance.errors import ConflictError, StoreFormatError, StoreUnavailableError
+from spark_ehbalance.leases.capabilities import LEASE_TABLE
 from spark_ehbalance.leases.model import Author, Lease, Member
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import AddPartitions, Checkpoint, Claim, Heartbeat, Join, Transition
-from spark_ehbalance.stores.base import LEASE_TABLE, LeaseStore, commit
+from spark_ehbalance.stores.base import LeaseStore, commit
 from spark_ehbalance.values.group import Group
 from spark_ehbalance.values.position import Position
 from tests.stores.contenders import Opening, claim_all, create_group, renew_often

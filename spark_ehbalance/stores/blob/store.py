@@ -9,10 +9,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from spark_ehbalance.errors import ConflictError, FencedError, StoreFormatError, StoreUnavailableError
+from spark_ehbalance.leases.capabilities import Capabilities
 from spark_ehbalance.leases.history import OwnershipChange
 from spark_ehbalance.leases.model import Lease, Member
 from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.stores.base import REQUEST_TIMEOUT, Capabilities, LeaseTable, PartlyWrittenError
+from spark_ehbalance.stores.base import REQUEST_TIMEOUT, LeaseTable, PartlyWrittenError
 from spark_ehbalance.stores.blob import layout
 from spark_ehbalance.stores.blob.container import Blob, Container, LostError, RefusedError
 from spark_ehbalance.stores.blob.layout import Kind
