@@ -40,6 +40,9 @@ COUNT = """python -c "from deltalake import DeltaTable; print(DeltaTable('data/f
 #: Spark's daemon prints this now and then with a Unix socket: docs/troubleshooting.md.
 SPARKS_OWN = re.compile(r"Traceback \(most recent call last\):\n(?:  File .*daemon\.py.*\n)+BrokenPipeError: .*\n")
 
+#: Prints the folder with the jobs, as in docs/jobs.md.
+JOBS = "import spark_ehbalance.shipped as s; print(s.folder())"
+
 #: Seconds that a step may take: a first run downloads Spark and Delta.
 TIMEOUT = 300.0
 
@@ -60,8 +63,8 @@ def main() -> None:
             user.install()
             if not re.fullmatch(r"ehbalance \d+\.\d+\.\d+\S*\n", user.run("ehbalance --version")):
                 raise CheckError("ehbalance --version prints no version")
-            if str(user.folder.parent / "venv") not in (where := user.run("ehbalance jobs")):
-                raise CheckError(f"ehbalance jobs names files outside the environment:\n{where}")
+            if str(user.folder.parent / "venv") not in (where := user.run(f"python -c '{JOBS}'")):
+                raise CheckError(f"the jobs lie outside the environment:\n{where}")
             first_stream(user, QUICK_START.read_text(encoding="utf-8"))
     except CheckError as error:
         sys.exit(f"package: {error}")

@@ -16,7 +16,6 @@ from spark_ehbalance.cli.dashboard import dashboard
 from spark_ehbalance.cli.demo import demo
 from spark_ehbalance.cli.history import history
 from spark_ehbalance.cli.init import init
-from spark_ehbalance.cli.jobs import jobs
 from spark_ehbalance.cli.maintain import maintain
 from spark_ehbalance.cli.metrics import metrics
 from spark_ehbalance.cli.orders import drain, pin, seek, transfer
@@ -56,7 +55,6 @@ def _paragraphs(command: Callable[..., None]) -> str:
 for command in (
     demo,
     emulator,
-    jobs,
     check,
     init,
     positions,

@@ -26,11 +26,6 @@ def conf(name: str = STREAM_TO_DELTA) -> Path:
     return Path(f"conf/{name}.conf")
 
 
-def names() -> list[str]:
-    """The names of all jobs. Raises `EhBalanceError` as `folder` does."""
-    return sorted(each.stem for each in (folder() / "conf").glob("*.conf"))
-
-
 def folder() -> Path:
     """The folder with `jobs/` and `conf/`. Raises `EhBalanceError` if there is none, as in an archive of modules."""
     here = Path(__file__).resolve().parent

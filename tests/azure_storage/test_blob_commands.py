@@ -126,7 +126,6 @@ def test_a_container_that_cannot_be_used_is_one_line(
         (("pin", "0", "--to", "bob"), "keeps no operators' orders"),
         (("pin", "0", "--remove"), "keeps no operators' orders"),
         (("transfer", "0", "--to", "bob"), "keeps no operators' orders"),
-        (("maintain",), "there is nothing to clean up"),
     ],
 )
 def test_what_a_container_cannot_carry_is_refused_with_the_reason(

@@ -5,18 +5,16 @@ from __future__ import annotations
 import pytest
 
 from chaos.storage.azurite import KEY, storage_options
-from jobs.maintain_leases import maintain
-from spark_ehbalance.job.leases import LeaseTables
-from spark_ehbalance.job.settings import PREFIX
 from spark_ehbalance.stores.delta import DeltaStore
 from spark_ehbalance.stores.finding import lease_tables
 from tests.azure_storage.tables import Table
+from tests.cli.command import Command
 from tests.stores.delta_tables import change
 from tests.stores.store_conformance import ANN, filled
 
 
 def test_tables_are_found_and_maintained_in_a_container_and_in_folders_of_it(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    table: Table, monkeypatch: pytest.MonkeyPatch, ehbalance: Command
 ) -> None:
     options, root = storage_options(table.storage), f"az://{table.container}"
     with DeltaStore(f"{root}/deep/with%20space", options) as store:
@@ -28,8 +26,9 @@ def test_tables_are_found_and_maintained_in_a_container_and_in_folders_of_it(
     assert [*lease_tables(f"{root}/leases", options)] == [f"{root}/leases"]
 
     monkeypatch.setenv("ACCOUNT_KEY", KEY)
-    del options["azure_storage_account_key"]
-    given = {f"source.storageOptions.{name}": value for name, value in options.items()}
-    given |= {"source.storageSecrets.azure_storage_account_key": "env:ACCOUNT_KEY"}
-    given |= {"leaseTables": root}
-    maintain(None, LeaseTables.read({PREFIX + name: value for name, value in given.items()}, {}))  # type: ignore[arg-type]
+    key = options.pop("azure_storage_account_key")
+    given = {**options, "azure_storage_account_key": "env:ACCOUNT_KEY"}
+    arguments = [text for name, value in given.items() for text in ("--storage-option", f"{name}={value}")]
+    printed = ehbalance.succeeds("maintain", root, *arguments).out
+    assert [line.partition(",")[0] for line in printed.splitlines()] == found
+    assert key not in printed

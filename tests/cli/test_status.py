@@ -199,7 +199,7 @@ def test_status_of_a_new_table(group: Group) -> None:
     assert (state["partitions"], state["members"], state["leader"]) == ([], [], None)
 
 
-@pytest.mark.parametrize("command", [["status"], ["status", "--json"], ["history"], ["maintain"]])
+@pytest.mark.parametrize("command", [["status"], ["status", "--json"], ["history"]])
 def test_a_table_that_is_not_there_is_named(group: Group, table: Path, command: list[str]) -> None:
     message = group.fails(1, *command)
     assert f"there is no lease table at {table}" in message

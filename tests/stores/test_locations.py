@@ -104,7 +104,7 @@ def test_an_ambiguous_location_is_refused_and_nothing_is_created(
         assert str(error.value).startswith((f"{allowed}a ", f"{allowed}an ", f"{allowed}file:"))
         assert hint in str(error.value)
         assert "\n" not in str(error.value)
-    for command in ("status", "maintain", "history"):
+    for command in ("status", "history"):
         assert hint in ehbalance.fails(2, command, written)
     assert not list(tmp_path.iterdir())
 
