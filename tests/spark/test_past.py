@@ -46,17 +46,14 @@ def test_a_rolling_restart_fences_the_old_process_and_a_stale_copy_is_refused(
     wait_for(old, 160)
     second.start(options | {"ownerId": "pod-2"}, one)
     everything = fill(hub, 10)
-    new = Query(second, one, one / "table")
-    for _ in range(3):
-        error = RUNS
-        while error == RUNS and len(new.rows()) < 240:
-            error = second.error(one, 0.5)
-        if error == RUNS:
-            break
-        assert "CONCURRENT_STREAM_LOG_UPDATE" in error or "EHB_CHECKPOINT_STALE" in error
-        second.start(options | {"ownerId": "pod-2"}, one)
-    error = first.error(one)
-    assert "EHB_FENCED" in error or "CONCURRENT_STREAM_LOG_UPDATE" in error or "a later process" in error
+    new, fenced = Query(second, one, one / "table"), RUNS
+    while fenced == RUNS or len(new.rows()) < 240:
+        if (error := second.error(one, 1)) != RUNS:
+            # Delta skips a batch that it has before a planner is asked for it, and so fences nobody.
+            assert "CONCURRENT" in error or "EHB_CHECKPOINT_STALE" in error
+            second.start(options | {"ownerId": "pod-2"}, one)
+        fenced = first.error(one, 1) if fenced == RUNS else fenced
+    assert "EHB_FENCED" in fenced or "CONCURRENT" in fenced or "a later process" in fenced
     new.stop()
     third.start(options | {"ownerId": "other"}, other, table=one / "table")
     assert "EHB_CHECKPOINT_STALE" in third.error(other)
