@@ -21,13 +21,11 @@ from spark_ehbalance.values.position import Position
 class TableIdentity:
     """Identifies a lease table independently of its location.
 
-    `id` is made when the first partition is added, so a table that was emptied has another one afterwards. `replaces`
-    are the ids of the tables whose positions it took over. `hub_created_ms` is when the event hub was created whose
-    positions it has, which tells that hub from one that got its name later; None where that is not known.
+    `id` is created with the first partition, so an emptied table has another one afterwards. `hub_created_ms` is
+    when the event hub was created whose positions it contains; None if that is unknown.
     """
 
     id: str
-    replaces: frozenset[str] = frozenset()
     hub_created_ms: int | None = None
 
 

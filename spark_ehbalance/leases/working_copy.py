@@ -109,10 +109,10 @@ class WorkingCopy:
             queries=snapshot.queries if queries is None else MappingProxyType(queries),
         )
 
-    def add(self, lease: Lease, by: Author, table: TableIdentity | None = None) -> None:
-        """Set a lease. The first lease of all gives the table its identity: `table`, or a new one made of `by`."""
+    def add(self, lease: Lease, by: Author) -> None:
+        """Set a lease. The first lease of all gives the table its identity."""
         if not self.leases:
-            self.table = table or TableIdentity(by.incarnation)
+            self.table = TableIdentity(by.incarnation)
         self.leases[lease.partition] = lease
 
     def fenced(self, author: Author) -> str | None:

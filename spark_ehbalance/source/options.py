@@ -170,9 +170,8 @@ class Options:
     fail_on_data_loss: bool = declared(
         True,
         flag,
-        "whether the query fails if events that it was to read have aged out, [the hub is another one]"
-        "(operations.md#the-hub-lost-events), or the lease table no longer knows how far the query has read; `false` "
-        "warns and continues at the nearest event",
+        "whether the query fails if events that it was to read have [aged out](operations.md#the-hub-lost-events); "
+        "`false` warns and continues at the nearest event",
     )
     balance_interval: float = declared(
         BALANCE_INTERVAL, parse_duration, "time between two cycles of balancing", only=SHARED

@@ -53,7 +53,6 @@ _T = TypeVar("_T")
 
 ANN, BOB, CAT = Author("ann", "ann-1"), Author("bob", "bob-1"), Author("cat", "cat-1")
 STRANGER, OLD_ANN, NEW_ANN = Author("eve", "eve-1"), Author("ann", "ann-0"), Author("ann", "ann-2")
-NEW_EVE = Author("adam", "adam-1")
 OPERATOR = Author("operator:jo", "")
 AT = 1_000  # the author's wall clock, in milliseconds
 TO_BOB = Handover("bob", 30_000, AT)
@@ -674,12 +673,12 @@ def test_added_partitions_may_have_a_starting_position() -> None:
 def test_the_hub_of_a_table_is_noted_once() -> None:
     first = NoteHub(by=ANN, at_ms=AT, created_ms=7)
     assert_refused(group(), first, "the table has no partitions yet")
-    known = after(replace(group(), table=TableIdentity("t1", frozenset({"t0"}))), first)
-    assert known.table == TableIdentity("t1", frozenset({"t0"}), 7)
+    known = after(replace(group(), table=TableIdentity("t1")), first)
+    assert known.table == TableIdentity("t1", 7)
     assert after(known, first) is known
     other = replace(first, created_ms=9)
     assert_refused(known, other, "the table has the positions of another event hub")
-    assert after(known, replace(other, moved=True)).table == TableIdentity("t1", frozenset({"t0"}), 9)
+    assert after(known, replace(other, moved=True)).table == TableIdentity("t1", 9)
 
 
 def test_a_hub_is_another_one_if_both_times_are_known_and_differ() -> None:

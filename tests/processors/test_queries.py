@@ -153,24 +153,18 @@ def test_in_a_young_group_a_query_begins_at_its_starting_position(
     assert {number for _, number in query.seen} == {10}
 
 
-def test_without_fail_on_data_loss_a_query_whose_blobs_have_gone_goes_on_from_its_own_checkpoint(
-    group: MixedGroup, start: Start
-) -> None:
-    """Spark's checkpoint has no offsets, without which there is no checkpoint blob: the hub tells them."""
+def test_a_query_whose_blobs_are_gone_is_refused(group: MixedGroup, start: Start) -> None:
     group.append(10)
     query = start(owned=12)
     read_half(query)
     query.stop()
-    group.append(5)
     with BlobServiceClient(group.service, KEY) as client:
         container = client.get_container_client(group.container)
         for name in container.list_blob_names():
             container.delete_blob(name)
-    with pytest.raises(DataLossError, match="it has been emptied"):
-        start(query.finished)
-    again = start(query.finished, fail_on_data_loss=False)
-    again.read(12 * 10)
-    assert sorted(again.seen) == sorted((str(p), number) for p in range(12) for number in range(5, 15))
+    for fail in (True, False):
+        with pytest.raises(DataLossError, match="EHB_LEASE_TABLE_LOST"):
+            start(query.finished, fail_on_data_loss=fail)
 
 
 def test_a_query_that_has_read_with_a_table_in_delta_does_not_go_on_with_a_container_unasked(
@@ -184,7 +178,7 @@ def test_a_query_that_has_read_with_a_table_in_delta_does_not_go_on_with_a_conta
     for partition in map(str, range(12)):
         at = {"partition_id": partition, "sequence_number": 9, "offset": offsets(options, partition, 10)[9]}
         sdk.update_checkpoint(named(options) | at)
-    with pytest.raises(DataLossError, match="may be another table; this query's checkpoint has read with the lease"):
+    with pytest.raises(DataLossError, match="EHB_LEASE_TABLE_CHANGED"):
         start(query.finished)
 
 

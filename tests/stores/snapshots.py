@@ -32,7 +32,7 @@ _times = st.integers(0, 253_402_300_799_999)  # to the end of the year 9999
 _positions = st.builds(Position, st.integers(-1, 2**63 - 1), st.none() | _texts)
 _rates = st.floats(0, 1e9)
 _durations = st.none() | st.integers(1, 86_399_999)
-_tables = st.builds(TableIdentity, _texts, st.frozensets(_texts, max_size=2), st.none() | _times.filter(bool))
+_tables = st.builds(TableIdentity, _texts, st.none() | _times.filter(bool))
 
 _lags = st.builds(
     lambda next, events, since, at: Lag(next, next + events, since, at),
@@ -78,7 +78,7 @@ _members = st.builds(
     left_out=st.dictionaries(_texts, _texts, max_size=2),
 )
 _queries = st.builds(
-    QueryRecord, _texts, _texts, _texts, _rising.filter(bool), _rising, _rising, _texts, _times, _texts, _texts
+    QueryRecord, _texts, _texts, _texts, _rising.filter(bool), _rising, _rising, _texts, _times, _texts
 )
 
 

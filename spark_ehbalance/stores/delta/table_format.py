@@ -144,7 +144,7 @@ def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
             raise ValueError("its rows were edited, or some were deleted or doubled")
         identity = None
         if table_row[1] is not None:
-            identity = TableIdentity(table_row[1], frozenset(found["replaces"]), found["hub_created_ms"])
+            identity = TableIdentity(table_row[1], found["hub_created_ms"])
         duration = found["lease_duration_ms"]
     except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"it has rows of another program: {error!r}") from error
@@ -163,7 +163,6 @@ def _table_row(snapshot: Snapshot) -> _Row:
     table = snapshot.table
     details = {
         "totals": _totals(snapshot.leases.values()),
-        "replaces": sorted(table.replaces) if table else [],
         "hub_created_ms": table.hub_created_ms if table else None,
         "lease_duration_ms": snapshot.lease_duration_ms,
     }
