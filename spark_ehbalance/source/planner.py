@@ -342,6 +342,8 @@ class Planner:
         """
         with self._lock:
             batch = self._in_flight
+            if batch is None and end.is_initial:  # Spark runs batch 0 also without data, and plans no ranges of it
+                batch = BatchInFlight(end, {}, planned=True)
             if batch is None or batch.end != end:
                 raise EhBalanceError("the batch that was asked about is not the one in flight")
             if ahead:

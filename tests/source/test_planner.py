@@ -518,6 +518,17 @@ def test_a_sink_is_told_what_its_batch_reads_and_what_was_taken_meanwhile(group:
     }
 
 
+def test_a_batch_without_data_before_the_first_reads_nothing(group: ValueGroup) -> None:
+    a = group.query("a")
+    initial = StreamOffset("a", {}, lineage="one")
+    answer = {"hub": "namespace/hub", "created": 1, "ranges": {}, "ends": {}}
+    assert a.planner.handle(question(initial)) == answer, "Spark runs batch 0 also without data"
+    assert a.planner.handle(question(initial, look=True)) == {**answer, "lost": []}
+    group.hub.append(1)
+    a.run(a.batch())
+    assert "error" in a.planner.handle(question(initial))
+
+
 def test_a_sink_that_runs_a_batch_again_is_told_what_is_read_now(group: ValueGroup) -> None:
     group.hub.append(10)
     first = group.query("a")
