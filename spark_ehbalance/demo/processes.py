@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -82,24 +81,6 @@ class Child:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         self._process.wait()
-
-
-def start_emulator(hub: str, partitions: int, folder: Path) -> Child:
-    """Start the emulator with one hub."""
-    ports = ["--port", "0", "--control-port", "0"]
-    command = [sys.executable, "-m", "spark_ehbalance.emulator", *ports, "--hub", f"{hub}:{partitions}"]
-    return Child("the emulator", command, os.environ, folder / "emulator.log")
-
-
-def emulator_address(emulator: Child) -> tuple[str, int]:
-    """Wait until the emulator is ready. Returns its connection string and control port."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and emulator.ended() is None:
-        ready = re.search(r"^Emulator ready: (\S+) \(control port (\d+)\)$", emulator.printed(), re.MULTILINE)
-        if ready:
-            return ready[1], int(ready[2])
-        time.sleep(0.05)
-    raise emulator.failure("does not start")
 
 
 def start_fetching(settings: Mapping[str, str], folder: Path) -> Child:
