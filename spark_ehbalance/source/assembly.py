@@ -96,7 +96,9 @@ def start_planner(
         patience=options.lease_duration / 3,  # no lease is renewed meanwhile
         remembered_offsets=0 if options.capabilities.epochs else REMEMBERED_OFFSETS,
     )
-    group, lineage = group_name(options.lease_table), logged.last.lineage or uuid.uuid4().hex
+    # A first batch without partitions is an initial offset too; writers find the planner by its logged lineage.
+    lineage = logged.unfinished.lineage or logged.finished.lineage or uuid.uuid4().hex
+    group = group_name(options.lease_table)
     query = StreamOffset(logged.last.owner, group=group, lineage=lineage, run=run)
     try:
         hub.start()

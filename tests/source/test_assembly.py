@@ -83,6 +83,13 @@ def test_a_starting_position_is_resolved_once(group: Group) -> None:
     assert Counter(again.seen) == Counter({(p, n): 1 for p, n in group.everything() if n >= 5})
 
 
+def test_a_restart_in_an_empty_first_batch_keeps_the_logged_lineage(group: Group) -> None:
+    """Spark asks for a new initial offset, and writers find the planner by the logged one."""
+    query = group.query("a", StreamOffset("a", lineage="new"), StreamOffset("a", lineage="logged"))
+    assert query.planner.address is not None
+    assert query.planner.address.lineage == "logged"
+
+
 def test_a_restarted_query_takes_its_partitions_back_at_once(group: Group) -> None:
     group.append(5)
     process, planned = group.process("a", leaseDuration="60s")
