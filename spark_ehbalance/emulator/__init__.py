@@ -4,7 +4,6 @@ from .administration import PartitionState
 from .control import EmulatorControl
 from .emulator import Emulator
 from .event_hub import ArrivedEvent, EventHub
-from .partition_log import LogCorruptError
 from .settings import Settings
 
-__all__ = ["ArrivedEvent", "Emulator", "EmulatorControl", "EventHub", "LogCorruptError", "PartitionState", "Settings"]
+__all__ = ["ArrivedEvent", "Emulator", "EmulatorControl", "EventHub", "PartitionState", "Settings"]

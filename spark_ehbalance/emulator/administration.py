@@ -55,7 +55,6 @@ class PartitionState:
     next_sequence_number: int
     last_offset: str
     last_enqueued_ms: int | None
-    bytes_held: int
 
     @property
     def last_sequence_number(self) -> int:
@@ -191,7 +190,6 @@ class Administration(ABC):
         for index, log in enumerate(promoted.partitions):
             log.promote(some.get(str(index), 0) if isinstance(lost, Mapping) else lost, behaviour)
         promoted.created_at = datetime.now(timezone.utc)  # whether the service keeps it is not known
-        promoted.save()
         for client in list(self._server.clients):
             client.drop()
 

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import re
 import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 from spark_ehbalance.partition_keys import partition_index
 
 from . import service_errors as errors
 from .amqp.errors import AmqpError
 from .faults import Faults
-from .partition_log import LogCorruptError, PartitionLog
+from .partition_log import PartitionLog
 from .service_errors import service_error
 from .settings import Settings
 
 DEFAULT_GROUP = "$Default"
 MAX_READERS_WITHOUT_EPOCH = 5  # Azure's quota per partition and consumer group
 MAX_PARTITIONS = 2000  # Azure's largest hub
-_NEW = ".hub.json.new"  # a hub's description until it is whole
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,254}[A-Za-z0-9])?")
 _GROUP_NAME = re.compile(r"\$Default|[A-Za-z0-9]([A-Za-z0-9._-]{0,48}[A-Za-z0-9])?", re.IGNORECASE)
@@ -76,7 +72,6 @@ class Hub:
 
     name: str
     created_at: datetime
-    directory: Path | None
     geo_replicated: bool
     faults: Faults
     requests: RequestLimit
@@ -109,12 +104,10 @@ class Hub:
 
     def extend(self, partitions: int = 0, groups: Iterable[str] = ()) -> None:
         """Add partitions, and the consumer groups that it does not have."""
-        for index in range(len(self.partitions), len(self.partitions) + partitions):
-            directory = self.directory and self.directory / str(index)
-            self.partitions.append(PartitionLog(directory, geo_replicated=self.geo_replicated))
+        for _ in range(partitions):
+            self.partitions.append(PartitionLog(geo_replicated=self.geo_replicated))
         for group in groups:
             self.groups.setdefault(group.lower(), group)
-        self.save()
 
     def add_group(self, group: str) -> None:
         """Create a consumer group, if it does not exist. Raises ValueError for an invalid name."""
@@ -127,30 +120,6 @@ class Hub:
         if self.group(group) == DEFAULT_GROUP:
             raise ValueError(f"consumer group {DEFAULT_GROUP}: it cannot be deleted")
         del self.groups[group.lower()]
-        self.save()
-
-    def save(self) -> None:
-        """Store what the logs do not contain."""
-        if self.directory is not None:
-            description = {
-                "name": self.name,
-                "created_at": self.created_at.isoformat(),
-                "partitions": len(self.partitions),
-                "consumer_groups": list(self.groups.values()),
-            }
-            temporary = self.directory / _NEW
-            temporary.write_text(json.dumps(description))
-            temporary.replace(self.directory / "hub.json")
-
-    def delete_files(self) -> None:
-        """Delete the hub's files, and its directory unless something else is in it."""
-        for log in self.partitions:
-            log.delete_files()
-        if self.directory is not None:
-            for name in ("hub.json", _NEW):
-                (self.directory / name).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
-                self.directory.rmdir()
 
     def readers(self, group: str, partition: str) -> list[Reader]:
         return self._readers.setdefault((group.lower(), partition), [])
@@ -182,20 +151,13 @@ class Broker:
     """All hubs of the namespace, and its faults; hub names are case-insensitive. Not thread-safe."""
 
     def __init__(self, settings: Settings) -> None:
-        """Open the hubs in the data directory. Raises LogCorruptError, ValueError for an invalid consumer group,
-        OSError (also if the directory is in use)."""
+        """Raises ValueError for an invalid consumer group."""
         self.faults = Faults()
         self._settings = settings
         self._groups = (DEFAULT_GROUP, *settings.consumer_groups)
         for group in self._groups:
             _check_group(group)
         self._hubs: dict[str, Hub] = {}
-        self._directory = None if settings.data_dir is None else Path(settings.data_dir)
-        if self._directory is not None:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock(self._directory)
-            for description in sorted(self._directory.glob("*/hub.json")):
-                self._load(description)
 
     def hub(self, name: str, path: str | None = None) -> Hub:
         """Raises AmqpError (amqp:not-found) for a hub that does not exist; `path` is what a client has asked for."""
@@ -215,26 +177,19 @@ class Broker:
         return hub
 
     def add_hub(self, name: str, partitions: int) -> None:
-        """Create a hub, or extend an existing one to that number of partitions. Raises ValueError, OSError."""
+        """Create a hub, or extend an existing one to that number of partitions. Raises ValueError."""
         check_hub(name, partitions)
         hub = self._hubs.get(name.lower())
         if hub is None:
-            directory = self._directory and self._directory / name.lower()
-            if directory is not None:
-                _check_unused(directory)
-            hub = self._new(name, datetime.now(timezone.utc), directory)
+            requests = RequestLimit(self._settings.management_requests)
+            hub = Hub(name, datetime.now(timezone.utc), self._settings.geo_replicated, self.faults, requests)
             self._hubs[name.lower()] = hub
         hub.extend(partitions - len(hub.partitions), self._groups)
-
-    def _new(self, name: str, created_at: datetime, directory: Path | None) -> Hub:
-        requests = RequestLimit(self._settings.management_requests)
-        return Hub(name, created_at, directory, self._settings.geo_replicated, self.faults, requests)
 
     def delete_hub(self, name: str) -> Hub:
         """Delete a hub with its events. The caller disconnects its readers."""
         hub = self.hub(name)
         del self._hubs[name.lower()]
-        hub.delete_files()
         return hub
 
     def expire(self) -> None:
@@ -243,45 +198,3 @@ class Broker:
         for hub in self._hubs.values():
             for log in hub.partitions:
                 log.expire(before_ms)
-
-    def close(self) -> None:
-        """Release the data directory for other emulators."""
-        if self._directory is not None:
-            self._lock.close()
-
-    def _load(self, path: Path) -> None:
-        try:
-            description = json.loads(path.read_text())
-            name, partitions = description["name"], description["partitions"]
-            check_hub(name, partitions)
-            hub = self._new(name, datetime.fromisoformat(description["created_at"]), path.parent)
-            groups = (*description["consumer_groups"], *self._groups)
-        except (ValueError, KeyError, TypeError) as error:
-            raise LogCorruptError(f"{path} is damaged: {error!r}") from None
-        self._hubs[name.lower()] = hub
-        hub.extend(partitions, groups)
-
-
-def _check_unused(directory: Path) -> None:
-    """Raise OSError if `directory`, in which a hub is to be made, holds a file with content that is not of a hub whose
-    making was cut off."""
-    for path in sorted(directory.rglob("*")):
-        if path.name != _NEW and (path.is_symlink() or (path.is_file() and path.stat().st_size)):
-            raise OSError(
-                f"{directory} holds files that are no event hub's, such as {path.relative_to(directory)}: nothing was "
-                "changed there; choose another data directory"
-            )
-
-
-def _lock(directory: Path) -> IO[bytes]:
-    """Lock `directory` against other emulators while the returned file is open, where the operating system can."""
-    file = open(directory / "lock", "ab")  # noqa: SIM115 - open as long as the broker
-    with contextlib.suppress(ImportError):  # Windows has no fcntl
-        import fcntl
-
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.close()
-            raise OSError(f"the data directory {directory} is in use by another emulator") from None
-    return file

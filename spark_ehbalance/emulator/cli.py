@@ -20,7 +20,6 @@ import typer
 
 from .broker import check_hub
 from .emulator import Emulator
-from .partition_log import LogCorruptError
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -95,7 +94,6 @@ def emulator(
     server: ServerOptions,
     service: ServiceOptions,
     hub: Annotated[list[str] | None, typer.Option(metavar="NAME:PARTITIONS", help="Event hub. Repeatable.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Directory for the events; without it, memory.")] = None,
     retention: Annotated[str, typer.Option(help="Delete events of this age: a number and s, m, h or d.")] = "7d",
     consumer_group: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Consumer group of every hub. Repeatable.")
@@ -107,20 +105,19 @@ def emulator(
     try:
         running = Emulator(
             _hubs(hub or []),
-            data_dir=data,
             retention=_duration("--retention", retention),
             consumer_groups=consumer_group or (),
             **server.settings(),
             **service.settings(),
         )
-        empty = not hub and data is None and control is None
+        empty = not hub and control is None
         note = " It has no event hub: --hub NAME:PARTITIONS makes one." if empty else ""
         _run(running, control and _port("--control-port", control), show_key=not server.sas_key, note=note)
     except ValueError as error:
         _fail(2, str(error))
     except ImportError as error:
         _fail(1, f"{error}: pip install 'spark-ehbalance[emulator]'")
-    except (OSError, LogCorruptError) as error:
+    except OSError as error:
         wrong = f"--certificate {certificate}: expected a PEM file of a private key and its certificate: "
         help = "; --port 0 takes a free one" if getattr(error, "errno", None) == errno.EADDRINUSE else ""
         which = wrong if certificate and (isinstance(error, ssl.SSLError) or not certificate.is_file()) else ""

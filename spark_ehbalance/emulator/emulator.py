@@ -45,7 +45,7 @@ class Emulator(Administration):
         self._certificates: tempfile.TemporaryDirectory[str] | None = None
 
     def start(self) -> None:
-        """Listen. Raises OSError if port or data directory are not available, LogCorruptError for damaged data."""
+        """Listen. Raises OSError if the port is not available."""
         if self._loop is not None:
             raise RuntimeError("the emulator is already started")
         self._loop = asyncio.new_event_loop()
@@ -77,7 +77,7 @@ class Emulator(Administration):
         return context
 
     def stop(self) -> None:
-        """Drop all connections and close all files; a second call does nothing."""
+        """Drop all connections; a second call does nothing."""
         loop, thread = self._loop, self._thread
         if loop is None or thread is None:
             return

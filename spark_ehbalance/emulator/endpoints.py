@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Any
 
 from .addresses import Entity, start_position
 from .amqp.codec import Array, Described, Int, Symbol, Timestamp
-from .amqp.errors import INTERNAL_ERROR, NOT_ALLOWED, RESOURCE_LIMIT, AmqpError, DecodeError
+from .amqp.errors import NOT_ALLOWED, RESOURCE_LIMIT, AmqpError, DecodeError
 from .amqp.frames import ACCEPTED, TRANSFER_HEADER_SIZE, Attach, rejected, terminus
 from .amqp.session import Endpoint, IncomingLink, Link, OutgoingLink
 from .broker import Hub
@@ -28,9 +27,6 @@ from .message import (
     parse_sections,
     with_delivery_annotations,
 )
-from .partition_log import LogCorruptError
-
-_log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 256 * 1024  # one write: large enough that its fixed cost does not count, small enough to be fair
 _TURN_BYTES = 4 * _CHUNK_BYTES  # after this much, other connections have their turn
@@ -105,11 +101,7 @@ class PublisherEndpoint(HubEndpoint):
             events = [event._replace(partition_key=partition_key) for event in events]
         if self._publisher is not None:
             events = [event.annotated(PUBLISHER, self._publisher) for event in events]
-        try:
-            self.hub.partition(partition).append(events)
-        except OSError as error:
-            _log.error("hub %s, partition %s: cannot append: %s", self.hub.name, partition, error)
-            raise AmqpError(INTERNAL_ERROR, "The events could not be stored.") from error
+        self.hub.partition(partition).append(events)
 
 
 class ReaderEndpoint(HubEndpoint):
@@ -161,9 +153,6 @@ class ReaderEndpoint(HubEndpoint):
             self._send_events()
         except AmqpError as error:
             self.detach(error)
-        except (OSError, LogCorruptError) as error:
-            _log.error("hub %s, partition %s: cannot read: %s", self.hub.name, self.partition, error)
-            self.detach(AmqpError(INTERNAL_ERROR, "The events could not be read."))
         self._connection.flush()
 
     def _send_events(self) -> None:

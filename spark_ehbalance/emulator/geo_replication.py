@@ -7,11 +7,9 @@ number.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from enum import Enum
-from pathlib import Path
 
 from .service_errors import INVALID_OFFSET, service_error
 
@@ -28,22 +26,16 @@ class LostOffsets(Enum):
 
 
 class ReplicatedOffsets:
-    """The promotions of one partition. In `directory` they outlive the process."""
+    """The promotions of one partition."""
 
-    def __init__(self, directory: Path | None) -> None:
-        """Raises ValueError for a damaged file."""
+    def __init__(self) -> None:
         self._lost_offsets = LostOffsets.RESUME
-        self._file = None if directory is None else directory / "promotions"
         self._firsts = [0]  # the sequence number of the first event of each primary region, in order
-        if self._file is not None and self._file.exists():
-            self._firsts = [int(first) for first in json.loads(self._file.read_text())]
 
     def promote(self, next_sequence_number: int, lost_offsets: LostOffsets) -> None:
-        """Events from `next_sequence_number` on are those of the next region. Raises OSError."""
+        """Events from `next_sequence_number` on are those of the next region."""
         self._lost_offsets = lost_offsets
         self._firsts.append(next_sequence_number)
-        if self._file is not None:
-            self._file.write_text(json.dumps(self._firsts))
 
     def text(self, sequence_number: int, position: int) -> str:
         return f"{self._region(sequence_number)}:{position}:{sequence_number}"

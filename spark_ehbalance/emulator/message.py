@@ -65,11 +65,6 @@ def _position(sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
     return before + text + _AFTER_OFFSET.pack(_TIME_KEY, enqueued_ms)
 
 
-def has_position(message: bytes, sequence_number: int, offset: str, enqueued_ms: int) -> bool:
-    """Whether a rendered message is annotated with this position."""
-    return _position(sequence_number, offset, enqueued_ms) in message
-
-
 def key_and_body(message: bytes) -> tuple[bytes | None, bool]:
     """The key by which a rendered message is compacted, None if it has none, and whether its body has any bytes."""
     key, body = None, False

@@ -6,7 +6,6 @@ Everything here runs on one asyncio loop; `Emulator` calls it from other threads
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Callable, Iterator
 
@@ -15,8 +14,6 @@ from .client import Client
 from .endpoints import HubEndpoint, ReaderEndpoint
 from .settings import Settings
 
-_log = logging.getLogger(__name__)
-
 _TICK = 1.0  # seconds between checks of time-outs, expired tokens and retention
 
 
@@ -24,7 +21,6 @@ class Server:
     """A namespace and the clients that are connected to it. Its methods must be called on the loop's thread."""
 
     def __init__(self, settings: Settings, tls: ssl.SSLContext | None) -> None:
-        """Open the data directory. Raises what `Broker` raises."""
         self.settings = settings
         self.port = settings.port
         self.websocket_port = settings.websocket_port
@@ -64,7 +60,6 @@ class Server:
         for client in list(self.clients):
             client.drop()
         await asyncio.sleep(0)  # asyncio reports the lost connections
-        self.broker.close()
 
     def endpoints(
         self, hub: str | None = None, partition: str | int | None = None, group: str | None = None
@@ -83,9 +78,6 @@ class Server:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK)
-            try:
-                for client in list(self.clients):
-                    client.check_timeouts()
-                self.broker.expire()
-            except OSError as error:
-                _log.error("cannot delete old events: %s", error)
+            for client in list(self.clients):
+                client.check_timeouts()
+            self.broker.expire()

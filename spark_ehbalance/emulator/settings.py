@@ -14,7 +14,6 @@ class Settings:
 
     host: str = "127.0.0.1"
     port: int = 0  # 0: a free one
-    data_dir: str | Path | None = None  # without it events are in memory
     retention: timedelta = timedelta(days=7)
     consumer_groups: Iterable[str] = ()  # of every hub, beside $Default
     sas_keys: Mapping[str, str] | None = field(default=None, repr=False)  # name to key; None: all tokens are accepted

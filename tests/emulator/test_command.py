@@ -76,18 +76,6 @@ def test_the_service_s_limits_are_options() -> None:
             assert peer.expect(Attach).snd_settle_mode == 0
 
 
-def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    with running("--data", str(tmp_path)) as (process, connection, _), producer(connection) as client:
-        for _ in range(50):
-            client.send_event(EventData(b"x"), partition_id="0")
-        process.kill()
-        process.wait(DEADLINE)
-    with running("--data", str(tmp_path)) as (_, connection, control):
-        assert control.partition_state("hub", 0).next_sequence_number == 50
-        control.append("hub", 0, [b"after"])
-        assert numbers(read(connection, 51)) == list(range(51))
-
-
 def test_a_geo_replicated_hub_is_promoted_through_the_control_port() -> None:
     with running("--geo-replicated") as (_, connection, control):
         control.append("hub", 0, [b"x"] * 5)
@@ -96,11 +84,6 @@ def test_a_geo_replicated_hub_is_promoted_through_the_control_port() -> None:
         with pytest.raises(ValueError, match="'other' is not a valid LostOffsets"):
             control.promote("hub", lost_offsets="other")
         assert all(":" in str(event.offset) for event in read(connection, 3))
-
-
-def test_a_directory_serves_one_emulator_at_a_time(tmp_path: Path) -> None:
-    with Emulator({"hub": 1}, data_dir=tmp_path):
-        assert "in use by another emulator" in refused("--data", str(tmp_path), code=1)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from tests.cli.conftest import connection, emulator, secrets
 from tests.cli.groups import HUB
 from tests.source.queries import Group as Queries
 from tests.stores.delta_tables import change
-from tests.stores.foreign_files import NAMES, OLD, contents, put, write
+from tests.stores.foreign_files import NAMES, OLD, put, write
 from tests.stores.store_conformance import GROUP
 from tests.stores.upkeep import assert_only_own_files_go
 
@@ -186,34 +186,9 @@ def test_no_table_is_made_in_the_folder_of_a_delta_table(tmp_path: Path, below: 
         DeltaStore(str(target / below)).create(GROUP)
 
 
-@pytest.mark.parametrize("name", ["0/2024-11.log", "hub.tmp", "notes.txt", "0/00-00.log"])
-def test_the_emulator_makes_no_hub_among_files_of_others(tmp_path: Path, name: str) -> None:
-    file = tmp_path / "data" / "flights" / name
-    file.parent.mkdir(parents=True)
-    file.write_text("the only copy of November's log")
-    before = files_in(tmp_path)
-    with (
-        pytest.raises(OSError, match="holds files that are no event hub's"),
-        Emulator({"flights": 2}, data_dir=tmp_path / "data"),
-    ):
-        pass
-    assert file.read_text() == before[str(file.relative_to(tmp_path))].decode()
-
-
 def test_what_other_engines_have_committed_is_left_to_their_vacuum(uri: str, mine: DeltaStore) -> None:
     write_deltalake(uri, DeltaTable(uri).to_pyarrow_table(), mode="overwrite")
     theirs = {name for name in files_in(Path(uri)) if name.startswith("part-")}
     mine.write(mine.read(), mine.read())
     mine.maintain()
     assert theirs <= files_in(Path(uri)).keys()
-
-
-def test_a_hub_of_the_emulator_is_deleted_with_its_own_files_alone(tmp_path: Path) -> None:
-    with Emulator({"flights": 2}, data_dir=tmp_path) as running:
-        folder = Folder(str(tmp_path), {})
-        files = {f"flights/{name}": b"precious" for name in ("notes.txt", "0/part-00000.parquet", "hub.json.bak")}
-        for path, content in files.items():
-            folder.write(path, content)
-        running.delete_hub("flights")
-        assert contents(folder, files) == files
-        assert files_in(tmp_path).keys() - files.keys() <= {"lock"}

@@ -1,0 +1,34 @@
+"""The log of one partition."""
+
+from __future__ import annotations
+
+from spark_ehbalance.emulator.message import build_events
+from spark_ehbalance.emulator.partition_log import PartitionLog
+
+
+def read_all(log: PartitionLog, max_bytes: int) -> list[bytes]:
+    read, number = list[bytes](), log.first_sequence_number
+    while number < log.next_sequence_number:
+        chunk = log.read(number, 1000, max_bytes)
+        assert len(chunk.data) <= max_bytes or len(chunk.starts) == 2
+        read += [bytes(chunk.data[a:b]) for a, b in zip(chunk.starts, chunk.starts[1:], strict=False)]
+        number += len(chunk.starts) - 1
+    return read
+
+
+def test_events_are_read_in_chunks_also_after_trimming() -> None:
+    log = PartitionLog()
+    for number in range(50):
+        log.append(build_events([b"%03d" % number * 50]))
+    records = read_all(log, 4000)
+    assert [b"%03d" % number * 50 in record for number, record in enumerate(records)] == [True] * 50
+    last = log.last_offset, log.last_enqueued_ms
+    log.trim(40)
+    assert (log.first_sequence_number, log.next_sequence_number) == (40, 50)
+    assert read_all(log, 1) == records[40:]
+    log.trim(99)
+    assert log.is_empty
+    assert (log.last_offset, log.last_enqueued_ms) == last, "still reported for an empty partition"
+    log.append(build_events([b"new"]))
+    assert (log.first_sequence_number, log.next_sequence_number) == (50, 51)
+    assert b"new" in read_all(log, 4000)[0]
