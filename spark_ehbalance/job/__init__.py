@@ -1,12 +1,11 @@
-"""What the jobs for spark-submit share: settings from Spark's properties, the main programme, tables and their checks.
+"""What the jobs for spark-submit share: settings from Spark's properties, the main program, tables and their checks.
 
 A job is a class of settings, and a function that works with them:
 
 main(Settings, lambda spark, settings: start(spark, settings, rows))
 """
 
-from spark_ehbalance.job.hub import hub
 from spark_ehbalance.job.program import main, say
-from spark_ehbalance.job.settings import PREFIX, JobSettings, SettingError, group, required
+from spark_ehbalance.job.settings import PREFIX, JobSettings, SettingError, group, hub, required
 
 __all__ = ["PREFIX", "JobSettings", "SettingError", "group", "hub", "main", "required", "say"]

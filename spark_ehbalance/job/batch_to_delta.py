@@ -15,10 +15,8 @@ from spark_ehbalance.errors import OptionError
 from spark_ehbalance.hub.metadata import HubMetadata
 from spark_ehbalance.hub.receiver import PartitionAddress
 from spark_ehbalance.hub.resolve import resolve
-from spark_ehbalance.job.hub import hub
-from spark_ehbalance.job.program import say
-from spark_ehbalance.job.settings import PREFIX, JobSettings, SettingError, required, table_name
-from spark_ehbalance.job.tables import check_delta
+from spark_ehbalance.job.program import check_delta, say
+from spark_ehbalance.job.settings import PREFIX, JobSettings, SettingError, hub, required, table_name
 from spark_ehbalance.source.batch_read import batch_ranges
 from spark_ehbalance.source.options import Options, batch_options
 from spark_ehbalance.source.ranges import Range

@@ -10,8 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.job.hub import hub
-from spark_ehbalance.job.settings import PREFIX, JobSettings, SettingError, place, required, trigger_of
+from spark_ehbalance.job.settings import PREFIX, JobSettings, SettingError, hub, place, required, trigger_of
 from spark_ehbalance.sink.options import WriteOptions, write_options
 from spark_ehbalance.source.options import Options, stream_options
 

@@ -16,10 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_ehbalance.delta import write_once
-from spark_ehbalance.job.hub import hub
 from spark_ehbalance.job.parsing import OF_EVENT, REASON, Parser
-from spark_ehbalance.job.settings import PREFIX, JobSettings, SettingError, place, required, table_name, trigger_of
-from spark_ehbalance.job.tables import check_delta, overlap
+from spark_ehbalance.job.program import check_delta, overlap
+from spark_ehbalance.job.settings import PREFIX, JobSettings, SettingError, hub, place, required, table_name, trigger_of
 from spark_ehbalance.values.parsing import one_of
 
 

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from spark_ehbalance.delta.target import check_name, is_path
-from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.errors import EhBalanceError, OptionError
+from spark_ehbalance.source.options import stream_options
 from spark_ehbalance.values.declared import Declared, declarations, option_name
 from spark_ehbalance.values.locations import is_relative
 from spark_ehbalance.values.parsing import parse_duration
-from spark_ehbalance.values.secrets import looks_secret, shown
+from spark_ehbalance.values.secrets import REFERENCES, is_reference, looks_secret, shown
 
 PREFIX = "spark.ehbalance.job."
 
@@ -130,3 +131,43 @@ def _refuse_relative(name: str, text: str) -> None:
             f"{PREFIX}{name}={shown(text)} is a relative path, which every job on a cluster resolves differently: "
             "write an address or an absolute path"
         )
+
+
+# --- the options of a hub: `source.*` of one that is read, `sink.*` of one that is written
+
+#: The variable of the environment with the connection string of the hub that is read. Command lines and Spark's UI show
+#: properties to everybody.
+SECRET = "EHBALANCE_CONNECTION_STRING"
+
+
+def hub(parse: Callable[[Mapping[str, str]], object] = stream_options, variable: str = SECRET) -> Any:
+    """The group of a hub's options, which `parse` checks. The connection string is in the environment's `variable`,
+    unless the options name another one or Entra ID."""
+
+    def check(prefix: str, options: Mapping[str, str], environment: Mapping[str, str]) -> Mapping[str, str]:
+        for name, value in options.items():
+            if name.lower().startswith(("connectionstring", "storagesecrets.")) and not is_reference(value):
+                raise SettingError(f"{shown(prefix + name)} holds a secret, for all to see: write {REFERENCES}")
+        checked = _with_secret(prefix, options, environment, variable)
+        try:
+            parse(checked)
+        except OptionError as error:
+            raise SettingError(f"{prefix}*: {error}") from None
+        return checked
+
+    return group(check)
+
+
+def _with_secret(
+    prefix: str, options: Mapping[str, str], environment: Mapping[str, str], variable: str
+) -> Mapping[str, str]:
+    given, secret = {name.lower() for name in options}, bool(environment.get(variable))
+    if "connectionstring" in given:
+        return options
+    if secret == ("fullyqualifiednamespace" in given):
+        raise SettingError(
+            f"{'both' if secret else 'neither'} of the environment variable {variable} and "
+            f"{prefix}fullyQualifiedNamespace set: set one of them"
+        )
+    # Plans and event logs show the reference only.
+    return {**options, "connectionString": f"env:{variable}"} if secret else options

@@ -13,19 +13,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_ehbalance.delta import once
 from spark_ehbalance.delta.target import is_path
 from spark_ehbalance.delta.writing import OPTIONS
-from spark_ehbalance.job.hub import hub
+from spark_ehbalance.job.program import format_of
 from spark_ehbalance.job.settings import (
     PREFIX,
     JobSettings,
     SettingError,
     group,
+    hub,
     place,
     refuse_secret,
     required,
     table_name,
     trigger_of,
 )
-from spark_ehbalance.job.tables import format_of
 from spark_ehbalance.values.declared import declared
 from spark_ehbalance.values.parsing import flag
 from spark_ehbalance.values.secrets import shown
@@ -37,13 +37,6 @@ _ONCE = (*OPTIONS, "source")
 
 #: Options of Spark's writer that are settings of the job, in lower case: Spark ignores the case.
 _OWN = {"path": "table", "checkpointlocation": "checkpointLocation"}
-
-#: Allowed values of options that Delta checks only when the first batch is written.
-_VALUES = {
-    "mergeschema": ("true|false", "true or false"),
-    "optimizewrite": ("true|false", "true or false"),
-    "maxrecordsperfile": ("[0-9]{1,18}", "a whole number"),
-}
 
 #: The formats that Spark writes with its file sink.
 _FILE_FORMATS = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
@@ -79,7 +72,7 @@ class Settings(JobSettings):
         return self.format.lower() == "delta" if self.exactly_once is None else self.exactly_once
 
     def __post_init__(self) -> None:
-        for name, value in self.sink.items():
+        for name in self.sink:
             if self.once and name not in _ONCE:
                 raise SettingError(
                     f"there is no setting {shown(_SINK + name)}: a table that is written exactly once has "
@@ -87,9 +80,6 @@ class Settings(JobSettings):
                 )
             if own := _OWN.get(name.lower()):
                 raise SettingError(f"{_SINK}{name} cannot be set: it is {PREFIX}{own}")
-            pattern, allowed = _VALUES.get(name.lower(), (None, ""))
-            if pattern and not re.fullmatch(pattern, value.lower()):
-                raise SettingError(f"{_SINK}{name}={shown(value)} is wrong: allowed is {allowed}")
         self.check_format(self.format)
 
     def check_format(self, format: str) -> None:

@@ -13,8 +13,8 @@ from spark_ehbalance.job.batch_to_delta import Settings as BatchToDelta
 from spark_ehbalance.job.batch_to_delta import parts
 from spark_ehbalance.job.copy_hub import SINK_SECRET
 from spark_ehbalance.job.copy_hub import Settings as CopyHub
-from spark_ehbalance.job.hub import SECRET
 from spark_ehbalance.job.parse_to_delta import Settings as ParseToDelta
+from spark_ehbalance.job.settings import SECRET
 from spark_ehbalance.source.ranges import Range
 from tests.jobs.test_stream_to_delta import KEY, STRING
 

@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import Row
 
 from spark_ehbalance.job import PREFIX, SettingError, main, program
-from spark_ehbalance.job.hub import SECRET
+from spark_ehbalance.job.program import provider_of
+from spark_ehbalance.job.settings import SECRET
 from spark_ehbalance.job.stream_to_delta import Settings
-from spark_ehbalance.job.tables import database_of, provider_of
 from spark_ehbalance.source.options import STREAM, option_names
 
 SOURCE, SINK = PREFIX + "source.", PREFIX + "sink."
@@ -74,6 +74,7 @@ def test_a_secret_of_a_property_is_a_reference(name: str, tmp_path: Path) -> Non
         read({SOURCE + name: "short"})
     reference = f"file:{tmp_path / 'secret'}"
     assert read({SOURCE + name: reference}).source[name] == reference
+    assert read({}).source["connectionString"] == f"env:{SECRET}", "plans contain the reference only"
 
 
 @pytest.mark.parametrize(
@@ -155,13 +156,6 @@ def test_the_last_line_of_a_job_whose_batch_failed_in_the_jvm() -> None:
             {PREFIX + "table": "delta.`/t`"},
             f"{PREFIX}table: target 'delta.`/t`' is wrong: allowed are a path alone, and a name in the catalog",
         ),
-        ({SINK + "mergeSchema": "banana"}, f"{SINK}mergeSchema='banana' is wrong: allowed is true or false"),
-        ({SINK + "optimizeWrite": ""}, f"{SINK}optimizeWrite='' is wrong: allowed is true or false"),
-        (
-            {SINK + "MERGESCHEMA": "1", PREFIX + "exactlyOnce": "false"},
-            f"{SINK}MERGESCHEMA='1' is wrong: allowed is true or false",
-        ),
-        ({SINK + "maxRecordsPerFile": "abc"}, f"{SINK}maxRecordsPerFile='abc' is wrong: allowed is a whole number"),
     ],
 )
 def test_a_setting_of_the_sink_or_table_that_cannot_be_is_named(conf: dict[str, str], error: str) -> None:
@@ -173,22 +167,6 @@ def test_a_setting_of_the_sink_or_table_that_cannot_be_is_named(conf: dict[str, 
 def test_options_of_the_writer_are_passed_on() -> None:
     assert read({SINK + "mergeSchema": "true", SINK + "source": "new"}).sink == {"mergeSchema": "true", "source": "new"}
     assert read({SINK + "any": "thing", PREFIX + "exactlyOnce": "false"}).sink == {"any": "thing"}
-    numbers = {"mergeSchema": "TRUE", "optimizeWrite": "false", "maxRecordsPerFile": "1000"}
-    assert read({SINK + name: value for name, value in numbers.items()}).sink == numbers
-
-
-@pytest.mark.parametrize(
-    ("table", "database"),
-    [
-        ("events", ""),
-        ("`a.b`", ""),
-        ("ops.events", "ops"),
-        ("main.ops.events", "main.ops"),
-        ("`my ops`.`a``.b`", "`my ops`"),
-    ],
-)
-def test_a_table_s_database_is_what_stands_before_the_last_part_of_its_name(table: str, database: str) -> None:
-    assert database_of(table) == database
 
 
 def test_a_column_named_provider_is_not_the_table_s_format() -> None:
@@ -196,10 +174,6 @@ def test_a_column_named_provider_is_not_the_table_s_format() -> None:
     about = [Row(col_name="# Detailed Table Information", data_type=""), Row(col_name="Provider", data_type="delta")]
     assert provider_of([*columns, *about]) == "delta"
     assert provider_of(columns) is None
-
-
-def test_plans_contain_only_a_reference_to_the_connection_string() -> None:
-    assert read({}).source["connectionString"] == f"env:{SECRET}"
 
 
 @pytest.mark.parametrize("name", ["TABLE", "tables", "source", "sinks.path"])
@@ -216,12 +190,6 @@ def test_an_unknown_setting_is_named_with_those_that_there_are(name: str) -> Non
 def test_a_setting_that_is_needed_and_not_set_is_named(name: str) -> None:
     with pytest.raises(SettingError, match=rf"^{PREFIX}{name} is not set: (a path|availableNow) or .* is needed$"):
         read({PREFIX + name: " "})
-
-
-@pytest.mark.parametrize("table", ["dbfs:/x", "main.ops.leases", "/Volumes/a/b/c", "~/x"])
-def test_a_relative_lease_table_is_refused_on_a_cluster(table: str) -> None:
-    with pytest.raises(SettingError, match=r"source\.\*: option leaseTable=.* is wrong: allowed is "):
-        read({SOURCE + "leaseTable": table})
 
 
 @pytest.mark.parametrize(
