@@ -175,20 +175,16 @@ class Administration(ABC):
         return self._log(hub, partition).compact(keep_tombstones)
 
     @operation
-    def promote(self, hub: str, lost: int | Mapping[str | int, int] = 0, *, lost_offsets: str = "resume") -> None:
-        """Promote a secondary region of a geo-replicated hub. Without replication of the last `lost` events of each
-        partition (or of some partitions) they are lost, and new ones take their sequence numbers. Resets all
-        connections.
+    def promote(self, hub: str, lost: int = 0, *, lost_offsets: str = "resume") -> None:
+        """Promote a secondary region of a geo-replicated hub that does not have the last `lost` events of each
+        partition: new ones take their sequence numbers. Resets all connections.
 
         `lost_offsets`: a receiver that then starts at a lost event's offset starts after the promotion (`resume`), is
         refused (`refuse`), or starts by the offset's sequence number (`number`).
         """
         promoted, behaviour = self._broker.hub(hub), LostOffsets(lost_offsets)
-        some = {str(partition): count for partition, count in lost.items()} if isinstance(lost, Mapping) else {}
-        for partition in some:
-            promoted.partition(partition)
-        for index, log in enumerate(promoted.partitions):
-            log.promote(some.get(str(index), 0) if isinstance(lost, Mapping) else lost, behaviour)
+        for log in promoted.partitions:
+            log.promote(lost, behaviour)
         promoted.created_at = datetime.now(timezone.utc)  # whether the service keeps it is not known
         for client in list(self._server.clients):
             client.drop()

@@ -12,7 +12,6 @@ import signal
 import ssl
 import threading
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,10 +20,7 @@ import typer
 from .broker import check_hub
 from .emulator import Emulator
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
 _server_panel = functools.partial(typer.Option, rich_help_panel="Network, TLS, keys")
-_service_panel = functools.partial(typer.Option, rich_help_panel="Limits and variants")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,38 +59,12 @@ class ServerOptions:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceOptions:
-    """In what the emulator is like a namespace of the service."""
-
-    max_connections: Annotated[int, _service_panel(help="Connections at a time.")] = 5000
-    management_requests: Annotated[
-        int, _service_panel(help="Requests for properties per second and hub; 0 is no limit.")
-    ] = 50
-    idle_link_timeout: Annotated[
-        str, _service_panel(help="Detach a link idle for this long: a number and s, m, h or d.")
-    ] = "30m"
-    unsettled: Annotated[bool, _service_panel("--unsettled", help="Deliver events unsettled.")] = False
-    geo_replicated: Annotated[
-        bool, _service_panel("--geo-replicated", help="Offsets and promotions of geo-replication.")
-    ] = False
-
-    def settings(self) -> dict[str, Any]:
-        """Fields of `Settings`. Raises `ValueError`."""
-        return {
-            "max_connections": _number("--max-connections", self.max_connections, 1),
-            "management_requests": _number("--management-requests", self.management_requests, 0),
-            "idle_link_timeout": _duration("--idle-link-timeout", self.idle_link_timeout).total_seconds(),
-            "settled": not self.unsettled,
-            "geo_replicated": self.geo_replicated,
-        }
-
-
 def emulator(
     server: ServerOptions,
-    service: ServiceOptions,
     hub: Annotated[list[str] | None, typer.Option(metavar="NAME:PARTITIONS", help="Event hub. Repeatable.")] = None,
-    retention: Annotated[str, typer.Option(help="Delete events of this age: a number and s, m, h or d.")] = "7d",
+    management_requests: Annotated[
+        int, typer.Option(help="Requests for properties per second and hub; 0 is no limit.")
+    ] = 50,
     consumer_group: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Consumer group of every hub. Repeatable.")
     ] = None,
@@ -105,10 +75,9 @@ def emulator(
     try:
         running = Emulator(
             _hubs(hub or []),
-            retention=_duration("--retention", retention),
             consumer_groups=consumer_group or (),
             **server.settings(),
-            **service.settings(),
+            management_requests=_number("--management-requests", management_requests, 0),
         )
         empty = not hub and control is None
         note = " It has no event hub: --hub NAME:PARTITIONS makes one." if empty else ""
@@ -176,13 +145,6 @@ def _hubs(texts: list[str]) -> dict[str, int]:
             raise ValueError(f"--hub {text}: event hub {name} is given twice")
         hubs[name] = int(partitions)
     return hubs
-
-
-def _duration(option: str, text: str) -> timedelta:
-    match = re.fullmatch(r"(\d{1,6})([smhd])", text)
-    if match is None or int(match[1]) == 0:
-        raise ValueError(f"{option} {text!r}: expected a number over 0 and s, m, h or d, for example 7d")
-    return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
 
 
 def _key(text: str) -> tuple[str, str]:

@@ -16,10 +16,8 @@ from azure.eventhub import EventData, EventHubConsumerClient
 from azure.eventhub.exceptions import AuthenticationError
 
 from spark_ehbalance.emulator import Emulator, EmulatorControl
-from spark_ehbalance.emulator.amqp.frames import Attach
 
-from .clients import DEADLINE, numbers, producer, read, reader
-from .raw import PARTITION, RawPeer
+from .clients import DEADLINE, numbers, producer, reader
 
 KEY = "cmlnaHQ="
 COMMAND = [sys.executable, "-m", "spark_ehbalance.emulator"]
@@ -63,29 +61,6 @@ def test_it_serves_until_a_signal_and_exits_cleanly(number: signal.Signals) -> N
         assert process.stderr.read() == ""
 
 
-def test_the_service_s_limits_are_options() -> None:
-    limits = ("--max-connections", "2", "--management-requests", "1", "--unsettled", "--idle-link-timeout", "1h")
-    with running(*limits) as (_, connection, control):
-        control.append("hub", 0, [b"x"] * 3)
-        port = int(re.search(r":(\d+);", connection)[1])  # type: ignore[index]
-        with reader(connection) as events, RawPeer.opened(port) as peer:
-            assert numbers(events.read(3)) == [0, 1, 2]
-            with pytest.raises(EOFError):
-                RawPeer.opened(port)
-            peer.attach_receiver(f"{PARTITION}0")
-            assert peer.expect(Attach).snd_settle_mode == 0
-
-
-def test_a_geo_replicated_hub_is_promoted_through_the_control_port() -> None:
-    with running("--geo-replicated") as (_, connection, control):
-        control.append("hub", 0, [b"x"] * 5)
-        control.promote("hub", {0: 2}, lost_offsets="refuse")
-        assert control.partition_state("hub", 0).next_sequence_number == 3
-        with pytest.raises(ValueError, match="'other' is not a valid LostOffsets"):
-            control.promote("hub", lost_offsets="other")
-        assert all(":" in str(event.offset) for event in read(connection, 3))
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -94,15 +69,12 @@ def test_a_geo_replicated_hub_is_promoted_through_the_control_port() -> None:
         (["--hub", "hub:2", "--hub", "Hub:4"], "Error: --hub Hub:4: event hub Hub is given twice"),
         (["--hub", "hub:٣"], "Error: --hub 'hub:٣': expected NAME:PARTITIONS"),
         (["--port", "70000"], "Error: --port 70000: allowed are 0 to 65535"),
-        (["--retention", "week"], "Error: --retention 'week': expected a number over 0 and s, m, h or d"),
-        (["--idle-link-timeout", "0s"], "Error: --idle-link-timeout '0s': expected a number over 0 and s, m, h or d"),
-        (["--max-connections", "0"], "Error: --max-connections 0: allowed are numbers from 1 on"),
         (["--management-requests", "-1"], "Error: --management-requests -1: allowed are numbers from 0 on"),
         (["--sas-key", "=env:X"], "Error: --sas-key: expected NAME=env:VARIABLE or NAME=file:PATH"),
         (["--sas-key", "reader=c2VjcmV0"], "Error: --sas-key: expected NAME=env:VARIABLE or NAME=file:PATH"),
         (["--sas-key", "reader=env:NO_SUCH_KEY"], "Error: --sas-key: the reference of 'reader' leads to no key"),
         (
-            ["--max-connections", "0", "--sas-key", f"reader=file:{os.devnull}"],
+            ["--management-requests", "-1", "--sas-key", f"reader=file:{os.devnull}"],
             "Error: --sas-key: the reference of 'reader' leads to no key",
         ),
         (["--port", "0", "--consumer-group", "a b"], "Error: consumer group 'a b': allowed are letters"),

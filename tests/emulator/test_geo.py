@@ -17,8 +17,8 @@ HUB = "hub"
 
 @pytest.fixture
 def geo() -> Iterator[Emulator]:
-    """Partition 0 has ten events whose bodies are their numbers, partition 1 none."""
-    with Emulator({HUB: 2}, geo_replicated=True) as running:
+    """A partition with ten events whose bodies are their numbers."""
+    with Emulator({HUB: 1}, geo_replicated=True) as running:
         running.append(HUB, 0, [b"%d" % number for number in range(10)])
         yield running
 
@@ -50,6 +50,7 @@ def test_offsets_are_texts_at_which_a_receiver_can_start(geo: Emulator) -> None:
 
 def test_the_newest_offset_is_told_and_can_be_started_at(geo: Emulator) -> None:
     assert geo.partition_state(HUB, 0).last_offset == read(geo, 10)[9]
+    geo.add_partitions(HUB, 1)
     last, empty = geo.partition_state(HUB, 0).last_offset, geo.partition_state(HUB, 1).last_offset
     geo.append(HUB, 0, [b"10"])
     assert list(read(geo, 1, last)) == [10]
@@ -78,7 +79,7 @@ def test_a_promotion_without_loss_only_resets_connections(geo: Emulator) -> None
 )
 def test_a_start_at_a_lost_events_offset(geo: Emulator, behaviour: str, first: str | None) -> None:
     before = read(geo, 10)
-    geo.promote(HUB, {0: 3}, lost_offsets=behaviour)
+    geo.promote(HUB, 3, lost_offsets=behaviour)
     geo.append(HUB, 0, [b"new %d" % number for number in range(7, 12)])
     if first is None:
         assert "is invalid" in refused(geo, before[9])
@@ -92,6 +93,6 @@ def test_a_start_at_a_lost_events_offset(geo: Emulator, behaviour: str, first: s
 @pytest.mark.parametrize("lost", [-1, 11])
 def test_no_more_events_can_be_lost_than_there_are(geo: Emulator, lost: int) -> None:
     with pytest.raises(ValueError, match="allowed are 0 to 10"):
-        geo.promote(HUB, {0: lost})
+        geo.promote(HUB, lost)
     with pytest.raises(ValueError, match="only a geo-replicated hub"), Emulator({HUB: 1}) as other:
         other.promote(HUB)

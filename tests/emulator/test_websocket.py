@@ -16,7 +16,7 @@ from websockets.uri import parse_uri
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.amqp.frames import AMQP_HEADER, SASL_HEADER
 
-from .clients import Reader, numbers, producer, read
+from .clients import Reader, numbers, producer
 from .raw import RawPeer
 
 PATH = "/$servicebus/websocket"
@@ -64,12 +64,6 @@ def test_the_real_client_sends_reads_and_asks(either: Emulator) -> None:
         consumer.receive_batch(take, partition_id="0", starting_position="-1")  # type: ignore[arg-type]
     assert numbers(events) == list(range(303))
     assert [len(event.body_as_str()) for event in events[298:]] == [298, 299, 900_000, 900_000, 900_000]
-
-
-def test_both_ports_serve_the_same_hubs(emulator: Emulator, connection: str) -> None:
-    with producer(connection, **settings(emulator)) as client:
-        client.send_batch([EventData(b"x")], partition_id="1")
-    assert numbers(read(connection, 1, "1")) == [0]
 
 
 # --- peers of its own
@@ -153,15 +147,9 @@ def test_another_path_or_subprotocol_is_refused(
         ("localhost:8080", ["http://evil.example"], 403),
         ("localhost:8080", ["null"], 403),
         ("localhost:8080", ["http://localhost:3000"], 403),  # another program's page
-        ("localhost:8080", ["http://localhost:8080.evil.example"], 403),
-        ("localhost:8080", [""], 403),
         ("localhost:8080", ["http://localhost:8080", "http://evil.example"], 403),
-        ("localhost:8080", ["http://evil.example", "http://evil.example"], 403),
         ("rebound.evil.example:8080", ["http://rebound.evil.example:8080"], 403),  # a name that leads here by now
-        ("rebound.evil.example", ["http://rebound.evil.example"], 403),
         ("localhost:8080", ["http://localhost:8080"], 101),  # as the real client does
-        ("127.0.0.1:8080", ["http://127.0.0.1:8080"], 101),
-        ("emulator:8080", ["http://emulator:8080"], 101),
         ("emulator", ["http://emulator"], 101),
     ],
 )
@@ -217,12 +205,4 @@ def test_who_asks_for_nothing_is_disconnected(emulator: Emulator) -> None:
     with RawPeer(emulator.websocket_port) as silent:
         assert silent.socket.recv(1) == b""
     with Peer(emulator) as peer:  # which says nothing in AMQP
-        assert peer.closed() is None
-
-
-def test_faults_reach_websockets_too(emulator: Emulator) -> None:
-    with Peer(emulator) as peer:
-        peer.websocket.send_binary(AMQP_HEADER)
-        peer.next_frame()
-        emulator.drop_connections()
         assert peer.closed() is None
