@@ -33,7 +33,7 @@ class Relay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._server.close()
+        self._loop.call_soon_threadsafe(self._server.close)
         self.drop()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -115,14 +115,6 @@ class PollSchedule:
         pause = 0.0 if self.wanted or self._stale or self._unknown else resting if self._resting else waiting
         return max(self.not_before, self.requested_at + pause)
 
-    def round_time(self) -> float:
-        """Seconds in which each watched partition is requested once, by the limit."""
-        return len(self._watched) / self._rate
-
-    def noted(self, partitions: Iterable[str], at: float) -> None:
-        """The states of `partitions` have become known at the time `at` without a request: others come first."""
-        self._known_at.update({each: at for each in partitions if each in self._known_at})
-
     def known_at(self, partition: str) -> float:
         """The time of the request for the known state of `partition`; 0 if there was none."""
         return self._known_at.get(partition, 0.0)

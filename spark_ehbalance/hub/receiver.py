@@ -32,9 +32,6 @@ from spark_ehbalance.hub.unreadable import FAIL, SKIP, settle, until_gap
 from spark_ehbalance.hub.wire.client import check_open, cut_off_after, incompatibility, private_calls, unusable
 from spark_ehbalance.hub.wire.decoder import Decoder
 from spark_ehbalance.hub.wire.link import LinkReader
-from spark_ehbalance.hub.wire.messages import enqueued_ms
-from spark_ehbalance.hub.wire.tracking import Newest, newest, without_annotations
-from spark_ehbalance.hub.wire.transfers import RawMessages
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -96,8 +93,7 @@ class Receiver:
     left out.
 
     With an `owner_level` all receivers of the partition with the same or a lower level, or none, are disconnected; with
-    None it shares the partition with up to four others. `prefetch` is how many events the hub sends ahead. With `track`
-    the service says with each event which one is the partition's newest.
+    None it shares the partition with up to four others. `prefetch` is how many events the hub sends ahead.
 
     Unless `gaps` is set, for a compacted hub, a gap in the sequence numbers ends the receiver after the rows before it:
     one that starts at the gap shows whether there are such events.
@@ -115,19 +111,12 @@ class Receiver:
         owner_level: int | None,
         prefetch: int,
         row_format: RowFormat = RowFormat(),
-        track: bool = False,
         inclusive: bool = True,
     ) -> None:
         #: The lowest sequence number that the next event can have, None if it is not known.
         self.next = start if isinstance(start, int) and inclusive else None
         #: The sequence number of the first event of the last call, None if it is not known.
         self.first: int | None = None
-        #: With `track`: the partition's newest event when the last one of these was sent.
-        self.newest: Newest | None = None
-        #: While `timed`: when the first and the last event of the last call were enqueued, in milliseconds since 1970;
-        #: None if that is not known.
-        self.enqueued: tuple[int, int] | None = None
-        self.timed = False
         self.closed = False
         self.gaps = False
         self._began = False  # events have come
@@ -137,8 +126,6 @@ class Receiver:
         self._owner_level = owner_level
         self._prefetch = prefetch
         self._on_malformed = row_format.on_malformed
-        self._track = track
-        self._waiting: bytes | None = None  # the event that was sent ahead
         self._failure: str | None = None  # of the event after those that were returned
         self._skipped = 0
         self._link: LinkReader | None = None
@@ -162,9 +149,9 @@ class Receiver:
         if self._failure is not None:
             self._fail(self._failure)
         with self._errors():
-            link, self._waiting = self._opened(), None
+            link = self._opened()
             try:
-                received = self._decoded(link.receive(most, wait, wanted))
+                received = self._decoder.record_batch(link.receive(most, wait, wanted))
             finally:
                 link.release()
         return self._settled(received)
@@ -176,20 +163,11 @@ class Receiver:
             self._opened().confirm(wait)
 
     def is_usable(self) -> bool:
-        """Whether it can be kept for later: not if it was disconnected, or if its token is about to expire.
-
-        With `track` the hub may send one event ahead, so that `newest` changes when there is one.
-        """
-        if self._link is None:
-            return False
+        """Whether it can be kept for later: not if it was disconnected, or if its token is about to expire."""
         try:
-            usable = self._link.is_usable(1 if self._track else 0)
-            if self._track and self._waiting is None and (waiting := self._link.waiting()) is not None:
-                self._waiting = waiting
-                self.newest = newest(waiting) or self.newest
+            return self._link is not None and self._link.is_usable()
         except Exception:  # any error ends it
             return False
-        return usable
 
     def close(self) -> None:
         """Close the connection. May be called twice."""
@@ -227,16 +205,6 @@ class Receiver:
             f"partition {self._address.partition}: {problem}. Set onMalformed=skip to go on without such events, or "
             f"onMalformed=keep to have a row for each with its bytes"
         )
-
-    def _decoded(self, messages: RawMessages) -> Rows:
-        if self._track and len(messages):
-            self.newest = newest(messages[-1]) or self.newest
-            messages = without_annotations(messages)
-        self.enqueued = None
-        if self.timed and len(messages):
-            first, last = enqueued_ms(messages[0]), enqueued_ms(messages[-1])
-            self.enqueued = None if first is None or last is None else (first, last)
-        return self._decoder.record_batch(messages)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -284,7 +252,6 @@ class Receiver:
             owner_level=self._owner_level,
             prefetch=self._prefetch,
             event_position_inclusive=self._inclusive,
-            track_last_enqueued_event_properties=self._track,
         )
         # No keep-alive thread: every close would wait for it, and a process that forks must not have one. The service
         # drops a receiver that is idle for too long, and it is opened again.

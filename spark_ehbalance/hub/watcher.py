@@ -6,8 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from datetime import datetime, timezone
 from typing import TypeVar
 
 from spark_ehbalance.errors import HubUnavailableError, MissingError
@@ -17,7 +15,6 @@ from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.poll_schedule import MOST_REQUESTS, PollSchedule
 from spark_ehbalance.hub.receiver import PartitionAddress, check_group, disconnect_readers
 from spark_ehbalance.hub.resolve import Unlocated, find_offset, locate, resolve
-from spark_ehbalance.hub.wire.tracking import Newest
 from spark_ehbalance.text import logger
 from spark_ehbalance.values.lag import Lag
 from spark_ehbalance.values.position import START_OFFSET, Position, names_event
@@ -32,10 +29,6 @@ _RESOLVED_AT_ONCE = 8
 
 #: Newest events of a partition whose offsets are remembered: a batch may end at any of them, some minutes later.
 REMEMBERED_OFFSETS = 1000
-
-#: Seconds for which a receiver's newest event counts more than a response with an older one: longer than a response
-#: takes, and short enough to notice a hub that was deleted and created again.
-_TRUST_RECEIVERS = 60.0
 
 #: Seconds for which a hub must be missing: the service moves hubs between its machines, and one wrong answer must not
 #: fail a query.
@@ -71,9 +64,7 @@ class HubWatcher:
         self._partitions: tuple[str, ...] = ()
         self._created_ms: int | None = None
         self._states: dict[str, PartitionState] = {}
-        #: When events were enqueued.
-        self.arrivals = Arrivals()
-        self._noted_at: dict[str, float] = {}  # when receivers knew a newer state than the hub's answers
+        self._arrivals = Arrivals()
         self._offsets: dict[str, dict[int, str]] = {}  # by partition and sequence number, the oldest first
         self._remembered_offsets = remembered_offsets
         self._connected_at = 0.0
@@ -149,33 +140,8 @@ class HubWatcher:
             state, age = self._states.get(partition), time.monotonic() - self._schedule.known_at(partition)
         if state is None:
             return None
-        enqueued = self.arrivals.enqueued(partition, next) if next < state.end else None
-        return Lag(next, max(next, state.end), enqueued and enqueued[0], round(1000 * (time.time() - age)))
-
-    def round_time(self) -> float:
-        """Seconds in which the hub can be asked about each watched partition once."""
-        with self._condition:
-            return self._schedule.round_time()
-
-    def note_newest(self, newest: Mapping[str, Newest]) -> None:
-        """Take over the newest event of each partition, as receivers know it. A response with an older one, which was
-        overtaken unless the hub was created again, is ignored for `_TRUST_RECEIVERS` seconds."""
-        now = time.monotonic()
-        with self._condition:
-            known = {p: self._states[p] for p in newest if p in self._states}
-            for partition in known:
-                self.arrivals.read(partition, newest[partition].sequence_number, newest[partition].enqueued_ms)
-            newer = {
-                p: _state_with_newest(state, newest[p])
-                for p, state in known.items()
-                if newest[p].sequence_number >= state.end
-            }
-            self._noted_at.update(dict.fromkeys(newer, now))
-            self._schedule.noted(known, now)
-            if newer:
-                self._remember_offsets(newer)
-                self._states = {**self._states, **newer}
-                self._changed.set()
+        enqueued_ms = self._arrivals.enqueued(partition, next) if next < state.end else None
+        return Lag(next, max(next, state.end), enqueued_ms, round(1000 * (time.time() - age)))
 
     def created_ms(self) -> int | None:
         """When the hub was created (ms since 1970), as last known; None as in `HubMetadata`."""
@@ -377,13 +343,10 @@ class HubWatcher:
                 # A geo-replicated hub may have been promoted: what was known of its newest events is over then.
                 for partition in [p for p, state in self._states.items() if names_event(state.last_offset)]:
                     self._offsets.pop(partition, None)
-                    self._noted_at.pop(partition, None)
-            answers, states = states, {p: self._newest_of(p, state) for p, state in states.items()}
             for partition, state in states.items():
-                if state is answers[partition]:
-                    at = state.last_enqueued
-                    enqueued_ms = None if at is None else round(1000 * at.timestamp())
-                    self.arrivals.answered(partition, state.end, enqueued_ms, asked_ms)
+                at = state.last_enqueued
+                enqueued_ms = None if at is None else round(1000 * at.timestamp())
+                self._arrivals.answered(partition, state.end, enqueued_ms, asked_ms)
             self._remember_offsets(states)
             created_ms = metadata.created_ms or self._created_ms
             changed = (partitions, created_ms) != (self._partitions, self._created_ms) or any(
@@ -399,17 +362,6 @@ class HubWatcher:
             if listing:
                 self._listed_at = began
             self._condition.notify_all()
-
-    def _newest_of(self, partition: str, answered: PartitionState) -> PartitionState:
-        """The state `answered` by the hub, unless a receiver has known a newer event just before."""
-        known = self._states.get(partition)
-        noted_at = self._noted_at.get(partition)
-        if known is None or noted_at is None:
-            return answered
-        if answered.end < known.end and time.monotonic() - noted_at < _TRUST_RECEIVERS:
-            return replace(known, begin=answered.begin)
-        del self._noted_at[partition]
-        return answered
 
     def _remember_offsets(self, states: Mapping[str, PartitionState]) -> None:
         for partition, state in states.items():
@@ -427,8 +379,3 @@ class HubWatcher:
             if partition not in self._states:
                 raise HubUnavailableError(f"the state of partition {partition} is not known yet")
             return self._states[partition]
-
-
-def _state_with_newest(state: PartitionState, newest: Newest) -> PartitionState:
-    enqueued = datetime.fromtimestamp(newest.enqueued_ms / 1000, timezone.utc)
-    return PartitionState(state.begin, newest.sequence_number + 1, newest.offset, enqueued)

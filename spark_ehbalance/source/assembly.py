@@ -24,7 +24,6 @@ from spark_ehbalance.source import processes
 from spark_ehbalance.source.batch_planning import progress_of
 from spark_ehbalance.source.control_socket import PlannerAddress, PlannerControl
 from spark_ehbalance.source.event_check import EventCheck
-from spark_ehbalance.source.newest_events import NewestEventsListener
 from spark_ehbalance.source.offsets import HubReference, StreamOffset, group_name
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.planner import JOIN_TIMEOUT, Planner
@@ -118,9 +117,6 @@ def start_planner(
         EventCheck(hub, options.level, fail_on_data_loss=options.fail_on_data_loss),
         earlier=place.earlier,
         control=control,
-        news=NewestEventsListener(
-            hub.note_newest, hub.arrivals.read, hub.round_time, options.connection.namespace.partition(":")[0]
-        ),
     )
     try:
         keeper.start()

@@ -33,7 +33,6 @@ from spark_ehbalance.source.error_line import told_in_one_line
 from spark_ehbalance.source.finished_batches import NewestBatch
 from spark_ehbalance.source.import_path import WithImportPath
 from spark_ehbalance.source.logs import set_up_logging
-from spark_ehbalance.source.newest_events import ListenerAddress, Tells
 from spark_ehbalance.source.offsets import StreamOffset, group_name
 from spark_ehbalance.source.options import (
     BATCH,
@@ -116,20 +115,12 @@ def _columns(schema: StructType) -> Columns:
 
 @dataclass
 class Task(InputPartition):
-    """One task: ranges, each with its AMQP owner level, the member that holds their leases (None without), where to
-    tell what it hears of new events, where when events of the `untimed` partitions were enqueued (None: nowhere), and
-    the planner for which it is to `check_one_source`."""
+    """One task: ranges, each with its AMQP owner level, the member that holds their leases (None without), and the
+    planner for which it is to `check_one_source`."""
 
     ranges: tuple[tuple[Range, int | None], ...]
     owner: str | None
-    news: ListenerAddress | None = None
-    times_to: ListenerAddress | None = None
-    untimed: frozenset[str] = frozenset()
     checks: PlannerAddress | None = None
-
-    def tells(self, partition: str) -> Tells:
-        """What is told of that partition, and where."""
-        return Tells(self.news, self.times_to if partition in self.untimed else None)
 
 
 def _read(options: Options, columns: Columns, task: Task) -> Iterator[pa.RecordBatch]:
@@ -138,8 +129,7 @@ def _read(options: Options, columns: Columns, task: Task) -> Iterator[pa.RecordB
         freeze_modules()
     batches = Batches(frozenset(columns.names))
     readers = [
-        partial(read_range, options, wanted, task.owner, level, batches=batches, tells=task.tells(wanted.partition))
-        for wanted, level in task.ranges
+        partial(read_range, options, wanted, task.owner, level, batches=batches) for wanted, level in task.ranges
     ]
     with told_in_one_line():
         if task.checks is not None:
@@ -264,19 +254,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cores = self._options.parallelism or planner.cores or self._local_cores
         to_read = [] if start == end else planner.ranges(to)
         tasks = plan_tasks(to_read, self._options.min_partitions, cores)
-        times_to = planner.times_address() if (untimed := planner.lag.untimed(to_read)) else None
         shared = self._options.lease_table is not None
-        owner, address = planner.owner if shared else None, planner.news_address()
+        owner = planner.owner if shared else None
         # Event Hubs allows one reader of a partition with an owner level, so that a split range is read without.
         split = self._options.min_partitions is not None
         made = [
-            Task(
-                tuple((each, None if split else self._options.level(each.epoch)) for each in ranges),
-                owner,
-                address,
-                times_to,
-                untimed,
-            )
+            Task(tuple((each, None if split else self._options.level(each.epoch)) for each in ranges), owner)
             for ranges in tasks
         ]
         if shared and planner.query is None:

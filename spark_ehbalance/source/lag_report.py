@@ -1,24 +1,17 @@
-"""How far a query is behind: for Spark's progress reports, for `spark_ehbalance.lag`, and what tasks are to tell."""
+"""How far a query is behind: for Spark's progress reports and for `spark_ehbalance.lag`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
-from spark_ehbalance.hub.arrivals import Arrivals
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.values.lag import Lag
 
-#: Milliseconds: when an event was enqueued is asked of tasks unless the hub's answers say it as exactly. In a batch
-#: these are a second apart.
-_EXACT = 2000
-
 
 class Hub(Protocol):
     """What is asked of the hub; see `HubWatcher`."""
-
-    arrivals: Arrivals
 
     def states(self) -> Mapping[str, PartitionState]: ...
 
@@ -55,25 +48,6 @@ class LagReport:
             "maxOffsetsBehindLatest": max(behind),
             "avgOffsetsBehindLatest": round(sum(behind) / len(behind), 1),
         }
-
-    def untimed(self, ranges: Iterable[Range]) -> frozenset[str]:
-        """The partitions of which only a task that reads one of `ranges` can tell when the next unread event was
-        enqueued: in a backlog that is older than this process."""
-        states = self._hub.states()
-        return frozenset(
-            each.partition
-            for each in ranges
-            if not self._is_known(each.partition, each.start)
-            or (
-                each.partition in states
-                and each.end < states[each.partition].end
-                and not self._is_known(each.partition, each.end)
-            )
-        )
-
-    def _is_known(self, partition: str, number: int) -> bool:
-        known = self._hub.arrivals.enqueued(partition, number)
-        return known is not None and known[1] - known[0] <= _EXACT
 
 
 def lag_answer(lags: Mapping[str, Lag], now_ms: int) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from spark_ehbalance.source.control_socket import PlannerAddress, PlannerControl
 from spark_ehbalance.source.event_check import EventCheck
 from spark_ehbalance.source.lag_report import LagReport, lag_answer
 from spark_ehbalance.source.load_reporter import LoadReporter
-from spark_ehbalance.source.newest_events import ListenerAddress, NewestEventsListener
 from spark_ehbalance.source.offsets import StreamOffset
 from spark_ehbalance.source.past import changed_hub
 from spark_ehbalance.source.progress_policy import ProgressPolicy, SeenTable
@@ -95,17 +94,15 @@ class Planner:
         *,
         earlier: EarlierBatches | None = None,
         control: PlannerControl | None = None,
-        news: NewestEventsListener | None = None,
     ) -> None:
         """`keeper` and `hub` set `keeper.changed` when what they return may have changed. `earlier` is what earlier
-        processes of the query have left. `news` listens to what tasks hear of new events."""
+        processes of the query have left."""
         self._keeper = keeper
         self._hub = hub
         self._policy = policy
         self._events = events
         self._earlier = earlier or EarlierBatches()
         self._control = control
-        self._news = news
         self._loads = LoadReporter(keeper.measure)
         #: Of Spark's thread.
         self.lag = LagReport(hub)
@@ -159,8 +156,6 @@ class Planner:
         """Give the leases back and leave the group; takes a few seconds at most. Not guaranteed on SIGKILL."""
         if self._control:
             self._control.close()
-        if self._news:
-            self._news.close()
         self._hub.stop()
         self._keeper.stop()
 
@@ -250,14 +245,6 @@ class Planner:
     def latest(self) -> dict[str, int]:
         """The sequence number after the newest event of each partition, as last known."""
         return {partition: state.end for partition, state in self._hub.states().items()}
-
-    def news_address(self) -> ListenerAddress | None:
-        """Where the tasks of a batch tell what they hear of new events; None if the hub can be asked soon enough."""
-        return self._news.address() if self._news else None
-
-    def times_address(self) -> ListenerAddress | None:
-        """Where tasks tell when events were enqueued."""
-        return self._news.listening() if self._news else None
 
     def holdings(self) -> Mapping[str, Holding]:
         """The partitions that a batch may be planned with now; see `Keeper.holdings`."""

@@ -28,7 +28,6 @@ from spark_ehbalance.hub.refusals import Busy, RefusedError, Unreachable
 from spark_ehbalance.hub.resolve import Unlocated, locate
 from spark_ehbalance.hub.rows import COLUMNS, sequence_numbers
 from spark_ehbalance.hub.tail import is_bare
-from spark_ehbalance.source.newest_events import Tells, send
 from spark_ehbalance.source.options import Options
 from spark_ehbalance.source.promotion import PROMOTION_HELP, promotion_loss
 from spark_ehbalance.source.range_receiver import Diverged, RangeReceiver, is_identified
@@ -78,32 +77,21 @@ def read_range(
     *,
     receivers: Receivers = RECEIVERS,
     batches: Batches = Batches(),
-    tells: Tells = Tells(),
 ) -> Generator[pa.RecordBatch, None, None]:
     """The events of `wanted` as rows, in record batches as of `batches`, which may have a few columns more.
 
     `owner` is the member that holds the lease, None without leases. `receivers` are those that the process keeps open
-    between tasks. `tells` is what the planner is told. Ends early, without an error, if the lease is lost
-    while reading (the new owner reads the rest), and soon after `ended` is set. Raises `ForeignReaderError`,
+    between tasks. Ends early, without an error, if the lease is lost while reading (the new owner reads the rest), and
+    soon after `ended` is set. Raises `ForeignReaderError`,
     `FencedError`, `DataLossError`, `MalformedEventError`, `HubUnavailableError`, `MissingError`, `ClientVersionError`,
     `StoreError`.
     """
     address = PartitionAddress(options.connection, options.consumer_group, wanted.partition)
     columns = batches.columns | {"offset"} if is_identified(wanted) else batches.columns
     row_format = RowFormat(columns, options.json_properties, options.on_malformed)
-    key = Key(address, owner_level, row_format, tells.newest)
+    key = Key(address, owner_level, row_format)
     with contextlib.closing(RangeReceiver(receivers, key, options.prefetch, wanted, batches.max_rows)) as receiver:
-        receiver.timed, told = tells.times is not None, False
-        for batch in _RangeReader(options, wanted, owner, owner_level, receiver).read(ended or threading.Event()):
-            if tells.times is not None and receiver.first_read is not None and not told:
-                told = True
-                send(tells.times, {wanted.partition: receiver.first_read})
-            yield batch
-        if tells.times is not None and receiver.last_read is not None:
-            # The event after it came later, by microseconds in a backlog, which the next batch's task tells exactly.
-            send(tells.times, {wanted.partition: receiver.last_read})
-        if tells.newest is not None and receiver.newest is not None:
-            send(tells.newest, {wanted.partition: receiver.newest})
+        yield from _RangeReader(options, wanted, owner, owner_level, receiver).read(ended or threading.Event())
 
 
 @dataclass(slots=True)

@@ -6,8 +6,6 @@ import pyarrow as pa
 
 from spark_ehbalance.hub.receiver import Receiver
 from spark_ehbalance.hub.rows import sequence_numbers
-from spark_ehbalance.hub.wire.tracking import Newest
-from spark_ehbalance.source.newest_events import Read
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import Key, Receivers
 from spark_ehbalance.values.position import names_event
@@ -39,11 +37,6 @@ class RangeReceiver:
         #: As of the receiver, after the last call of `receive`.
         self.first: int | None = None
         self.next = 0
-        self.newest: Newest | None = None
-        #: Whether the times of the first event and the last one are wanted, which are told here.
-        self.timed = False
-        self.first_read: Read | None = None
-        self.last_read: Read | None = None
 
     def receive(self, position: int) -> pa.RecordBatch:
         """Up to `max_rows` from `position` on. Raises what a `Receiver` raises; the next call opens another one.
@@ -59,17 +52,12 @@ class RangeReceiver:
             self._checks = self._receiver.next is None
         assert self._receiver is not None
         receiver, left = self._receiver, self._end - position + self._checks
-        receiver.timed = self.timed and (self.first_read is None or left <= self._max_rows)
         try:
             batch = receiver.receive(min(self._max_rows, left), 1.0, left)
         except BaseException:
             self.close()
             raise
-        self.newest = receiver.newest
         self.first, self.next = receiver.first, position if receiver.next is None else receiver.next
-        if receiver.enqueued is not None and not receiver.closed:  # else the last event may be beyond a gap
-            self.first_read = self.first_read or Read(position, receiver.enqueued[0])
-            self.last_read = Read(self.next - 1, receiver.enqueued[1])
         if self._checks and receiver.first is not None:
             batch = self._without_checked(batch, position)
         if self._identified and batch.num_rows:

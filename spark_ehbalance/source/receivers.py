@@ -18,8 +18,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from spark_ehbalance.hub.receiver import PartitionAddress, Receiver, RowFormat
-from spark_ehbalance.hub.wire.tracking import Newest
-from spark_ehbalance.source import newest_events
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -32,14 +30,6 @@ MOST_RECEIVERS = 256
 #: and a token's last tenth, in which it must be renewed, is rarely shorter.
 RECEIVER_IDLE = 10.0
 
-#: Receivers kept where they tell a planner of new events: a partition without one is only asked about. Each takes about
-#: 130 KB.
-_MOST_TELLING = 1024
-
-#: Seconds after which a receiver that tells a planner of new events is closed: longer than the planner takes to ask
-#: about each of a thousand partitions.
-_TELLING_IDLE = 60.0
-
 #: Seconds between two checks of the kept receivers: several during the shortest batch, at 5 µs of CPU for each
 #: receiver.
 _CHECK_INTERVAL = 0.2
@@ -51,23 +41,20 @@ class Key(NamedTuple):
     address: PartitionAddress
     owner_level: int | None
     row_format: RowFormat
-    news: newest_events.ListenerAddress | None = None  # who is told of new events
 
 
 class _Kept(NamedTuple):
-    """A receiver that no task uses: since when, and what its planner was told."""
+    """A receiver that no task has used since then."""
 
     since: float
     receiver: Receiver
-    told: Newest | None
 
 
 class Receivers:
     """The open receivers of this process that no task uses, one per key. For several threads.
 
     While there are any, a daemon thread closes those that were disconnected, whose token is about to expire, or that
-    have been unused for `idle` seconds; it checks them every `check_interval` seconds. Where there are too many
-    partitions to ask about, they wait for one more event each, and the planner is told of it. A receiver that was taken
+    have been unused for `idle` seconds; it checks them every `check_interval` seconds. A receiver that was taken
     belongs to its taker alone.
     """
 
@@ -113,7 +100,6 @@ class Receivers:
             owner_level=key.owner_level,
             prefetch=prefetch,
             row_format=key.row_format,
-            track=key.news is not None,
         )
 
     def keep(self, key: Key, receiver: Receiver) -> None:
@@ -122,15 +108,13 @@ class Receivers:
         A receiver without owner level is closed: Event Hubs allows five of them per partition, and there may be more
         workers. One with a level has disconnected those of other workers.
         """
-        told = receiver.newest  # by the task; more may have come since
         if key.owner_level is None or not receiver.is_usable():
             receiver.close()
             return
         with self._lock:
             surplus = self._pop([key])
-            self._kept[key] = _Kept(time.monotonic(), receiver, told)
-            most = self._most if key.news is None else max(self._most, _MOST_TELLING)
-            surplus += self._pop(list(self._kept)[:-most])
+            self._kept[key] = _Kept(time.monotonic(), receiver)
+            surplus += self._pop(list(self._kept)[: -self._most])
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._watch, name="ehbalance-receivers", daemon=True)
                 self._thread.start()
@@ -147,30 +131,15 @@ class Receivers:
         while True:
             time.sleep(self._check_interval)
             with self._lock:
-                useless = [key for key, each in self._kept.items() if not self._is_useful(key, each)]
-                closing = self._pop(useless)
-                heard = self._heard()
+                closing = self._pop([key for key, each in self._kept.items() if not self._is_useful(each)])
                 if not self._kept:
                     self._thread = None
             _close(closing)
-            for address, found in heard.items():
-                newest_events.send(address, found)
             if self._thread is not threading.current_thread():
                 return
 
-    def _is_useful(self, key: Key, kept: _Kept) -> bool:
-        idle = self._idle if key.news is None else _TELLING_IDLE
-        return time.monotonic() - kept.since < idle and kept.receiver.is_usable()
-
-    def _heard(self) -> dict[newest_events.ListenerAddress, dict[str, Newest]]:
-        """What each planner is to be told: the newest event of each partition of which it has not been told yet."""
-        heard: dict[newest_events.ListenerAddress, dict[str, Newest]] = {}
-        for key, each in self._kept.items():
-            newest = each.receiver.newest
-            if key.news is not None and newest is not None and newest != each.told:
-                heard.setdefault(key.news, {})[key.address.partition] = newest
-                self._kept[key] = each._replace(told=newest)
-        return heard
+    def _is_useful(self, kept: _Kept) -> bool:
+        return time.monotonic() - kept.since < self._idle and kept.receiver.is_usable()
 
     def _pop(self, keys: Iterable[Key]) -> list[Receiver]:
         return [self._kept.pop(key).receiver for key in list(keys) if key in self._kept]

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from spark_ehbalance.hub.arrivals import Arrivals
 from spark_ehbalance.hub.metadata import PartitionState
 from spark_ehbalance.hub.resolve import Unlocated
 from spark_ehbalance.leases.model import Author
@@ -70,7 +69,6 @@ class ValueWatcher:
         self._follows = follows
         self._known = hub.states
         self.asked: list[str] = []
-        self.arrivals = Arrivals()
         hub.watchers.append(self)
 
     def notice(self) -> None:

@@ -15,7 +15,6 @@ event:
 | `messages.py`   | the slow path: one message or section in any encoding                       | 7 to 8, and its row |
 | `values.py`     | for all: AMQP values from bytes, without recursion and within bounds        | in theirs           |
 | `client.py`     | checks that azure-eventhub has the private parts that are used              |                     |
-| `tracking.py`   | the partition's newest event, which the service adds to each message        |                     |
 | `management.py` | not for events: requests to `$management` over a link of its own            |                     |
 
 Where to look for a bug: messages are lost or doubled: `transfers.py`, `link.py`. A row is wrong by any tier:

@@ -101,30 +101,23 @@ class LinkReader:
             if len(_SPARE) < _MOST_SPARE:
                 _SPARE.append(large)
 
-    def is_usable(self, ahead: int = 0) -> bool:
+    def is_usable(self) -> bool:
         """Whether `receive` can be called later: not if the token is about to expire, or if the small buffer is full.
 
-        Handles the frames that have come, and raises as `receive` does. The peer may send `ahead` messages unasked.
+        Handles the frames that have come, and raises as `receive` does.
         """
         if time.time() >= self._token._expires_on - self._token._refresh_window:
             return False
-        self._wanted = ahead
+        self._wanted = 0
         if self._returned == len(self._transfers):
             self._clear()
             self._compact()
-            if ahead:
-                self._find()
         while room := len(self._data) - SLACK - self._have > _IDLE_BYTES // 2:
             if not self._read(0):
                 break
             self._find()
         self._check()
         return room
-
-    def waiting(self) -> bytes | None:
-        """The next message that `receive` will return, if it has come already."""
-        first = self._returned
-        return self._transfers.messages(self._data, first, first + 1)[0] if first < len(self._transfers) else None
 
     def close(self) -> None:
         """Close the socket: the client leaves it open if the connection was broken before."""

@@ -119,12 +119,6 @@ def _annotations(message: bytes) -> dict[Any, Any]:
     return {}
 
 
-def enqueued_ms(message: bytes) -> int | None:
-    """When the event was enqueued, in milliseconds since 1970; None if that cannot be read."""
-    found = _annotations(message).get(b"x-opt-enqueued-time")
-    return found if type(found) is int else None
-
-
 def _simple_pairs(message: bytes, pos: int, end: int) -> dict[Any, Any]:
     found = {}
     width = {0xC1: 1, 0xD1: 4}.get(message[pos], 0)

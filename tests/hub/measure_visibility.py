@@ -1,0 +1,41 @@
+"""Prints after how many seconds a waiting query learns of an event: python -m tests.hub.measure_visibility PARTITIONS"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import time
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.hub.watcher import HubWatcher
+from spark_ehbalance.values.starting_positions import StartingPositions
+from tests.source.support import HUB, hub_options
+
+#: Events that are waited for, one after the other.
+_EVENTS = 40
+
+
+def main(partitions: int) -> None:
+    """As a query alone in its group."""
+    with Emulator({HUB: partitions}) as emulator:
+        watcher = HubWatcher(hub_options(emulator).connection, "$Default", StartingPositions.parse("latest"), 60.0)
+        watcher.start()
+        watcher.refresh()
+        watcher.watch(watcher.partition_ids())
+        waits = []
+        for number in range(_EVENTS):
+            partition = random.Random(number).randrange(partitions)
+            before = watcher.states()[str(partition)].end
+            time.sleep(random.Random(number).random())
+            emulator.append(HUB, partition, [b"x"])
+            begun = time.monotonic()
+            while watcher.states()[str(partition)].end == before:
+                time.sleep(0.002)
+            waits.append(time.monotonic() - begun)
+        watcher.stop()
+    print(f"{partitions} partitions: median {statistics.median(waits):.2f} s, longest {max(waits):.2f} s")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
