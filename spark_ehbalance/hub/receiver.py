@@ -28,7 +28,7 @@ from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.refusals import Unreachable, not_opened, refusal, said
 from spark_ehbalance.hub.rows import Rows
 from spark_ehbalance.hub.tokens import NoTokenError
-from spark_ehbalance.hub.unreadable import FAIL, SKIP, settle, until_gap
+from spark_ehbalance.hub.unreadable import FAIL, settle, until_gap
 from spark_ehbalance.hub.wire.client import check_open, cut_off_after, incompatibility, private_calls, unusable
 from spark_ehbalance.hub.wire.decoder import Decoder
 from spark_ehbalance.hub.wire.link import LinkReader
@@ -95,8 +95,8 @@ class Receiver:
     With an `owner_level` all receivers of the partition with the same or a lower level, or none, are disconnected; with
     None it shares the partition with up to four others. `prefetch` is how many events the hub sends ahead.
 
-    Unless `gaps` is set, for a compacted hub, a gap in the sequence numbers ends the receiver after the rows before it:
-    one that starts at the gap shows whether there are such events.
+    Unless `gaps` is set, as for a compacted hub, a gap in the sequence numbers ends the receiver after the rows before
+    it: one that starts at the gap shows whether there are such events.
 
     It connects at the first call of `receive`. For one thread at a time. Receiving raises `Disconnected`,
     `Unreachable`, `MalformedEventError`, `RefusedError`, `NetworkError`, `MissingError` or `ClientVersionError`, and
@@ -112,13 +112,14 @@ class Receiver:
         prefetch: int,
         row_format: RowFormat = RowFormat(),
         inclusive: bool = True,
+        gaps: bool = False,
     ) -> None:
         #: The lowest sequence number that the next event can have, None if it is not known.
         self.next = start if isinstance(start, int) and inclusive else None
         #: The sequence number of the first event of the last call, None if it is not known.
         self.first: int | None = None
         self.closed = False
-        self.gaps = False
+        self._gaps = gaps
         self._began = False  # events have come
         self._address = address
         self._start = start
@@ -180,18 +181,15 @@ class Receiver:
             self._link.close()
 
     def _settled(self, received: Rows) -> pa.RecordBatch:
-        sound = received if self.gaps else until_gap(received, self.next if self._began else None)
+        sound = received if self._gaps else until_gap(received, self.next if self._began else None)
         if len(sound.batch) < len(received.batch):
             _LOG.info("partition %s: a gap in what has come: reading again from there", self._address.partition)
             self.close()
-        batch, self.first, self.next, problem = settle(sound, self.next, self._on_malformed)
+        batch, self.first, self.next, self._failure, skipped, problem = settle(sound, self.next, self._on_malformed)
         self._began = self._began or self.first is not None
-        if problem is not None and self._on_malformed == FAIL:
-            if not batch.num_rows:
-                self._fail(problem)
-            self._failure = problem
-        elif problem is not None and self._on_malformed == SKIP:
-            skipped = len(sound.unreadable)
+        if self._failure is not None and self.first is None:
+            self._fail(self._failure)
+        if skipped:
             self._skipped += skipped
             _LOG.warning(
                 "partition %s: %d events left out, because onMalformed=skip, %d since the receiver was opened: %s",
@@ -199,12 +197,9 @@ class Receiver:
             )  # fmt: skip
         return batch
 
-    def _fail(self, problem: str) -> NoReturn:
+    def _fail(self, failure: str) -> NoReturn:
         self.close()
-        raise MalformedEventError(
-            f"partition {self._address.partition}: {problem}. Set onMalformed=skip to go on without such events, or "
-            f"onMalformed=keep to have a row for each with its bytes"
-        )
+        raise MalformedEventError(f"partition {self._address.partition}: {failure}")
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:

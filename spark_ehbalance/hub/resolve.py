@@ -6,8 +6,6 @@ import contextlib
 import time
 from collections.abc import Callable
 from datetime import datetime
-from enum import Enum
-from functools import partial
 from typing import Any, TypeVar
 
 from spark_ehbalance.errors import HubUnavailableError
@@ -17,27 +15,13 @@ from spark_ehbalance.hub.receiver import Disconnected, OffsetRefused, PartitionA
 from spark_ehbalance.hub.refusals import Busy, RefusedError, Unreachable
 from spark_ehbalance.hub.rows import sequence_numbers
 from spark_ehbalance.hub.unreadable import KEEP
-from spark_ehbalance.values.position import START_OFFSET, Position, names_event
+from spark_ehbalance.values.position import START_OFFSET, Position
 from spark_ehbalance.values.starting_positions import AfterOffset, Edge, UnresolvedPosition
 
 _T = TypeVar("_T")
 
 #: Events received at a time where an offset is looked for, as Azure's client does by default.
 _MOST = 300
-
-#: Seconds without another event after which events whose sequence numbers cannot be read were the last ones.
-_PAUSE = 3.0
-
-
-class Unlocated(Enum):
-    """Why the next sequence number in a promoted hub is unknown."""
-
-    #: No receiver's answer identifies it.
-    UNKNOWN = "unknown"
-    #: Nothing has come at the position's offset: no event since the promotion, or Event Hubs has taken it for a
-    #: position beyond the last event. That shows when an event has come.
-    NOTHING_YET = "nothing yet"
-
 
 #: Seconds after which a receiver at which nothing comes has nothing to deliver: some round trips to another continent.
 QUIET = 5.0
@@ -69,8 +53,7 @@ def resolve(
     if state.last_enqueued is None or state.last_enqueued < position:
         return Position.before(state.end)
     what = f"the first event at or after {position.isoformat()}"
-    first = partial(_first_number, state)
-    return Position.before(_received(address, position, timeout, what, first, highest_level=highest_level))
+    return Position.before(_received(address, position, timeout, what, _first_number, highest_level=highest_level))
 
 
 def position_of(offset: str, address: PartitionAddress, state: PartitionState, timeout: float) -> Position:
@@ -84,7 +67,7 @@ def position_of(offset: str, address: PartitionAddress, state: PartitionState, t
     if state.begin == state.end:
         return Position.before(state.end)
     what = f"the event at offset {offset}, or the next one"
-    number, found = _received(address, offset, timeout, what, _numbered_event)
+    number, found = _received(address, offset, timeout, what, lambda receiver, _: _first_event(receiver))
     return Position(number, offset) if found == offset else Position.before(number)
 
 
@@ -112,47 +95,18 @@ def find_offset(address: PartitionAddress, sequence_number: int, owner_level: in
     return None
 
 
-def locate(
-    position: Position, address: PartitionAddress, state: PartitionState, timeout: float, owner_level: int | None
-) -> int | Unlocated:
-    """The sequence number from which on a promoted hub has other events than those that were read up to `position`.
+def has_event(position: Position, address: PartitionAddress, timeout: float, owner_level: int | None) -> bool | None:
+    """Whether a geo-replicated hub has the event at `position`, or it has aged out; None if nothing comes there.
 
-    It is `position.next` if the hub still has its event. `state` must be that of after the promotion. Receivers have
-    the `owner_level`. Raises `HubUnavailableError` after `timeout` seconds.
-
-    Rests on what Microsoft advises for forced promotions, to start "from the last committed offset": a receiver at an
-    offset that was lost begins with the first event after the promotion.
+    The receiver has the `owner_level`. Raises `HubUnavailableError` after `timeout` seconds.
     """
-    deadline = time.monotonic() + timeout
-
-    what = f"the events after offset {position.offset}"
-
-    def first(start: int | str, *, inclusive: bool = True) -> tuple[int | None, str | None] | None:
-        left = deadline - time.monotonic()
-        (found,) = _received(address, start, left, what, _event_or_quiet, level=owner_level, inclusive=inclusive)
-        return found
-
     assert position.offset is not None
-    number = position.sequence_number
+    what = f"the event at offset {position.offset}"
     try:
-        found = first(position.offset)
+        (found,) = _received(address, position.offset, timeout, what, _event_or_quiet, level=owner_level)
     except OffsetRefused:
-        found = first(number) if number < state.end else None
-        # A hub that is not replicated any more has numbers as offsets again, without a hint of the promotion.
-        same = found is not None and (found[1] == position.offset or not names_event(found[1]))
-        return position.next if same else Unlocated.UNKNOWN
-    if found is None:
-        return Unlocated.NOTHING_YET
-    if found[1] == position.offset:  # in a compacted hub that of the last event before
-        return position.next
-    if found[0] is not None and found[0] < number:
-        return found[0]
-    if found[0] is not None and found[0] > number:  # it has aged out meanwhile
-        return position.next
-    if found[0] == number:  # it begins here, or the offset was taken for its sequence number
-        after = first(position.offset, inclusive=False)
-        return number if after is not None and after[0] == number else Unlocated.UNKNOWN
-    return Unlocated.UNKNOWN
+        return False
+    return None if found is None else found[1] == position.offset or found[0] > position.sequence_number
 
 
 def _received(
@@ -164,7 +118,6 @@ def _received(
     *,
     level: int | None = None,
     highest_level: int | None = None,
-    gaps: bool = False,
     **settings: Any,
 ) -> _T:
     """What `read` returns for a receiver that begins at `start`, and for the deadline; it is tried again with a new
@@ -177,7 +130,6 @@ def _received(
         try:
             settings = {"prefetch": 1, **settings}
             receiver = Receiver(address, start, owner_level=level, row_format=RowFormat(on_malformed=KEEP), **settings)
-            receiver.gaps = gaps
             with contextlib.closing(receiver):
                 found = read(receiver, deadline)
             if found is not None:
@@ -203,19 +155,13 @@ def _received(
     )
 
 
-def _first_event(receiver: Receiver) -> tuple[int | None, str | None] | None:
-    """Sequence number and offset, as far as they can be read, of the first event of `receiver`; None if none came."""
+def _first_event(receiver: Receiver) -> tuple[int, str | None] | None:
+    """Sequence number and, if it can be read, offset of the first event of `receiver`; None if none came."""
     events = receiver.receive(1, wait=1.0)
     return (sequence_numbers(events)[0].as_py(), events["offset"][0].as_py()) if events.num_rows else None
 
 
-def _numbered_event(receiver: Receiver, _: float) -> tuple[int, str | None] | None:
-    """`_first_event` if its sequence number can be read."""
-    found = _first_event(receiver)
-    return None if found is None or found[0] is None else (found[0], found[1])
-
-
-def _event_or_quiet(receiver: Receiver, _: float) -> tuple[tuple[int | None, str | None] | None]:
+def _event_or_quiet(receiver: Receiver, _: float) -> tuple[tuple[int, str | None] | None]:
     """What `_first_event` returns, once an event has come or none has for a while."""
     quiet = time.monotonic() + QUIET
     while True:
@@ -230,7 +176,7 @@ def _last_up_to(receiver: Receiver, sequence_number: int, most: int, deadline: f
     while not receiver.closed and time.monotonic() < deadline:
         events = receiver.receive(most, wait=1.0)
         for number, offset in zip(sequence_numbers(events).to_pylist(), events["offset"].to_pylist(), strict=True):
-            if number is not None and number > sequence_number:
+            if number > sequence_number:
                 return (last,)
             last = offset or last
             if number == sequence_number:
@@ -238,14 +184,8 @@ def _last_up_to(receiver: Receiver, sequence_number: int, most: int, deadline: f
     return None
 
 
-def _first_number(state: PartitionState, receiver: Receiver, deadline: float) -> int | None:
+def _first_number(receiver: Receiver, deadline: float) -> int | None:
     """The sequence number of the first event of `receiver`; None if none came before the deadline."""
-    unreadable = 0
-    while not receiver.closed and time.monotonic() < deadline:
-        count = receiver.receive(1, wait=_PAUSE if unreadable else 1.0).num_rows
-        if receiver.first is not None:
-            return receiver.first - unreadable
-        if unreadable and not count:  # no other event follows: they are the last ones
-            return state.end - unreadable
-        unreadable += count
-    return None
+    while receiver.first is None and not receiver.closed and time.monotonic() < deadline:
+        receiver.receive(1, wait=1.0)
+    return receiver.first

@@ -1,8 +1,7 @@
-"""Finds out whether a partition has any event left from a sequence number on: a compacted event hub may have none.
+"""Whether a partition of a compacted event hub has any event left from a sequence number on.
 
 A partition's properties name the last event that was ever sent, whether it is left or not, and silence may be a slow
-hub. But a receiver that begins at an earlier event gets that one first, and would get the next one right after it. A
-hub that stops at that very moment is ruled out by a second receiver: the silence lies between two signs of life.
+hub. But a receiver that begins at an earlier event gets that one first, and would get the next one right after it.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ _PREFETCH, _MOST = 300, 1000
 def is_bare(
     address: PartitionAddress, position: int, begin: int, owner_level: int | None, over: Callable[[], bool]
 ) -> bool:
-    """Whether it is sure that no event at or after `position` is left. False says nothing.
+    """Whether no event at or after `position` is left. False if that is not known.
 
     `begin` is the first retained sequence number: an event between it and `position` is needed. Receivers have the
-    `owner_level`. Takes 6 s and two connections where that event is the one before `position`, and returns False soon
-    after `over` returns True. Raises what a `Receiver` raises.
+    `owner_level`. Takes 3 s where that event is the one before `position`, and returns False soon after `over` returns
+    True. Raises what a `Receiver` raises.
     """
     distance = 1
     while (start := max(begin, position - distance)) < position:
         found = _look(address, start, position, owner_level, over)
         if found is not None:
-            return found and _look(address, start, position, owner_level, over) is True
+            return found
         if start == begin or over():
             break
         distance *= _FARTHER
@@ -58,14 +57,12 @@ def _look(
     begun = last = time.monotonic()
     wait, quiet, found = _OPENING, _QUIET, None
     receiver = Receiver(
-        address, start, owner_level=owner_level, prefetch=_PREFETCH, row_format=RowFormat(on_malformed=KEEP)
+        address, start, owner_level=owner_level, prefetch=_PREFETCH, row_format=RowFormat(on_malformed=KEEP), gaps=True
     )
-    receiver.gaps = True
     with contextlib.closing(receiver):
         while (now := time.monotonic()) < last + wait:
             numbers = sequence_numbers(receiver.receive(_MOST, 0.5))
-            # An event without a number may be one at or after the position.
-            if receiver.closed or over() or now > begun + _LONGEST or numbers.null_count:
+            if receiver.closed or over() or now > begun + _LONGEST:
                 return False
             if len(numbers):
                 if numbers[-1].as_py() >= position:

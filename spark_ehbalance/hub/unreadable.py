@@ -1,12 +1,10 @@
 """The option `onMalformed`: unreadable events fail the query, are kept as rows of what is left, or are skipped.
 
-If not even the sequence number can be read, it is the expected one or a higher one, and known only if the events before
-and after leave room for no other. The next event is expected after the lowest number that this one can have.
+If not even the sequence number can be read, every policy fails: where reading would continue is unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -18,43 +16,47 @@ from spark_ehbalance.hub.rows import Rows, sequence_numbers
 POLICIES = FAIL, KEEP, SKIP = ("fail", "keep", "skip")
 
 
+_OTHER_POLICY = (
+    "Set onMalformed=skip to go on without such events, or onMalformed=keep to have a row for each with its bytes"
+)
+_PAST_IT = "Move the position past it with `ehbalance seek`"
+
+
 class Settled(NamedTuple):
-    """The rows to return, and the position after them."""
+    """The rows to return, and the position after them. `failure` is why the next event fails the range, `skipped` is
+    how many were left out, and `problem` why the first of these was."""
 
     batch: pa.RecordBatch
-    first: int | None  # sequence number of the first event, None if it is not known
-    next: int | None  # the lowest that the event after those returned or skipped can have, None if it is not known
-    problem: str | None = None  # the first event that cannot be read, and why
+    first: int | None  # sequence number of the first event, None if there is none
+    next: int | None  # the lowest that the next event can have, None if it is not known
+    failure: str | None = None
+    skipped: int = 0
+    problem: str | None = None
 
 
 def until_gap(rows: Rows, expected: int | None) -> Rows:
-    """The events before the first one whose sequence number is not one more than that of the event before it.
+    """The prefix of events with consecutive sequence numbers, and the event after it if it has none.
 
-    `expected` is the number of the first event, None if it may have any. An event whose number cannot be read may be
-    before the gap or after it, so those next to a gap are left out too.
+    `expected` is the number of the first event, None if it may have any.
     """
     batch, unreadable = rows
     numbers = sequence_numbers(batch)
-    if not unreadable and len(numbers):
-        found = numbers.to_numpy()
+    numbered = next((at for at in sorted(unreadable) if not numbers[at].is_valid), len(numbers))
+    if numbered:
+        found = numbers.slice(0, numbered).to_numpy()
         wrong = found != np.arange(len(found)) + (found[0] if expected is None else expected)
-        return Rows(batch.slice(0, wrong.argmax())) if wrong.any() else rows
-    certain = 0  # events that are before any gap
-    for index, number in enumerate(numbers.to_pylist()):
-        if index in unreadable and (number is None or expected is None or number < expected):
-            expected = None if expected is None else expected + 1
-            continue
-        if expected is not None and number != expected:
-            return Rows(batch.slice(0, certain), {at: why for at, why in unreadable.items() if at < certain})
-        certain, expected = index + 1, number + 1
-    return rows
+        if wrong.any():
+            end = int(wrong.argmax())
+            return Rows(batch.slice(0, end), {at: why for at, why in unreadable.items() if at < end})
+    end = numbered + 1
+    return Rows(batch.slice(0, end), {at: why for at, why in unreadable.items() if at < end})
 
 
 def settle(rows: Rows, expected: int | None, policy: str) -> Settled:
     """Apply `policy` to the events that cannot be read.
 
-    `expected` is the lowest sequence number that the first event can have, None if it is not known. With the policy
-    `FAIL` the rows before the first unreadable event are returned.
+    `expected` is the lowest sequence number that the first event can have, None if it is not known. The rows before an
+    event that fails the range are returned.
     """
     batch, unreadable = rows
     numbers = sequence_numbers(batch)
@@ -62,44 +64,22 @@ def settle(rows: Rows, expected: int | None, policy: str) -> Settled:
         return Settled(batch, None, expected)
     if not unreadable:
         return Settled(batch, numbers[0].as_py(), numbers[-1].as_py() + 1)
-    known, following = _known(numbers.to_pylist(), unreadable, expected)
-    first = next((number - index for index, number in enumerate(known) if number is not None), None)
-    failed = min(unreadable)
-    before = known[failed - 1] if failed else None
-    lowest = expected if before is None else before + 1
-    problem = f"{_name(known[failed], lowest)} cannot be read: {unreadable[failed]}"
-    if policy == FAIL:
-        return Settled(batch.slice(0, failed), first, lowest, problem)
-    if policy == SKIP:
-        batch = batch.filter(pa.array([index not in unreadable for index in range(len(known))]))
+    known, failure, skipped = numbers.to_pylist(), None, list[int]()
+    for at in sorted(unreadable):
+        number, lowest = known[at], known[at - 1] + 1 if at else expected
+        if number is None or (lowest is not None and number < lowest):
+            failure = f"an event at {lowest} or later has no sequence number. {_PAST_IT}"
+        elif policy == FAIL:
+            failure = f"event {number} cannot be read: {unreadable[at]}. {_OTHER_POLICY}"
+        if failure is not None:
+            batch, expected = batch.slice(0, at), lowest
+            break
+        skipped += [at] if policy == SKIP else []
     else:
-        column = batch.schema.get_field_index("sequenceNumber")
-        batch = batch.set_column(column, batch.schema.field(column), pa.array(known, pa.int64()))
-    return Settled(batch, first, following, problem)
-
-
-def _known(
-    numbers: list[int | None], unreadable: Collection[int], expected: int | None
-) -> tuple[list[int | None], int | None]:
-    """The sequence numbers, filled in where only one is possible; and the lowest that the next event can have."""
-    known, unknown = list(numbers), list[int]()
-    for index, number in enumerate(numbers):
-        if index in unreadable and number is not None and expected is not None and number < expected:
-            number = None  # it contradicts those before it
-        if number is None:
-            known[index] = None
-            unknown.append(index)
-            expected = None if expected is None else expected + 1
-            continue
-        if number == expected:
-            for each in unknown:
-                known[each] = number - index + each
-        unknown.clear()
-        expected = number + 1
-    return known, expected
-
-
-def _name(number: int | None, lowest: int | None) -> str:
-    if number is not None:
-        return f"event {number}"
-    return f"an event with an unreadable sequence number{'' if lowest is None else f' ({lowest} or higher)'}"
+        expected = known[-1] + 1
+    first = known[0] if batch.num_rows else None
+    if not skipped:
+        return Settled(batch, first, expected, failure)
+    batch = batch.filter(pa.array([at not in skipped for at in range(batch.num_rows)]))
+    problem = f"event {known[skipped[0]]} cannot be read: {unreadable[skipped[0]]}"
+    return Settled(batch, first, expected, failure, len(skipped), problem)

@@ -14,7 +14,7 @@ from spark_ehbalance.hub.connection import Connection
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.hub.poll_schedule import MOST_REQUESTS, PollSchedule
 from spark_ehbalance.hub.receiver import PartitionAddress, check_group, disconnect_readers
-from spark_ehbalance.hub.resolve import Unlocated, find_offset, locate, resolve
+from spark_ehbalance.hub.resolve import find_offset, has_event, resolve
 from spark_ehbalance.text import logger
 from spark_ehbalance.values.lag import Lag
 from spark_ehbalance.values.position import START_OFFSET, Position, names_event
@@ -52,8 +52,8 @@ class HubWatcher:
         remembered_offsets: int = 0,
     ) -> None:
         """All times are seconds. `timeout` is how long the hub may be silent, and `patience` how long
-        `starting_positions`, `offsets` and `locate` may take, by default as long. `remembered_offsets`: of this many
-        events that were a partition's newest, `offsets` need not ask the hub; of a geo-replicated hub some always
+        `starting_positions`, `offsets` and `has_events` may take, by default as long. `remembered_offsets`: of this
+        many events that were a partition's newest, `offsets` need not ask the hub; of a geo-replicated hub some always
         are."""
         self._connection = connection
         self._consumer_group = consumer_group
@@ -247,16 +247,13 @@ class HubWatcher:
 
         return self._in_each(positions, time.monotonic() + self._patience, offset)
 
-    def locate(
-        self, positions: Mapping[str, Position], owner_levels: Mapping[str, int | None]
-    ) -> dict[str, int | Unlocated]:
-        """`resolve.locate` for each position, as far as that succeeds in time, by receivers with these levels."""
+    def has_events(self, positions: Mapping[str, Position], owner_levels: Mapping[str, int | None]) -> dict[str, bool]:
+        """`resolve.has_event` for each position, as far as that is known in time, by receivers with these levels."""
 
-        def located(address: PartitionAddress, left: float) -> int | Unlocated:
-            partition = address.partition
-            return locate(positions[partition], address, self._state(partition), left, owner_levels[partition])
+        def found(address: PartitionAddress, left: float) -> bool | None:
+            return has_event(positions[address.partition], address, left, owner_levels[address.partition])
 
-        return self._in_each(positions, time.monotonic() + self._patience, located)
+        return self._in_each(positions, time.monotonic() + self._patience, found)
 
     def _in_each(
         self,
@@ -340,7 +337,7 @@ class HubWatcher:
         with self._condition:
             if metadata.opened_at != self._connected_at:
                 self._connected_at = metadata.opened_at
-                # A geo-replicated hub may have been promoted: what was known of its newest events is over then.
+                # A geo-replicated hub may have been promoted: other events may have these numbers now.
                 for partition in [p for p, state in self._states.items() if names_event(state.last_offset)]:
                     self._offsets.pop(partition, None)
             for partition, state in states.items():

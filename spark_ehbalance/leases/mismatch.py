@@ -36,6 +36,10 @@ _SENTENCES = {
         "The checkpoint ends with batch {batch}, and another process of this query began batch {begun} at {at} "
         "({owner} on {host}): " + _NEW_CHECKPOINT + ", with which the query continues at the lease table's positions"
     ),
+    "EHB_POSITION_UNKNOWN": (
+        "The event hub has no event at the offsets of {events}, which were read: a promotion to another region may "
+        "have lost them. Set the positions with `ehbalance seek`, or " + _NEW_CHECKPOINT
+    ),
 }
 
 

@@ -114,7 +114,8 @@ def start_planner(
         keeper,
         hub,
         policy,
-        EventCheck(hub, options.level, fail_on_data_loss=options.fail_on_data_loss),
+        EventCheck(hub, options.level),
+        fail_on_data_loss=options.fail_on_data_loss,
         earlier=place.earlier,
         control=control,
     )

@@ -7,15 +7,12 @@ asks the hub and plans again; each request is returned once at most.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.hub.metadata import PartitionState
-from spark_ehbalance.hub.resolve import Unlocated
 from spark_ehbalance.member.membership import Holding
 from spark_ehbalance.member.query import Progress
-from spark_ehbalance.source.promotion import PROMOTION_HELP, PromotionLoss, promotion_loss
 from spark_ehbalance.source.ranges import Range, limit_by_backlog, retained_start
 from spark_ehbalance.source.tasks import EVENTS_PER_TASK
 from spark_ehbalance.values.position import Position, names_event
@@ -30,9 +27,6 @@ class Request(enum.Enum):
     #: The newest events of the owned partitions, if the hub answers soon. A batch has ended, and the events that
     #: arrived meanwhile are to be in the next one, which with a long trigger does not come soon.
     CATCH_UP = enum.auto()
-    #: Where the hub goes on after positions that it may not have any more: it may have been promoted, and have lost
-    #: events.
-    LOCATE = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +47,8 @@ class PlanInputs:
     batch_ended: bool = False
     #: The states are newer than the holdings.
     refreshed: bool = False
-    #: The lease's epoch and the connection to the hub with which each partition's event before its position was found
-    #: to be there, in a geo-replicated hub. A promotion ends all connections.
-    verified: Mapping[str, tuple[int, float]] = field(default_factory=dict)
-    connection: float = 0.0
-    #: Where the hub goes on after the `doubtful_positions`, by partition, as far as that was found out.
-    located: Mapping[str, int | Unlocated] | None = None
-    #: Partitions whose position is lost and where nothing had come since, with that position and the hub's end at that
-    #: time: they are left out until it has more, without failOnDataLoss.
-    awaited: Mapping[str, tuple[Position, int]] = field(default_factory=dict)
+    #: Partitions to leave out: it is not known whether a geo-replicated hub has the event before their position.
+    unverified: Collection[str] = ()
 
     def after(self, answered: Request, states: Mapping[str, PartitionState]) -> PlanInputs:
         """The inputs once the hub has answered that request with `states`."""
@@ -85,24 +72,16 @@ class BatchPlan:
 def plan_batch(inputs: PlanInputs) -> BatchPlan | Request:
     """The next batch, or what has to be asked first. Raises `DataLossError` where events are lost and that is an
     error."""
-    known, (doubtful, lost) = _positions(inputs), doubts(inputs)
-    if not inputs.refreshed and (
-        lost or any(not inputs.states[p].begin <= each.next <= inputs.states[p].end for p, each in known.items())
+    known = {p: each for p, each in positions_of(inputs).items() if p not in inputs.unverified}
+    if not inputs.refreshed and any(
+        not inputs.states[p].begin <= each.next <= inputs.states[p].end for p, each in known.items()
     ):
         return Request.REFRESH
-    if doubtful and inputs.located is None:
-        return Request.LOCATE
-    gone = _gone(inputs, doubtful)
     resets, warnings = dict[str, Progress](), list[str]()
     positions = dict[str, int]()
     for partition, position in known.items():
-        if partition in gone:
-            positions[partition], warning = gone[partition].goes_on, gone[partition].warning
-        elif partition in lost or (partition in doubtful and not _is_there(inputs, partition, position)):
-            continue  # until it is known, or an event has come
-        else:
-            state = inputs.states[partition]
-            positions[partition], warning = retained_start(partition, position.next, state, inputs.fail_on_data_loss)
+        state = inputs.states[partition]
+        positions[partition], warning = retained_start(partition, position.next, state, inputs.fail_on_data_loss)
         if warning:
             warnings.append(warning)
             resets[partition] = Progress(inputs.holdings[partition].epoch, Position.before(positions[partition]))
@@ -144,57 +123,6 @@ def left_out(
     return out
 
 
-def doubts(inputs: PlanInputs) -> tuple[dict[str, Position], dict[str, Position]]:
-    """The positions to `LOCATE`, and those of them whose event a geo-replicated hub does not have any more, as its
-    states tell: another event has its number, or none has."""
-    known = _positions(inputs)
-    lost = _lost(inputs, known)
-    return lost | _unverified(inputs, known), lost
-
-
-def _lost(inputs: PlanInputs, known: Mapping[str, Position]) -> dict[str, Position]:
-    lost = {}
-    for partition, position in known.items():
-        state = inputs.states[partition]
-        if not names_event(position.offset) or not names_event(state.last_offset):
-            continue
-        if position.next > state.end or (position.next == state.end and position.offset != state.last_offset):
-            lost[partition] = position
-    return lost
-
-
-def _unverified(inputs: PlanInputs, known: Mapping[str, Position]) -> dict[str, Position]:
-    """The positions of which it is not known whether the hub still has their event: it may have been promoted before
-    the partition was taken, or while the connection was lost."""
-    return {
-        partition: position
-        for partition, position in known.items()
-        if names_event(position.offset)
-        and inputs.states[partition].begin < position.next
-        and inputs.verified.get(partition) != (inputs.holdings[partition].epoch, inputs.connection)
-    }
-
-
-def _is_there(inputs: PlanInputs, partition: str, position: Position) -> bool:
-    return (inputs.located or {}).get(partition) == position.next
-
-
-def _gone(inputs: PlanInputs, doubtful: Mapping[str, Position]) -> dict[str, PromotionLoss]:
-    """What a promotion has taken of the partitions with doubtful positions. Raises `DataLossError` for all of them
-    together, if that is an error."""
-    located = inputs.located or {}
-    gone = {
-        partition: promotion_loss(partition, position.next, located[partition], inputs.states[partition])
-        for partition, position in doubtful.items()
-        if partition in located
-        and located[partition] != position.next
-        and (located[partition] is not Unlocated.NOTHING_YET or inputs.fail_on_data_loss)
-    }
-    if gone and inputs.fail_on_data_loss:
-        raise DataLossError(f"{'; '.join(each.what for each in gone.values())}. {PROMOTION_HELP}")
-    return gone
-
-
 def _with_offsets(planned: Range, before: Position, state: PartitionState) -> Range:
     """The range with the offsets that are known of the events before its ends."""
     start = before.offset if names_event(before.offset) and before.next == planned.start else None
@@ -211,16 +139,16 @@ def progress_of(ranges: Mapping[str, Range]) -> dict[str, Progress]:
     return {p: Progress(each.epoch, Position(each.end - 1, each.end_offset)) for p, each in ranges.items()}
 
 
-def _positions(inputs: PlanInputs) -> dict[str, Position]:
+def positions_of(inputs: PlanInputs) -> dict[str, Position]:
     """The position in each owned partition whose state is known. Progress counts only under its epoch:
     under another one the checkpoint knows better."""
     positions = {}
     for partition, holding in inputs.holdings.items():
         if partition in inputs.states:
             own = inputs.progress.get(partition)
-            known = own.position if own is not None and own.epoch == holding.epoch else holding.checkpoint
-            if inputs.awaited.get(partition) != (known, inputs.states[partition].end):
-                positions[partition] = known
+            positions[partition] = (
+                own.position if own is not None and own.epoch == holding.epoch else holding.checkpoint
+            )
     return positions
 
 

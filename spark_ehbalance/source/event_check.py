@@ -1,4 +1,4 @@
-"""Whether a geo-replicated hub still has the events before a query's positions: a promotion may have taken them."""
+"""Whether a geo-replicated hub has the events at a query's positions: a promotion may have lost them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.hub.metadata import PartitionState
-from spark_ehbalance.hub.resolve import Unlocated
+from spark_ehbalance.leases.mismatch import Mismatch
 from spark_ehbalance.member.membership import Holding
-from spark_ehbalance.source.batch_planning import BatchPlan, PlanInputs, doubts
-from spark_ehbalance.source.promotion import PROMOTION_HELP, promotion_loss
+from spark_ehbalance.source.batch_planning import BatchPlan
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.text import logger
 from spark_ehbalance.values.position import Position, names_event, partition_order
@@ -23,67 +21,70 @@ class Hub(Protocol):
     """What is asked of the hub; see `HubWatcher`."""
 
     def states(self) -> Mapping[str, PartitionState]: ...
+    def refresh(self, partitions: Iterable[str]) -> None: ...
     def connected_at(self) -> float: ...
     def offsets(
         self, positions: Mapping[str, int], owner_level: int | Mapping[str, int | None]
     ) -> Mapping[str, str]: ...
-    def locate(
+    def has_events(
         self, positions: Mapping[str, Position], owner_levels: Mapping[str, int | None]
-    ) -> Mapping[str, int | Unlocated]: ...
+    ) -> Mapping[str, bool]: ...
 
 
 class EventCheck:
-    """Asks the hub for events by their offsets, and remembers what it has found. In a hub whose offsets are numbers it
-    has nothing to do. `owner_level` is that of the query's readers, by the lease's epoch."""
+    """Compares offsets with the hub's, after every new connection and change of owner: a promotion ends all
+    connections. Offsets that are numbers are not compared. `owner_level` is that of the query's readers, by epoch."""
 
-    def __init__(self, hub: Hub, owner_level: Callable[[int], int | None], *, fail_on_data_loss: bool) -> None:
+    def __init__(self, hub: Hub, owner_level: Callable[[int], int | None]) -> None:
         self._hub = hub
         self._owner_level = owner_level
-        self.fail_on_data_loss = fail_on_data_loss
         self._verified: dict[str, tuple[int, float]] = {}
-        self._awaited: dict[str, tuple[Position, int]] = {}
 
-    def known(self, inputs: PlanInputs) -> PlanInputs:
-        """The inputs with what is known already."""
-        awaited = {} if self.fail_on_data_loss else dict(self._awaited)
-        return replace(inputs, verified=self._verified, connection=self._hub.connected_at(), awaited=awaited)
-
-    def located(self, inputs: PlanInputs) -> PlanInputs:
-        """The inputs with where the hub goes on after the doubtful positions, as far as that could be found out."""
-        (doubtful, lost), states = doubts(inputs), inputs.states
-        located = dict(self._hub.locate(doubtful, self._levels(inputs.holdings, doubtful)))
-        for partition in [p for p, found in located.items() if found is Unlocated.NOTHING_YET]:
-            position, end = self._awaited.pop(partition, (None, 0))
-            if partition not in lost:
-                del located[partition]  # it is only late
-            elif position == lost[partition] and end < states[partition].end:
-                located[partition] = Unlocated.UNKNOWN  # an event has come, and not there
-            else:
-                self._awaited[partition] = lost[partition], states[partition].end
-        for partition, found in located.items():
-            if found == doubtful[partition].next:
-                self._verified[partition] = inputs.holdings[partition].epoch, inputs.connection
-        return replace(inputs, located=located)
-
-    def without_lost(self, replay: Mapping[str, Range]) -> dict[str, Range]:
-        """`replay` without the partitions that do not go on where they were planned to: the next batch reads them.
-        Raises `DataLossError` if that is an error."""
-        starts = {p: Position(e.start - 1, e.start_offset) for p, e in replay.items() if names_event(e.start_offset)}
-        if not starts:
-            return dict(replay)
-        located, states = self._hub.locate(starts, self._levels(replay, starts)), self._hub.states()
-        gone = {
-            p: promotion_loss(p, starts[p].next, found, states[p])
-            for p, found in located.items()
-            if found not in (starts[p].next, Unlocated.NOTHING_YET)
+    def unverified(self, positions: Mapping[str, Position], holdings: Mapping[str, Holding]) -> set[str]:
+        """The partitions whose event the hub has not returned in time. Raises `DataLossError` for unknown ones."""
+        states, connection = self._hub.states(), self._hub.connected_at()
+        doubtful = {
+            partition: position
+            for partition, position in positions.items()
+            if names_event(position.offset)
+            and states[partition].begin < position.next
+            and self._verified.get(partition) != (holdings[partition].epoch, connection)
         }
-        if gone and self.fail_on_data_loss:
-            raise DataLossError(f"{'; '.join(each.what for each in gone.values())}. {PROMOTION_HELP}")
-        return {partition: each for partition, each in replay.items() if partition not in gone}
+        known = self._known(doubtful, holdings)
+        if unknown := {p: each for p, each in doubtful.items() if known.get(p) is False}:
+            raise _lost(unknown)
+        self._verified |= {p: (holdings[p].epoch, connection) for p in known}
+        return doubtful.keys() - known.keys()
+
+    def replayable(self, replay: Mapping[str, Range], sought: Callable[[str], bool]) -> dict[str, Range]:
+        """`replay` without the partitions that were `sought` since and do not have the events before their bounds any
+        more: the next batch reads them. Raises `DataLossError` for any other of these."""
+        bounds = [{p: Position(e.start - 1, e.start_offset) for p, e in replay.items()}]
+        bounds += [{p: Position(e.end - 1, e.end_offset) for p, e in replay.items()}]
+        unknown: dict[str, Position] = {}
+        for positions in bounds:
+            named = {p: each for p, each in positions.items() if names_event(each.offset)}
+            known = self._known(named, replay)
+            unknown |= {p: each for p, each in named.items() if known.get(p) is False}
+        if lost := {p: each for p, each in unknown.items() if not sought(p)}:
+            raise _lost(lost)
+        return {partition: each for partition, each in replay.items() if partition not in unknown}
+
+    def _known(self, positions: Mapping[str, Position], owned: Mapping[str, Range | Holding]) -> dict[str, bool]:
+        if not positions:
+            return {}
+        known = dict(self._hub.has_events(positions, self._levels(owned, positions)))
+        if silent := positions.keys() - known.keys():
+            self._hub.refresh(silent)
+            for partition in silent:
+                state, position = self._hub.states()[partition], positions[partition]
+                if state.end < position.next or (state.end == position.next and state.last_offset != position.offset):
+                    known[partition] = False
+        return known
 
     def with_end_offsets(self, plan: BatchPlan, states: Mapping[str, PartitionState]) -> BatchPlan:
-        """The plan with the offsets of the last events, where they are needed to go on after them: those of events that
-        are not a partition's newest have to be looked up."""
+        """The plan with the offsets of the last events, with which the next positions are compared: those of events
+        that are not a partition's newest are looked up."""
         unknown = {
             partition: each.end - 1
             for partition, each in plan.ranges.items()
@@ -109,3 +110,8 @@ class EventCheck:
 
     def _levels(self, owned: Mapping[str, Range | Holding], partitions: Iterable[str]) -> dict[str, int | None]:
         return {partition: self._owner_level(owned[partition].epoch) for partition in partitions}
+
+
+def _lost(unknown: Mapping[str, Position]) -> Exception:
+    events = [f"{unknown[p].sequence_number} of partition {p}" for p in sorted(unknown, key=partition_order)]
+    return Mismatch("EHB_POSITION_UNKNOWN", {"events": ", ".join(events)}).error()

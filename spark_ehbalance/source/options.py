@@ -173,6 +173,12 @@ class Options:
         "whether the query fails if events that it was to read have [aged out](operations.md#the-hub-lost-events); "
         "`false` warns and continues at the nearest event",
     )
+    compacted: bool = declared(
+        False,
+        flag,
+        "the event hub is compacted, so that gaps in sequence numbers are no loss: see [Compacted hubs]"
+        "(operations.md#compacted-hubs)",
+    )
     balance_interval: float = declared(
         BALANCE_INTERVAL, parse_duration, "time between two cycles of balancing", only=SHARED
     )

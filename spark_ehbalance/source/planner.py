@@ -18,7 +18,14 @@ from spark_ehbalance.member.membership import Holding
 from spark_ehbalance.member.query import Progress
 from spark_ehbalance.source import event_check, lag_report
 from spark_ehbalance.source.batch_in_flight import BatchInFlight
-from spark_ehbalance.source.batch_planning import BatchPlan, PlanInputs, Request, left_out, plan_batch
+from spark_ehbalance.source.batch_planning import (
+    BatchPlan,
+    PlanInputs,
+    Request,
+    left_out,
+    plan_batch,
+    positions_of,
+)
 from spark_ehbalance.source.control_socket import PlannerAddress, PlannerControl
 from spark_ehbalance.source.event_check import EventCheck
 from spark_ehbalance.source.lag_report import LagReport, lag_answer
@@ -92,6 +99,7 @@ class Planner:
         policy: ProgressPolicy,
         events: EventCheck,
         *,
+        fail_on_data_loss: bool = True,
         earlier: EarlierBatches | None = None,
         control: PlannerControl | None = None,
     ) -> None:
@@ -101,6 +109,7 @@ class Planner:
         self._hub = hub
         self._policy = policy
         self._events = events
+        self._fail_on_data_loss = fail_on_data_loss
         self._earlier = earlier or EarlierBatches()
         self._control = control
         self._loads = LoadReporter(keeper.measure)
@@ -228,7 +237,8 @@ class Planner:
         if batch is not None and batch.planned and batch.end == end:
             return list(batch.read.values())
         holdings = self._keeper.holdings()
-        replay = self._events.without_lost(self._earlier.replay(end, holdings))
+        replay = self._earlier.replay(end, holdings)
+        replay = self._events.replayable(replay, lambda p: sought_since(end.ranges[p], holdings[p]))
         reserved = self._keeper.reserve({partition: each.epoch for partition, each in replay.items()})
         # Spark's log keeps the old epochs; these ranges, with the new ones, are checkpointed once the batch has ended.
         again = {partition: each for partition, each in replay.items() if partition in reserved}
@@ -369,20 +379,17 @@ class Planner:
             self._progress,
             self._fixed_ends,
             limit,
-            self._events.fail_on_data_loss,
+            self._fail_on_data_loss,
             batch_ended=batch_ended,
         )
-        inputs = self._events.known(inputs)
+        inputs = replace(inputs, unverified=self._events.unverified(positions_of(inputs), holdings))
         while isinstance(plan := plan_batch(inputs), Request):
             if plan is Request.REFRESH:
                 self._hub.refresh(holdings)
                 self._check_hub()  # a position beyond the hub's end is no surprise then
-            elif plan is Request.LOCATE:
-                inputs = self._events.located(inputs)
-                continue
             else:
                 self._hub.catch_up(_CATCH_UP_TIMEOUT)
-            inputs = replace(inputs.after(plan, self._hub.states()), connection=self._hub.connected_at())
+            inputs = inputs.after(plan, self._hub.states())
         return self._events.with_end_offsets(plan, inputs.states)
 
     def _tell_unread(self, holdings: Mapping[str, Holding]) -> None:

@@ -23,19 +23,16 @@ from spark_ehbalance.errors import (
 )
 from spark_ehbalance.hub.conditions import Meaning, busy_wait, explained
 from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.hub.receiver import Disconnected, OffsetRefused, PartitionAddress, RowFormat
+from spark_ehbalance.hub.receiver import Disconnected, PartitionAddress, RowFormat
 from spark_ehbalance.hub.refusals import Busy, RefusedError, Unreachable
-from spark_ehbalance.hub.resolve import Unlocated, locate
 from spark_ehbalance.hub.rows import COLUMNS, sequence_numbers
 from spark_ehbalance.hub.tail import is_bare
 from spark_ehbalance.source.options import Options
-from spark_ehbalance.source.promotion import PROMOTION_HELP, promotion_loss
-from spark_ehbalance.source.range_receiver import Diverged, RangeReceiver, is_identified
+from spark_ehbalance.source.range_receiver import RangeReceiver
 from spark_ehbalance.source.ranges import Range
 from spark_ehbalance.source.receivers import RECEIVERS, Key, Receivers
 from spark_ehbalance.stores.opening import open_store
 from spark_ehbalance.text import logger
-from spark_ehbalance.values.position import Position, names_event
 
 _LOG = logger(__name__)
 
@@ -87,10 +84,9 @@ def read_range(
     `StoreError`.
     """
     address = PartitionAddress(options.connection, options.consumer_group, wanted.partition)
-    columns = batches.columns | {"offset"} if is_identified(wanted) else batches.columns
-    row_format = RowFormat(columns, options.json_properties, options.on_malformed)
-    key = Key(address, owner_level, row_format)
-    with contextlib.closing(RangeReceiver(receivers, key, options.prefetch, wanted, batches.max_rows)) as receiver:
+    row_format = RowFormat(batches.columns, options.json_properties, options.on_malformed)
+    key = Key(address, owner_level, row_format, options.compacted)
+    with contextlib.closing(RangeReceiver(receivers, key, options.prefetch, wanted.end, batches.max_rows)) as receiver:
         yield from _RangeReader(options, wanted, owner, owner_level, receiver).read(ended or threading.Event())
 
 
@@ -142,16 +138,13 @@ class _RangeReader:
             self._tell_silence()
             try:
                 batch = self._receiver.receive(self._position)
-                if self._receiver.next == self._position and self._rest_is_gone(ended):
+                compacted = self._options.compacted
+                if compacted and self._receiver.next == self._position and self._rest_is_gone(ended):
                     return
             except Disconnected as other:
                 if self._lease_is_lost(other):
                     return
                 self._since.last_error = other
-            except (Diverged, OffsetRefused) as error:
-                self._since.last_error = error
-                if self._find_again():
-                    continue
             except Unreachable as error:
                 self._since.last_error = error
             except RefusedError as refusal:
@@ -196,7 +189,7 @@ class _RangeReader:
         if self._position == before:
             return False, batch
         self._since = _SinceProgress(time.monotonic())
-        if self._receiver.first != before:
+        if self._receiver.first is not None and self._receiver.first != before:
             self._check_gap(before, self._receiver.first)
         # Sequence numbers may have gaps, so that there are fewer events than was planned.
         beyond = pc.index(pc.greater_equal(sequence_numbers(batch), self._wanted.end), True).as_py()
@@ -303,10 +296,9 @@ class _RangeReader:
     def _timeout(self) -> EhBalanceError:
         if self._owner_level is None and isinstance(self._since.last_error, Disconnected):
             return self._foreign(self._since.last_error)
-        compacted = (
-            ". If the event hub is compacted, the last of them may be gone: the batch can end as soon as another event "
-            "is sent to the partition"
-        )
+        compacted = ". If the event hub is compacted, set compacted=true"
+        if self._options.compacted:
+            compacted = ". The last of them may be gone: the batch can end once another event is sent to the partition"
         return HubUnavailableError(
             f"partition {self._wanted.partition}: no event came for receiverTimeout="
             f"{self._options.receiver_timeout:g} s while reading sequence numbers {self._wanted.start} to "
@@ -316,18 +308,15 @@ class _RangeReader:
 
     # --- events that are gone ----------------------------------------------------------------------------------
 
-    def _check_gap(self, expected: int, found: int | None) -> None:
-        """The event `expected` did not come, or may not have come where `found`, the first one, is not known. That is
-        normal in a compacted hub, and data loss if the event has aged out."""
+    def _check_gap(self, expected: int, found: int) -> None:
+        """A new receiver at `expected` began with `found`. That is normal in a compacted hub unless the events between
+        have aged out."""
         begin = self._partition_state().begin
         if begin > expected:
-            self._report_loss(expected, found or begin, f"have aged out (the first retained event is {begin})")
-        elif found is not None and self._receiver.pass_over_gaps():
-            _LOG.warning(
-                "partition %s: events %d to %d do not exist, although %d is retained. That is normal in a compacted "
-                "event hub only. Other gaps in this partition are not reported",
-                self._wanted.partition, expected, found - 1, begin,
-            )  # fmt: skip
+            self._report_loss(expected, min(found, self._end), f"have aged out (the first retained event is {begin})")
+        elif not self._options.compacted:
+            why = f"do not exist, although {begin} is retained. If the event hub is compacted, set compacted=true"
+            self._report_loss(expected, min(found, self._end), why)
 
     def _rest_is_gone(self, ended: threading.Event) -> bool:
         """Whether the hub has been silent for long, and it is sure that no event is left from the position on, as where
@@ -355,35 +344,6 @@ class _RangeReader:
             "partition %s: events %d to %d do not exist, and none after them, although earlier ones come. That is "
             "normal in a compacted event hub only", partition, position, self._end - 1,
         )  # fmt: skip
-        return True
-
-    def _find_again(self) -> bool:
-        """A geo-replicated hub was promoted since the last event was read, and does not have it, or does not know its
-        offset: go on where the hub does. Returns whether that was found out."""
-        partition, position = self._wanted.partition, self._position
-        last = Position(position - 1, self._receiver.after)
-        try:
-            state = self._partition_state()
-            found = locate(last, self._address, state, self._options.receiver_timeout, self._owner_level)
-        except (HubUnavailableError, OffsetRefused) as error:
-            _LOG.warning("partition %s: cannot find out where the event hub goes on: %s", partition, error)
-            return False
-        if found is Unlocated.NOTHING_YET:
-            return False
-        if found == position:
-            self._receiver.goes_on(self._end)
-            return True
-        loss = promotion_loss(partition, position, found, state)
-        if self._options.fail_on_data_loss:
-            planned = f"; events up to {self._wanted.end - 1} were planned, and the last one now is {state.end - 1}"
-            raise DataLossError(f"{loss.what}{planned}. {PROMOTION_HELP}")
-        _LOG.warning("%s", loss.warning)
-        self._position = loss.goes_on
-        if names_event(self._wanted.end_offset):
-            # What is not there yet is for a later batch: the planner finds out that the end is not there, as here.
-            self._end = min(self._end, max(state.end, loss.goes_on))
-        self._receiver.goes_on(self._end)
-        self._since = _SinceProgress(time.monotonic())
         return True
 
     def _end_of_loss(self) -> int:

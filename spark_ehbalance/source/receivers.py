@@ -41,6 +41,7 @@ class Key(NamedTuple):
     address: PartitionAddress
     owner_level: int | None
     row_format: RowFormat
+    gaps: bool = False
 
 
 class _Kept(NamedTuple):
@@ -63,8 +64,6 @@ class Receivers:
     ) -> None:
         """At most `most` receivers are kept."""
         self._most, self._idle, self._check_interval = most, idle, check_interval
-        #: Partitions whose sequence numbers have gaps.
-        self.compacted: set[PartitionAddress] = set()
         self.forget()
 
     def count(self) -> int:
@@ -78,12 +77,8 @@ class Receivers:
         self._kept: dict[Key, _Kept] = {}
         self._thread: threading.Thread | None = None
 
-    def take(self, key: Key, position: int, prefetch: int, after: str | None = None) -> Receiver:
-        """A receiver whose next event is `position`: a kept one if it can be used, else a new one.
-
-        A new one begins with the event before it, if `after` is given, which is the offset of that event. It does not
-        know its `next` event before it has received that.
-        """
+    def take(self, key: Key, position: int, prefetch: int) -> Receiver:
+        """A receiver whose next event is `position`: a kept one if it can be used, else a new one."""
         with self._lock:
             found = self._kept.pop(key, None)
             kept = found and found.receiver
@@ -96,10 +91,11 @@ class Receivers:
         _LOG.debug("partition %s: opening a receiver at %d", key.address.partition, position)
         return Receiver(
             key.address,
-            position if after is None else after,
+            position,
             owner_level=key.owner_level,
             prefetch=prefetch,
             row_format=key.row_format,
+            gaps=key.gaps,
         )
 
     def keep(self, key: Key, receiver: Receiver) -> None:

@@ -1,4 +1,4 @@
-"""Prints after how many seconds a waiting query learns of an event: python -m tests.hub.measure_visibility PARTITIONS"""
+"""Seconds until a waiting query knows of an event: python -m tests.hub.measure_visibility PARTITIONS"""
 
 from __future__ import annotations
 

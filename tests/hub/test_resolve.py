@@ -14,7 +14,6 @@ from spark_ehbalance.hub.resolve import find_offset, position_of, resolve
 from spark_ehbalance.values.position import Position
 from spark_ehbalance.values.starting_positions import Edge, UnresolvedPosition
 from tests.hub.receiving import address_of, reading
-from tests.source.poison import UNNUMBERED
 from tests.source.support import HUB, receive
 from tests.waiting import wait_until
 
@@ -120,16 +119,6 @@ def test_a_time_takes_no_owner_level_above_the_highest_given(hub: Hub, level: in
         hub.append(1)
         assert receive(other, 1).num_rows == 1
         assert resolve(moment, hub.address, hub.state(), timeout=20, highest_level=7).next == 0
-
-
-@pytest.mark.parametrize("following", [0, 2])
-def test_a_time_begins_at_events_whose_sequence_numbers_cannot_be_read(hub: Hub, following: int) -> None:
-    moment = hub.append(3) + timedelta(milliseconds=1)
-    wait_until(lambda: datetime.now(timezone.utc) > moment + timedelta(milliseconds=1), "the clock has advanced")
-    hub.emulator.append_encoded(HUB, "0", UNNUMBERED, UNNUMBERED)
-    if following:
-        hub.append(following)
-    assert hub.resolve(moment).next == 3
 
 
 def test_an_offset_is_resolved_to_the_position_after_its_event(hub: Hub) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -72,17 +71,16 @@ class HeldLease:
 
 
 class CountedReceivers(Receivers):
-    """The open receivers of a worker process; `opened` has the sequence numbers at which new ones were opened, or the
-    offsets."""
+    """The open receivers of a worker process; `opened` has the sequence numbers at which new ones were opened."""
 
     def __init__(self, *, check_interval: float = 0.2) -> None:
         super().__init__(check_interval=check_interval)
-        self.opened: list[Any] = []
+        self.opened: list[int] = []
         self._taken: list[Receiver] = []
 
-    def take(self, key: Key, position: int, prefetch: int, after: str | None = None) -> Receiver:
-        receiver = super().take(key, position, prefetch, after)
+    def take(self, key: Key, position: int, prefetch: int) -> Receiver:
+        receiver = super().take(key, position, prefetch)
         if not any(receiver is each for each in self._taken):
             self._taken.append(receiver)
-            self.opened.append(position if after is None else after)
+            self.opened.append(position)
         return receiver

@@ -19,8 +19,6 @@ from spark_ehbalance.source.ranges import Range
 from tests.source.poison import NUMBERED, READABLE, UNNUMBERED
 from tests.source.support import HUB, hub_options
 
-POISONS = {**NUMBERED, "no number": UNNUMBERED}
-
 
 @pytest.fixture(autouse=True)
 def worker(emulator: Emulator) -> Iterator[None]:
@@ -47,13 +45,13 @@ def read(emulator: Emulator, end: int, start: int = 0, **raw: object) -> pa.Tabl
 
 
 LAYOUTS = [".x.x.xx.", "..x..", "x....", "....x", "x", "xxxxx", "." * 50 + "x" + "." * 50 + "xx"]
-EACH = pytest.mark.parametrize(("what", "layout"), [(what, layout) for what in POISONS for layout in LAYOUTS])
+EACH = pytest.mark.parametrize(("what", "layout"), [(what, layout) for what in NUMBERED for layout in LAYOUTS])
 
 
 def test_each_skipped_event_beside_a_gap_is_told_once(emulator: Emulator, caplog: pytest.LogCaptureFixture) -> None:
     fill(emulator, ".x...x.", NUMBERED["unknown type"])
     emulator.compact(HUB, 0, 3, 4)
-    table = read(emulator, 7, onMalformed="skip")
+    table = read(emulator, 7, onMalformed="skip", failOnDataLoss=False)
     assert table["sequenceNumber"].to_pylist() == [0, 2, 4, 6]
     told = [record.args for record in caplog.records if "left out, because onMalformed=skip" in record.getMessage()]
     assert sum(args[1] for args in told if isinstance(args, tuple)) == 2
@@ -63,7 +61,7 @@ def test_each_skipped_event_beside_a_gap_is_told_once(emulator: Emulator, caplog
 def test_malformed_events_are_skipped(
     emulator: Emulator, what: str, layout: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fill(emulator, layout, POISONS[what])
+    fill(emulator, layout, NUMBERED[what])
     table = read(emulator, len(layout), onMalformed="skip")
     sound = [number for number, kind in enumerate(layout) if kind == "."]
     assert table["body"].to_pylist() == [b"%d" % number for number in sound]
@@ -74,7 +72,7 @@ def test_malformed_events_are_skipped(
 
 @EACH
 def test_malformed_events_are_kept_as_rows(emulator: Emulator, what: str, layout: str) -> None:
-    fill(emulator, layout, POISONS[what])
+    fill(emulator, layout, NUMBERED[what])
     rows = read(emulator, len(layout), onMalformed="keep").to_pylist()
     assert len(rows) == len(layout)
     for number, (row, kind) in enumerate(zip(rows, layout, strict=True)):
@@ -85,24 +83,33 @@ def test_malformed_events_are_kept_as_rows(emulator: Emulator, what: str, layout
         assert (row["body"], row["partition"], row["properties"]) == (None, "0", [])
         assert system.pop("ehbalance-malformed")
         raw = base64.b64decode(system.pop("ehbalance-raw"))
-        assert POISONS[what].tail in raw
-        if what != "no number":
-            assert (row["sequenceNumber"], row["enqueuedTime"] is None) == (number, False)
-            assert row["offset"].encode() in raw
-        assert row["sequenceNumber"] in (number, None)
+        assert NUMBERED[what].tail in raw
+        assert (row["sequenceNumber"], row["enqueuedTime"] is None) == (number, False)
+        assert row["offset"].encode() in raw
         assert not system
 
 
-def test_a_sequence_number_is_known_where_only_one_is_possible(emulator: Emulator) -> None:
-    fill(emulator, "..xx.x", UNNUMBERED)
-    rows = read(emulator, 6, onMalformed="keep")
-    assert rows["sequenceNumber"].to_pylist() == [0, 1, 2, 3, 4, None]
+@pytest.mark.parametrize("policy", ["fail", "keep", "skip"])
+@pytest.mark.parametrize("layout", ["x.", "..x", "..xx."])
+def test_an_event_without_a_number_fails_the_range(emulator: Emulator, policy: str, layout: str) -> None:
+    """A receiver that begins after it does not see it."""
+    fill(emulator, layout, UNNUMBERED)
+    before = layout.index("x")
+    batches = read_range(hub_options(emulator, onMalformed=policy), Range("0", 0, 0, len(layout)), None, None)
+    if before:
+        assert next(batches)["sequenceNumber"].to_pylist() == [*range(before)]
+    with pytest.raises(MalformedEventError, match=f"at {before} or later has no sequence number.*`ehbalance seek`"):
+        next(batches)
+    after = layout.rindex("x") + 1
+    assert read(emulator, len(layout), after, onMalformed=policy)["sequenceNumber"].to_pylist() == [
+        *range(after, len(layout))
+    ]
 
 
-@pytest.mark.parametrize("what", POISONS)
+@pytest.mark.parametrize("what", NUMBERED)
 @pytest.mark.parametrize("before", [0, 5])
 def test_a_malformed_event_fails_the_range_at_once(emulator: Emulator, what: str, before: int) -> None:
-    fill(emulator, "." * before + "x.", POISONS[what])
+    fill(emulator, "." * before + "x.", NUMBERED[what])
     got = []
 
     def read_on() -> None:
@@ -124,7 +131,7 @@ def test_a_malformed_event_after_the_range_does_not_matter(emulator: Emulator) -
 
 
 def test_the_next_range_goes_on_after_a_skipped_last_event(emulator: Emulator) -> None:
-    fill(emulator, "..xx....x", UNNUMBERED)
+    fill(emulator, "..xx....x", NUMBERED["unknown type"])
     found = [
         number
         for start in range(0, 9, 3)

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spark_ehbalance.hub.metadata import PartitionState
-from spark_ehbalance.hub.resolve import Unlocated
 from spark_ehbalance.leases.model import Author
 from spark_ehbalance.leases.snapshot import Snapshot
 from spark_ehbalance.leases.transitions import Join, Steal
@@ -93,9 +92,9 @@ class ValueWatcher:
     def offsets(self, positions: Mapping[str, int], owner_level: int | Mapping[str, int | None]) -> Mapping[str, str]:
         raise AssertionError("it has no offsets")
 
-    def locate(
+    def has_events(
         self, positions: Mapping[str, Position], owner_levels: Mapping[str, int | None]
-    ) -> Mapping[str, int | Unlocated]:
+    ) -> Mapping[str, bool]:
         raise AssertionError("it has no offsets")
 
     def created_ms(self) -> int | None:
@@ -163,7 +162,8 @@ class ValueGroup(Queries):
             keeper,
             watcher,
             SharedProgress(StreamOffset(owner), "/leases") if shared else alone,
-            EventCheck(watcher, lambda epoch: epoch, fail_on_data_loss=fail_on_data_loss),
+            EventCheck(watcher, lambda epoch: epoch),
+            fail_on_data_loss=fail_on_data_loss,
             earlier=EarlierBatches(finished),
         )
         self.queries.append(Query(planner, owner, finished, unfinished))

@@ -39,7 +39,7 @@ def compact(hub: Emulator) -> dict[int, set[int]]:
 def test_events_are_compacted_in_a_batch_and_between_batches(
     spark: SparkSession, hub: Emulator, shared_options: dict[str, str], tmp_path: Path
 ) -> None:
-    options = {**shared_options, "receiverTimeout": f"{RECEIVER_TIMEOUT} s"}
+    options = {**shared_options, "compacted": "true", "receiverTimeout": f"{RECEIVER_TIMEOUT} s"}
     read: Rows = []
     left: list[dict[int, set[int]]] = []
 
