@@ -103,14 +103,14 @@ class _MeasuredStore(DeltaStore):
         self.seen = Measured()
         self._owner, self._measuring = owner, measuring
         self._lock = threading.Lock()
-        self._newest: Snapshot | None = None
+        self._last_seen: Snapshot | None = None
         self._renewed: dict[str, float] = {}
 
     def ended(self) -> Measured:
         """The measurements, with the silence that goes on."""
         with self._lock:
-            if self._newest is not None:
-                self._silent(self._newest, time.monotonic())
+            if self._last_seen is not None:
+                self._silent(self._last_seen, time.monotonic())
             return self.seen
 
     def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
@@ -133,7 +133,7 @@ class _MeasuredStore(DeltaStore):
             before = base.leases.get(lease.partition)
             same = before is not None and before.counter == lease.counter
             renewed[lease.partition] = self._renewed.get(lease.partition, now) if same else now
-        self._newest, self._renewed = written, renewed
+        self._last_seen, self._renewed = written, renewed
 
     def _silent(self, snapshot: Snapshot, now: float) -> None:
         longest = now - min(self._renewed.values(), default=now)
