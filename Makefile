@@ -33,7 +33,7 @@ test-azure: setup ## What can be run against a real event hub, which the environ
 test-matrix: setup ## What must work with each version of Spark, in environments of their own: make test-matrix ARGS="4.0 4.3"
 	@.venv/bin/python -m nox $(if $(ARGS),-s $(foreach spark,$(ARGS),"spark($(spark))"),-t matrix)
 
-test-lowest: setup ## Tests without Spark, with the lowest versions that pyproject.toml allows: make test-lowest ARGS=tests/stores
+test-lowest: setup ## Tests without Spark, with the lowest versions that pyproject.toml allows: make test-lowest ARGS=tests/lease_table
 	@.venv/bin/python -m nox -s lowest -- $(ARGS)
 
 bench: setup ## Measure speed, latency and cost beside their bars: make bench ARGS="--short"

@@ -20,10 +20,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from chaos.session import spark_session
-from spark_ehbalance.delta.spark_settings import SESSION
 from spark_ehbalance.emulator.control import EmulatorControl
-from spark_ehbalance.hub.connection import Connection
-from spark_ehbalance.hub.network import AMQP, Network
+from spark_ehbalance.eventhub.connection import Connection
+from spark_ehbalance.eventhub.network import AMQP, Network
+from spark_ehbalance.exactly_once.spark_settings import SESSION
 
 HUB, GROUP = "hub", "$Default"
 

@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.common import Bar, Bench, Log, Row, emulator, ratios
-from spark_ehbalance.delta import write_once
+from spark_ehbalance.exactly_once import write_once
 
 PARTITIONS, EVENT_BYTES = 8, 100
 

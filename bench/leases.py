@@ -14,8 +14,8 @@ from bench.common import Bar, Bench, Log, Row
 from chaos.soak import MOST_SLOWDOWN, WRITERS, Writer, fill, soak
 from chaos.storage.azurite import azurite, make_container, missing, storage_options
 from chaos.storage.proxy import StorageProxy
-from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.stores.delta.table_format import to_table
+from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.table_format import to_table
 
 #: Seconds that the storage account takes for a request besides its work.
 _LATENCY = 0.02

@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 
 from bench.common import Bar, Bench, Log, Row, emulator, ratios, start
 from bench.processes import cpu, planners
-from spark_ehbalance.source.datasource import StreamReader
-from spark_ehbalance.source.options import stream_options
+from spark_ehbalance.query.options import stream_options
+from spark_ehbalance.spark.datasource import StreamReader
 
 PARTITIONS = 8
 

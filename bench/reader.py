@@ -15,8 +15,8 @@ from azure.eventhub import EventData, EventHubProducerClient, PartitionContext
 from azure.eventhub.amqp import AmqpAnnotatedMessage
 
 from bench.common import GROUP, HUB, Bar, Bench, Emulator, Log, Row, emulator, in_turns, ratios
-from spark_ehbalance.hub.connection import Connection
-from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.eventhub.connection import Connection
+from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
 
 PREFETCH = 1000  # the source's default
 

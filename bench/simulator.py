@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.common import Bar, Bench, Log, Row
+from spark_ehbalance.group.strategies import STRATEGIES
 from spark_ehbalance.simulation.run import simulate
 from spark_ehbalance.simulation.scenario import load
-from spark_ehbalance.strategies import STRATEGIES
 
 #: 200 members and 2,000 partitions, with commits of 60 ms.
 _SCENARIO = "cold-start-200"

@@ -13,10 +13,10 @@ import pyarrow as pa
 from azure.eventhub import EventData, EventDataBatch
 
 from bench.common import HUB, Bar, Bench, Emulator, Log, Row, emulator, in_turns, ratios
-from spark_ehbalance.hub.connection import Connection
-from spark_ehbalance.sink.columns import Columns
-from spark_ehbalance.sink.options import WriteOptions
-from spark_ehbalance.sink.writing import Task
+from spark_ehbalance.eventhub.connection import Connection
+from spark_ehbalance.eventhub.sending.columns import Columns
+from spark_ehbalance.eventhub.sending.write_options import WriteOptions
+from spark_ehbalance.eventhub.sending.writing import Task
 
 PARTITIONS = 8
 

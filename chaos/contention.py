@@ -29,17 +29,17 @@ from chaos.storage.azurite import azurite, make_container, storage_options
 from chaos.storage.faults import Kind
 from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.errors import ConflictError
-from spark_ehbalance.leases.model import Author
-from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.member.keeper import Keeper
-from spark_ehbalance.member.query import Progress
-from spark_ehbalance.member.settings import Settings
-from spark_ehbalance.member.turn import Participant
-from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.strategies import DEFAULT_STRATEGY, REACTIVE, STRATEGIES
-from spark_ehbalance.values.defaults import LEASE_DURATION
-from spark_ehbalance.values.group import Group
-from spark_ehbalance.values.position import Position
+from spark_ehbalance.group.defaults import LEASE_DURATION
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.member.member_settings import Settings
+from spark_ehbalance.group.member.query_state import Progress
+from spark_ehbalance.group.member.turn import Participant
+from spark_ehbalance.group.model import Author
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.group.strategies import DEFAULT_STRATEGY, REACTIVE, STRATEGIES
+from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.query.keeper import Keeper
 
 #: The longest silence, as a part of the lease duration in force: renewals are due at a third of it.
 MOST_SILENCE = 1 / 2

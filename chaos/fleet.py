@@ -25,8 +25,8 @@ from chaos.results import log
 from chaos.tokens import LIFE as TOKEN_LIFE
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import StoreUnavailableError
-from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.stores.opening import open_store
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.lease_table.opening import open_store
 
 HUB, COPY = "hub", "copy"
 

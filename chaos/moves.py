@@ -17,11 +17,11 @@ from chaos.account import Batch, Fault, account
 from chaos.fleet import Fleet
 from chaos.processes import QueryProcess
 from chaos.results import Form, log, print_table
-from spark_ehbalance.leases.model import Author
-from spark_ehbalance.leases.transitions import Drain
-from spark_ehbalance.source.options import Options
-from spark_ehbalance.stores.base import commit
-from spark_ehbalance.stores.opening import open_store
+from spark_ehbalance.group.changes import Drain
+from spark_ehbalance.group.model import Author
+from spark_ehbalance.lease_table.contract import commit
+from spark_ehbalance.lease_table.opening import open_store
+from spark_ehbalance.query.options import Options
 
 PARTITIONS, RATE = 8, 200.0
 

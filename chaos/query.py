@@ -40,10 +40,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_ehbalance
 from chaos.session import DELTA, SOON, spark_session
-from spark_ehbalance.delta import write_once, writing
-from spark_ehbalance.delta.protocol import Commit, Step
-from spark_ehbalance.delta.target import Target
-from spark_ehbalance.delta.writing import Batch, carry_out
+from spark_ehbalance.exactly_once import write_once, writing
+from spark_ehbalance.exactly_once.protocol import Commit, Step
+from spark_ehbalance.exactly_once.target import Target
+from spark_ehbalance.exactly_once.writing import Batch, carry_out
 from spark_ehbalance.spark_versions import UNIX_SOCKET
 
 #: Seconds before a failed query is restarted.

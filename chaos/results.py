@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from spark_ehbalance.cli.common import table
+from spark_ehbalance.ops.common import table
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from spark_ehbalance.delta.spark_settings import SESSION
+from spark_ehbalance.exactly_once.spark_settings import SESSION
 from spark_ehbalance.spark_versions import UNIX_SOCKET
 
 #: Java compiles less well but sooner, which counts for processes that live for minutes.

@@ -25,13 +25,13 @@ from typing import Any
 
 from chaos.results import Form, log, print_table
 from spark_ehbalance.errors import StoreUnavailableError
-from spark_ehbalance.leases.model import Author
-from spark_ehbalance.leases.transitions import AddPartitions, Claim, Heartbeat, Join, Renew, Transition
-from spark_ehbalance.member.pacing import tidying_due
-from spark_ehbalance.stores.base import commit
-from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.values.group import Group
-from spark_ehbalance.values.position import Position
+from spark_ehbalance.group.changes import AddPartitions, Claim, Heartbeat, Join, Renew, Transition
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.member.pacing import tidying_due
+from spark_ehbalance.group.model import Author
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.lease_table.contract import commit
+from spark_ehbalance.lease_table.delta import DeltaStore
 
 PARTITIONS = 64
 WRITERS = 4

@@ -18,7 +18,7 @@ from azure.core.credentials import AccessToken
 from azure.eventhub import EventHubConsumerClient, parse_connection_string
 from azure.eventhub._pyamqp.utils import generate_sas_token
 
-from spark_ehbalance.hub.connection import Connection
+from spark_ehbalance.eventhub.connection import Connection
 
 #: The variable of the environment with the life of the tokens of `short_tokens`, in seconds.
 LIFE = "EHBALANCE_CHAOS_TOKEN_LIFE"

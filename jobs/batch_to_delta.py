@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from spark_ehbalance.job import main
-from spark_ehbalance.job.batch_to_delta import Settings, copy
+from spark_ehbalance.jobs import main
+from spark_ehbalance.jobs.batch_to_delta import Settings, copy
 
 
 def rows(events: DataFrame) -> DataFrame:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from spark_ehbalance.job import main
-from spark_ehbalance.job.copy_hub import Settings, start
+from spark_ehbalance.jobs import main
+from spark_ehbalance.jobs.copy_hub import Settings, start
 
 
 def rows(events: DataFrame) -> DataFrame:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from spark_ehbalance.job import main
-from spark_ehbalance.job.parse_to_delta import Settings, start
+from spark_ehbalance.jobs import main
+from spark_ehbalance.jobs.parse_to_delta import Settings, start
 
 
 def rows(parsed: DataFrame) -> DataFrame:

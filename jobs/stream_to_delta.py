@@ -8,8 +8,8 @@ variable, because command lines and Spark's UI show properties to everybody; wit
 the running batch.
 
 Exactly once: a Delta table holds every event once, whatever happens to the job and to other jobs that write the same
-table with the same lease table (`spark_ehbalance.delta.once`). With `exactlyOnce=false`, and in other formats, events
-are there again that a job has written and not checkpointed in the lease table before it crashed.
+table with the same lease table (`spark_ehbalance.exactly_once.once`). With `exactlyOnce=false`, and in other formats,
+events are there again that a job has written and not checkpointed in the lease table before it crashed.
 
 With a lease table the job refuses Spark's file sink (Parquet, JSON and others): of the queries that write into one
 folder, each silently skips the batches whose number another has written.
@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
-from spark_ehbalance.job import main
-from spark_ehbalance.job.stream_to_delta import Settings, start
+from spark_ehbalance.jobs import main
+from spark_ehbalance.jobs.stream_to_delta import Settings, start
 
 
 def rows(events: DataFrame) -> DataFrame:

@@ -10,7 +10,7 @@ from typing import Any
 __all__ = ["DefaultSource"]
 
 try:
-    from spark_ehbalance.source.datasource import EhBalanceDataSource as DefaultSource
+    from spark_ehbalance.spark.datasource import EhBalanceDataSource as DefaultSource
 except Exception as failure:
     from pyspark.sql.datasource import DataSource
 
@@ -30,7 +30,7 @@ except Exception as failure:
         def __init__(self, options: Any) -> None:
             try:
                 from spark_ehbalance.errors import InstallationError
-                from spark_ehbalance.source.error_line import told_in_one_line
+                from spark_ehbalance.spark.error_line import told_in_one_line
             except Exception:
                 raise ImportError(_WHY) from None
             with told_in_one_line():

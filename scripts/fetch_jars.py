@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyspark
 
-from spark_ehbalance.delta.spark_settings import EXCLUDES
+from spark_ehbalance.exactly_once.spark_settings import EXCLUDES
 from spark_ehbalance.spark_versions import delta_for
 
 SPARK = Path(pyspark.__file__).parent

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from spark_ehbalance.leases.group_view import FINDINGS
+from spark_ehbalance.eventhub.sending.write_options import WriteOptions
+from spark_ehbalance.group.group_view import FINDINGS
+from spark_ehbalance.group.strategies import DECLARATIONS, DEFAULT_STRATEGY
 from spark_ehbalance.metrics.definitions import BOTH, METRICS
-from spark_ehbalance.sink.options import WriteOptions
-from spark_ehbalance.source.no_such_option import SCALA_OPTIONS
-from spark_ehbalance.source.options import BATCH, OPTIONS, SHARED, STRATEGY_OPTIONS, STREAM
-from spark_ehbalance.strategies import DECLARATIONS, DEFAULT_STRATEGY
-from spark_ehbalance.values.declared import Declared, declarations, option_name
+from spark_ehbalance.query.no_such_option import SCALA_OPTIONS
+from spark_ehbalance.query.options import BATCH, OPTIONS, SHARED, STRATEGY_OPTIONS, STREAM
+from spark_ehbalance.settings.declared import Declared, declarations, option_name
 
 _ROOT = Path(__file__).parent.parent
 _PAGE_NAMES = ("options", "writing", "strategies", "migration", "monitoring", "python")
@@ -66,9 +66,9 @@ def metrics_table() -> str:
 
 MODULES = (
     "spark_ehbalance",
-    "spark_ehbalance.delta",
-    "spark_ehbalance.consumer",
-    "spark_ehbalance.consumer.aio",
+    "spark_ehbalance.exactly_once",
+    "spark_ehbalance.consumers",
+    "spark_ehbalance.consumers.aio",
     "spark_ehbalance.emulator",
     "spark_ehbalance.pytest_plugin",
     "spark_ehbalance.errors",

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from spark_ehbalance.values.lag import QueryLag
+    from spark_ehbalance.group.lag import QueryLag
 
 __all__ = ["lag", "merge", "register", "run", "stop"]
 
@@ -16,47 +16,47 @@ __version__ = "0.1.0"
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known and install the listener; see `spark_ehbalance.driver.register`."""
+    """Make the format known and install the listener; see `spark_ehbalance.spark.registration`."""
     from spark_ehbalance.installed import need_spark
 
     need_spark()
-    from spark_ehbalance import driver  # pyspark is slow to import
+    from spark_ehbalance.spark import registration  # pyspark is slow to import
 
-    driver.register(spark)
+    registration.register(spark)
 
 
 def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
-    """Wait for queries, and stop them in order at a signal; see `spark_ehbalance.driver.run`."""
+    """Wait for queries, and stop them in order at a signal; see `spark_ehbalance.spark.running`."""
     from spark_ehbalance.installed import need_spark
 
     need_spark()
-    from spark_ehbalance import driver
+    from spark_ehbalance.spark import running
 
-    driver.run(*queries, timeout=timeout)
+    running.run(*queries, timeout=timeout)
 
 
 def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
-    """Stop a query without a duplicate; see `spark_ehbalance.driver.stop`."""
+    """Stop a query without a duplicate; see `spark_ehbalance.spark.stopping`."""
     from spark_ehbalance.installed import need_spark
 
     need_spark()
-    from spark_ehbalance import driver
+    from spark_ehbalance.spark import stopping
 
-    driver.stop(query, timeout)
+    stopping.stop(query, timeout)
 
 
 def lag(query: StreamingQuery) -> QueryLag | None:
-    """How far a query is behind; see `spark_ehbalance.driver.lag`."""
+    """How far a query is behind; see `spark_ehbalance.spark.lag`."""
     from spark_ehbalance.installed import need_spark
 
     need_spark()
-    from spark_ehbalance import driver
+    from spark_ehbalance.spark import lag as lag_of
 
-    return driver.lag(query)
+    return lag_of.lag(query)
 
 
 def merge(df: DataFrame, target: str, *, update: bool = True) -> None:
-    """Upsert rows by partition and sequence number into a Delta table; see `spark_ehbalance.delta.merging.merge`."""
-    from spark_ehbalance.delta import merging
+    """Upsert rows by partition and sequence number into a Delta table; see `exactly_once.merging`."""
+    from spark_ehbalance.exactly_once import merging
 
     merging.merge(df, target, update=update)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from tests.source.queries import Event
+from tests.query.queries import Event
 
 
 @dataclass

@@ -11,7 +11,7 @@ import sys
 import threading
 from pathlib import Path
 
-from spark_ehbalance.source.options import stream_options
+from spark_ehbalance.query.options import stream_options
 from tests.reading_query import ReadingQuery
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from spark_ehbalance.hub.rows import sequence_numbers
-from spark_ehbalance.source.assembly import start_planner
-from spark_ehbalance.source.offsets import StreamOffset, group_name
-from spark_ehbalance.source.options import Options
-from spark_ehbalance.source.range_reader import read_range
-from spark_ehbalance.source.ranges import Range
-from spark_ehbalance.source.receivers import Receivers
-from tests.source.queries import Query
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.rows import sequence_numbers
+from spark_ehbalance.query.assembly import start_planner
+from spark_ehbalance.query.offsets import StreamOffset, group_name
+from spark_ehbalance.query.options import Options
+from spark_ehbalance.query.range_reader import read_range
+from spark_ehbalance.query.receivers import Receivers
+from tests.query.queries import Query
 
 
 class ReadingQuery(Query):

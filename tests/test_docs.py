@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ehbalance.strategies import DECLARATIONS
+from spark_ehbalance.group.strategies import DECLARATIONS
 
 ROOT = Path(__file__).parents[1]
 PAGES = {page.relative_to(ROOT).as_posix(): page for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
@@ -15,7 +15,7 @@ PAGES = {page.relative_to(ROOT).as_posix(): page for page in (ROOT / "README.md"
 ALL = PAGES | {name: ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")}
 
 #: Where a path in the text may begin.
-_FOLDERS = (ROOT, ROOT / "spark_ehbalance", ROOT / "spark_ehbalance/hub/wire")
+_FOLDERS = (ROOT, ROOT / "spark_ehbalance", ROOT / "spark_ehbalance/eventhub/wire")
 
 
 def prose(page: Path) -> str:

@@ -28,18 +28,20 @@ def _import(module: str, *absent: str) -> subprocess.CompletedProcess[str]:
 
 def test_nothing_needs_py4j_which_pyspark_client_lacks() -> None:
     result = _import(
-        "spark_ehbalance.delta, spark_ehbalance.driver, pyspark_ehbalance, spark_ehbalance.cli", "py4j", "pyspark.core"
+        "spark_ehbalance.exactly_once, spark_ehbalance.spark, pyspark_ehbalance, spark_ehbalance.ops",
+        "py4j",
+        "pyspark.core",
     )
     assert result.returncode == 0, result.stderr
 
 
 def test_the_command_needs_no_spark() -> None:
-    result = _import("spark_ehbalance.cli", "py4j", "pyspark")
+    result = _import("spark_ehbalance.ops", "py4j", "pyspark")
     assert result.returncode == 0, result.stderr
 
 
 def test_without_spark_the_last_line_says_what_to_install() -> None:
-    result = _import("spark_ehbalance.delta", "py4j", "pyspark")
+    result = _import("spark_ehbalance.exactly_once", "py4j", "pyspark")
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == (
         "spark_ehbalance.errors.SparkMissingError: pyspark is not installed: "
@@ -67,7 +69,7 @@ assert source.name() == "ehbalance"
 source({})"""
 
 
-@pytest.mark.parametrize("absent", ["azure.eventhub", "pyarrow", "deltalake", "spark_ehbalance.source.datasource"])
+@pytest.mark.parametrize("absent", ["azure.eventhub", "pyarrow", "deltalake", "spark_ehbalance.spark.datasource"])
 def test_what_is_missing_is_said_by_the_format(absent: str) -> None:
     """Spark passes over a module that cannot be imported, and says only that it knows no such format."""
     result = _import(_AS_SPARK, absent)
@@ -80,7 +82,7 @@ def test_what_is_missing_is_said_by_the_format(absent: str) -> None:
 
 
 def test_without_the_package_the_format_says_so_too() -> None:
-    result = _import(_AS_SPARK, "spark_ehbalance.source")
+    result = _import(_AS_SPARK, "spark_ehbalance.query")
     assert "ImportError: the source ehbalance cannot start" in result.stderr.splitlines()[-1]
 
 

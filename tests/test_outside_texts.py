@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_ehbalance.hub.conditions import Meaning, meaning
-from spark_ehbalance.source.error_line import ending_with_line
-from spark_ehbalance.stores.delta.folder import storage_error_text
+from spark_ehbalance.eventhub.conditions import Meaning, meaning
+from spark_ehbalance.lease_table.delta.folder import storage_error_text
+from spark_ehbalance.spark.error_line import ending_with_line
 from tests.growth import assert_linear
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 from deltalake import DeltaTable
 
-from .requirements import folder_of
+from spark_ehbalance.demo.requirements import folder_of
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from spark_ehbalance.leases.model import Lease
-from spark_ehbalance.values.position import partition_order
+from spark_ehbalance.group.model import Lease
+from spark_ehbalance.group.position import partition_order
 
 Leases = Mapping[str, Lease]
 

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from spark_ehbalance.demo.requirements import spark_submit
 from spark_ehbalance.shipped import conf, job
-
-from .requirements import spark_submit
 
 #: For spark-submit: prints the jars that it has fetched, as a program of its own would get them.
 _PRINT_JARS = """

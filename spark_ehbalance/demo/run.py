@@ -12,17 +12,16 @@ from types import FrameType
 
 from rich.console import Console
 
-from spark_ehbalance.delta.spark_settings import spark_settings
+from spark_ehbalance.demo import flights
+from spark_ehbalance.demo.ownership import moves, next_of, violations
+from spark_ehbalance.demo.processes import Child, DemoError, Interrupted, fetched_jars, start_fetching, start_job
+from spark_ehbalance.demo.screen import Screen
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import StoreUnavailableError
-from spark_ehbalance.leases.model import Lease
+from spark_ehbalance.exactly_once.spark_settings import spark_settings
+from spark_ehbalance.group.model import Lease
+from spark_ehbalance.lease_table.opening import open_store
 from spark_ehbalance.shipped import LOG4J, folder
-from spark_ehbalance.stores.opening import open_store
-
-from . import flights
-from .ownership import moves, next_of, violations
-from .processes import Child, DemoError, Interrupted, fetched_jars, start_fetching, start_job
-from .screen import Screen
 
 HUB, PARTITIONS, QUERIES = "flights", 8, ("A", "B")
 

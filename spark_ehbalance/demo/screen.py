@@ -9,9 +9,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from spark_ehbalance.leases.model import Lease
-
-from .ownership import next_of
+from spark_ehbalance.demo.ownership import next_of
+from spark_ehbalance.group.model import Lease
 
 #: Seconds between two plain lines of progress.
 _LINE_INTERVAL = 5.0

@@ -1,6 +1,6 @@
 import typer
 
-from ..option_groups import expanded
-from .cli import emulator
+from spark_ehbalance.emulator.cli import emulator
+from spark_ehbalance.settings.option_groups import expanded
 
 typer.run(expanded(emulator))

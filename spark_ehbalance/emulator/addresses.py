@@ -6,10 +6,10 @@ import re
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from .amqp.codec import Described
-from .amqp.errors import NOT_FOUND, AmqpError
-from .partition_log import PartitionLog
-from .service_errors import ARGUMENT_ERROR
+from spark_ehbalance.emulator.amqp.codec import Described
+from spark_ehbalance.emulator.amqp.errors import NOT_FOUND, AmqpError
+from spark_ehbalance.emulator.partition_log import PartitionLog
+from spark_ehbalance.emulator.service_errors import ARGUMENT_ERROR
 
 _SELECTOR = re.compile(r"\s*amqp\.annotation\.x-opt-(offset|sequence-number|enqueued-time)\s*(>=?)\s*'([^']*)'\s*")
 _SELECTOR_NAME = "apache.org:selector-filter:string"

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, ParamSpec, TypeVar
 
-from . import service_errors as errors
-from .amqp.errors import AmqpError
-from .broker import Broker, check_hub
-from .geo_replication import LostOffsets
-from .message import build_events, iot_hub_event, kafka_event
-from .partition_log import PartitionLog
-from .server import Server
-from .service_errors import service_error
+from spark_ehbalance.emulator import service_errors as errors
+from spark_ehbalance.emulator.amqp.errors import AmqpError
+from spark_ehbalance.emulator.broker import Broker, check_hub
+from spark_ehbalance.emulator.geo_replication import LostOffsets
+from spark_ehbalance.emulator.message import build_events, iot_hub_event, kafka_event
+from spark_ehbalance.emulator.partition_log import PartitionLog
+from spark_ehbalance.emulator.server import Server
+from spark_ehbalance.emulator.service_errors import service_error
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Protocol
 
+from spark_ehbalance.emulator import service_errors as errors
+from spark_ehbalance.emulator.amqp.errors import AmqpError
+from spark_ehbalance.emulator.faults import Faults
+from spark_ehbalance.emulator.partition_log import PartitionLog
+from spark_ehbalance.emulator.service_errors import service_error
+from spark_ehbalance.emulator.settings import Settings
 from spark_ehbalance.partition_keys import partition_index
-
-from . import service_errors as errors
-from .amqp.errors import AmqpError
-from .faults import Faults
-from .partition_log import PartitionLog
-from .service_errors import service_error
-from .settings import Settings
 
 DEFAULT_GROUP = "$Default"
 MAX_READERS_WITHOUT_EPOCH = 5  # Azure's quota per partition and consumer group

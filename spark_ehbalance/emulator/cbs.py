@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from urllib.parse import unquote_plus
 
-from .addresses import entity_path
-from .message import Response, Sections
+from spark_ehbalance.emulator.addresses import entity_path
+from spark_ehbalance.emulator.message import Response, Sections
 
 _SCHEME = "SharedAccessSignature "
 _SECONDS = r"[0-9]{1,11}(\.[0-9]*)?"  # since 1970, within the range of a datetime

@@ -17,8 +17,8 @@ from typing import Annotated, Any
 
 import typer
 
-from .broker import check_hub
-from .emulator import Emulator
+from spark_ehbalance.emulator.broker import check_hub
+from spark_ehbalance.emulator.emulator import Emulator
 
 _server_panel = functools.partial(typer.Option, rich_help_panel="Network, TLS, keys")
 

@@ -13,18 +13,30 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import cast
 
-from . import management, service_errors
-from .addresses import entity_path, parse_entity
-from .amqp.connection import Connection
-from .amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR, NOT_ALLOWED, RESOURCE_LIMIT, AmqpError
-from .amqp.frames import EMPTY_FRAME, Attach, terminus
-from .amqp.session import Endpoint, IncomingLink, Link, OutgoingLink
-from .broker import Broker
-from .cbs import Tokens
-from .endpoints import HubEndpoint, PublisherEndpoint, ReaderEndpoint, RequestEndpoint, ResponseEndpoint
-from .message import Response, Sections
-from .service_errors import service_error
-from .settings import Settings
+from spark_ehbalance.emulator import management, service_errors
+from spark_ehbalance.emulator.addresses import entity_path, parse_entity
+from spark_ehbalance.emulator.amqp.connection import Connection
+from spark_ehbalance.emulator.amqp.errors import (
+    CONNECTION_FORCED,
+    INTERNAL_ERROR,
+    NOT_ALLOWED,
+    RESOURCE_LIMIT,
+    AmqpError,
+)
+from spark_ehbalance.emulator.amqp.frames import EMPTY_FRAME, Attach, terminus
+from spark_ehbalance.emulator.amqp.session import Endpoint, IncomingLink, Link, OutgoingLink
+from spark_ehbalance.emulator.broker import Broker
+from spark_ehbalance.emulator.cbs import Tokens
+from spark_ehbalance.emulator.endpoints import (
+    HubEndpoint,
+    PublisherEndpoint,
+    ReaderEndpoint,
+    RequestEndpoint,
+    ResponseEndpoint,
+)
+from spark_ehbalance.emulator.message import Response, Sections
+from spark_ehbalance.emulator.service_errors import service_error
+from spark_ehbalance.emulator.settings import Settings
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from .administration import Administration
+from spark_ehbalance.emulator.administration import Administration
 
 _LINE_LIMIT = 256 << 20  # bytes: 1,000 events of up to 190 KB in base64
 

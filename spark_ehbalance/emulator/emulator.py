@@ -10,14 +10,14 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .administration import Administration
-from .amqp.errors import AmqpError
-from .broker import Hub, check_hub
-from .certificates import CA_FILE, LOCAL_NAMES, make, server_context
-from .control import ControlServer
-from .message import Event
-from .server import Server
-from .settings import Settings
+from spark_ehbalance.emulator.administration import Administration
+from spark_ehbalance.emulator.amqp.errors import AmqpError
+from spark_ehbalance.emulator.broker import Hub, check_hub
+from spark_ehbalance.emulator.certificates import CA_FILE, LOCAL_NAMES, make, server_context
+from spark_ehbalance.emulator.control import ControlServer
+from spark_ehbalance.emulator.message import Event
+from spark_ehbalance.emulator.server import Server
+from spark_ehbalance.emulator.settings import Settings
 
 _T = TypeVar("_T")
 _LOCAL_HOSTS = ("", "0.0.0.0", "127.0.0.1", "localhost")  # reached as localhost from this machine

@@ -8,14 +8,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from .addresses import Entity, start_position
-from .amqp.codec import Array, Described, Int, Symbol, Timestamp
-from .amqp.errors import NOT_ALLOWED, RESOURCE_LIMIT, AmqpError, DecodeError
-from .amqp.frames import ACCEPTED, TRANSFER_HEADER_SIZE, Attach, rejected, terminus
-from .amqp.session import Endpoint, IncomingLink, Link, OutgoingLink
-from .broker import Hub
-from .management import time_of
-from .message import (
+from spark_ehbalance.emulator.addresses import Entity, start_position
+from spark_ehbalance.emulator.amqp.codec import Array, Described, Int, Symbol, Timestamp
+from spark_ehbalance.emulator.amqp.errors import NOT_ALLOWED, RESOURCE_LIMIT, AmqpError, DecodeError
+from spark_ehbalance.emulator.amqp.frames import ACCEPTED, TRANSFER_HEADER_SIZE, Attach, rejected, terminus
+from spark_ehbalance.emulator.amqp.session import Endpoint, IncomingLink, Link, OutgoingLink
+from spark_ehbalance.emulator.broker import Hub
+from spark_ehbalance.emulator.management import time_of
+from spark_ehbalance.emulator.message import (
     BATCH_FORMAT,
     PUBLISHER,
     Event,

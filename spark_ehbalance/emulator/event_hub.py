@@ -11,10 +11,10 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
-from .amqp.codec import Timestamp
-from .broker import Hub
-from .emulator import Emulator
-from .message import PARTITION_KEY, parse_content
+from spark_ehbalance.emulator.amqp.codec import Timestamp
+from spark_ehbalance.emulator.broker import Hub
+from spark_ehbalance.emulator.emulator import Emulator
+from spark_ehbalance.emulator.message import PARTITION_KEY, parse_content
 
 _POLL = 0.005  # seconds
 

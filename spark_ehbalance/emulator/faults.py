@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from .service_errors import SERVER_BUSY, service_error
+from spark_ehbalance.emulator.service_errors import SERVER_BUSY, service_error
 
 
 class Faults:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from enum import Enum
 
-from .service_errors import INVALID_OFFSET, service_error
+from spark_ehbalance.emulator.service_errors import INVALID_OFFSET, service_error
 
 _FORM = re.compile(r"(\d{1,9}):(-1|\d{1,19}):(-1|\d{1,19})")
 

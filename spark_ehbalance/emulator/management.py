@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from .amqp.codec import Array, Int, Timestamp
-from .amqp.errors import NOT_FOUND, AmqpError
-from .broker import Broker, Hub
-from .cbs import Tokens
-from .message import Response, Sections
-from .service_errors import BUSY
+from spark_ehbalance.emulator.amqp.codec import Array, Int, Timestamp
+from spark_ehbalance.emulator.amqp.errors import NOT_FOUND, AmqpError
+from spark_ehbalance.emulator.broker import Broker, Hub
+from spark_ehbalance.emulator.cbs import Tokens
+from spark_ehbalance.emulator.message import Response, Sections
+from spark_ehbalance.emulator.service_errors import BUSY
 
 _NEVER_MS = -62_135_596_800_000  # the year 1 in milliseconds since 1970: Azure's value for "never"
 _STATUS = {NOT_FOUND: 404, BUSY: 503}

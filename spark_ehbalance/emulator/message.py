@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from time import time_ns
 from typing import Any, NamedTuple
 
-from .amqp.codec import Described, Symbol, Timestamp, ULong, decode, encode, skip
-from .amqp.errors import DecodeError
+from spark_ehbalance.emulator.amqp.codec import Described, Symbol, Timestamp, ULong, decode, encode, skip
+from spark_ehbalance.emulator.amqp.errors import DecodeError
 
 BATCH_FORMAT = 0x80013700  # Event Hubs' own message format: each data section of the body is an encoded message
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from .amqp.frames import TRANSFER_HEADER_SIZE as HEADER_SIZE
-from .geo_replication import LostOffsets, ReplicatedOffsets
-from .message import Event, key_and_body
+from spark_ehbalance.emulator.amqp.frames import TRANSFER_HEADER_SIZE as HEADER_SIZE
+from spark_ehbalance.emulator.geo_replication import LostOffsets, ReplicatedOffsets
+from spark_ehbalance.emulator.message import Event, key_and_body
 
 _FIRST_POSITION = 4096  # not 0, so that not even the first event's offset equals its sequence number
 

@@ -9,10 +9,10 @@ import asyncio
 import ssl
 from collections.abc import Callable, Iterator
 
-from .broker import Broker
-from .client import Client
-from .endpoints import HubEndpoint, ReaderEndpoint
-from .settings import Settings
+from spark_ehbalance.emulator.broker import Broker
+from spark_ehbalance.emulator.client import Client
+from spark_ehbalance.emulator.endpoints import HubEndpoint, ReaderEndpoint
+from spark_ehbalance.emulator.settings import Settings
 
 _TICK = 1.0  # seconds between checks of time-outs, expired tokens and retention
 
@@ -34,7 +34,7 @@ class Server:
         """Listen. Raises OSError if a port is not available, ImportError without websockets where it is needed."""
         self.port = await self._listen(self._make_client, self.port)
         if self.websocket_port is not None:
-            from .websocket import WebSocketConnection  # not needed without a websocket
+            from spark_ehbalance.emulator.websocket import WebSocketConnection  # not needed without a websocket
 
             timeout = self.settings.handshake_timeout
             self.websocket_port = await self._listen(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 from datetime import datetime, timezone
 
-from .amqp import errors
-from .amqp.errors import AmqpError
+from spark_ehbalance.emulator.amqp import errors
+from spark_ehbalance.emulator.amqp.errors import AmqpError
 
 ARGUMENT_ERROR = "com.microsoft:argument-error"
 BUSY = "com.microsoft:server-busy"

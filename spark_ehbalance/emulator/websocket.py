@@ -14,7 +14,7 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from .client import WRITE_LIMIT
+from spark_ehbalance.emulator.client import WRITE_LIMIT
 
 PATH = "/$servicebus/websocket"  # as Event Hubs has it, like the subprotocol
 SUBPROTOCOL = Subprotocol("AMQPWSB10")

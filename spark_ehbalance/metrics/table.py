@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from spark_ehbalance.leases import group_view
-from spark_ehbalance.leases.group_view import GroupView
-from spark_ehbalance.leases.model import Lease, Member, MemberState
-from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.group import group_view
+from spark_ehbalance.group.group_view import GroupView
+from spark_ehbalance.group.model import Lease, Member, MemberState
+from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.metrics import definitions as of
 from spark_ehbalance.metrics.definitions import Sample, by_label, sample
 

@@ -6,8 +6,8 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from spark_ehbalance.group.position import Position
 from spark_ehbalance.simulation.scenario import HubSettings
-from spark_ehbalance.values.position import Position
 
 
 class LostEvents(AssertionError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_ehbalance.strategies.shares import whole_share
+from spark_ehbalance.group.strategies.shares import whole_share
 
 
 def fair_counts(owned: Mapping[str, int], partitions: int, limits: Mapping[str, int | None] | None = None) -> list[int]:

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, pstdev
 from typing import Any
 
-from spark_ehbalance.leases.history import OwnershipChange, ownership_changes
-from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import Outcome
+from spark_ehbalance.group.changes import Outcome
+from spark_ehbalance.group.history import OwnershipChange, ownership_changes
+from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.simulation.ideal import Ideal, fair_counts
 
 #: A group also counts as balanced if no member's load exceeds the mean by more than this part, or if no single move

@@ -9,22 +9,22 @@ from functools import partial
 from typing import Protocol
 
 from spark_ehbalance.errors import FencedError
-from spark_ehbalance.leases.model import Author
-from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import Outcome, Transition, apply
-from spark_ehbalance.member.load_meter import LoadMeter, MemberMeter
-from spark_ehbalance.member.membership import Clocks
-from spark_ehbalance.member.pacing import jittered
-from spark_ehbalance.member.query import Progress
-from spark_ehbalance.member.settings import Settings
-from spark_ehbalance.member.turn import Participant, Turn
+from spark_ehbalance.group.changes import Outcome, Transition, apply
+from spark_ehbalance.group.member.load_meter import LoadMeter, MemberMeter
+from spark_ehbalance.group.member.member_settings import Settings
+from spark_ehbalance.group.member.membership import Clocks
+from spark_ehbalance.group.member.pacing import jittered
+from spark_ehbalance.group.member.query_state import Progress
+from spark_ehbalance.group.member.turn import Participant, Turn
+from spark_ehbalance.group.model import Author
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.group.strategies.base import Decision
+from spark_ehbalance.lease_table.contract import ATTEMPTS, longest_wait
 from spark_ehbalance.simulation.engine import Engine
 from spark_ehbalance.simulation.hub import Hub
 from spark_ehbalance.simulation.scenario import QuerySettings
 from spark_ehbalance.simulation.store import SimulatedStore
-from spark_ehbalance.stores.base import ATTEMPTS, longest_wait
-from spark_ehbalance.strategies.base import Decision
-from spark_ehbalance.values.position import Position
 
 #: Seconds between two measurements of the load. The planner's are one second apart, with the same averages.
 _MEASURED_EVERY = 20.0

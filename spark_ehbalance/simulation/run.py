@@ -8,19 +8,19 @@ from collections.abc import Callable
 from functools import partial
 from types import MappingProxyType
 
-from spark_ehbalance.leases.model import Lease, TableIdentity
-from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import Outcome
-from spark_ehbalance.member.settings import Settings
+from spark_ehbalance.group.changes import Outcome
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.member.member_settings import Settings
+from spark_ehbalance.group.model import Lease, TableIdentity
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.group.strategies import REACTIVE, STRATEGIES, Decision
 from spark_ehbalance.simulation.engine import Engine
 from spark_ehbalance.simulation.hub import Hub
 from spark_ehbalance.simulation.measures import Disturbance, Ledger, Result, spread
 from spark_ehbalance.simulation.members import BEGINNING_MS, Node, World
 from spark_ehbalance.simulation.scenario import Event, Scenario
 from spark_ehbalance.simulation.store import SimulatedStore
-from spark_ehbalance.strategies import REACTIVE, STRATEGIES, Decision
-from spark_ehbalance.values.group import Group
-from spark_ehbalance.values.position import Position
 
 
 def simulate(

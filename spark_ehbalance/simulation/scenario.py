@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.simulation.services import COMMIT, SERVICES, Requests
-from spark_ehbalance.values.declared import declarations, declared
-from spark_ehbalance.values.defaults import BALANCE_INTERVAL, HANDOVER_TIMEOUT, LEASE_DURATION
-from spark_ehbalance.values.parsing import (
+from spark_ehbalance.group.defaults import BALANCE_INTERVAL, HANDOVER_TIMEOUT, LEASE_DURATION
+from spark_ehbalance.settings.declared import declarations, declared
+from spark_ehbalance.settings.parsing import (
     flag,
     number,
     one_of,
@@ -29,6 +28,7 @@ from spark_ehbalance.values.parsing import (
     positive,
     whole,
 )
+from spark_ehbalance.simulation.services import COMMIT, SERVICES, Requests
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.simulation.scenario import StoreSettings
 from spark_ehbalance.simulation.services import COMMIT, Requests
 

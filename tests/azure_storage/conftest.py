@@ -9,8 +9,8 @@ import pytest
 from chaos.storage.azurite import azurite, make_container, missing
 from chaos.storage.proxy import StorageProxy
 from tests.azure_storage.tables import Table
-from tests.cli.conftest import ehbalance
-from tests.stores.store_conformance import ANN, BOB, filled
+from tests.lease_table.store_conformance import ANN, BOB, filled
+from tests.ops.conftest import ehbalance
 
 __all__ = ["ehbalance"]
 

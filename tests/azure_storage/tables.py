@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from azure.storage.blob import ContainerClient
 
 from chaos.storage.azurite import ACCOUNT, KEY, storage_options
-from spark_ehbalance.leases.transitions import Renew
-from spark_ehbalance.stores.delta import DeltaStore
-from tests.stores.store_conformance import ANN
+from spark_ehbalance.group.changes import Renew
+from spark_ehbalance.lease_table.delta import DeltaStore
+from tests.lease_table.store_conformance import ANN
 
 #: Renews the lease of partition 0, which ann owns.
 RENEWAL = Renew(by=ANN, at_ms=5, partition="0", epoch=1)

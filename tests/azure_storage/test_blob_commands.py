@@ -13,8 +13,8 @@ from azure.storage.blob import ContainerClient
 from chaos.storage.azurite import ACCOUNT, KEY, make_container
 from spark_ehbalance.emulator import Emulator
 from tests.azure_storage.consumers import checkpoint_store
-from tests.cli.command import Command, kept
-from tests.dashboard.server import running
+from tests.ops.command import Command, kept
+from tests.ops.dashboard.server import running
 
 GROUP = {"fully_qualified_namespace": "ns.example", "eventhub_name": "Flights", "consumer_group": "$Default"}
 

@@ -18,18 +18,18 @@ from chaos.storage.azurite import ACCOUNT, KEY, signature
 from chaos.storage.faults import BUSY, Break, Kind, Refusal, Rule
 from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.errors import FencedError, OptionError, StoreFormatError, StoreUnavailableError
-from spark_ehbalance.leases.model import Handover, Lease
-from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import Checkpoint, Claim, Heartbeat, Join, Release, Renew, Steal
-from spark_ehbalance.stores.base import commit
-from spark_ehbalance.stores.blob import BlobStore
-from spark_ehbalance.stores.opening import open_store
-from spark_ehbalance.values.group import Group
-from spark_ehbalance.values.position import Position
+from spark_ehbalance.group.changes import Checkpoint, Claim, Heartbeat, Join, Release, Renew, Steal
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.model import Handover, Lease
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.lease_table.blob import BlobStore
+from spark_ehbalance.lease_table.contract import commit
+from spark_ehbalance.lease_table.opening import open_store
 from tests.azure_storage.consumers import checkpoint_store
 from tests.azure_storage.tables import Table
-from tests.stores.contenders import Opening, line_up
-from tests.stores.store_conformance import ANN, GROUP, StoreConformance, filled
+from tests.lease_table.contenders import Opening, line_up
+from tests.lease_table.store_conformance import ANN, GROUP, StoreConformance, filled
 
 NAMES = (GROUP.namespace, GROUP.hub, GROUP.consumer_group)
 PREFIX = "/".join(NAMES)

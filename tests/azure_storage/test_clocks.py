@@ -6,7 +6,7 @@ import pytest
 
 from chaos.storage.proxy import StorageProxy
 from tests.azure_storage.tables import RENEWAL, Table
-from tests.stores.store_conformance import committed
+from tests.lease_table.store_conformance import committed
 
 
 @pytest.mark.parametrize("hours", [-1.1, 1.1, -25, 25])

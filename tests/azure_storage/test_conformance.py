@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from chaos.storage.azurite import storage_options
-from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.azure_storage.tables import Table
-from tests.stores.contenders import Opening, processes
-from tests.stores.store_conformance import LeaseTableConformance
+from tests.lease_table.contenders import Opening, processes
+from tests.lease_table.store_conformance import LeaseTableConformance
 
 
 class TestDeltaStoreOnAzureStorage(LeaseTableConformance):

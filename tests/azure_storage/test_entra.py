@@ -18,23 +18,23 @@ from chaos.tokens import IdentityEndpoint, ShortLived
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.certificates import make
 from spark_ehbalance.errors import StoreUnavailableError
-from spark_ehbalance.hub import credentials
-from spark_ehbalance.hub.rows import sequence_numbers
-from spark_ehbalance.source.assembly import start_planner
-from spark_ehbalance.source.offsets import StreamOffset, group_name
-from spark_ehbalance.source.options import Options, stream_options
-from spark_ehbalance.source.range_reader import read_range
-from spark_ehbalance.source.ranges import Range
-from spark_ehbalance.source.receivers import RECEIVERS
-from spark_ehbalance.stores.blob import BlobStore
-from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.eventhub import credentials
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.rows import sequence_numbers
+from spark_ehbalance.lease_table.blob import BlobStore
+from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.query.assembly import start_planner
+from spark_ehbalance.query.offsets import StreamOffset, group_name
+from spark_ehbalance.query.options import Options, stream_options
+from spark_ehbalance.query.range_reader import read_range
+from spark_ehbalance.query.receivers import RECEIVERS
 from tests.azure_storage.conftest import require_azurite
 from tests.azure_storage.tables import RENEWAL
-from tests.cli.command import Command
-from tests.source.queries import Query
-from tests.source.support import HUB
-from tests.stores.delta_tables import assert_one_line_with, change
-from tests.stores.store_conformance import ANN, GROUP, claim, committed, filled
+from tests.lease_table.delta_tables import assert_one_line_with, change
+from tests.lease_table.store_conformance import ANN, GROUP, claim, committed, filled
+from tests.ops.command import Command
+from tests.query.queries import Query
+from tests.query.support import HUB
 from tests.waiting import wait_until
 
 

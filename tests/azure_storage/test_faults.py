@@ -9,12 +9,12 @@ import pytest
 from chaos.storage.faults import BUSY, EXPIRED, TOO_MANY, Break, Fault, Kind, Refusal, Rule
 from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.errors import StoreUnavailableError
-from spark_ehbalance.leases.transitions import Heartbeat
-from spark_ehbalance.stores.base import commit
-from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.group.changes import Heartbeat
+from spark_ehbalance.lease_table.contract import commit
+from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.azure_storage.tables import PATIENCE, RENEWAL, Table
-from tests.stores.delta_tables import assert_one_line_with
-from tests.stores.store_conformance import BOB, committed
+from tests.lease_table.delta_tables import assert_one_line_with
+from tests.lease_table.store_conformance import BOB, committed
 
 RESETS = (Break.RESET, Break.RESET_HALFWAY, Break.LOST_ANSWER, Break.CUT_ANSWER)
 

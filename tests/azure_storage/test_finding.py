@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from chaos.storage.azurite import KEY, storage_options
-from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.stores.finding import lease_tables
+from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.finding import lease_tables
 from tests.azure_storage.tables import Table
-from tests.cli.command import Command
-from tests.stores.delta_tables import change
-from tests.stores.store_conformance import ANN, filled
+from tests.lease_table.delta_tables import change
+from tests.lease_table.store_conformance import ANN, filled
+from tests.ops.command import Command
 
 
 def test_tables_are_found_and_maintained_in_a_container_and_in_folders_of_it(

@@ -14,12 +14,12 @@ from chaos.storage.azurite import ACCOUNT, KEY, make_container, storage_options
 from chaos.storage.faults import EXPIRED, Break, Fault, Kind, Rule
 from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.hub.receiver import PartitionAddress
-from spark_ehbalance.hub.resolve import find_offset
-from spark_ehbalance.source.options import stream_options
-from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.eventhub.receiver import PartitionAddress
+from spark_ehbalance.eventhub.resolve import find_offset
+from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.query.options import stream_options
 from tests.azure_storage.consumers import read_with_sdk
-from tests.cli.command import Command, Outcome, kept
+from tests.ops.command import Command, Outcome, kept
 
 HUB = "Flights"
 EVENTS = 40

@@ -12,17 +12,17 @@ from deltalake import DeltaTable, write_deltalake
 from chaos.storage.azurite import KEY, storage_options
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import StoreError, StoreFormatError
-from spark_ehbalance.leases.transitions import Heartbeat
-from spark_ehbalance.stores.blob import BlobStore
-from spark_ehbalance.stores.delta import DeltaStore, history, maintenance
-from spark_ehbalance.stores.delta.folder import Folder
-from spark_ehbalance.values.group import Group
-from spark_ehbalance.values.position import Position
+from spark_ehbalance.group.changes import Heartbeat
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.lease_table.blob import BlobStore
+from spark_ehbalance.lease_table.delta import DeltaStore, history, maintenance
+from spark_ehbalance.lease_table.delta.folder import Folder
 from tests.azure_storage.tables import Table
-from tests.cli.command import Command, kept
-from tests.stores.foreign_files import NAMES, OLD
-from tests.stores.store_conformance import ANN, GROUP, committed, filled
-from tests.stores.upkeep import assert_only_own_files_go
+from tests.lease_table.foreign_files import NAMES, OLD
+from tests.lease_table.store_conformance import ANN, GROUP, committed, filled
+from tests.lease_table.upkeep import assert_only_own_files_go
+from tests.ops.command import Command, kept
 
 
 def test_a_day_of_upkeep_and_all_commands_leave_the_blobs_of_others_alone(

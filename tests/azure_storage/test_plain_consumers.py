@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaos.storage.azurite import storage_options
-from spark_ehbalance.consumer import DeltaCheckpointStore
+from spark_ehbalance.consumers import DeltaCheckpointStore
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import StoreUnavailableError
 from tests.azure_storage.tables import Table

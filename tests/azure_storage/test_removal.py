@@ -5,7 +5,7 @@ from __future__ import annotations
 from chaos.storage.azurite import storage_options
 from chaos.storage.faults import Kind
 from chaos.storage.proxy import StorageProxy
-from spark_ehbalance.stores.delta.folder import Folder
+from spark_ehbalance.lease_table.delta.folder import Folder
 from tests.azure_storage.tables import Table
 
 

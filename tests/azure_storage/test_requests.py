@@ -9,12 +9,12 @@ import pytest
 from chaos.storage.azurite import storage_options
 from chaos.storage.faults import Kind
 from chaos.storage.proxy import StorageProxy
-from spark_ehbalance.leases.transitions import Heartbeat
-from spark_ehbalance.stores.delta.folder import Folder
-from spark_ehbalance.stores.delta.log import LOG
+from spark_ehbalance.group.changes import Heartbeat
+from spark_ehbalance.lease_table.delta.folder import Folder
+from spark_ehbalance.lease_table.delta.log import LOG
 from tests.azure_storage.tables import RENEWAL, Table
-from tests.stores.delta_tables import change
-from tests.stores.store_conformance import BOB, committed
+from tests.lease_table.delta_tables import change
+from tests.lease_table.store_conformance import BOB, committed
 
 #: Whether the log is still there is asked by every tenth look.
 TIMES, CHECKS = 20, 2

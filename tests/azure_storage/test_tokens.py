@@ -9,10 +9,10 @@ import pytest
 from chaos.storage.azurite import identity_options, sas_options, signature
 from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.errors import StoreError, StoreUnavailableError
-from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.azure_storage.tables import RENEWAL, Table
-from tests.stores.delta_tables import assert_one_line_with
-from tests.stores.store_conformance import committed
+from tests.lease_table.delta_tables import assert_one_line_with
+from tests.lease_table.store_conformance import committed
 from tests.waiting import wait_until
 
 

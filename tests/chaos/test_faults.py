@@ -9,11 +9,11 @@ import pytest
 from chaos.faults import ADD, KINDS, OUTAGE, PAUSES, schedule
 from chaos.outage import Outage
 from spark_ehbalance.errors import StoreUnavailableError
-from spark_ehbalance.leases.model import Author
-from spark_ehbalance.leases.transitions import Heartbeat, Join
-from spark_ehbalance.stores.base import commit
-from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.values.group import Group
+from spark_ehbalance.group.changes import Heartbeat, Join
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.model import Author
+from spark_ehbalance.lease_table.contract import commit
+from spark_ehbalance.lease_table.delta import DeltaStore
 
 ANN = Author("ann", "first")
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from spark_ehbalance.demo.ownership import moves, violations
-from spark_ehbalance.leases.model import Lease
-from spark_ehbalance.values.position import Position
+from spark_ehbalance.group.model import Lease
+from spark_ehbalance.group.position import Position
 
 
 def leases(*owners: str | None, epoch: int = 1, read: int = 0) -> Mapping[str, Lease]:

@@ -9,7 +9,7 @@ import pytest
 
 from spark_ehbalance.demo.requirements import check
 from spark_ehbalance.errors import EhBalanceError
-from tests.cli.command import Command
+from tests.ops.command import Command
 
 
 @pytest.fixture

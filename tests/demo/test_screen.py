@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from spark_ehbalance.demo.screen import Screen
-from spark_ehbalance.leases.model import Lease
+from spark_ehbalance.group.model import Lease
 
 
 @pytest.mark.parametrize("live", [True, False])

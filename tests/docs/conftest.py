@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from tests.cli.conftest import ehbalance
 from tests.docs.running import PageRun
+from tests.ops.conftest import ehbalance
 
 __all__ = ["ehbalance"]
 

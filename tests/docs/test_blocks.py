@@ -14,8 +14,8 @@ from unittest.mock import MagicMock
 import pytest
 from typer.main import get_command
 
-from spark_ehbalance.cli.main import app
-from spark_ehbalance.source.options import OPTIONS, STRATEGY_OPTIONS
+from spark_ehbalance.ops.main import app
+from spark_ehbalance.query.options import OPTIONS, STRATEGY_OPTIONS
 from tests.docs.blocks import PAGES, ROOT, Block, all_blocks, inline_code
 
 if sys.version_info >= (3, 11):
@@ -117,7 +117,7 @@ def test_the_test_that_runs_a_block_exists(block: Block) -> None:
 def test_something_reads_each_variable() -> None:
     files = [
         file
-        for folder in ("spark_ehbalance", "jobs", "tests/service", "tests/dashboard")
+        for folder in ("spark_ehbalance", "jobs", "tests/service", "tests/ops/dashboard")
         for file in (ROOT / folder).rglob("*.py")
     ]
     code = "".join(file.read_text(encoding="utf-8") for file in files)
@@ -143,7 +143,9 @@ def test_what_is_wrong_is_found(code: str, wrong: str) -> None:
     assert problems(code) == [wrong]
 
 
-@pytest.mark.parametrize("text", ["for", "from spark_ehbalance.delta import twice", ".option('stratgy', 'race')"])
+@pytest.mark.parametrize(
+    "text", ["for", "from spark_ehbalance.exactly_once import twice", ".option('stratgy', 'race')"]
+)
 def test_python_that_is_wrong_is_found(text: str) -> None:
     with pytest.raises((SyntaxError, ImportError, AssertionError)):
         run(text)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.leases.model import Lease, Member
-from spark_ehbalance.stores.delta import DeltaStore
-from spark_ehbalance.values.position import Position
-from tests.cli.command import Command
+from spark_ehbalance.group.model import Lease, Member
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.docs.conftest import HUB, Start, send
+from tests.ops.command import Command
 
 
 def test_emulator(start: Start) -> None:

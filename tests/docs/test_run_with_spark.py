@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.docs.conftest import HUB, Start, send
 from tests.waiting import wait_until
 

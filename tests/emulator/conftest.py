@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-
-from .clients import Reader, numbers, reader
+from tests.emulator.clients import Reader, numbers, reader
 
 
 @pytest.fixture

@@ -24,8 +24,7 @@ from spark_ehbalance.emulator.amqp.frames import (
     encode_frame,
 )
 from spark_ehbalance.emulator.amqp.session import MAX_FRAME_SIZE, MAX_MESSAGE_SIZE, Endpoint, Link
-
-from .raw import PARTITION, Frame, condition, source, split_frames, target
+from tests.emulator.raw import PARTITION, Frame, condition, source, split_frames, target
 
 RECEIVER = Attach("r", 0, True, source=source(f"{PARTITION}0"))
 SENDER = Attach("s", 1, False, target=target("hub/Partitions/1"), initial_delivery_count=0)

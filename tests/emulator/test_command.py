@@ -16,8 +16,7 @@ from azure.eventhub import EventData, EventHubConsumerClient
 from azure.eventhub.exceptions import AuthenticationError
 
 from spark_ehbalance.emulator import Emulator, EmulatorControl
-
-from .clients import DEADLINE, numbers, producer, reader
+from tests.emulator.clients import DEADLINE, numbers, producer, reader
 
 KEY = "cmlnaHQ="
 COMMAND = [sys.executable, "-m", "spark_ehbalance.emulator"]

@@ -13,8 +13,7 @@ from azure.eventhub import EventData, EventHubConsumerClient
 from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.emulator import Emulator, EmulatorControl
-
-from .clients import DEADLINE, Reader, detached, numbers, producer, read, reader, refusal, wait_until
+from tests.emulator.clients import DEADLINE, Reader, detached, numbers, producer, read, reader, refusal, wait_until
 
 QUICK_RETRIES = {"retry_total": 10, "retry_backoff_factor": 0.02, "retry_backoff_max": 0.1, "retry_mode": "fixed"}
 

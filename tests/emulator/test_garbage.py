@@ -13,8 +13,7 @@ from spark_ehbalance.emulator import Emulator, client
 from spark_ehbalance.emulator.amqp import frames as f
 from spark_ehbalance.emulator.amqp.codec import Described, Symbol, ULong, encode
 from spark_ehbalance.emulator.amqp.frames import Attach, Begin, Detach, Open, Transfer, encode_frame
-
-from .raw import PARTITION, RawPeer, condition
+from tests.emulator.raw import PARTITION, RawPeer, condition
 
 pytestmark = pytest.mark.usefixtures("bystander")
 GARBAGE = [

@@ -8,9 +8,8 @@ import pytest
 from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.emulator import Emulator
-
-from . import clients
-from .clients import reader, wait_until
+from tests.emulator import clients
+from tests.emulator.clients import reader, wait_until
 
 HUB = "hub"
 

@@ -10,9 +10,8 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.amqp.codec import Array, Int, Long, Timestamp, encode
 from spark_ehbalance.emulator.amqp.frames import Transfer
 from spark_ehbalance.emulator.message import parse_sections
-
-from .clients import detached, numbers, producer, reader, wait_until
-from .raw import RawPeer
+from tests.emulator.clients import detached, numbers, producer, reader, wait_until
+from tests.emulator.raw import RawPeer
 
 
 def test_hub_properties(emulator: Emulator) -> None:

@@ -14,9 +14,8 @@ from azure.eventhub.aio import EventHubProducerClient as AsyncProducerClient
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.amqp.codec import Array, Symbol
 from spark_ehbalance.emulator.amqp.frames import Flow, Transfer
-
-from .clients import DEADLINE, FAST, Reader, bodies, detached, numbers, reader, refusal, wait_until
-from .raw import PARTITION, RawPeer
+from tests.emulator.clients import DEADLINE, FAST, Reader, bodies, detached, numbers, reader, refusal, wait_until
+from tests.emulator.raw import PARTITION, RawPeer
 
 
 def test_large_and_small_events_mixed(emulator: Emulator, connection: str) -> None:

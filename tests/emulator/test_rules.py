@@ -14,9 +14,8 @@ from azure.eventhub.exceptions import ConnectError, EventHubError
 from spark_ehbalance.emulator import Emulator, EmulatorControl, broker
 from spark_ehbalance.emulator.amqp.errors import AmqpError
 from spark_ehbalance.emulator.amqp.frames import AMQP_HEADER, Attach, Close, Detach, Open, Transfer
-
-from .clients import bodies, detached, numbers, producer, read, reader, refusal, wait_until
-from .raw import PARTITION, RawPeer
+from tests.emulator.clients import bodies, detached, numbers, producer, read, reader, refusal, wait_until
+from tests.emulator.raw import PARTITION, RawPeer
 
 # --- limits
 

@@ -19,9 +19,8 @@ from azure.eventhub.exceptions import AuthenticationError
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.amqp.codec import Symbol
 from spark_ehbalance.emulator.amqp.frames import SASL_HEADER, Close, Detach, SaslInit, SaslOutcome, encode_frame
-
-from .clients import FAST, bodies, detached, producer, read, reader, wait_until
-from .raw import PARTITION, RawPeer, condition
+from tests.emulator.clients import FAST, bodies, detached, producer, read, reader, wait_until
+from tests.emulator.raw import PARTITION, RawPeer, condition
 
 KEY, SECRET = "send+listen key", "s3cr3t/with+signs="
 KEYS = {KEY: SECRET}

@@ -14,9 +14,8 @@ from spark_ehbalance.emulator.amqp.codec import encode
 from spark_ehbalance.emulator.amqp.frames import Disposition, Transfer
 from spark_ehbalance.emulator.amqp.session import MAX_MESSAGE_SIZE
 from spark_ehbalance.partition_keys import partition_index
-
-from .clients import bodies, numbers, producer, reader
-from .raw import RawPeer
+from tests.emulator.clients import bodies, numbers, producer, reader
+from tests.emulator.raw import RawPeer
 
 
 def _counts(emulator: Emulator) -> list[int]:

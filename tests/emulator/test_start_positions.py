@@ -9,8 +9,7 @@ import pytest
 from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.emulator import Emulator
-
-from .clients import Reader, numbers, reader, wait_until
+from tests.emulator.clients import Reader, numbers, reader, wait_until
 
 COUNT = 20
 

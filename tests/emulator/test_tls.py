@@ -15,10 +15,9 @@ from azure.eventhub import EventData, EventHubConsumerClient, TransportType
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.certificates import make
-
-from .clients import DEADLINE, numbers, producer, read, reader
-from .raw import RawPeer
-from .test_command import running
+from tests.emulator.clients import DEADLINE, numbers, producer, read, reader
+from tests.emulator.raw import RawPeer
+from tests.emulator.test_command import running
 
 
 def trusting(emulator: Emulator) -> dict[str, object]:

@@ -15,9 +15,8 @@ from websockets.uri import parse_uri
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.amqp.frames import AMQP_HEADER, SASL_HEADER
-
-from .clients import Reader, numbers, producer
-from .raw import RawPeer
+from tests.emulator.clients import Reader, numbers, producer
+from tests.emulator.raw import RawPeer
 
 PATH = "/$servicebus/websocket"
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from spark_ehbalance.job import PREFIX, JobSettings, SettingError
-from spark_ehbalance.job.batch_to_delta import Settings as BatchToDelta
-from spark_ehbalance.job.batch_to_delta import parts
-from spark_ehbalance.job.copy_hub import SINK_SECRET
-from spark_ehbalance.job.copy_hub import Settings as CopyHub
-from spark_ehbalance.job.parse_to_delta import Settings as ParseToDelta
-from spark_ehbalance.job.settings import SECRET
-from spark_ehbalance.source.ranges import Range
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.jobs import PREFIX, JobSettings, SettingError
+from spark_ehbalance.jobs.batch_to_delta import Settings as BatchToDelta
+from spark_ehbalance.jobs.batch_to_delta import parts
+from spark_ehbalance.jobs.copy_hub import SINK_SECRET
+from spark_ehbalance.jobs.copy_hub import Settings as CopyHub
+from spark_ehbalance.jobs.parse_to_delta import Settings as ParseToDelta
+from spark_ehbalance.jobs.settings import SECRET
 from tests.jobs.test_stream_to_delta import KEY, STRING
 
 BATCH = {"table": "/t", "from": "2026-01-31T12:00:00Z", "to": "2026-01-31T14:30:00Z"}

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql import Row
 
-from spark_ehbalance.job import PREFIX, SettingError, main, program
-from spark_ehbalance.job.program import provider_of
-from spark_ehbalance.job.settings import SECRET
-from spark_ehbalance.job.stream_to_delta import Settings
-from spark_ehbalance.source.options import STREAM, option_names
+from spark_ehbalance.jobs import PREFIX, SettingError, main, program
+from spark_ehbalance.jobs.program import provider_of
+from spark_ehbalance.jobs.settings import SECRET
+from spark_ehbalance.jobs.stream_to_delta import Settings
+from spark_ehbalance.query.options import STREAM, option_names
 
 SOURCE, SINK = PREFIX + "source.", PREFIX + "sink."
 KEY = base64.b64encode(b"the-key-of-an-event-hub-01234567").decode()

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.source.conftest import group
+from tests.query.conftest import group
 
 __all__ = ["group"]

@@ -15,20 +15,20 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import EhBalanceError, OptionError
-from spark_ehbalance.leases.model import Author
-from spark_ehbalance.leases.transitions import Join
-from spark_ehbalance.member.counts import Counts
+from spark_ehbalance.group.changes import Join
+from spark_ehbalance.group.member.counts import Counts
+from spark_ehbalance.group.model import Author
+from spark_ehbalance.lease_table.contract import commit
+from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.metrics import prometheus
 from spark_ehbalance.metrics.definitions import LAG_EVENTS, LAG_SECONDS, METRICS, TABLE
 from spark_ehbalance.metrics.prometheus import Server
-from spark_ehbalance.source.options import stream_options
-from spark_ehbalance.source.query_metrics import export_metrics, query_samples
-from spark_ehbalance.stores.base import commit
-from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.query.options import stream_options
+from spark_ehbalance.query.query_metrics import export_metrics, query_samples
+from tests.lease_table.store_conformance import GROUP
 from tests.metrics.prometheus import free_port, scraped
-from tests.source.queries import Group
-from tests.source.support import HUB
-from tests.stores.store_conformance import GROUP
+from tests.query.queries import Group
+from tests.query.support import HUB
 from tests.waiting import wait_until
 
 

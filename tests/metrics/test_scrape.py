@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.metrics.prometheus import RULES, free_port, needed, running
 from tests.metrics.test_alerts import expressions
-from tests.source.queries import Group
+from tests.query.queries import Group
 from tests.waiting import wait_until
 
 
@@ -34,7 +34,7 @@ def test_a_batch_that_hangs_and_an_owner_that_was_killed_fire_their_alerts_and_n
     command = [
         sys.executable,
         "-c",
-        "from spark_ehbalance.cli import main; main()",
+        "from spark_ehbalance.ops import main; main()",
         "metrics",
         str(group.table),
         "--port",

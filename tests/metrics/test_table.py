@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from spark_ehbalance.leases.group_view import FINDINGS, GroupView
-from spark_ehbalance.leases.model import Lease, Member, MemberLoad, MemberState, QueryRecord
-from spark_ehbalance.leases.snapshot import Snapshot
+from spark_ehbalance.group.group_view import FINDINGS, GroupView
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.lag import Lag
+from spark_ehbalance.group.model import Lease, Member, MemberLoad, MemberState, QueryRecord
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.metrics.definitions import METRICS, Sample
 from spark_ehbalance.metrics.table import view_samples
-from spark_ehbalance.values.group import Group
-from spark_ehbalance.values.lag import Lag
-from spark_ehbalance.values.position import Position
 
 NOW = 1_000_000
 

@@ -12,12 +12,12 @@ import pytest
 
 from chaos.storage.azurite import ACCOUNT, make_container
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.source.assembly import start_planner
-from spark_ehbalance.source.offsets import StreamOffset, group_name
-from spark_ehbalance.source.options import Options, stream_options
+from spark_ehbalance.query.assembly import start_planner
+from spark_ehbalance.query.offsets import StreamOffset, group_name
+from spark_ehbalance.query.options import Options, stream_options
 from tests.azure_storage.conftest import all_requests, proxy, storage
 from tests.processors.group import PARTITIONS, MixedGroup
-from tests.source.queries import Query
+from tests.query.queries import Query
 from tests.waiting import wait_until
 
 __all__ = ["all_requests", "proxy", "storage"]

@@ -16,7 +16,7 @@ from azure.storage.blob import BlobServiceClient
 
 from chaos.storage.azurite import ACCOUNT, KEY
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.stores.blob.layout import Kind, checkpoint, groups, owner, parse_name
+from spark_ehbalance.lease_table.blob.layout import Kind, checkpoint, groups, owner, parse_name
 from tests.members import AnyMember, Member, Members, repeating
 from tests.waiting import wait_until
 

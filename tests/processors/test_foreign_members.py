@@ -10,12 +10,12 @@ from azure.storage.blob import ContainerClient
 
 from chaos.storage.azurite import KEY
 from spark_ehbalance.errors import StoreFormatError
-from spark_ehbalance.source.options import Options
-from spark_ehbalance.stores.blob.layout import Kind, blob_name
-from tests.cli.command import Command
+from spark_ehbalance.lease_table.blob.layout import Kind, blob_name
+from spark_ehbalance.query.options import Options
+from tests.ops.command import Command
 from tests.processors.conftest import Start
 from tests.processors.group import PARTITIONS, MixedGroup
-from tests.source.queries import Query
+from tests.query.queries import Query
 from tests.waiting import wait_until
 
 

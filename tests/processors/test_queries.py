@@ -13,15 +13,15 @@ from azure.storage.blob import BlobServiceClient
 
 from chaos.storage.azurite import ACCOUNT, KEY
 from spark_ehbalance.errors import DataLossError, FencedError
-from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
-from spark_ehbalance.source.options import Options
-from spark_ehbalance.source.range_reader import Batches, read_range
-from spark_ehbalance.source.ranges import Range
-from spark_ehbalance.values.starting_positions import LATEST
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.group.starting_positions import LATEST
+from spark_ehbalance.query.options import Options
+from spark_ehbalance.query.range_reader import Batches, read_range
 from tests.processors.conftest import Start
 from tests.processors.group import MixedGroup
-from tests.source.queries import Query
-from tests.source.support import CountedReceivers, receive
+from tests.query.queries import Query
+from tests.query.support import CountedReceivers, receive
 from tests.waiting import wait_until
 
 

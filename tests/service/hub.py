@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from azure.eventhub import EventData, EventHubProducerClient
 from azure.eventhub.amqp import AmqpAnnotatedMessage
 
-from spark_ehbalance.hub.connection import Connection
-from spark_ehbalance.hub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.hub.receiver import PartitionAddress
-from spark_ehbalance.source.options import Options, stream_options
+from spark_ehbalance.eventhub.connection import Connection
+from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.eventhub.receiver import PartitionAddress
+from spark_ehbalance.query.options import Options, stream_options
 from tests.waiting import wait_until
 
 #: Variables of the environment that name a real hub, and the options that they set.

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from spark_ehbalance.errors import EhBalanceError, HubUnavailableError
-from spark_ehbalance.hub.metadata import HubMetadata
-from spark_ehbalance.hub.refusals import RefusedError, Unreachable
+from spark_ehbalance.eventhub.metadata import HubMetadata
+from spark_ehbalance.eventhub.refusals import RefusedError, Unreachable
 from tests.service.hub import Hub
 from tests.service.test_reading import reading
 

@@ -12,13 +12,13 @@ import pytest
 from azure.eventhub import EventData
 from azure.eventhub.amqp import AmqpAnnotatedMessage
 
-from spark_ehbalance.hub.metadata import HubMetadata
-from spark_ehbalance.hub.receiver import Disconnected, Receiver
-from spark_ehbalance.hub.refusals import Unreachable
-from spark_ehbalance.hub.resolve import resolve
-from spark_ehbalance.hub.rows import sequence_numbers
-from spark_ehbalance.values.position import Position
-from spark_ehbalance.values.starting_positions import Edge
+from spark_ehbalance.eventhub.metadata import HubMetadata
+from spark_ehbalance.eventhub.receiver import Disconnected, Receiver
+from spark_ehbalance.eventhub.refusals import Unreachable
+from spark_ehbalance.eventhub.resolve import resolve
+from spark_ehbalance.eventhub.rows import sequence_numbers
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.starting_positions import Edge
 from tests.service.hub import Hub
 from tests.waiting import wait_until
 

@@ -10,9 +10,9 @@ from collections import Counter
 
 from azure.eventhub import EventData
 
+from tests.query.queries import Event, Query
 from tests.reading_query import ReadingQuery
 from tests.service.hub import Hub
-from tests.source.queries import Event, Query
 from tests.waiting import wait_until
 
 
@@ -58,7 +58,7 @@ def test_two_queries_share_and_every_event_is_read_once(hub: Hub, table: str) ->
 
 
 def test_the_check(hub: Hub, table: str) -> None:
-    command = [sys.executable, "-c", "from spark_ehbalance.cli import main; main()", "check", table, "--json"]
+    command = [sys.executable, "-c", "from spark_ehbalance.ops import main; main()", "check", table, "--json"]
     names = {"consumerGroup": "--consumer-group", "eventHubName": "--event-hub-name", "credential": "--credential"}
     names["fullyQualifiedNamespace"] = "--fully-qualified-namespace"
     command += [part for option, flag in names.items() if option in hub.raw for part in (flag, hub.raw[option])]

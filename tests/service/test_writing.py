@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pyarrow as pa
 from azure.eventhub import EventData
 
-from spark_ehbalance.sink.columns import Columns
-from spark_ehbalance.sink.options import WRITE_OPTIONS, write_options
-from spark_ehbalance.sink.writing import Links, Task
+from spark_ehbalance.eventhub.sending.columns import Columns
+from spark_ehbalance.eventhub.sending.write_options import WRITE_OPTIONS, write_options
+from spark_ehbalance.eventhub.sending.writing import Links, Task
 from tests.service.hub import Hub
 from tests.service.test_reading import read
 from tests.waiting import wait_until

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from spark_ehbalance.leases.history import OwnershipChange
+from spark_ehbalance.group.history import OwnershipChange
+from spark_ehbalance.group.strategies import STRATEGIES
+from spark_ehbalance.lease_table.memory import MemoryStore
 from spark_ehbalance.simulation.measures import Result
 from spark_ehbalance.simulation.run import simulate
 from spark_ehbalance.simulation.scenario import Event, GroupSettings, Scenario
-from spark_ehbalance.stores.memory import MemoryStore
-from spark_ehbalance.strategies import STRATEGIES
-from tests.member.keepers import Keepers
+from tests.group.member.keepers import Keepers
 from tests.waiting import wait_until
 
 PARTITIONS = 12

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_ehbalance.leases.model import Author, Lease
-from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.leases.transitions import (
+from spark_ehbalance.group.changes import (
     AddPartitions,
     Claim,
     HandOver,
@@ -21,6 +19,10 @@ from spark_ehbalance.leases.transitions import (
     Transition,
     apply,
 )
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.model import Author, Lease
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.simulation.engine import Engine
 from spark_ehbalance.simulation.hub import Hub, LostEvents
 from spark_ehbalance.simulation.ideal import Ideal, fair_counts, fewest_moves
@@ -29,8 +31,6 @@ from spark_ehbalance.simulation.members import Batch
 from spark_ehbalance.simulation.scenario import HubSettings, StoreSettings
 from spark_ehbalance.simulation.services import Requests
 from spark_ehbalance.simulation.store import SimulatedStore
-from spark_ehbalance.values.group import Group
-from spark_ehbalance.values.position import Position
 
 ANN, BOB = Author("ann", "1"), Author("bob", "1")
 GROUP = Group("namespace", "hub", "$default")

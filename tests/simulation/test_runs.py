@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 
+from spark_ehbalance.group.strategies import DECLARATIONS, DEFAULT_STRATEGY, STRATEGIES
 from spark_ehbalance.simulation.measures import Result
 from spark_ehbalance.simulation.run import Simulation, simulate
 from spark_ehbalance.simulation.scenario import READY_MADE, Event, Scenario, StoreSettings, load, parse
-from spark_ehbalance.strategies import DECLARATIONS, DEFAULT_STRATEGY, STRATEGIES
 
 EACH = pytest.mark.parametrize("strategy", STRATEGIES)
 

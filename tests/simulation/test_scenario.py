@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_ehbalance.query.options import Options
 from spark_ehbalance.simulation.scenario import (
     ACTIONS,
     READY_MADE,
@@ -16,7 +17,6 @@ from spark_ehbalance.simulation.scenario import (
     load,
     parse,
 )
-from spark_ehbalance.source.options import Options
 
 
 def problem(text: str) -> str:

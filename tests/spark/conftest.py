@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.azure_storage.conftest import storage
-from tests.cli.conftest import ehbalance
+from tests.ops.conftest import ehbalance
 from tests.spark.query_process import QueryProcess
 
 __all__ = ["ehbalance", "storage"]

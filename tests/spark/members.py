@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.source.queries import Event
+from tests.query.queries import Event
 from tests.spark.query_process import QueryProcess
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from spark_ehbalance.delta.conflicts import conflict_of
-from spark_ehbalance.delta.marks import Extent
-from spark_ehbalance.delta.merging import into
-from spark_ehbalance.delta.protocol import Conflict
+from spark_ehbalance.exactly_once.conflicts import conflict_of
+from spark_ehbalance.exactly_once.marks import Extent
+from spark_ehbalance.exactly_once.merging import into
+from spark_ehbalance.exactly_once.protocol import Conflict
 from tests.waiting import wait_until
 
 

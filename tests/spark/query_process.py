@@ -20,7 +20,7 @@ from typing import Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from spark_ehbalance.delta import once
+from spark_ehbalance.exactly_once import once
 from tests.spark.settings import SETTINGS
 from tests.spark.tables import held
 

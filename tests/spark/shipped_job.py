@@ -7,7 +7,7 @@ import sys
 from pyspark.sql import SparkSession
 
 import spark_ehbalance
-import spark_ehbalance.delta
+import spark_ehbalance.exactly_once
 
 
 def imported_from(_):
@@ -25,7 +25,7 @@ query = (
     spark.readStream.format("ehbalance")
     .options(**options)
     .load()
-    .writeStream.foreachBatch(spark_ehbalance.delta.once(f"{folder}/target"))
+    .writeStream.foreachBatch(spark_ehbalance.exactly_once.once(f"{folder}/target"))
     .option("checkpointLocation", f"{folder}/checkpoint")
     .trigger(availableNow=True)
     .start()

@@ -24,8 +24,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 
 import spark_ehbalance
-from tests.dashboard.server import running
 from tests.metrics.prometheus import scraped
+from tests.ops.dashboard.server import running
 from tests.spark.settings import QUICK_JAVA, SETTINGS
 
 LOGGING = """
@@ -141,7 +141,7 @@ def _look_beside(shown: Shown, way: str, options: dict[str, str]) -> None:
         shown.keep(f"{way} dashboard", dashboard.end()[1])
     for command in ("status", "history"):
         done = subprocess.run(
-            [sys.executable, "-c", "from spark_ehbalance.cli import main; main()", command, *given],
+            [sys.executable, "-c", "from spark_ehbalance.ops import main; main()", command, *given],
             capture_output=True,
             text=True,
             timeout=60,

@@ -9,7 +9,7 @@ from chispa import assert_df_equality
 from pyspark.sql import SparkSession
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.hub.rows import SPARK_SCHEMA
+from spark_ehbalance.eventhub.rows import SPARK_SCHEMA
 from tests.spark.conftest import HUB
 from tests.waiting import wait_until
 

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_ehbalance
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.docs.blocks import blocks
 from tests.spark.tables import held
 from tests.spark.test_single_query import fill, run_available

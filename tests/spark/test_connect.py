@@ -13,8 +13,8 @@ from typing import Any
 import deltalake
 import pytest
 
-from spark_ehbalance.delta.target import MERGED_IDENTIFIER
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.exactly_once.target import MERGED_IDENTIFIER
 from tests.spark.settings import SETTINGS
 from tests.spark.tables import held
 from tests.spark.test_single_query import fill
@@ -53,8 +53,8 @@ def _main(options: dict[str, str], folder: Path) -> dict[str, Any]:
     from pyspark.sql import SparkSession
 
     import spark_ehbalance
-    from spark_ehbalance.delta import once
     from spark_ehbalance.errors import TargetError
+    from spark_ehbalance.exactly_once import once
     from tests.spark.merge_race import race
 
     target, crashed = str(folder / "target"), str(folder / "crashed")

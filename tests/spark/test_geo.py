@@ -11,8 +11,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_ehbalance
-from spark_ehbalance.delta import once, writing
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.exactly_once import once, writing
 from tests.spark.conftest import HUB
 from tests.spark.test_single_query import run_available
 

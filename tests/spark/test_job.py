@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 
 from jobs.stream_to_delta import rows
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.job import SettingError
-from spark_ehbalance.job.program import format_of
-from spark_ehbalance.job.stream_to_delta import Settings, start
+from spark_ehbalance.jobs import SettingError
+from spark_ehbalance.jobs.program import format_of
+from spark_ehbalance.jobs.stream_to_delta import Settings, start
 from tests.spark.conftest import HUB
 from tests.waiting import wait_until
 

@@ -12,12 +12,12 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from jobs.batch_to_delta import rows
-from spark_ehbalance.delta import once
-from spark_ehbalance.delta.target import MERGED
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import TargetError
-from spark_ehbalance.job import SettingError, batch_to_delta
-from spark_ehbalance.job.batch_to_delta import Settings, copy
+from spark_ehbalance.exactly_once import once
+from spark_ehbalance.exactly_once.target import MERGED
+from spark_ehbalance.jobs import SettingError, batch_to_delta
+from spark_ehbalance.jobs.batch_to_delta import Settings, copy
 from tests.spark.conftest import HUB
 from tests.spark.tables import held
 from tests.spark.test_single_query import fill, run_available

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from jobs.copy_hub import rows
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.job.copy_hub import Settings, start
+from spark_ehbalance.jobs.copy_hub import Settings, start
 from tests.spark.conftest import HUB
 
 pytestmark = pytest.mark.spark

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from jobs.parse_to_delta import rows
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.job import SettingError, parse_to_delta
-from spark_ehbalance.job.parse_to_delta import Settings, start
+from spark_ehbalance.jobs import SettingError, parse_to_delta
+from spark_ehbalance.jobs.parse_to_delta import Settings, start
 from tests.spark.conftest import HUB
 
 pytestmark = pytest.mark.spark

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_ehbalance.delta.local_lock import local_lock
-from spark_ehbalance.delta.marks import Extent
-from spark_ehbalance.delta.merging import merge_once
-from spark_ehbalance.delta.protocol import Write
-from spark_ehbalance.delta.target import MERGED
 from spark_ehbalance.errors import TargetError
+from spark_ehbalance.exactly_once.local_lock import local_lock
+from spark_ehbalance.exactly_once.marks import Extent
+from spark_ehbalance.exactly_once.merging import merge_once
+from spark_ehbalance.exactly_once.protocol import Write
+from spark_ehbalance.exactly_once.target import MERGED
 from tests.spark.tables import held
 from tests.spark.test_write_once import COLUMNS, Writer, events_of
 

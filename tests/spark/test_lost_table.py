@@ -1,5 +1,5 @@
 """A real query that is started again while its lease table is gone: nothing is skipped in silence, and the table can be
-made from the query's own checkpoint. `tests/source/test_past.py` has all ways to lose one."""
+made from the query's own checkpoint. `tests/query/test_past.py` has all ways to lose one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.stores.delta import DeltaStore
-from tests.cli.command import Command, kept
+from spark_ehbalance.lease_table.delta import DeltaStore
+from tests.ops.command import Command, kept
 from tests.spark.test_single_query import fill, read_available
 from tests.waiting import wait_until
 

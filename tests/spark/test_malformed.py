@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_ehbalance.emulator import Emulator
-from tests.source.poison import NUMBERED, two_keys_of_one_text
+from tests.query.poison import NUMBERED, two_keys_of_one_text
 from tests.spark.conftest import HUB
 from tests.spark.test_single_query import run_available
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from chaos.storage.azurite import ACCOUNT, KEY, make_container
 from spark_ehbalance.emulator import Emulator
 from tests.azure_storage.consumers import Event, read_with_sdk
-from tests.cli.command import Command, kept
+from tests.ops.command import Command, kept
 from tests.spark.test_single_query import read_available
 
 pytestmark = pytest.mark.spark

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.source.error_line import repeat_at_the_end
+from spark_ehbalance.spark.error_line import repeat_at_the_end
 from tests.spark.conftest import HUB
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("second spark")]
@@ -87,7 +87,7 @@ def _foreign_checkpoint(at: Place) -> None:
 
 
 #: Name → what the user does, and a pattern of our line: one for each place from which an error comes. Options by
-#: themselves: `tests/source/test_options.py`; what a planner finds wrong: `tests/source/test_assembly.py`.
+#: themselves: `tests/query/test_options.py`; what a planner finds wrong: `tests/query/test_assembly.py`.
 MISTAKES: dict[str, tuple[Callable[[Place], None], str]] = {
     "misspelled option": (
         lambda at: at.start(at.frame(maxEventPerTrigger="5")),

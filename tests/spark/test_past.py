@@ -1,6 +1,6 @@
 """Checkpoints that are copied, and that go on under another name, with real Spark and real sinks.
 
-`tests/source/test_past.py` has all that may have happened to a checkpoint.
+`tests/query/test_past.py` has all that may have happened to a checkpoint.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_ehbalance.delta import once
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.exactly_once import once
 from tests.spark.query_process import RUNS, Query, QueryProcess
 from tests.spark.tables import held
 from tests.spark.test_single_query import fill, run_available

@@ -47,7 +47,7 @@ def program(tmp_path: Path) -> Program:
 SETTINGS = """
 import json, sys
 from pyspark.sql import SparkSession
-from spark_ehbalance.delta import once, spark_settings
+from spark_ehbalance.exactly_once import once, spark_settings
 
 spark = SparkSession.builder.config(map=spark_settings()).getOrCreate()
 options = json.loads(sys.argv[1])

@@ -74,7 +74,7 @@ def hub() -> Iterator[Emulator]:
 
 
 def in_an_option(base: dict[str, str]) -> list[dict[str, str]]:
-    """Options with a key in one of each kind; `base` has what the others need. `tests/values/test_secrets.py` has all
+    """Options with a key in one of each kind; `base` has what the others need. `tests/settings/test_secrets.py` has all
     options: here each takes a worker and seconds, and differs only by how Spark comes to refuse it."""
     plain = ("connectionString", "leaseTable", "prefetch", "race.minimumGrab")
     refused = [base | {name: HUB_KEY} for name in (*plain, "storageOptions.account_key", "storageSecrets.x")]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.stores.delta import DeltaStore
-from tests.cli.command import Command, kept
+from spark_ehbalance.lease_table.delta import DeltaStore
+from tests.ops.command import Command, kept
 from tests.spark.query_process import Query, QueryProcess
 from tests.spark.test_single_query import fill
 from tests.waiting import wait_until

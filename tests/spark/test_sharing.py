@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from tests.cli.command import Command, kept
+from tests.ops.command import Command, kept
 from tests.spark.conftest import HUB
 from tests.spark.query_process import Query, QueryProcess
 from tests.waiting import wait_until

@@ -14,10 +14,10 @@ import pytest
 
 from chaos.processes import running, send
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.source.assembly import start_planner
-from spark_ehbalance.source.options import stream_options
-from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.query.assembly import start_planner
+from spark_ehbalance.query.options import stream_options
 from tests.spark.query_process import QueryProcess
 from tests.spark.test_single_query import fill
 from tests.waiting import wait_until

@@ -17,11 +17,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_ehbalance
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.leases.snapshot import Snapshot
-from spark_ehbalance.source.assembly import start_planner
-from spark_ehbalance.source.offsets import StreamOffset
-from spark_ehbalance.source.options import stream_options
-from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.query.assembly import start_planner
+from spark_ehbalance.query.offsets import StreamOffset
+from spark_ehbalance.query.options import stream_options
 from tests.spark.test_single_query import Rows, fill, rows
 from tests.waiting import wait_until
 
@@ -111,7 +111,7 @@ def test_a_handover_comes_right_after_the_batch_with_a_long_trigger(
     start: Callable[..., StreamingQuery],
     table: Callable[[], Snapshot],
 ) -> None:
-    """`tests/source/test_handover.py` has what happens without the listener."""
+    """`tests/query/test_handover.py` has what happens without the listener."""
     sink = Sink()
     sink.open.clear()
     everything = fill(hub, 10)

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.spark.conftest import HUB
 from tests.waiting import wait_until
 

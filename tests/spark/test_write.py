@@ -12,8 +12,8 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.sink.options import write_options
-from spark_ehbalance.source import writer
+from spark_ehbalance.eventhub.sending.write_options import write_options
+from spark_ehbalance.spark import writer
 from tests.spark.conftest import HUB
 
 pytestmark = pytest.mark.spark

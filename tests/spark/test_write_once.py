@@ -19,22 +19,22 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_ehbalance import merge
-from spark_ehbalance.delta import once, write_once
-from spark_ehbalance.delta.marks import Extent, Extents
-from spark_ehbalance.delta.merging import merge_once
-from spark_ehbalance.delta.protocol import Begin, Commit, Conflict, Result, Step, Write, write_exactly_once
-from spark_ehbalance.delta.selection import SEQUENCE_NUMBER
-from spark_ehbalance.delta.support import Support, support
-from spark_ehbalance.delta.target import MERGED_IDENTIFIER, MergedError, Target
-from spark_ehbalance.delta.writing import carry_out
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import EhBalanceError, TargetError
-from spark_ehbalance.hub.connection import Connection
-from spark_ehbalance.hub.receiver import PartitionAddress, Receiver
-from spark_ehbalance.leases.model import Author
-from spark_ehbalance.leases.transitions import Join, Leave, Release, Steal
-from spark_ehbalance.stores.base import commit
-from spark_ehbalance.stores.delta import DeltaStore
+from spark_ehbalance.eventhub.connection import Connection
+from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.exactly_once import once, write_once
+from spark_ehbalance.exactly_once.marks import Extent, Extents
+from spark_ehbalance.exactly_once.merging import merge_once
+from spark_ehbalance.exactly_once.protocol import Begin, Commit, Conflict, Result, Step, Write, write_exactly_once
+from spark_ehbalance.exactly_once.selection import SEQUENCE_NUMBER
+from spark_ehbalance.exactly_once.support import Support, support
+from spark_ehbalance.exactly_once.target import MERGED_IDENTIFIER, MergedError, Target
+from spark_ehbalance.exactly_once.writing import carry_out
+from spark_ehbalance.group.changes import Join, Leave, Release, Steal
+from spark_ehbalance.group.model import Author
+from spark_ehbalance.lease_table.contract import commit
+from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.spark.conftest import HUB
 from tests.spark.merge_race import race
 from tests.spark.tables import held
@@ -309,7 +309,7 @@ def test_a_table_that_is_merged_into_holds_the_events_of_one_source(spark: Spark
     assert held(empty) == events_of({"0": Extent(3, 4)})
 
 
-#: By the table's type, a value that an append refuses. `tests/delta/test_schemas.py` has all pairs.
+#: By the table's type, a value that an append refuses. `tests/exactly_once/test_schemas.py` has all pairs.
 REFUSED = {
     "int": "21.75D",
     "bigint": "7",
@@ -480,7 +480,7 @@ def test_merges_that_create_the_table_at_the_same_time(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on object storage, or by the Pythons of one Spark Connect server: there the lock does nothing."""
-    monkeypatch.setattr("spark_ehbalance.delta.merging.locked", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr("spark_ehbalance.exactly_once.merging.locked", lambda *_: contextlib.nullcontext())
     together = threading.Barrier(4)
 
     def begin(number: int) -> None:

@@ -11,11 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import spark_ehbalance
-from spark_ehbalance.delta import once
-from spark_ehbalance.delta.spark_settings import SESSION
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.exactly_once import once
+from spark_ehbalance.exactly_once.spark_settings import SESSION
+from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.spark_versions import delta_for, minor_version
-from spark_ehbalance.stores.delta import DeltaStore
 from tests.waiting import wait_until
 
 HUB, PARTITIONS = "hub", 4

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any, NamedTuple
 
-from .errors import DecodeError
+from spark_ehbalance.emulator.amqp.errors import DecodeError
 
 MAX_DEPTH = 32  # no client nests deeper; Python's stack ends near 1,000
 MAX_ITEMS = 100_000  # values in one decode call: about 0.1 s of work, and more than a 1 MB event of small maps has

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from . import frames
-from .errors import FRAMING_ERROR, NOT_ALLOWED, UNAUTHORIZED, AmqpError, DecodeError
-from .frames import encode_frame, error_field
-from .session import MAX_FRAME_SIZE, BaseConnection, Session
+from spark_ehbalance.emulator.amqp import frames
+from spark_ehbalance.emulator.amqp.errors import FRAMING_ERROR, NOT_ALLOWED, UNAUTHORIZED, AmqpError, DecodeError
+from spark_ehbalance.emulator.amqp.frames import encode_frame, error_field
+from spark_ehbalance.emulator.amqp.session import MAX_FRAME_SIZE, BaseConnection, Session
 
 _SASL_FRAME_SIZE = 512  # bytes; by the specification, until the opens have been exchanged
 _MIN_FRAME_SIZE = 512  # bytes; by the specification every peer takes frames of this size

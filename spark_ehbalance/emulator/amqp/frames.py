@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from types import NoneType
 from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from .codec import Array, Described, Symbol, UByte, UInt, ULong, UShort, decode, encode
-from .errors import FRAMING_ERROR, AmqpError, DecodeError
+from spark_ehbalance.emulator.amqp.codec import Array, Described, Symbol, UByte, UInt, ULong, UShort, decode, encode
+from spark_ehbalance.emulator.amqp.errors import FRAMING_ERROR, AmqpError, DecodeError
 
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"

@@ -6,10 +6,16 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from . import frames
-from .codec import Described, UInt, ULong
-from .errors import HANDLE_IN_USE, MESSAGE_SIZE, NOT_ALLOWED, UNATTACHED_HANDLE, AmqpError
-from .frames import Attach, Begin, Detach, Flow, Transfer, encode_frame, error_field
+from spark_ehbalance.emulator.amqp import frames
+from spark_ehbalance.emulator.amqp.codec import Described, UInt, ULong
+from spark_ehbalance.emulator.amqp.errors import (
+    HANDLE_IN_USE,
+    MESSAGE_SIZE,
+    NOT_ALLOWED,
+    UNATTACHED_HANDLE,
+    AmqpError,
+)
+from spark_ehbalance.emulator.amqp.frames import Attach, Begin, Detach, Flow, Transfer, encode_frame, error_field
 
 MAX_FRAME_SIZE = 65536  # bytes in either direction, as Azure announces; larger messages take several frames
 MAX_MESSAGE_SIZE = 1 << 20  # Azure's limit in bytes for one event or batch in the standard tier

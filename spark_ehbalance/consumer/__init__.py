@@ -1,9 +1,0 @@
-"""Plain Python consumers in a group of Spark queries: checkpoint stores for azure-eventhub's `EventHubConsumerClient`.
-
-`DeltaCheckpointStore` here is for the synchronous client, the one in `spark_ehbalance.consumer.aio` for the
-asynchronous one.
-"""
-
-from spark_ehbalance.consumer.checkpoint_store import DeltaCheckpointStore
-
-__all__ = ["DeltaCheckpointStore"]

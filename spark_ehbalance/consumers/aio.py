@@ -1,0 +1,57 @@
+"""azure-eventhub's asynchronous `CheckpointStore` over a lease table in Delta."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+from azure.eventhub.aio import CheckpointStore
+
+from spark_ehbalance.consumers.checkpoint_store import DeltaCheckpointStore as _Blocking
+
+__all__ = ["DeltaCheckpointStore"]
+
+
+class DeltaCheckpointStore(CheckpointStore):
+    """As `spark_ehbalance.consumers.DeltaCheckpointStore`, for the client in `azure.eventhub.aio`: each call runs in a
+    thread, to its end even if it is cancelled."""
+
+    def __init__(self, options: Mapping[str, str], **times: float) -> None:
+        """The arguments are those of `spark_ehbalance.consumers.DeltaCheckpointStore`. Raises `OptionError`."""
+        self._store = _Blocking(options, **times)
+
+    async def list_ownership(
+        self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
+    ) -> list[dict[str, Any]]:
+        """As the blocking store's."""
+        named = (fully_qualified_namespace, eventhub_name, consumer_group)
+        return await asyncio.to_thread(self._store.list_ownership, *named)
+
+    async def claim_ownership(self, ownership_list: Iterable[dict[str, Any]], **kwargs: Any) -> list[dict[str, Any]]:
+        """As the blocking store's."""
+        return await asyncio.to_thread(self._store.claim_ownership, list(ownership_list))
+
+    async def update_checkpoint(self, checkpoint: Mapping[str, Any], **kwargs: Any) -> None:
+        """As the blocking store's."""
+        await asyncio.to_thread(self._store._write, self._store._add(checkpoint), checkpoint)
+
+    async def list_checkpoints(
+        self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
+    ) -> list[dict[str, Any]]:
+        """As the blocking store's."""
+        named = (fully_qualified_namespace, eventhub_name, consumer_group)
+        return await asyncio.to_thread(self._store.list_checkpoints, *named)
+
+    async def close(self) -> None:
+        """As the blocking store's."""
+        await asyncio.to_thread(self._store.close)
+
+    async def __aenter__(self) -> DeltaCheckpointStore:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,488 @@
+"""azure-eventhub's `CheckpointStore` over a lease table in Delta."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+
+from azure.eventhub import CheckpointStore
+from azure.eventhub.exceptions import OwnershipLostError
+
+from spark_ehbalance.consumers.ownership import checkpoint_entry, ownership_entry
+from spark_ehbalance.errors import (
+    DataLossError,
+    EhBalanceError,
+    FencedError,
+    HubUnavailableError,
+    OptionError,
+    StoreReplacedError,
+    StoreUnavailableError,
+)
+from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.eventhub.receiver import PartitionAddress, disconnect_readers
+from spark_ehbalance.eventhub.resolve import resolve
+from spark_ehbalance.group import changes as t
+from spark_ehbalance.group.durations import STORE_SHARE, Durations
+from spark_ehbalance.group.expiry import Observations, expired_leases, overdue_handovers
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.model import Author, Lease, MemberState
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import OTHER_HUB_HELP, Snapshot
+from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseStore, commit_and_record
+from spark_ehbalance.lease_table.opening import open_store
+from spark_ehbalance.query.options import stream_options
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
+
+#: The default of azure-eventhub's client, in seconds, and the longest interval relative to it: the client adds jitter.
+_INTERVAL, _LONGEST_INTERVAL = 30.0, 1.2
+
+#: Seconds that `claim_ownership` waits for requested handovers at most, and seconds between its reads meanwhile.
+_PATIENCE, _READ_INTERVAL = 5.0, 0.2
+
+#: Seconds between two requests for the hub's partitions, and for resolving one starting position.
+_HUB_INTERVAL, _RESOLVE_TIMEOUT = 60.0, 10.0
+
+#: Never-read partitions claimed with one commit: no lease is renewed while their starting positions are resolved.
+_MOST_STARTS = 32
+
+#: Versions of the table after which a consumer that leads the group runs its maintenance.
+_TIDY_VERSIONS = 100
+
+_T = TypeVar("_T", bound=t.Transition)
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A checkpoint that waits for its commit, and the result."""
+
+    partition: str
+    position: Position
+    done: bool = False
+    lost: bool = False
+    error: EhBalanceError | None = None
+
+
+class DeltaCheckpointStore(CheckpointStore):
+    """Lets an unmodified `EventHubConsumerClient` share an event hub with Spark queries through their lease table:
+
+        store = DeltaCheckpointStore({"leaseTable": ..., "connectionString": ..., "startingPosition": "earliest"})
+        with store, EventHubConsumerClient.from_connection_string(..., checkpoint_store=store) as client:
+            client.receive(on_event=...)
+
+    `options` are those of a query's `readStream`. `load_balancing_interval` must be the client's, in seconds. A store
+    serves one client at a time, in the process that made it.
+
+    Raises `OptionError`. All calls raise `OptionError` for a second client, for one that reads another group than the
+    table's, and if the store is closed; `StoreError`; and `DataLossError` if the lease table or the event hub was
+    replaced.
+    """
+
+    def __init__(self, options: Mapping[str, str], *, load_balancing_interval: float = _INTERVAL) -> None:
+        """Nothing is read or created yet."""
+        self._options = stream_options(options)
+        if self._options.lease_table is None or not self._options.capabilities.members:
+            raise OptionError("leaseTable must be the queries' lease table in Delta")
+        if not 0 < load_balancing_interval < float("inf"):
+            raise OptionError(f"load_balancing_interval={load_balancing_interval!r} is wrong: allowed is above 0")
+        self._interval = float(load_balancing_interval)
+        self._lock = threading.RLock()  # for everything but `_waiting`'s results
+        self._store: LeaseStore | None = None
+        self._closed = False
+        self._incarnation = uuid.uuid4().hex
+        self._owner = ""  # the client's id while it is a member
+        self._claimed_at = float("-inf")
+        self._epochs: dict[str, int] = {}  # of the partitions that the client reads
+        self._unopened: set[str] = set()  # those of them whose receivers are not open yet
+        self._asked: set[str] = set()  # those that the last claim found to be given away
+        self._observations, self._read_at = Observations(), float("-inf")
+        self._table: str | None = None
+        self._tidied = 0
+        self._partitions: tuple[str, ...] = ()
+        self._hub_created_ms: int | None = None
+        self._hub_at = float("-inf")
+        self._checkpointing = threading.Lock()
+        self._waiting = deque[Waiting]()
+        self._next_checkpoint_at = 0.0
+
+    # --- what the client calls ---------------------------------------------------------------------------------
+
+    def list_ownership(
+        self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
+    ) -> list[dict[str, Any]]:
+        """The partitions that ever had an owner; first hands over what other members have waited for long enough.
+
+        Expired partitions have no owner. For the others `last_modified_time` is now: the group judges who is dead.
+        """
+        named = _named(fully_qualified_namespace, eventhub_name, consumer_group)
+        with self._lock:
+            self._write_waiting(named)
+            snapshot = self._give_away(self._read(named))
+            expired, entries = self._expired(snapshot), []
+            for lease in snapshot.leases.values():
+                owner = None if lease.partition in expired else lease.owner
+                if owner and lease.handover and owner != self._owner:
+                    owner = lease.handover.to  # counts as done
+                if lease.epoch:
+                    entries.append(named | ownership_entry(lease, owner))
+            return entries
+
+    def claim_ownership(self, ownership_list: Iterable[dict[str, Any]], **kwargs: Any) -> list[dict[str, Any]]:
+        """Renew the client's partitions, and claim the others of `ownership_list`; returns those that it may read.
+
+        A partition that another member owns is requested from it, and returned once it was handed over: by this call,
+        which waits for some seconds, or a later one. The owner "" releases a partition.
+        """
+        entries = [dict(each) for each in ownership_list]
+        released = [each for each in entries if not each["owner_id"]]
+        wanted = {each["partition_id"]: each for each in entries if each["owner_id"]}
+        if released:
+            self._release(released)
+        if not wanted:
+            return released
+        owner, patience = entries[-1]["owner_id"], min(_PATIENCE, self._options.lease_duration / 3)
+        deadline = time.monotonic() + patience
+        with self._lock:
+            after = self._claim(owner, wanted)
+        while any(each.to == owner for each in after.ownership.pending.values()) and time.monotonic() < deadline:
+            time.sleep(_READ_INTERVAL)
+            with self._lock:
+                after = self._read(entries[-1])
+        with self._lock:
+            return self._granted(wanted, after)
+
+    def update_checkpoint(self, checkpoint: Mapping[str, Any], **kwargs: Any) -> None:
+        """Commit that everything up to this event is processed. Concurrent calls share a commit.
+
+        If another member waits for the partition it is handed over in the same commit, so that no event is processed
+        twice. A checkpoint never moves back: an earlier one is ignored.
+
+        Raises `OwnershipLostError` if the client does not own the partition any more, also if this call has handed it
+        over: left to the client, it makes the client close its receiver. Raises `StoreUnavailableError` or
+        `ConflictError` if the commit fails.
+        """
+        self._write(self._add(checkpoint), checkpoint)
+
+    def list_checkpoints(
+        self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
+    ) -> list[dict[str, Any]]:
+        """The group's checkpoints, and the starting positions of claimed partitions without one."""
+        named = _named(fully_qualified_namespace, eventhub_name, consumer_group)
+        with self._lock:
+            snapshot = self._read(named)
+            self._unopened.clear()
+        return [named | checkpoint_entry(each) for each in snapshot.leases.values() if each.checkpoint is not None]
+
+    # --- what the client does not call -------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Release the client's partitions, and leave the group. Call it after the client's `close`."""
+        with self._lock:
+            store, self._store, self._closed = self._store, None, True
+            if store is not None:
+                with store, contextlib.suppress(StoreReplacedError):  # there is no group to leave
+                    self._leave(store)
+
+    def _add(self, checkpoint: Mapping[str, Any]) -> Waiting:
+        """`checkpoint` is in the next commit from now on. Returns at once, for the asynchronous store."""
+        offset = checkpoint.get("offset")
+        position = Position(int(checkpoint["sequence_number"]), None if offset is None else str(offset))
+        self._waiting.append(waiting := Waiting(str(checkpoint["partition_id"]), position))
+        return waiting
+
+    def _write(self, waiting: Waiting, named: Mapping[str, Any]) -> None:
+        """Commit what was added. Raises as `update_checkpoint`."""
+        with self._checkpointing:
+            if not waiting.done:
+                time.sleep(max(0.0, self._next_checkpoint_at - time.monotonic()))
+                with self._lock:
+                    self._write_waiting(named)
+        if waiting.error is not None:
+            raise waiting.error
+        if waiting.lost:
+            raise OwnershipLostError(f"partition {waiting.partition} is not owned by this consumer any more")
+
+    def __enter__(self) -> DeltaCheckpointStore:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def _opened(self, named: Mapping[str, Any]) -> LeaseStore:
+        """The lease table, which must be of the group that the client names."""
+        if self._closed:
+            raise OptionError("the checkpoint store is closed")
+        group, own = Group.of(*(named[each] for each in _named("", "", ""))), self._options.group
+        if group != own:
+            raise OptionError(f"the client reads {group}, but the options name {own}")
+        if self._store is None:
+            patience = min(REQUEST_TIMEOUT, self._options.lease_duration / 6)
+            store = open_store(str(self._options.lease_table), self._options.storage_options, patience, group)
+            store.create(group)
+            self._store = store
+        return self._store
+
+    def _read(self, named: Mapping[str, Any]) -> Snapshot:
+        store, now = self._opened(named), time.monotonic()
+        try:
+            snapshot = store.read()
+        except StoreUnavailableError:
+            self._observations = self._observations.afresh()  # others could not renew either
+            raise
+        if snapshot.group != self._options.group:
+            raise OptionError(f"the client reads {self._options.group}, but the lease table is of {snapshot.group}")
+        if self._table and snapshot.table and snapshot.table.id != self._table:
+            raise DataLossError("the lease table was replaced while the consumer was running: make a new store")
+        self._table = snapshot.table.id if snapshot.table else self._table
+        if now - self._read_at > 1.5 * max(self._interval, self._options.lease_duration / 3):  # it was suspended
+            self._observations = self._observations.afresh()
+        self._observations, self._read_at = self._observations.updated(snapshot, now), now
+        return snapshot
+
+    def _durations(self, snapshot: Snapshot) -> Durations:
+        group_ms = snapshot.lease_duration_ms
+        return Durations.of(snapshot, self._options.lease_duration if group_ms is None else group_ms / 1000)
+
+    def _expired(self, snapshot: Snapshot) -> frozenset[str]:
+        durations, now, wall_ms = self._durations(snapshot), time.monotonic(), round(time.time() * 1000)
+        return expired_leases(self._observations, snapshot, durations, now, wall_ms).difference(self._epochs)
+
+    # --- the hub -----------------------------------------------------------------------------------------------
+
+    def _check_hub(self, snapshot: Snapshot) -> None:
+        if time.monotonic() - self._hub_at > _HUB_INTERVAL:
+            try:
+                with HubMetadata(self._options.connection, self._options.consumer_group) as hub:
+                    self._partitions, self._hub_created_ms = hub.partition_ids(), hub.created_ms
+                self._options.starting_position.check(self._partitions)
+                self._hub_at = time.monotonic()
+            except HubUnavailableError as error:  # leases must be renewed all the same
+                _LOG.warning("%s. Looking for new partitions later", error)
+        if other := snapshot.described_other_hub(self._hub_created_ms):
+            raise DataLossError(f"the lease table: {other}. Nothing is read: {OTHER_HUB_HELP}")
+
+    def _states(self, partitions: Sequence[str]) -> Mapping[str, PartitionState]:
+        try:
+            with HubMetadata(self._options.connection, self._options.consumer_group) as hub:
+                return hub.partition_states(partitions) if partitions else {}
+        except HubUnavailableError as error:
+            _LOG.warning("%s. Claiming no partition that was never read", error)
+            return {}
+
+    def _address(self, partition: str) -> PartitionAddress:
+        return PartitionAddress(self._options.connection, self._options.consumer_group, partition)
+
+    # --- claiming ----------------------------------------------------------------------------------------------
+
+    def _claim(self, owner: str, wanted: dict[str, dict[str, Any]]) -> Snapshot:
+        """Write the client's sign of life and its claims; adds to `wanted` what else it must take."""
+        named, now = next(iter(wanted.values())), time.monotonic()
+        snapshot = self._read(named)
+        self._check_hub(snapshot)
+        duration = max(self._durations(snapshot).default, 3 * _LONGEST_INTERVAL * self._interval)
+        if owner != self._owner and self._owner and now - self._claimed_at < duration:
+            raise OptionError(f"the checkpoint store serves the client {self._owner}: make one for each client")
+        if (row := snapshot.members.get(owner)) is not None and row.incarnation != self._incarnation:
+            raise FencedError(f"another process reads as {owner}")
+        self._epochs = self._epochs if owner == self._owner else {}
+        self._owner, self._claimed_at, milliseconds = owner, now, round(1000 * duration)
+        changes: list[t.Transition] = [self._new(t.Heartbeat, lease_duration_ms=milliseconds)]
+        if row is None:
+            changes = [self._new(t.Join, host=socket.gethostname(), lease_duration_ms=milliseconds)]
+        changes += self._added(snapshot)
+        draft = t.apply(snapshot, changes).after
+        mine = draft.owned_by(owner)
+        changes += [self._of(t.Renew, lease) for lease in mine]
+        leaving = draft.members[owner].state is MemberState.LEAVING
+        self._asked = {lease.partition for lease in mine if leaving or lease.handover}
+        if not leaving:
+            for lease in self._left_over(draft):
+                entry = {**named, "partition_id": lease.partition, "owner_id": owner, "etag": str(lease.epoch)}
+                wanted.setdefault(lease.partition, entry)
+            changes += self._taken(draft, wanted)
+        after = self._commit(snapshot, changes)
+        if after.leader == owner and after.version - self._tidied >= _TIDY_VERSIONS:
+            self._tidied = after.version
+            try:
+                self._opened(named).tidy()
+            except StoreUnavailableError as error:
+                _LOG.warning("the lease table was not tidied up: %s", error)
+        return after
+
+    def _added(self, snapshot: Snapshot) -> list[t.Transition]:
+        """The hub's partitions that the table lacks: where it has others, they are read from their first event."""
+        new = tuple(each for each in self._partitions if each not in snapshot.leases)
+        if snapshot.leases:
+            states = self._states(new)
+            return [
+                self._new(t.AddPartitions, partitions=(each,), checkpoint=Position.before(state.begin))
+                for each, state in states.items()
+            ]
+        noted = self._hub_created_ms is not None
+        hub = [self._new(t.NoteHub, created_ms=self._hub_created_ms)] if noted else []
+        return [self._new(t.AddPartitions, partitions=new), *hub] if new else []
+
+    def _left_over(self, snapshot: Snapshot) -> list[Lease]:
+        """What the client must take unasked: partitions that an operator pinned to it, and those without a live owner
+        for long, because the client does not know other members' limits."""
+        durations, expired, seen = self._durations(snapshot), self._expired(snapshot), self._observations.leases
+        before = time.monotonic() - 2 * max(durations.longest, durations.needs)
+        return [
+            lease
+            for p, lease in snapshot.leases.items()
+            if (lease.pin is not None and lease.pin.to == self._owner)
+            or ((lease.owner is None or p in expired) and p in seen and seen[p].since < before)
+        ]
+
+    def _taken(self, snapshot: Snapshot, wanted: Mapping[str, Mapping[str, Any]]) -> list[t.Transition]:
+        """Claims of partitions without a live owner, and requests for the others."""
+        expired, overdue = self._expired(snapshot), overdue_handovers(self._observations, snapshot, time.monotonic())
+        timeout_ms = round(1000 * (self._options.handover_timeout + self._durations(snapshot).needs))
+        claims, requests = list[Lease](), list[t.Transition]()
+        for partition, entry in wanted.items():
+            lease = snapshot.leases.get(partition)
+            if lease is None or lease.owner == self._owner or int(entry.get("etag") or 0) != lease.epoch:
+                continue
+            if lease.pin is not None and lease.pin.to != self._owner and lease.pin.to in snapshot.members:
+                continue
+            comes = lease.handover is not None and lease.handover.to == self._owner
+            if lease.owner is None or partition in expired or (comes and partition in overdue):
+                claims.append(lease)
+            elif not lease.handover:
+                requests.append(self._of(t.RequestHandover, lease, to=self._owner, timeout_ms=timeout_ms))
+        states = self._states([lease.partition for lease in claims if lease.checkpoint is None][:_MOST_STARTS])
+        configured = self._options.starting_position
+        configured.check_ends({each: state.end for each, state in states.items()}, "startingPosition")
+        starts = {p: resolve(configured.of(p), self._address(p), states[p], _RESOLVE_TIMEOUT) for p in states}
+        return requests + [
+            self._of(
+                t.Claim,
+                lease,
+                unchanged_counter=lease.counter if lease.partition in expired else None,
+                overdue_handover=lease.handover if lease.partition in overdue else None,
+                starting_position=starts.get(lease.partition),
+            )
+            for lease in claims
+        ]
+
+    def _granted(self, wanted: Mapping[str, dict[str, Any]], snapshot: Snapshot) -> list[dict[str, Any]]:
+        """The entries of the partitions that the client may read from now on. One whose epoch has changed while the
+        client read it, as by a seek, is left out once: the client closes its receiver, and begins again."""
+        before, granted = self._epochs, dict[str, Lease]()
+        for lease in snapshot.owned_by(self._owner):
+            partition = lease.partition
+            starts = partition not in before and partition not in self._asked
+            if partition in wanted and (starts or before.get(partition) == lease.epoch):
+                granted[partition] = lease
+        self._epochs = {partition: lease.epoch for partition, lease in granted.items()}
+        new = granted.keys() - before.keys()
+        self._unopened = (self._unopened | new) & granted.keys()
+        # Former owners' receivers with an owner level would shut out the client, which has level 0.
+        if levels := {self._address(p): granted[p].epoch for p in new if granted[p].epoch > 1}:
+            disconnect_readers(levels)
+        return [wanted[partition] | ownership_entry(lease, self._owner) for partition, lease in granted.items()]
+
+    # --- giving back -------------------------------------------------------------------------------------------
+
+    def _give_away(self, snapshot: Snapshot) -> Snapshot:
+        """Hand over what no checkpoint has handed over in half of the time that the next owner waits; in a drain, since
+        the last claim."""
+        row, seen, now = snapshot.members.get(self._owner), self._observations.handovers, time.monotonic()
+        leaving = row is not None and row.state is MemberState.LEAVING
+        leases = [
+            lease
+            for lease in snapshot.owned_by(self._owner)
+            if lease.partition in self._asked
+            and (leaving or (lease.handover and now - seen[lease.partition].since > lease.handover.timeout_ms / 2000))
+        ]
+        self._epochs = {p: epoch for p, epoch in self._epochs.items() if p not in {x.partition for x in leases}}
+        return self._commit(snapshot, [change for lease in leases for change in self._given(lease)])
+
+    def _release(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Release partitions whose receivers the client has closed. With the last one it leaves the group: it may have
+        been stopped, which it does not report."""
+        with self._lock:
+            store = self._opened(entries[0])
+            self._write_waiting(entries[0])  # the asynchronous client does not wait for them when it stops
+            closed = {p for each in entries if str(self._epochs.get(p := each["partition_id"])) == each.get("etag")}
+            self._epochs = {p: epoch for p, epoch in self._epochs.items() if p not in closed}
+            if closed and not self._epochs:
+                self._leave(store)
+            elif closed:
+                snapshot = store.read()
+                leases = [lease for lease in snapshot.owned_by(self._owner) if lease.partition in closed]
+                self._commit(snapshot, [change for lease in leases for change in self._given(lease)])
+
+    def _leave(self, store: LeaseStore) -> None:
+        if self._owner:
+            snapshot = store.read()
+            given = [change for lease in snapshot.owned_by(self._owner) for change in self._given(lease)]
+            commit_and_record(store, snapshot, [*given, self._new(t.Leave)], _LOG.warning)
+        self._owner, self._epochs = "", {}
+
+    def _given(self, lease: Lease) -> list[t.Transition]:
+        """A handover if one is pending; else, or if the next owner has left, a release."""
+        handover = [self._of(t.HandOver, lease)] if lease.handover else []
+        return [*handover, self._of(t.Release, lease)]
+
+    # --- checkpoints -------------------------------------------------------------------------------------------
+
+    def _write_waiting(self, named: Mapping[str, Any]) -> None:
+        """Commit all checkpoints that wait."""
+        batch, began = [self._waiting.popleft() for _ in range(len(self._waiting))], time.monotonic()
+        if not batch:
+            return
+        try:
+            snapshot = self._read(named)
+            after = self._commit(snapshot, [c for each in batch for c in self._progress(snapshot, each)])
+        except EhBalanceError as error:
+            for each in batch:
+                each.done, each.error = True, error
+            return
+        for each in batch:
+            lease, epoch = after.leases.get(each.partition), self._epochs.get(each.partition)
+            if lease is None or epoch is None or (lease.owner, lease.epoch) != (self._owner, epoch):
+                self._epochs.pop(each.partition, None)
+                each.lost = True
+            each.done, each.lost = True, each.lost or each.partition in self._unopened
+        spacing = len(after.members) * (time.monotonic() - began) / STORE_SHARE
+        self._next_checkpoint_at = time.monotonic() + min(spacing, self._interval)
+
+    def _progress(self, snapshot: Snapshot, waiting: Waiting) -> list[t.Transition]:
+        lease, member = snapshot.leases.get(waiting.partition), snapshot.members.get(self._owner)
+        epoch = self._epochs.get(waiting.partition)
+        if lease is None or member is None or lease.epoch != epoch or waiting.partition in self._unopened:
+            return []
+        going = lease.handover is not None or member.state is MemberState.LEAVING
+        if lease.checkpoint == waiting.position and not going:
+            return []
+        return [self._of(t.Checkpoint, lease, position=waiting.position), *(self._given(lease) if going else ())]
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def _new(self, kind: type[_T], **fields: Any) -> _T:
+        return kind(by=Author(self._owner, self._incarnation), at_ms=round(time.time() * 1000), **fields)
+
+    def _of(self, kind: type[_T], lease: Lease, **fields: Any) -> _T:
+        return self._new(kind, partition=lease.partition, epoch=lease.epoch, **fields)
+
+    def _commit(self, base: Snapshot, changes: Sequence[t.Transition]) -> Snapshot:
+        assert self._store is not None
+        after = commit_and_record(self._store, base, changes, _LOG.warning).after
+        self._observations = self._observations.updated(after, time.monotonic())
+        return after
+
+
+def _named(namespace: str, hub: str, consumer_group: str) -> dict[str, Any]:
+    return {"fully_qualified_namespace": namespace, "eventhub_name": hub, "consumer_group": consumer_group}

@@ -1,0 +1,131 @@
+"""The connection options: which hub, and how to authenticate; checked, and the client that they make."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from azure.core.utils import parse_connection_string as parse_pairs
+from azure.eventhub import EventHubConsumerClient, EventHubProducerClient, parse_connection_string
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.eventhub import credentials
+from spark_ehbalance.eventhub.credentials import Identity
+from spark_ehbalance.eventhub.network import DIRECT, Network, NetworkError, is_server
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.settings.secrets import REFERENCES, hidden_by_spark, looks_secret, resolved, shown
+
+_Client = TypeVar("_Client", EventHubConsumerClient, EventHubProducerClient)
+
+_FORM = (
+    "Endpoint=sb://NAMESPACE.servicebus.windows.net/;SharedAccessKeyName=NAME;SharedAccessKey=KEY, optionally with "
+    ";EntityPath=HUB"
+)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """One event hub and how to authenticate: `identity` or `connection_string`, which is not in `repr`."""
+
+    namespace: str
+    hub: str
+    identity: Identity | None = None
+    connection_string: str | None = field(default=None, repr=False)
+    network: Network = field(default=DIRECT, kw_only=True)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str | None], network: Network | None = None) -> Connection:
+        """From `connectionString`, or `fullyQualifiedNamespace` with the options of a credential; `eventHubName`; and
+        `network`, or what `Network.from_options` takes. Raises `OptionError`, which never repeats a secret."""
+        text, namespace = options["connectionString"], options["fullyQualifiedNamespace"]
+        if text is None and namespace is None:
+            raise OptionError("neither connectionString nor fullyQualifiedNamespace is set: one of them is needed")
+        others = [n for n in ("fullyQualifiedNamespace", *credentials.OPTIONS) if options.get(n) is not None]
+        if text is not None and others:
+            raise OptionError(f"connectionString and {others[0]} are both set: set one way in")
+        made = cls._by_key(text, options) if text is not None else cls._by_identity(str(namespace), options)
+        made = replace(made, network=Network.from_options(options) if network is None else network)
+        if problem := made._plaintext_problem():
+            raise OptionError(problem)
+        return made
+
+    @classmethod
+    def _by_key(cls, given: str, options: Mapping[str, str | None]) -> Connection:
+        text = resolved("connectionString", given)
+        try:
+            parts = parse_connection_string(text)
+            parse_pairs(text)  # as the client does, which refuses a key that is there twice in any case
+        except (ValueError, TypeError, KeyError):
+            raise OptionError(f"option connectionString is wrong: allowed is {_FORM}; or {REFERENCES}") from None
+        if looks_secret(parts.fully_qualified_namespace):
+            raise OptionError(f"option connectionString has a secret as its Endpoint: allowed is {_FORM}")
+        if text == given and not hidden_by_spark(text):
+            raise OptionError(f"connectionString without SharedAccessKey would be shown by Spark: write {REFERENCES}")
+        if not is_server(parts.fully_qualified_namespace):
+            raise OptionError(f"option connectionString has no host name as its Endpoint: allowed is {_FORM}")
+        hub, inside = options["eventHubName"], parts.eventhub_name
+        if (name := inside if hub is None else hub) is None:
+            raise OptionError("eventHubName is not set, and connectionString has no EntityPath: one of them is needed")
+        if hub is not None and inside is not None and hub.lower() != inside.lower():
+            raise OptionError(f"eventHubName={shown(hub)} contradicts EntityPath={shown(inside)} in connectionString")
+        return cls(parts.fully_qualified_namespace, _hub_name(name), connection_string=text)
+
+    @classmethod
+    def _by_identity(cls, namespace: str, options: Mapping[str, str | None]) -> Connection:
+        if "." not in namespace or not is_server(namespace):
+            raise OptionError(
+                f"option fullyQualifiedNamespace={shown(namespace)} is wrong: allowed is a host name such as "
+                "NAMESPACE.servicebus.windows.net"
+            )
+        if options["eventHubName"] is None:
+            raise OptionError("eventHubName is not set: it is needed with fullyQualifiedNamespace")
+        return cls(namespace, _hub_name(options["eventHubName"]), Identity.from_options(options))
+
+    @property
+    def hub_name(self) -> str:
+        """The hub with its namespace, in lower case: Event Hubs ignores case in both. Its port is that of AMQP."""
+        return f"{self.namespace.removesuffix(':5671')}/{self.hub}".lower()
+
+    def group(self, consumer_group: str) -> Group:
+        """The group that readers of `consumer_group` of this hub belong to."""
+        return Group.of(self.namespace, self.hub, consumer_group)
+
+    def consumer_client(self, consumer_group: str, **settings: Any) -> EventHubConsumerClient:
+        """A new client, which connects later; `settings` are more of its arguments. Raises `NetworkError` if this
+        machine cannot read the CA file, or may not connect without TLS."""
+        return self._client(EventHubConsumerClient, {"consumer_group": consumer_group} | settings)
+
+    def producer_client(self, **settings: Any) -> EventHubProducerClient:
+        """The same for sending."""
+        return self._client(EventHubProducerClient, settings)
+
+    def _client(self, kind: type[_Client], settings: dict[str, Any]) -> _Client:
+        if problem := self._plaintext_problem():
+            raise NetworkError(problem)
+        settings = self.network.client_settings(self.namespace) | settings
+        if self.connection_string is not None:
+            return kind.from_connection_string(self.connection_string, eventhub_name=self.hub, **settings)
+        tokens = (self.identity or Identity()).tokens()
+        return kind(fully_qualified_namespace=self.namespace, eventhub_name=self.hub, credential=tokens, **settings)
+
+    def _plaintext_problem(self) -> str | None:
+        """Why the client must not be used, as it would speak without TLS; None if it may be."""
+        pairs = (each.partition("=") for each in (self.connection_string or "").split(";"))
+        # more spellings than the client of today takes
+        asked = any(k.strip().lower() == "usedevelopmentemulator" and v.strip().lower() != "false" for k, _, v in pairs)
+        return self.network.plaintext_problem(self.namespace) if asked else None
+
+    def renew(self) -> None:
+        """To be called when a token was refused: the next client requests a new one, and uses none that is cached."""
+        if self.identity is not None:
+            self.identity.tokens().renew()
+
+
+def _hub_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,255}", name, re.ASCII):
+        raise OptionError(
+            f"option eventHubName={shown(name)} is wrong: allowed are up to 256 letters, digits and any of _ - ."
+        )
+    return name

@@ -1,0 +1,51 @@
+"""The options that make a `Connection`, for reading and for writing."""
+
+from __future__ import annotations
+
+from spark_ehbalance.eventhub.credentials import CREDENTIALS
+from spark_ehbalance.settings.declared import Declared
+
+_CREDENTIALS = ", ".join(f"`{name}`" for name in CREDENTIALS)
+
+#: Option → declaration. `Connection.from_options` checks them.
+CONNECTION_OPTIONS = {
+    "connectionString": Declared(
+        meaning="connect with a key, best [by reference](security.md#secrets); with `EntityPath` it "
+        "needs no `eventHubName`"
+    ),
+    "fullyQualifiedNamespace": Declared(meaning="connect with Entra ID: the namespace's host name"),
+    "credential": Declared(
+        meaning=f"[which credential](credentials.md) is used: {_CREDENTIALS} of azure-identity, or "
+        "`package.module:callable`, which returns a `TokenCredential`",
+        default="`default`",
+    ),
+    "clientId": Declared(
+        meaning="for a credential that has one: the client id, as of a user-assigned managed identity"
+    ),
+    "tenantId": Declared(meaning="for a credential that has one: the tenant"),
+    "eventHubName": Declared(meaning="the event hub"),
+    "transportType": Declared(
+        meaning="`Amqp`, on port 5671, or `AmqpOverWebsocket`, on port 443, see [Networks](networks.md)",
+        default="`Amqp`, with `httpProxy` `AmqpOverWebsocket`",
+    ),
+    "httpProxy": Declared(
+        meaning="`http://HOST:PORT` of an HTTP proxy; with user and password "
+        "[by reference](security.md#secrets): `http://USER:PASSWORD@HOST:PORT`",
+        default="none",
+    ),
+    "customEndpointAddress": Declared(
+        meaning="`HOST` or `HOST:PORT` to connect to instead of the namespace: [a gateway]"
+        "(networks.md#private-endpoint-or-gateway) with a certificate of its own name",
+        default="none",
+    ),
+    "caFile": Declared(
+        meaning="PEM file, at the same path on all machines, of the authorities that may have signed the "
+        "certificate of the other side",
+        default="certifi's",
+    ),
+    "allowPlaintextEmulator": Declared(
+        meaning="whether a connection string with `UseDevelopmentEmulator=true` may lead [without TLS]"
+        "(networks.md#an-emulator-without-tls) to another host than this one",
+        default="`false`",
+    ),
+}

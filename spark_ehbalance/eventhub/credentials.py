@@ -1,0 +1,207 @@
+"""Credentials of Entra ID: one of azure-identity by name, or one that a function of the user makes.
+
+Only names travel from the driver to planner and workers: each process makes the credential, and fetches its tokens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import os
+import re
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from azure.core.credentials import TokenCredential
+
+from spark_ehbalance.errors import EhBalanceError, OptionError
+from spark_ehbalance.eventhub.tokens import Tokens, error_text
+from spark_ehbalance.settings.secrets import shown
+
+#: The options that are read here.
+OPTIONS = ("credential", "clientId", "tenantId")
+
+#: The same as storage options.
+STORAGE_OPTIONS = ("credential", "client_id", "tenant_id")
+
+
+class _Kind(NamedTuple):
+    """A class of azure-identity, and its arguments for a client id and for a tenant id: none if it takes none."""
+
+    name: str
+    client_id: tuple[str, ...] = ()
+    tenant_id: tuple[str, ...] = ()
+
+
+#: Values of the option `credential`. Each takes what else it needs from the environment, so no secret has to be an
+#: option.
+CREDENTIALS = {
+    "default": _Kind(
+        "DefaultAzureCredential",
+        ("managed_identity_client_id", "workload_identity_client_id"),
+        ("workload_identity_tenant_id",),
+    ),
+    "environment": _Kind("EnvironmentCredential"),
+    "managedIdentity": _Kind("ManagedIdentityCredential", ("client_id",)),
+    "workloadIdentity": _Kind("WorkloadIdentityCredential", ("client_id",), ("tenant_id",)),
+    "azureCli": _Kind("AzureCliCredential", (), ("tenant_id",)),
+}
+
+_CALLABLE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """How a process gets tokens of Entra ID: by a credential's name, or by `package.module:callable`."""
+
+    credential: str = "default"
+    client_id: str | None = None
+    tenant_id: str | None = None
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str | None], names: tuple[str, str, str] = OPTIONS) -> Identity:
+        """From the options of these `names`. A callable is called here once, to see what it returns.
+
+        Raises `OptionError`.
+        """
+        wanted, client, tenant = (options.get(name) for name in names)
+        wanted = (wanted or "default").strip()
+        for name, id in zip(names[1:], (client, tenant), strict=True):
+            if id is not None and not re.fullmatch(r"[\w.-]{1,200}", id, re.ASCII):
+                raise OptionError(f"option {name}={shown(id)} is wrong: allowed are letters, digits and any of _ - .")
+        identity = cls(wanted, client, tenant)
+        if identity.is_callable:
+            identity._check_callable(names)
+            return identity
+        known = {name.lower(): name for name in CREDENTIALS}.get(wanted.lower())
+        if known is None:
+            raise OptionError(
+                f"option {names[0]}={shown(wanted)} is wrong: allowed is one of {', '.join(CREDENTIALS)}, or "
+                "package.module:callable, which returns a TokenCredential"
+            )
+        for name, field, id in ((names[1], "client_id", client), (names[2], "tenant_id", tenant)):
+            if id is not None and not getattr(CREDENTIALS[known], field):
+                who = ", ".join(k for k, each in CREDENTIALS.items() if getattr(each, field))
+                raise OptionError(
+                    f"option {name}={shown(id)} is wrong: {names[0]}={known} takes none; allowed is one with {who} or "
+                    "a callable"
+                )
+        return cls(known, client, tenant)
+
+    @property
+    def is_callable(self) -> bool:
+        """Whether a function of the user makes the credential."""
+        return ":" in self.credential
+
+    def tokens(self) -> Tokens:
+        """The credential, one for the whole process: it keeps its tokens."""
+        with _LOCK:
+            if self not in _TOKENS:
+                _TOKENS[self] = Tokens(self._made)
+            return _TOKENS[self]
+
+    def options(self, names: tuple[str, str, str] = OPTIONS) -> dict[str, str]:
+        """The options of these `names` that mean it."""
+        values = (self.credential, self.client_id, self.tenant_id)
+        return {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+    def _made(self) -> TokenCredential:
+        if self.is_callable:
+            return self._called(OPTIONS)
+        from azure import identity  # slow to import, and often not needed
+
+        kind = CREDENTIALS[self.credential]
+        given = dict.fromkeys(kind.client_id, self.client_id) | dict.fromkeys(kind.tenant_id, self.tenant_id)
+        made: TokenCredential = getattr(identity, kind.name)(**{n: id for n, id in given.items() if id is not None})
+        return made
+
+    # --- callables ---------------------------------------------------------------------------------------------
+
+    def _check_callable(self, names: tuple[str, str, str]) -> None:
+        if not _CALLABLE.fullmatch(self.credential):
+            raise OptionError(
+                f"option {names[0]}={shown(self.credential)} is wrong: allowed is package.module:callable, such as "
+                "my_package.azure:credential"
+            )
+        if self not in _TOKENS:
+            made = self._called(names)
+            with _LOCK:
+                _TOKENS.setdefault(self, Tokens(self._made, first=made))
+
+    def _called(self, names: tuple[str, str, str]) -> TokenCredential:
+        """What the callable returns. Raises `OptionError`."""
+        wrong = f"option {names[0]}={shown(self.credential)} is wrong:"
+        module, _, path = self.credential.partition(":")
+        try:
+            function: Any = importlib.import_module(module)
+        except (Exception, SystemExit) as error:  # of whatever kind: the module is anybody's code
+            raise OptionError(
+                f"{wrong} the module {module} cannot be imported by {_process()}: {_unspoken(error)}. It must be "
+                "installed for Spark's driver and executors, or be given to both with --py-files"
+            ) from None
+        try:
+            for part in path.split("."):
+                function = getattr(function, part, None)
+        except (Exception, SystemExit) as error:
+            raise OptionError(f"{wrong} {path} of the module {module} raises {_unspoken(error)}") from None
+        if not callable(function):
+            raise OptionError(f"{wrong} the module {module} has no callable {path}")
+        self._check_arguments(function, names)
+        ids = {"client_id": self.client_id, "tenant_id": self.tenant_id}
+        try:
+            made = function(**{name: id for name, id in ids.items() if id is not None})
+            get_token = getattr(made, "get_token", None)
+        except EhBalanceError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise OptionError(f"{wrong} when called by {_process()} it has raised {error_text(error)}") from None
+        if not callable(get_token) or inspect.iscoroutinefunction(get_token):
+            raise OptionError(
+                f"{wrong} what it has returned is of the type {type(made).__name__}: allowed is a TokenCredential, "
+                "which has the method get_token(*scopes) and is not of azure.identity.aio"
+            )
+        credential: TokenCredential = made
+        return credential
+
+    def _check_arguments(self, function: Any, names: tuple[str, str, str]) -> None:
+        """Raise `OptionError` if the function does not take an id that is given."""
+        taken, any_name = set[str](), False
+        with contextlib.suppress(Exception, SystemExit):  # of a function that Python cannot look into
+            for each in inspect.signature(function).parameters.values():
+                any_name = any_name or each.kind is each.VAR_KEYWORD
+                taken |= {each.name} if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY) else set()
+        for name, argument, id in ((names[1], "client_id", self.client_id), (names[2], "tenant_id", self.tenant_id)):
+            if id is not None and not any_name and argument not in taken:
+                raise OptionError(f"option {name}={shown(id)} is wrong: {self.credential} takes no argument {argument}")
+
+
+def forget() -> None:
+    """Forget all credentials of this process and their tokens."""
+    global _LOCK
+    _LOCK = threading.Lock()
+    _TOKENS.clear()
+
+
+_LOCK = threading.Lock()
+_TOKENS: dict[Identity, Tokens] = {}
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget)  # the locks may be held, by threads that the child does not have
+
+
+def _unspoken(error: BaseException) -> str:
+    """An error of an import without its text, which is anybody's; of a module that is not there, its name."""
+    kind = type(error).__name__
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"{kind}: there is no {shown(error.name)}"
+    return f"{kind}, whose text is not shown, as it may hold a secret"
+
+
+def _process() -> str:
+    """This process, for an error: driver, planner and workers need not have the same modules."""
+    return f"Python {'.'.join(map(str, sys.version_info[:2]))} on {socket.gethostname()}"

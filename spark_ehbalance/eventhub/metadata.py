@@ -1,0 +1,282 @@
+"""What Event Hubs says about a hub: its partitions, and the first and last event of each.
+
+The client's public calls open a connection for each request and sleep in between (0.36 s each). Here one management
+connection stays open, and any number of requests takes little more than a round trip (`wire.management`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from azure.eventhub import EventHubConsumerClient
+
+from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, MissingError
+from spark_ehbalance.eventhub import conditions
+from spark_ehbalance.eventhub.conditions import FINAL, Meaning, credentials_help, is_refusal
+from spark_ehbalance.eventhub.connection import Connection
+from spark_ehbalance.eventhub.network import NetworkError
+from spark_ehbalance.eventhub.poll_schedule import MOST_REQUESTS, Pace
+from spark_ehbalance.eventhub.server_busy import BUSY
+from spark_ehbalance.eventhub.wire.client import check_open, cut_off_after, private_calls, unusable
+from spark_ehbalance.eventhub.wire.management import Management, ManagementRequest, management_incompatibility
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
+
+#: Seconds after which a management connection is replaced, well before its token expires (20 to 60 minutes).
+_CONNECTION_AGE = 600.0
+
+#: Seconds for which a hub may be too busy for every request: seven or eight waits.
+_BUSY_PATIENCE = 35.0
+
+#: Seconds for which a token is sent again, at most half of its life: the client makes a new one whenever it is asked
+#: for one, and then all requests must be encoded again.
+_TOKEN_AGE = 60.0
+
+#: Seconds for TLS, SASL, CBS and attach together, and for the responses: round trips, possibly to another continent.
+_RESPONSE_TIMEOUT = 20.0
+
+#: Settings of the client: one attempt, because the caller decides about the next one.
+_SETTINGS = {"retry_total": 0, "socket_timeout": 0.2}
+
+_HUB, _PARTITION = "com.microsoft:eventhub", "com.microsoft:partition"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """The retained events of one partition: sequence numbers `begin` up to but not including `end`.
+
+    `last_offset` is the offset of event `end - 1`; `last_enqueued` is None if there never was an event.
+    """
+
+    begin: int
+    end: int
+    last_offset: str | None
+    last_enqueued: datetime | None
+
+
+class HubMetadata:
+    """Requests a hub's own description. A context manager that closes its connection; for one thread at a time.
+
+    Connects at the first request. Every request raises `HubUnavailableError` if no response comes within
+    `response_timeout` seconds, `MissingError` for a hub or partition that does not exist, and `ClientVersionError`.
+
+    Event Hubs refuses what is more than 50 requests a second for all readers together. So at most `most_requests` are
+    made in a second (None: no limit), and what was refused is asked for again after the wait of Azure's clients.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        consumer_group: str,
+        *,
+        response_timeout: float = _RESPONSE_TIMEOUT,
+        most_requests: float | None = MOST_REQUESTS,
+    ) -> None:
+        self._connection = connection
+        self._consumer_group = consumer_group
+        self._response_timeout = response_timeout
+        self._client: EventHubConsumerClient | None = None
+        self._handler: Any = None
+        self._management: Management | None = None
+        self._auth: Any = None
+        self._opened = 0.0
+        self._token, self._token_until = "", 0.0
+        self._pace = None if most_requests is None else Pace(most_requests)
+        self._created_ms: int | None = None
+        self._replicated = False
+
+    def __enter__(self) -> HubMetadata:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def partition_ids(self) -> tuple[str, ...]:
+        """The ids of the hub's partitions."""
+        found = self._answers([(_HUB, (("name", self._connection.hub),))])[0]
+        self._replicated = found.get(b"georeplication_factor", 1) > 1
+        self._created_ms = round(found[b"created_at"])
+        return tuple(id.decode() for id in found[b"partition_ids"])
+
+    @property
+    def created_ms(self) -> int | None:
+        """When the hub was created, in milliseconds since 1970; None before its partitions were listed, and for a
+        geo-replicated hub: whether that time outlives a promotion is not known, and its offsets identify events."""
+        return None if self._replicated else self._created_ms
+
+    def partition_states(self, partitions: Iterable[str]) -> dict[str, PartitionState]:
+        """The state of each of `partitions`. So many that the rate of requests would be exceeded take a while."""
+        remaining, states = list(partitions), dict[str, PartitionState]()
+        while remaining:
+            count = len(remaining)
+            if self._pace is not None:
+                while (room := self._pace.room(time.monotonic())) < 1:
+                    time.sleep(self._pace.wait(time.monotonic()))
+                count = min(count, room)
+                self._pace.take(count, time.monotonic())
+            some, remaining = remaining[:count], remaining[count:]
+            requests = [(_PARTITION, (("name", self._connection.hub), ("partition", each))) for each in some]
+            states.update(zip(some, map(_state, self._answers(requests)), strict=True))
+        return states
+
+    @property
+    def opened_at(self) -> float:
+        """When the connection was opened (monotonic seconds); 0 before that."""
+        return self._opened
+
+    def close(self) -> None:
+        """Close the connection; the next request opens a new one."""
+        handler, client = self._handler, self._client
+        self._handler = self._client = self._management = None
+        for closing in (handler, client):
+            if closing is not None:
+                try:
+                    closing.close()
+                except Exception as error:  # a broken connection has nothing left to close
+                    _LOG.debug("closing a management connection: %s", error)
+
+    # --- over the open connection ------------------------------------------------------------------------------
+
+    def _answers(self, requests: Sequence[ManagementRequest]) -> list[Any]:
+        """The response to each request. Waits and asks again as long as the hub is too busy."""
+        found: dict[int, Any] = {}
+        give_up = time.monotonic() + _BUSY_PATIENCE
+        while True:
+            left = [index for index in range(len(requests)) if index not in found]
+            answers = self._request([requests[index] for index in left])
+            refused = [each for each in answers if isinstance(each, Exception)]
+            found.update({i: each for i, each in zip(left, answers, strict=True) if not isinstance(each, Exception)})
+            if not refused:
+                return [found[index] for index in range(len(requests))]
+            if len(refused) < len(answers):
+                give_up = time.monotonic() + _BUSY_PATIENCE
+            BUSY.note(self._connection.hub_name, len(refused))
+            wait = conditions.busy_wait()
+            if time.monotonic() + wait > give_up:
+                raise self._unavailable(refused[0]) from refused[0]
+            time.sleep(wait)
+
+    def _request(self, requests: Sequence[ManagementRequest]) -> list[Any]:
+        """The responses over the open management connection, errors where the hub was too busy."""
+        network, failed = self._connection.network, requests[0]
+        retried = False
+        while True:
+            fresh = self._management is None or time.monotonic() - self._opened > _CONNECTION_AGE
+            try:
+                if fresh:
+                    self.close()
+                    self._management = self._open()
+                assert self._management is not None
+                answers = self._management.request(requests, self._current_token(), self._response_timeout)
+                for index, each in enumerate(answers):
+                    if isinstance(each, Exception) and _meaning(each) is not Meaning.BUSY:
+                        failed = requests[index]
+                        raise each
+                return answers
+            except ClientVersionError:
+                self.close()
+                raise
+            except Exception as error:
+                self.close()
+                what = _meaning(error)
+                if what in FINAL:
+                    raise self._missing(what, failed) from error
+                # A second attempt with a new connection and token: the service may have closed a connection that was
+                # kept open, and its token may have been an expired one from a cache.
+                refused = is_refusal(error) and network.problem(error, self._connection.namespace) is None
+                if retried or (fresh and not refused):
+                    raise self._unavailable(error) from error
+                if refused:
+                    self._connection.renew()
+                retried = True
+
+    def _open(self) -> Management:
+        client: Any = self._connection.consumer_client(self._consumer_group, **_SETTINGS)
+        self._client = client
+        with private_calls():
+            self._auth = client._create_auth()
+            transport, network = client._amqp_transport, self._connection.network
+            handler = transport.create_mgmt_client(client._address, mgmt_auth=self._auth, config=client._config)
+            self._handler = handler
+            if network.websocket:  # the client does not pass it on
+                handler._socket_timeout = network.opening_timeout(0.0)
+            with cut_off_after(self._response_timeout, lambda: handler._connection):
+                connection = client._conn_manager.get_connection(endpoint=client._address.hostname, auth=self._auth)
+                operation = self._opened_operation(handler, connection)
+            check_open(handler._connection, handler._session, operation._mgmt_link._response_link)
+            if (reason := management_incompatibility(handler, operation)) is not None:
+                raise unusable(reason)
+            self._opened, self._token_until = time.monotonic(), 0.0
+            return Management(handler, operation, transport.get_error)
+
+    def _opened_operation(self, handler: Any, connection: Any) -> Any:
+        """The client's operation on the hub's `$management`, with connection and links open."""
+        from azure.eventhub._pyamqp import management_operation
+
+        fields = {"status_code_field": b"status-code", "status_description_field": b"status-description"}
+        try:
+            with private_calls():
+                handler.open(connection=connection)
+                while not handler.client_ready():
+                    time.sleep(0.002)
+                make: Any = management_operation.ManagementOperation
+                operation = make(handler._session, **fields)
+                operation.open()
+                while not operation.ready():  # raises the reason if it cannot be opened
+                    handler._connection.listen()
+                return operation
+        except TypeError as error:
+            if not self._connection.network.websocket:
+                raise
+            # so the client takes a websocket that was closed, or was silent
+            raise ConnectionError("the websocket was closed while the connection was opened") from error
+
+    def _current_token(self) -> str:
+        now = time.monotonic()
+        if now >= self._token_until:
+            access = self._auth.get_token()
+            self._token, self._token_until = access.token, now + min(_TOKEN_AGE, (access.expires_on - time.time()) / 2)
+        return self._token
+
+    def _missing(self, what: Meaning, request: ManagementRequest) -> MissingError:
+        partition = dict(request[1]).get("partition") if what is Meaning.NO_PARTITION else None
+        where = self._connection.namespace, self._connection.hub, self._consumer_group
+        return MissingError(conditions.explained(what, *where, partition))
+
+    def _unavailable(self, error: Exception) -> HubUnavailableError:
+        connection = self._connection
+        problem = connection.network.problem(error, connection.namespace)
+        kind = NetworkError if problem and connection.network.is_final(error) else HubUnavailableError
+        text, what = problem or _text(error), "did not answer"
+        if is_refusal(error) and not problem:
+            what = "refused the credentials"
+            text = f"{text.rstrip('.')}. {credentials_help(connection.identity is None)}"
+        elif _meaning(error) is Meaning.BUSY:
+            what = "is too busy"
+        where = f"event hub {connection.hub!r} at {connection.namespace}"
+        return kind(f"{where} {what} (asked for its properties over AMQP): {text}")
+
+
+def _meaning(error: BaseException) -> Meaning:
+    return conditions.meaning(conditions.condition_of(error), _text(error))
+
+
+def _text(error: BaseException) -> str:
+    """One line. Errors of the client's private parts have their text in the description only."""
+    text = getattr(error, "description", None) or str(error)
+    lines = (text.decode() if isinstance(text, bytes) else str(text)).splitlines() or [type(error).__name__]
+    return lines[0]
+
+
+def _state(response: dict[bytes, Any]) -> PartitionState:
+    begin, end = response[b"begin_sequence_number"], response[b"last_enqueued_sequence_number"] + 1
+    begin = end if response[b"is_partition_empty"] else begin
+    if end < 1:  # there never was an event
+        return PartitionState(begin, end, None, None)
+    enqueued = datetime.fromtimestamp(response[b"last_enqueued_time_utc"] / 1000, timezone.utc)
+    return PartitionState(begin, end, response[b"last_enqueued_offset"].decode(), enqueued)

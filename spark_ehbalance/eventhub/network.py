@@ -1,0 +1,434 @@
+"""The way to the hub: transport, proxy, address and trusted certificates; and what is in the way, in words.
+
+What azure-eventhub does with these settings decides what is refused here: a proxy works with a websocket only; the
+server's certificate must be for the host that is called, so for the custom address where there is one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import ipaddress
+import os
+import re
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import certifi
+from azure.eventhub import TransportType
+
+from spark_ehbalance.errors import HubUnavailableError, OptionError
+from spark_ehbalance.settings.parsing import flag
+from spark_ehbalance.settings.secrets import REFERENCES, is_reference, resolved, shown
+
+AMQP, WEBSOCKET = "Amqp", "AmqpOverWebsocket"
+
+#: The ports of Event Hubs.
+_AMQP_PORT, _WEBSOCKET_PORT = 5671, 443
+
+#: Seconds for each step of opening a websocket, and for the TLS handshake: round trips, possibly to another continent
+#: and through a proxy. The client has no time limit of its own for a TLS handshake.
+_STEP = 10.0
+
+#: A name or an IPv4 address: the client cannot call an IPv6 address.
+_HOST = r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?"
+
+_ENDPOINT_FORM = "HOST or HOST:PORT, such as gateway.example.com:443, with a name or an IPv4 address as HOST"
+_PROXY_FORM = f"http://HOST:PORT or http://USER:PASSWORD@HOST:PORT; or {REFERENCES}"
+
+#: What the client says when it cannot open a connection.
+_NOT_OPENED = "Failed to initiate the connection"
+
+#: The names of the errors of the websocket's library, which is imported only where it is used.
+_NO_ADDRESS, _PROXY_REFUSED, _BAD_STATUS = (
+    "WebSocketAddressException",
+    "WebSocketProxyException",
+    "WebSocketBadStatusException",
+)
+
+
+class NetworkError(HubUnavailableError):
+    """The way to the hub is set wrong on this machine: trying again is of no use. The text names the option."""
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """An HTTP proxy. User and password are not in `repr`."""
+
+    host: str
+    port: int
+    user: str | None = field(default=None, repr=False)  # some proxies take a token for it
+    password: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Network:
+    """How the hub is reached. `endpoint` is a host and a port, None the port of the transport. `plaintext_emulator`:
+    whether an emulator on another host may be reached without TLS."""
+
+    transport: str = AMQP
+    proxy: Proxy | None = None
+    endpoint: tuple[str, int | None] | None = None
+    ca_file: str | None = None
+    plaintext_emulator: bool = False
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, str | None]) -> Network:
+        """From the options with the names in `OPTIONS`. Raises `OptionError`, which never repeats a password."""
+        transport, proxy, endpoint, ca_file, plaintext = (options.get(name) for name in OPTIONS)
+        made = cls(
+            proxy=None if proxy is None else _proxy(proxy),
+            transport=_transport(transport, proxied=proxy is not None),
+            plaintext_emulator=plaintext is not None and _plaintext_emulator(plaintext),
+            endpoint=None if endpoint is None else _endpoint(endpoint),
+            ca_file=None if ca_file is None else _ca_file(ca_file),
+        )
+        if made.plaintext_emulator and ca_file is not None:
+            raise OptionError("allowPlaintextEmulator and caFile are both set: without TLS there is nothing to verify")
+        return made
+
+    @classmethod
+    def of_client(
+        cls,
+        transport_type: TransportType | None,
+        http_proxy: Mapping[str, Any] | None,
+        custom_endpoint_address: str | None,
+        connection_verify: str | None,
+        plaintext_emulator: bool,
+    ) -> Network:
+        """From the keyword arguments of azure-eventhub's clients, and `allow_plaintext_emulator`. Raises `OptionError`,
+        which names them."""
+        transport = None if transport_type is None else getattr(transport_type, "name", str(transport_type))
+        proxy = None
+        if http_proxy is not None:
+            host, port, *login = map(http_proxy.get, ("proxy_hostname", "proxy_port", "username", "password"))
+            if not isinstance(host, str) or not isinstance(port, int):
+                raise OptionError("http_proxy is wrong: allowed is a mapping with proxy_hostname and proxy_port")
+            proxy = Proxy(host, port, *login)
+        try:
+            given = (transport, None, custom_endpoint_address, connection_verify, str(plaintext_emulator))
+            made = cls.from_options(dict(zip(OPTIONS, given, strict=True)))
+            return made if proxy is None else replace(made, proxy=proxy, transport=_transport(transport, proxied=True))
+        except OptionError as error:
+            raise OptionError(in_arguments(str(error))) from None
+
+    @property
+    def websocket(self) -> bool:
+        """Whether AMQP goes over a websocket."""
+        return self.transport == WEBSOCKET
+
+    def client_settings(self, namespace: str) -> dict[str, Any]:
+        """The keyword arguments of the client. Raises `NetworkError` if this machine cannot read the CA file."""
+        settings: dict[str, Any] = {
+            # always said, because a custom address alone would mean a websocket
+            "transport_type": TransportType.AmqpOverWebsocket if self.websocket else TransportType.Amqp,
+            "ssl_context": self._tls(namespace),
+        }
+        if self.proxy is not None:
+            settings["http_proxy"] = {
+                "proxy_hostname": self.proxy.host,
+                "proxy_port": self.proxy.port,
+                "username": self.proxy.user,
+                "password": self.proxy.password,
+            }
+        if self.endpoint is not None:
+            settings["custom_endpoint_address"] = f"sb://{self._server(namespace)[0]}"
+        return settings
+
+    def plaintext_problem(self, namespace: str) -> str | None:
+        """Why `namespace` must not be called without TLS, as UseDevelopmentEmulator=true has it; None if it may be.
+
+        Whoever is on the way could read the token, so nothing may leave this machine. A proxy is on the way too: also
+        that of the environment, which a websocket takes, and which differs between driver and executors.
+        """
+        if self.ca_file is not None:
+            return "connectionString with UseDevelopmentEmulator=true, which switches TLS off, and caFile are both set"
+        host = self.endpoint[0] if self.endpoint is not None else namespace.partition(":")[0]
+        others = [each for each in (host, self.proxy and self.proxy.host) if each and not _is_loopback(each)]
+        if self.websocket and self.proxy is None and _proxy_of_environment(host):
+            others.append("the proxy that the environment names (http_proxy)")
+        if not others or self.plaintext_emulator:
+            return None
+        return (
+            f"UseDevelopmentEmulator=true in connectionString switches TLS off, and {others[0]} is not on this "
+            "machine: allowed are localhost and 127.0.0.0/8; for an emulator elsewhere set allowPlaintextEmulator=true"
+        )
+
+    def opening_timeout(self, seconds: float) -> float:
+        """The client's `socket_timeout`: `seconds`, but for a websocket, which would have no longer to connect."""
+        return _STEP if self.websocket else seconds
+
+    def _tls(self, namespace: str) -> ssl.SSLContext:
+        path = self.ca_file or certifi.where()
+        try:
+            found = os.stat(path)
+            return _context(path, (found.st_mtime_ns, found.st_size))
+        except OSError as error:  # also one of ssl
+            option = f"option caFile={path}" if self.ca_file else f"the list of authorities of certifi, {path},"
+            raise NetworkError(
+                f"{option} cannot be read on {socket.gethostname()}, which connects to {namespace}: {error.strerror}. "
+                "The file must be at this path on the driver's machine and on each executor's"
+            ) from None
+
+    # --- what is in the way ----------------------------------------------------------------------------------------
+
+    def problem(self, error: BaseException, namespace: str) -> str | None:
+        """What was in the way when a connection to `namespace` was opened, in words that name the option to look at;
+        None if `error` says nothing of it."""
+        chain = list(_chain(error))
+        opening = any(_NOT_OPENED in str(each) for each in chain)
+        return next((text for each in chain if (text := self._problem(each, namespace, opening=opening))), None)
+
+    def is_final(self, error: BaseException) -> bool:
+        """Whether trying again would be of no use, because the settings are wrong and not the network."""
+        return any(
+            isinstance(each, NetworkError | ssl.SSLCertVerificationError)
+            or (isinstance(each, ssl.SSLError) and _speaks_no_tls(each))
+            or (type(each).__name__ == _PROXY_REFUSED and _status(each) in (401, 403, 407))
+            for each in _chain(error)
+        )
+
+    def _problem(self, error: BaseException, namespace: str, *, opening: bool) -> str | None:
+        """What `error` alone says."""
+        server, option = self._server(namespace)
+        kind = type(error).__name__
+        if isinstance(error, NetworkError):
+            return str(error)
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return self._certificate_problem(error, server, option)
+        if kind == _PROXY_REFUSED:
+            return self._proxy_problem(error, server)
+        if kind == _BAD_STATUS:
+            return f"{server} answers the websocket's request with status {_status(error)}: check {option}"
+        if isinstance(error, ssl.SSLError) and opening:
+            if _speaks_no_tls(error):
+                return f"{server} does not speak TLS on this port: check {option}"
+            return f"no TLS connection to {server} ({error.reason or error}): check {option} and what is in between"
+        called, option = self._called(namespace)
+        firewall = ""
+        if called.endswith(f":{_AMQP_PORT}") and self.endpoint is None:
+            firewall = f", and whether this port is open from here: transportType={WEBSOCKET} uses {_WEBSOCKET_PORT}"
+        if isinstance(error, socket.gaierror) or kind == _NO_ADDRESS:
+            return f"the name of {called} does not resolve on {socket.gethostname()}: check {option}"
+        if not opening:  # a connection that breaks later says nothing of the options
+            return None
+        if isinstance(error, TimeoutError) or kind == "WebSocketTimeoutException":
+            return f"{called} does not answer: check {option}{firewall}"
+        if called == namespace and not called.endswith(f":{_AMQP_PORT}"):  # azure-eventhub ignores its port then
+            firewall = ", and UseDevelopmentEmulator=true in the connection string, without which port 5671 is called"
+        if isinstance(error, OSError) and error.errno is not None and error.strerror:
+            return f"no connection could be made to {called} ({error.strerror}): check {option}{firewall}"
+        return None
+
+    def _certificate_problem(self, error: ssl.SSLCertVerificationError, server: str, option: str) -> str:
+        why = error.verify_message.rstrip(".")
+        if error.verify_code in (62, 64):  # the host's name or address differs
+            return f"the certificate of {server} is for another name: check {option} ({why})"
+        if error.verify_code in (9, 10):  # its time has not come, or is over
+            return f"the certificate of {server} is not valid now: check the clock of {socket.gethostname()} ({why})"
+        trusted = f"caFile={self.ca_file}" if self.ca_file else "the public authorities of certifi"
+        return (
+            f"the certificate of {server} is not signed by an authority that is trusted, which are those of {trusted}: "
+            f"set caFile to a PEM file with the one that signed it ({why})"
+        )
+
+    def _proxy_problem(self, error: BaseException, server: str) -> str:
+        status = _status(error)
+        proxy, option = "the proxy that the environment names (https_proxy)", "httpProxy, which is not set"
+        if self.proxy is not None:
+            proxy, option = f"the proxy {self.proxy.host}:{self.proxy.port}", "httpProxy"
+        if status == 407:
+            given = "user and password" if self.proxy is not None and self.proxy.user else "no user"
+            return f"{proxy} refuses the credentials (status 407): check {option}, which gives it {given}"
+        if status is None:
+            return f"{proxy} does not answer as an HTTP proxy: check {option}"
+        return f"{proxy} does not connect to {server} (status {status}): check what it allows, and {option}"
+
+    def _server(self, namespace: str) -> tuple[str, str]:
+        """Host and port of the server, and the option that names it."""
+        default = _WEBSOCKET_PORT if self.websocket else _AMQP_PORT
+        if self.endpoint is not None:
+            return f"{self.endpoint[0]}:{self.endpoint[1] or default}", "customEndpointAddress"
+        host = namespace if ":" in namespace and not self.websocket else f"{namespace.partition(':')[0]}:{default}"
+        return host, "connectionString or fullyQualifiedNamespace"
+
+    def _called(self, namespace: str) -> tuple[str, str]:
+        """Host and port that this machine connects to, and the option that names it."""
+        if self.proxy is not None:
+            return f"the proxy {self.proxy.host}:{self.proxy.port}", "httpProxy"
+        server, option = self._server(namespace)
+        if self.websocket and ("https_proxy" in os.environ or "HTTPS_PROXY" in os.environ):
+            # which of the two is called depends on no_proxy; the variable may hold a password
+            return f"{server}, or the proxy that the environment names,", f"{option}, and https_proxy and no_proxy"
+        return server, option
+
+
+#: Straight to the hub's own address.
+DIRECT = Network()
+
+#: The options that make a `Network`, in the order of its fields.
+OPTIONS = ("transportType", "httpProxy", "customEndpointAddress", "caFile", "allowPlaintextEmulator")
+
+#: The arguments of `Network.of_client`, in the same order.
+_ARGUMENTS = (
+    "transport_type",
+    "http_proxy",
+    "custom_endpoint_address",
+    "connection_verify",
+    "allow_plaintext_emulator",
+)
+
+
+def in_arguments(text: str) -> str:
+    """`text`, which names options, with the names of `Network.of_client`'s arguments."""
+    for option, name in zip(OPTIONS, _ARGUMENTS, strict=True):
+        text = text.replace(option, name)
+    return text
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+def _transport(given: str | None, *, proxied: bool) -> str:
+    if given is None:
+        return WEBSOCKET if proxied else AMQP
+    found = next((each for each in (AMQP, WEBSOCKET) if each.lower() == given.lower()), None)
+    if found is None:
+        raise OptionError(f"option transportType={shown(given)} is wrong: allowed is one of {AMQP}, {WEBSOCKET}")
+    if proxied and found == AMQP:
+        raise OptionError(
+            f"transportType={AMQP} and httpProxy are both set: a proxy works with {WEBSOCKET} only, leave one out"
+        )
+    return found
+
+
+def _endpoint(given: str) -> tuple[str, int | None]:
+    text = re.sub(r"^sb://|/$", "", given)
+    if not is_server(text):
+        raise OptionError(f"option customEndpointAddress={shown(given)} is wrong: allowed is {_ENDPOINT_FORM}")
+    host, _, port = text.partition(":")
+    return host, int(port) if port else None
+
+
+def _plaintext_emulator(given: str) -> bool:
+    try:
+        return flag(given)
+    except ValueError as allowed:
+        raise OptionError(f"option allowPlaintextEmulator={shown(given)} is wrong: allowed is {allowed}") from None
+
+
+def _is_loopback(host: str) -> bool:
+    """Not by asking for the address of a name, which another answer may change a moment later."""
+    try:
+        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _proxy_of_environment(host: str) -> bool:
+    """Whether websocket-client would call `host`, without TLS, through a proxy that the environment names."""
+    spared = os.environ.get("no_proxy", os.environ.get("NO_PROXY", "")).replace(" ", "").split(",")
+    return bool(os.environ.get("http_proxy") or os.environ.get("HTTP_PROXY")) and not {"*", host} & {*spared}
+
+
+def is_server(text: str) -> bool:
+    """Whether `text` is HOST or HOST:PORT, with a name or an IPv4 address as HOST."""
+    match = re.fullmatch(f"{_HOST}(:(?P<port>[0-9]{{1,5}}))?", text)
+    return match is not None and (match["port"] is None or 1 <= int(match["port"]) <= 65535)
+
+
+def _proxy(given: str) -> Proxy:
+    text = resolved("httpProxy", given)
+    visible = "(not shown, as it may hold a password)" if "@" in text or is_reference(given) else shown(given)
+    wrong = OptionError(f"option httpProxy={visible} is wrong: allowed is {_PROXY_FORM}")
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise wrong from None
+    host = parts.hostname or ""
+    if parts.scheme != "http" or not re.fullmatch(_HOST, host) or not port or parts.path.strip("/") or parts.query:
+        raise wrong
+    if parts.username is not None and text == given:
+        raise OptionError(f"option httpProxy holds a user or a password, which would be shown: write {REFERENCES}")
+    user, password = (None if each is None else unquote(each) for each in (parts.username, parts.password))
+    if password and not user:
+        raise wrong
+    return Proxy(host, port, user or None, password)
+
+
+def _ca_file(given: str) -> str:
+    """The path, once the file was read here: on executors it is read at the same path."""
+    path = os.path.abspath(given)
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except ssl.SSLError:
+        why = "it holds no certificates in PEM form"
+    except OSError as error:
+        why = f"it cannot be read: {error.strerror}"
+    else:
+        return path
+    raise OptionError(
+        f"option caFile={shown(given)} is wrong: {why}; allowed is the path of a PEM file of certificates"
+    )
+
+
+# --- TLS -------------------------------------------------------------------------------------------------------------
+
+
+class _Context(ssl.SSLContext):
+    """A client's context that limits the time of a handshake."""
+
+    def wrap_socket(self, sock: socket.socket, *arguments: Any, **settings: Any) -> ssl.SSLSocket:
+        before = sock.gettimeout()
+        if before is None:  # the client would wait for ever
+            sock.settimeout(_STEP)
+        wrapped = super().wrap_socket(sock, *arguments, **settings)
+        wrapped.settimeout(before)
+        return wrapped
+
+
+@functools.lru_cache(4)
+def _context(path: str, _: tuple[int, int]) -> ssl.SSLContext:
+    """One for all connections of the process, as long as the file is the same: to read certifi's takes more time than
+    the rest of opening a connection. Strictness is that of the client's own context."""
+    context = _Context(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(path)
+    return context
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+#: Where the client's errors keep what has caused them.
+_CAUSES = ("error", "details", "inner_exception")
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """`error` and what has caused it, the first cause first."""
+    found: list[BaseException] = []
+    waiting = [error]
+    while waiting:
+        each = waiting.pop()
+        if any(each is known for known in found):
+            continue
+        found.append(each)
+        causes = (each.__context__, each.__cause__, *each.args, *(getattr(each, name, None) for name in _CAUSES))
+        waiting += [cause for cause in causes if isinstance(cause, BaseException)]
+    yield from reversed(found)
+
+
+def _speaks_no_tls(error: ssl.SSLError) -> bool:
+    return error.reason in ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status in the text of an error."""
+    with contextlib.suppress(AttributeError):
+        return int(error.status_code)  # type: ignore[attr-defined]
+    found = re.search(r"status:? (\d{3})\b", str(error))
+    return int(found[1]) if found else None

@@ -1,0 +1,314 @@
+"""A receiver of one partition that stays open and knows its position."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple, NoReturn
+
+import pyarrow as pa
+from azure.eventhub.exceptions import EventHubError
+
+from spark_ehbalance.errors import (
+    ClientVersionError,
+    EhBalanceError,
+    HubUnavailableError,
+    MalformedEventError,
+    MissingError,
+    OptionError,
+)
+from spark_ehbalance.eventhub import rows
+from spark_ehbalance.eventhub.conditions import Meaning, explained
+from spark_ehbalance.eventhub.connection import Connection
+from spark_ehbalance.eventhub.refusals import Unreachable, not_opened, refusal, said
+from spark_ehbalance.eventhub.rows import Rows
+from spark_ehbalance.eventhub.tokens import NoTokenError
+from spark_ehbalance.eventhub.unreadable import FAIL, settle, until_gap
+from spark_ehbalance.eventhub.wire.client import check_open, cut_off_after, incompatibility, private_calls, unusable
+from spark_ehbalance.eventhub.wire.decoder import Decoder
+from spark_ehbalance.eventhub.wire.link import LinkReader
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
+
+#: Seconds for which the client waits on its socket at a time. Its default of 0.2 delays every short read by that.
+SOCKET_TIMEOUT = 0.02
+
+#: Seconds for TLS and SASL together: several round trips, possibly to another continent.
+_OPEN_TIMEOUT = 20.0
+
+#: Seconds for the answer to whether a group exists: several round trips, also to another continent.
+_GROUP_PATIENCE = 2.0
+
+#: Partitions whose readers are disconnected at once: each takes a connection, and mostly waits.
+_AT_ONCE = 8
+
+
+class Disconnected(Exception):
+    """Another receiver has the partition: this one was disconnected or refused by the rules for owner levels.
+
+    `epoch` is the other receiver's owner level, None if the error does not name it.
+    """
+
+    def __init__(self, text: str, epoch: int | None) -> None:
+        super().__init__(text)
+        self.epoch = epoch
+
+
+class OffsetRefused(Unreachable):
+    """Event Hubs has no such offset: a number in a geo-replicated hub, or, possibly, that of an event that was lost."""
+
+
+#: As the client names the conditions `com.microsoft:georeplication:invalid-offset` and `com.microsoft:argument-error`,
+#: with which a hub without geo-replication refuses what is no number.
+_NO_SUCH_OFFSET = ("georeplication:invalid-offset", "argument-error")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionAddress:
+    """One partition of a hub, for one consumer group."""
+
+    connection: Connection
+    consumer_group: str
+    partition: str
+
+
+class RowFormat(NamedTuple):
+    """How events become rows: the columns, to which `sequenceNumber` is added; `json_properties` as for
+    `rows.record_batch`, `on_malformed` as for `unreadable.settle`."""
+
+    columns: frozenset[str] = rows.COLUMNS
+    json_properties: bool = False
+    on_malformed: str = FAIL
+
+
+class Receiver:
+    """Receives the events of a partition as rows, in order and without a gap, from `start` on: a sequence number, the
+    time at or after which the first event was enqueued, or (a text) an offset. Unless `inclusive` that event itself is
+    left out.
+
+    With an `owner_level` all receivers of the partition with the same or a lower level, or none, are disconnected; with
+    None it shares the partition with up to four others. `prefetch` is how many events the hub sends ahead.
+
+    Unless `gaps` is set, as for a compacted hub, a gap in the sequence numbers ends the receiver after the rows before
+    it: one that starts at the gap shows whether there are such events.
+
+    It connects at the first call of `receive`. For one thread at a time. Receiving raises `Disconnected`,
+    `Unreachable`, `MalformedEventError`, `RefusedError`, `NetworkError`, `MissingError` or `ClientVersionError`, and
+    the receiver is closed then.
+    """
+
+    def __init__(
+        self,
+        address: PartitionAddress,
+        start: int | datetime | str,
+        *,
+        owner_level: int | None,
+        prefetch: int,
+        row_format: RowFormat = RowFormat(),
+        inclusive: bool = True,
+        gaps: bool = False,
+    ) -> None:
+        #: The lowest sequence number that the next event can have, None if it is not known.
+        self.next = start if isinstance(start, int) and inclusive else None
+        #: The sequence number of the first event of the last call, None if it is not known.
+        self.first: int | None = None
+        self.closed = False
+        self._gaps = gaps
+        self._began = False  # events have come
+        self._address = address
+        self._start = start
+        self._inclusive = inclusive
+        self._owner_level = owner_level
+        self._prefetch = prefetch
+        self._on_malformed = row_format.on_malformed
+        self._failure: str | None = None  # of the event after those that were returned
+        self._skipped = 0
+        self._link: LinkReader | None = None
+        self._schema = rows.schema_of(row_format.columns)
+        self._decoder = Decoder(address.partition, row_format.json_properties, self._schema)
+        timeout = address.connection.network.opening_timeout(SOCKET_TIMEOUT)
+        self._client: Any = address.connection.consumer_client(
+            address.consumer_group, retry_total=0, socket_timeout=timeout
+        )
+        self._consumer: Any = None
+        self._client_error: Any = None  # the client's conversion of an error
+
+    def receive(self, most: int, wait: float, wanted: int | None = None) -> pa.RecordBatch:
+        """Up to `most` rows; none if none came within `wait` seconds, or if it is closed.
+
+        Waits for more events only while they come without a pause. `wanted` is the number of events for this call and
+        later ones, if it is known: the hub sends no more.
+        """
+        if self.closed:
+            return pa.RecordBatch.from_pylist([], self._schema)
+        if self._failure is not None:
+            self._fail(self._failure)
+        with self._errors():
+            link = self._opened()
+            try:
+                received = self._decoder.record_batch(link.receive(most, wait, wanted))
+            finally:
+                link.release()
+        return self._settled(received)
+
+    def confirm(self, wait: float) -> None:
+        """Connect, and wait until the hub has accepted the receiver, for at most `wait` seconds. Raises as `receive`
+        does."""
+        with self._errors():
+            self._opened().confirm(wait)
+
+    def is_usable(self) -> bool:
+        """Whether it can be kept for later: not if it was disconnected, or if its token is about to expire."""
+        try:
+            return self._link is not None and self._link.is_usable()
+        except Exception:  # any error ends it
+            return False
+
+    def close(self) -> None:
+        """Close the connection. May be called twice."""
+        self.closed = True
+        for closing in (self._consumer, self._client):
+            if closing is not None:
+                with contextlib.suppress(Exception):  # a broken connection has nothing left to close
+                    closing.close()
+        if self._link is not None:
+            self._link.close()
+
+    def _settled(self, received: Rows) -> pa.RecordBatch:
+        sound = received if self._gaps else until_gap(received, self.next if self._began else None)
+        if len(sound.batch) < len(received.batch):
+            _LOG.info("partition %s: a gap in what has come: reading again from there", self._address.partition)
+            self.close()
+        batch, self.first, self.next, self._failure, skipped, problem = settle(sound, self.next, self._on_malformed)
+        self._began = self._began or self.first is not None
+        if self._failure is not None and self.first is None:
+            self._fail(self._failure)
+        if skipped:
+            self._skipped += skipped
+            _LOG.warning(
+                "partition %s: %d events left out, because onMalformed=skip, %d since the receiver was opened: %s",
+                self._address.partition, skipped, self._skipped, problem,
+            )  # fmt: skip
+        return batch
+
+    def _fail(self, failure: str) -> NoReturn:
+        self.close()
+        raise MalformedEventError(f"partition {self._address.partition}: {failure}")
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Closes the receiver when an error ends the block, and raises what `receive` raises."""
+        try:
+            try:
+                yield
+            except (EventHubError, Unreachable, EhBalanceError):
+                raise
+            except Exception as error:
+                if self._client_error is None:
+                    raise
+                raise self._client_error(error, is_consumer=True) from error
+        except EventHubError as error:
+            self.close()
+            if isinstance(self._start, str) and getattr(error, "error", None) in _NO_SUCH_OFFSET:
+                raise OffsetRefused(str(error).splitlines()[0]) from error
+            raise _meaning(error, self._address) from error
+        except (Unreachable, EhBalanceError):
+            self.close()
+            raise
+
+    # --- connecting ------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> LinkReader:
+        """The link that the client has opened, taken over from it."""
+        if self._link is None:
+            with private_calls():
+                self._consumer = self._make_consumer()
+                self._client_error = self._consumer._handle_exception
+                self._open()
+                handler = self._consumer._handler
+                check_open(handler._connection, handler._session, handler._link)
+                if (reason := incompatibility(handler, handler._link)) is not None:
+                    raise unusable(reason)
+                self._link = LinkReader(handler, handler._link, self._prefetch)
+        return self._link
+
+    def _make_consumer(self) -> Any:
+        consumer = self._client._create_consumer(
+            self._address.consumer_group,
+            self._address.partition,
+            self._start,
+            lambda _: None,
+            owner_level=self._owner_level,
+            prefetch=self._prefetch,
+            event_position_inclusive=self._inclusive,
+        )
+        # No keep-alive thread: every close would wait for it, and a process that forks must not have one. The service
+        # drops a receiver that is idle for too long, and it is opened again.
+        consumer._keep_alive = 0
+        return consumer
+
+    def _open(self) -> None:
+        """Open the connection and attach the link, without any credit yet."""
+        deadline = time.monotonic() + _OPEN_TIMEOUT
+        with cut_off_after(_OPEN_TIMEOUT, lambda: self._consumer._handler._connection):
+            try:
+                with private_calls():
+                    while not self._consumer._open():
+                        if time.monotonic() >= deadline:
+                            raise Unreachable(f"{self._address.connection.namespace} has not attached the link in time")
+            except NoTokenError as error:
+                raise Unreachable(str(error)) from None
+            except (ClientVersionError, OptionError):  # the latter: a credential's callable cannot be called here
+                raise
+            except Exception as error:
+                if self._consumer.running:
+                    raise
+                raise not_opened(error, self._address.connection, self._address.partition) from None
+
+
+def check_group(address: PartitionAddress) -> None:
+    """Raise `MissingError` if the consumer group of an existing hub does not exist; `ClientVersionError` too. Whatever
+    else is wrong is left to those who read.
+
+    Opens a receiver without an owner level: answers to requests do not depend on the group.
+    """
+    try:
+        with contextlib.closing(Receiver(address, 0, owner_level=None, prefetch=1)) as receiver:
+            receiver.confirm(_GROUP_PATIENCE)
+    except MissingError as missing:
+        connection, group = address.connection, address.consumer_group
+        text = explained(Meaning.NO_GROUP, connection.namespace, connection.hub, group, None)
+        raise missing if missing.sure else MissingError(text) from missing
+    except (Disconnected, Unreachable, HubUnavailableError) as error:
+        _LOG.debug("consumer group %s: %s", address.consumer_group, error)
+
+
+def disconnect_readers(owner_levels: Mapping[PartitionAddress, int]) -> None:
+    """Disconnect the readers of each partition that have this owner level or a lower one. A failure is logged only."""
+
+    def disconnect(address: PartitionAddress, owner_level: int) -> None:
+        try:
+            with contextlib.closing(Receiver(address, 0, owner_level=owner_level, prefetch=1)) as receiver:
+                receiver.receive(1, 0.0, 0)
+        except (Disconnected, Unreachable, EhBalanceError) as error:
+            _LOG.warning(
+                "partition %s: former owners' receivers could not be disconnected: %s", address.partition, error
+            )
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(disconnect, owner_levels, owner_levels.values()))
+
+
+def _meaning(error: EventHubError, address: PartitionAddress) -> Exception:
+    text = said(error)
+    # The first epoch in the text is the other receiver's; the word alone may be part of a hub's name.
+    epoch = re.search(r" epoch (?:of )?'(\d+)'", text)
+    if epoch or getattr(error, "error", None) == "link:stolen":
+        return Disconnected(text, int(epoch[1]) if epoch else None)
+    return refusal(error, address.connection, address.partition, address.consumer_group)

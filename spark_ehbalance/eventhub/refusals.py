@@ -1,0 +1,83 @@
+"""What an error of the client means for who reads or writes, in words that say what to do about it."""
+
+from __future__ import annotations
+
+from azure.eventhub.exceptions import EventHubError
+
+from spark_ehbalance.errors import HubUnavailableError, MissingError
+from spark_ehbalance.eventhub.conditions import (
+    FINAL,
+    Meaning,
+    condition_of,
+    credentials_help,
+    explained,
+    is_refusal,
+    meaning,
+)
+from spark_ehbalance.eventhub.connection import Connection
+from spark_ehbalance.eventhub.network import NetworkError
+from spark_ehbalance.eventhub.server_busy import BUSY
+from spark_ehbalance.settings.secrets import looks_secret
+
+#: Characters of an error that are repeated: those of the service have fewer.
+_LONGEST = 1000
+
+
+class RefusedError(HubUnavailableError):
+    """The credentials were refused or have expired."""
+
+
+class Unreachable(Exception):
+    """The connection broke or was refused for a reason that may pass: a new receiver, or sender, may succeed."""
+
+
+class Busy(Unreachable):
+    """The service was too busy, which is counted: to be tried again after `conditions.busy_wait`."""
+
+
+def not_opened(error: BaseException, connection: Connection, partition: str | None) -> Exception:
+    """What to raise when no connection could be opened: an error that names the option to look at."""
+    problem = connection.network.problem(error, connection.namespace)
+    if problem is not None and connection.network.is_final(error):
+        return NetworkError(_of(partition) + problem)
+    return Unreachable(problem or f"no connection could be made to {connection.namespace}")
+
+
+def refusal(
+    error: Exception, connection: Connection, partition: str | None, consumer_group: str = "", *, sends: bool = False
+) -> Exception:
+    """What to raise for an error of an open connection, or of one that was refused: `NetworkError`, `RefusedError`,
+    `MissingError`, `Busy` or `Unreachable`. A sender has no `consumer_group`, and may have no `partition`."""
+    namespace, hub = connection.namespace, connection.hub
+    if connection.network.problem(error, namespace) is not None:
+        return not_opened(error, connection, partition)
+    text = said(error)
+    if is_refusal(error):
+        advice = credentials_help(connection.identity is None, sends=sends)
+        return RefusedError(
+            f"{_of(partition)}event hub {hub!r} at {namespace} refused the credentials: {text.rstrip('.')}. {advice}"
+        )
+    what = meaning(condition_of(error), text)
+    if what in FINAL:
+        return MissingError(
+            explained(what, namespace, hub, consumer_group, partition), sure=what is not Meaning.MISSING
+        )
+    if what is Meaning.BUSY:
+        BUSY.note(connection.hub_name)
+        return Busy(text)
+    return Unreachable(text)
+
+
+def said(error: Exception) -> str:
+    """What an error says, in one line. Those of the client's private parts say the least in their first line. A server
+    may say anything, also the token that it was given."""
+    given = getattr(error, "description", None) or str(error)
+    lines = (given.decode(errors="replace") if isinstance(given, bytes) else str(given)).splitlines()
+    text = " ".join(lines[:1] if isinstance(error, EventHubError) else lines) or type(error).__name__
+    if looks_secret(text := text[:_LONGEST]):
+        return "it said what looks like a key or a token, which is not repeated here"
+    return text
+
+
+def _of(partition: str | None) -> str:
+    return "" if partition is None else f"partition {partition}: "

@@ -1,0 +1,191 @@
+"""Resolves starting positions, such as `latest` or a time, and offsets, in a partition as it is now, by receivers."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, TypeVar
+
+from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.eventhub.conditions import busy_wait
+from spark_ehbalance.eventhub.metadata import PartitionState
+from spark_ehbalance.eventhub.receiver import Disconnected, OffsetRefused, PartitionAddress, Receiver, RowFormat
+from spark_ehbalance.eventhub.refusals import Busy, RefusedError, Unreachable
+from spark_ehbalance.eventhub.rows import sequence_numbers
+from spark_ehbalance.eventhub.unreadable import KEEP
+from spark_ehbalance.group.position import START_OFFSET, Position
+from spark_ehbalance.group.starting_positions import AfterOffset, Edge, UnresolvedPosition
+
+_T = TypeVar("_T")
+
+#: Events received at a time where an offset is looked for, as Azure's client does by default.
+_MOST = 300
+
+#: Seconds after which a receiver at which nothing comes has nothing to deliver: some round trips to another continent.
+QUIET = 5.0
+
+
+def resolve(
+    position: UnresolvedPosition,
+    address: PartitionAddress,
+    state: PartitionState,
+    timeout: float,
+    highest_level: int | None = None,
+) -> Position:
+    """The position from which reading begins at `position`, in a partition with this `state`.
+
+    A time is resolved by a receiver, which raises `HubUnavailableError` after `timeout` seconds. If a reader with an
+    owner level shuts out readers without one, its level is taken for a moment if it is at most `highest_level`: that
+    reader must be one that opens again.
+    """
+    if position is Edge.EARLIEST:
+        return Position.before(state.begin)
+    if position is Edge.LATEST:
+        return Position(state.end - 1, state.last_offset)
+    if isinstance(position, int):
+        return Position.before(position)
+    if isinstance(position, Position):
+        return position
+    if isinstance(position, AfterOffset):
+        return position_of(position.offset, address, state, timeout)
+    if state.last_enqueued is None or state.last_enqueued < position:
+        return Position.before(state.end)
+    what = f"the first event at or after {position.isoformat()}"
+    return Position.before(_received(address, position, timeout, what, _first_number, highest_level=highest_level))
+
+
+def position_of(offset: str, address: PartitionAddress, state: PartitionState, timeout: float) -> Position:
+    """The position after the event with this `offset`, in a partition with this `state`.
+
+    If that event is no longer retained, it is the one before the first event after it. Raises `HubUnavailableError` if
+    no event comes within `timeout` seconds: there is none at or after `offset`, or the hub does not answer.
+    """
+    if offset == state.last_offset:
+        return Position(state.end - 1, offset)
+    if state.begin == state.end:
+        return Position.before(state.end)
+    what = f"the event at offset {offset}, or the next one"
+    number, found = _received(address, offset, timeout, what, lambda receiver, _: _first_event(receiver))
+    return Position(number, offset) if found == offset else Position.before(number)
+
+
+def find_offset(address: PartitionAddress, sequence_number: int, owner_level: int | None, timeout: float) -> str | None:
+    """The offset that stands for this sequence number in a checkpoint; None if it is not found within `timeout`
+    seconds.
+
+    It is that of the event with this number. Where a compacted hub has that event no longer, it is that of the last one
+    before, and `START_OFFSET` if there is none. A reader of the same or a lower owner level is disconnected for a
+    moment: it must be one that opens again.
+    """
+    deadline, back = time.monotonic() + timeout, 0
+    with contextlib.suppress(HubUnavailableError):
+        while True:
+            start, most = max(0, sequence_number - back), min(1 + back, _MOST)
+
+            def last(receiver: Receiver, deadline: float, most: int = most) -> tuple[str | None] | None:
+                return _last_up_to(receiver, sequence_number, most, deadline)
+
+            left = deadline - time.monotonic()
+            (found,) = _received(address, start, left, "an offset", last, level=owner_level, prefetch=most, gaps=True)
+            if found is not None or start == 0:
+                return found or START_OFFSET
+            back = max(1, 2 * back)
+    return None
+
+
+def has_event(position: Position, address: PartitionAddress, timeout: float, owner_level: int | None) -> bool | None:
+    """Whether a geo-replicated hub has the event at `position`, or it has aged out; None if nothing comes there.
+
+    The receiver has the `owner_level`. Raises `HubUnavailableError` after `timeout` seconds.
+    """
+    assert position.offset is not None
+    what = f"the event at offset {position.offset}"
+    try:
+        (found,) = _received(address, position.offset, timeout, what, _event_or_quiet, level=owner_level)
+    except OffsetRefused:
+        return False
+    return None if found is None else found[1] == position.offset or found[0] > position.sequence_number
+
+
+def _received(
+    address: PartitionAddress,
+    start: int | datetime | str,
+    timeout: float,
+    what: str,
+    read: Callable[[Receiver, float], _T | None],
+    *,
+    level: int | None = None,
+    highest_level: int | None = None,
+    **settings: Any,
+) -> _T:
+    """What `read` returns for a receiver that begins at `start`, and for the deadline; it is tried again with a new
+    one until it is not None. `settings` are more of the receiver's. Raises `HubUnavailableError`, which says `what` was
+    not found, at the deadline, and `OffsetRefused`."""
+    last_error: Exception = TimeoutError("no event came")
+    refused = False
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        try:
+            settings = {"prefetch": 1, **settings}
+            receiver = Receiver(address, start, owner_level=level, row_format=RowFormat(on_malformed=KEEP), **settings)
+            with contextlib.closing(receiver):
+                found = read(receiver, deadline)
+            if found is not None:
+                return found
+        except Disconnected as other:
+            # A reader with an owner level shuts out readers without one. The same level disconnects it for a moment; a
+            # reader of this group opens again. Its epoch is lower than the lease's if its batch began before a seek.
+            if other.epoch is not None and highest_level is not None and other.epoch <= highest_level:
+                level = other.epoch
+            last_error = other
+        except OffsetRefused:
+            raise
+        except Unreachable as broken:
+            last_error = broken
+        except RefusedError as refusal:
+            if refused:  # with a fresh token as well
+                raise
+            refused, last_error = True, refusal
+            address.connection.renew()
+        time.sleep(busy_wait() if isinstance(last_error, Busy) else 0.2)
+    raise HubUnavailableError(
+        f"partition {address.partition}: {what} could not be found within {timeout:g} s: {last_error}"
+    )
+
+
+def _first_event(receiver: Receiver) -> tuple[int, str | None] | None:
+    """Sequence number and, if it can be read, offset of the first event of `receiver`; None if none came."""
+    events = receiver.receive(1, wait=1.0)
+    return (sequence_numbers(events)[0].as_py(), events["offset"][0].as_py()) if events.num_rows else None
+
+
+def _event_or_quiet(receiver: Receiver, _: float) -> tuple[tuple[int, str | None] | None]:
+    """What `_first_event` returns, once an event has come or none has for a while."""
+    quiet = time.monotonic() + QUIET
+    while True:
+        if (found := _first_event(receiver)) is not None or time.monotonic() > quiet:
+            return (found,)
+
+
+def _last_up_to(receiver: Receiver, sequence_number: int, most: int, deadline: float) -> tuple[str | None] | None:
+    """The offset of the last event of `receiver` up to `sequence_number`, received `most` at a time, or None if it
+    begins with a later one; nothing if no event says so before the deadline."""
+    last: str | None = None
+    while not receiver.closed and time.monotonic() < deadline:
+        events = receiver.receive(most, wait=1.0)
+        for number, offset in zip(sequence_numbers(events).to_pylist(), events["offset"].to_pylist(), strict=True):
+            if number > sequence_number:
+                return (last,)
+            last = offset or last
+            if number == sequence_number:
+                return (last,)
+    return None
+
+
+def _first_number(receiver: Receiver, deadline: float) -> int | None:
+    """The sequence number of the first event of `receiver`; None if none came before the deadline."""
+    while receiver.first is None and not receiver.closed and time.monotonic() < deadline:
+        receiver.receive(1, wait=1.0)
+    return receiver.first

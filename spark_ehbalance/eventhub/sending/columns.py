@@ -1,0 +1,275 @@
+"""Which columns of a frame make an event, and the events that Arrow batches of them make. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import pairwise, repeat
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from spark_ehbalance.errors import OptionError, UnsendableEventError
+from spark_ehbalance.eventhub.wire.outgoing import Encoder
+from spark_ehbalance.partition_keys import partition_index
+from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.settings.suggestions import did_you_mean
+
+#: The most characters of a partition key, `ClientConstants.MAX_PARTITION_KEY_LENGTH` of Azure's clients.
+_LONGEST_KEY = 128
+
+#: What a long and an unsigned long can hold.
+_LONG = range(-(1 << 63), 1 << 64)
+
+
+def _is(*kinds: type[DataType]) -> Callable[[DataType], bool]:
+    return lambda given: isinstance(given, (*kinds, NullType))
+
+
+def _is_properties(given: DataType) -> bool:
+    values = (StringType, BinaryType, BooleanType, IntegralType, FloatType, DoubleType, NullType)
+    return isinstance(given, MapType) and isinstance(given.keyType, StringType) and isinstance(given.valueType, values)
+
+
+def _is_headers(given: DataType) -> bool:
+    if not isinstance(given, ArrayType) or not isinstance(given.elementType, StructType):
+        return False
+    kinds = [each.dataType for each in given.elementType]
+    return [each.name for each in given.elementType] == ["key", "value"] and (
+        isinstance(kinds[0], StringType) and isinstance(kinds[1], BinaryType)
+    )
+
+
+class _Role(NamedTuple):
+    """What a column is for, its types in words, and whether a type is one of them."""
+
+    name: str
+    types: str
+    takes: Callable[[DataType], bool]
+
+
+_BODY = _Role("body", "string or binary", _is(StringType, BinaryType))
+_PARTITION = _Role("partition", "string or a whole number", _is(StringType, IntegralType))
+
+#: Column → role, for frames as this source reads them, and as Spark's Kafka sink takes them.
+_COLUMNS = {
+    "body": _BODY,
+    "partitionKey": _Role("key", "string", _is(StringType)),
+    "partitionId": _PARTITION,
+    "properties": _Role("properties", "a map of strings to strings, binary, booleans or numbers", _is_properties),
+}
+_KAFKA_COLUMNS = {
+    "value": _BODY,
+    "key": _Role("key", "string or binary", _is(StringType, BinaryType)),
+    "partition": _PARTITION,
+    "headers": _Role("headers", "array<struct<key:string,value:binary>>", _is_headers),
+    "topic": _Role("topic", "string", _is(StringType)),
+}
+
+
+class Columns(NamedTuple):
+    """The places in a frame of what makes an event; None where it has none. `headers`: properties as Kafka's sink has
+    them; `topic`: the hub, which is an option here; `json`: whether values of properties are JSON."""
+
+    body: int
+    key: int | None = None
+    partition: int | None = None
+    properties: int | None = None
+    headers: int | None = None
+    topic: int | None = None
+    json: bool = False
+
+    @classmethod
+    def of(cls, schema: StructType, *, kafka: bool = False, json: bool = False) -> Columns:
+        """Those of a frame with this schema. Raises `OptionError` for a missing, wrong or unknown column."""
+        roles = _KAFKA_COLUMNS if kafka else _COLUMNS
+        names = {name.lower(): name for name in roles}
+        found: dict[str, int] = {}
+        for place, each in enumerate(schema):
+            name = names.get(each.name.lower())
+            if name is None:
+                raise OptionError(_unknown(each, roles, kafka=kafka))
+            role = roles[name]
+            if role.name in found:
+                raise OptionError(f"the frame has two columns {name}: select one of them")
+            if not role.takes(each.dataType):
+                given = each.dataType.simpleString()
+                raise OptionError(f"column {name} is of the type {given}: allowed is {role.types}")
+            found[role.name] = place
+        if "body" not in found:
+            name = next(iter(roles))
+            raise OptionError(f"the frame has no column {name}, which is needed: allowed are {', '.join(roles)}")
+        if json and "properties" not in found:
+            raise OptionError("jsonProperties=true needs a column properties")
+        if json and not isinstance(getattr(schema[found["properties"]].dataType, "valueType", None), StringType):
+            raise OptionError("jsonProperties=true needs a column properties whose values are strings of JSON")
+        return cls(**found, json=json)
+
+
+def _unknown(column: StructField, roles: Iterable[str], *, kafka: bool) -> str:
+    name = shown(column.name)
+    allowed = f"allowed are {', '.join(roles)}"
+    other = next((each for each in (_COLUMNS if kafka else _KAFKA_COLUMNS) if each.lower() == column.name.lower()), "")
+    if kafka and other == "body":
+        return f"the frame has a column body, and kafkaColumns=true: {allowed}"
+    if not kafka and other in ("value", "key", "headers"):
+        return f"the frame has a column {other}, as for Kafka's sink: set kafkaColumns=true, or rename it; {allowed}"
+    if not kafka and other == "partition":
+        return f"the frame has a column partition: name it partitionId, or leave it out; {allowed}"
+    return f"the frame has a column {name}, of which nothing can be made: {allowed}{did_you_mean(column.name, roles)}"
+
+
+def check_topic(batch: pa.RecordBatch, columns: Columns, hub: str) -> None:
+    """Raise `UnsendableEventError` if a row of `batch` names another hub than that of the option."""
+    topics = [] if columns.topic is None else batch.column(columns.topic).unique().to_pylist()
+    for each in topics:
+        if each is not None and each.lower() != hub.lower():
+            raise UnsendableEventError(
+                f"a row has the topic {shown(each)}, and eventHubName is {hub}: write each topic by itself, without "
+                "the column"
+            )
+
+
+#: Partition → heads and bodies of its events, in turn; None: where the hub puts them.
+Events = dict[str | None, list[bytes]]
+
+
+class Rows:
+    """Makes events of the rows of a task. `partitions` gives the ids of the hub's partitions, in the order of their
+    numbers, and is called if a row has a key or a partition; an event may have `most` bytes."""
+
+    def __init__(self, columns: Columns, partitions: Callable[[], Sequence[str]], most: int) -> None:
+        self._columns, self._partitions, self._most = columns, partitions, most
+        self._count = 0
+
+    def add(self, batch: pa.RecordBatch, events: Events) -> None:
+        """Add those of `batch`. Raises `UnsendableEventError`, which names the row by its number in the task."""
+        columns, encoder, most = self._columns, Encoder(), self._most
+        targets = _Targets(self._partitions)
+        bodies, keys, partitions = (
+            repeat(None) if place is None else batch.column(place).to_pylist()
+            for place in (columns.body, columns.key, columns.partition)
+        )
+        properties = _properties(batch, columns, encoder)
+        for body, key, partition in zip(bodies, keys, partitions, strict=False):
+            self._count += 1
+            target = None
+            try:
+                if key is not None or partition is not None:
+                    key, target = targets.of(key, partition)
+                pairs = next(properties)
+            except ValueError as problem:
+                raise UnsendableEventError(f"row {self._count} of a task cannot be sent: {problem}") from None
+            if isinstance(body, str):
+                body = body.encode()
+            head = encoder.head(body, key, pairs)
+            if (size := len(head) + len(body or b"")) > most:
+                what = f" with the key {shown(key)}" if key else ""
+                raise UnsendableEventError(
+                    f"row {self._count} of a task cannot be sent: the event{what} has {size:,} bytes with its "
+                    f"properties, and the hub takes {most:,}. Nothing was sent of it and of the rows around it"
+                )
+            if target not in events:
+                events[target] = []
+            events[target] += (head, body or b"")
+
+
+class _Targets:
+    """Where events with a key, or with a partition, go."""
+
+    def __init__(self, partitions: Callable[[], Sequence[str]]) -> None:
+        self._partitions = partitions
+        self._ids: Sequence[str] = ()
+        self._known: dict[Any, tuple[str | None, str | None]] = {}
+
+    def of(self, key: Any, partition: Any) -> tuple[str | None, str | None]:
+        """The key as text, and the partition. Raises ValueError."""
+        if partition is None and (found := self._known.get(key)) is not None:
+            return found
+        self._ids = self._ids or self._partitions()
+        if partition is not None:
+            return None, self._checked(key, str(partition))
+        found = self._known[key] = self._of_key(key)
+        return found
+
+    def _checked(self, key: Any, partition: str) -> str:
+        if key is not None:
+            raise ValueError("it has both a partition key and a partition: allowed is one of them, the other null")
+        if partition not in self._ids:
+            raise ValueError(f"partition {shown(partition)} does not exist: the hub has {len(self._ids)}, from 0 on")
+        return partition
+
+    def _of_key(self, key: Any) -> tuple[str | None, str | None]:
+        try:
+            text: str = key.decode() if isinstance(key, bytes) else key
+        except UnicodeDecodeError:
+            raise ValueError("its key is no UTF-8, and a partition key is text") from None
+        if not text:
+            return None, None
+        if len(text) > _LONGEST_KEY:
+            raise ValueError(f"its partition key has {len(text)} characters: allowed are {_LONGEST_KEY}")
+        return text, self._ids[partition_index(text, len(self._ids))]
+
+
+def _properties(batch: pa.RecordBatch, columns: Columns, encoder: Encoder) -> Iterator[Collection[bytes]]:
+    """The properties of each row, encoded. Raises ValueError."""
+    if columns.headers is not None:
+        for given in batch.column(columns.headers).to_pylist():
+            headers = [each for each in given or () if each is not None]
+            if any(each["key"] is None for each in headers):
+                raise ValueError("it has a header without a key")
+            _check_single([each["key"] for each in headers])
+            yield [encoder.pair(each["key"], each["value"]) for each in headers]
+    if columns.properties is None:
+        yield from repeat(())
+        return
+    maps = batch.column(columns.properties)
+    ends = maps.offsets.to_pylist()
+    first, last = ends[0], ends[-1]
+    names, values = (each.slice(first, last - first).to_pylist() for each in (maps.keys, maps.items))
+    for begin, end in pairwise(ends):
+        names_of, values_of = names[begin - first : end - first], values[begin - first : end - first]
+        if len(names_of) > 1:
+            _check_single(names_of)
+        if columns.json:
+            values_of = [_from_json(*each) for each in zip(names_of, values_of, strict=True)]
+        yield list(map(encoder.pair, names_of, values_of))
+
+
+def _check_single(names: list[str]) -> None:
+    if len(set(names)) < len(names):
+        twice = next(name for number, name in enumerate(names) if name in names[:number])
+        raise ValueError(f"it has several values of {shown(twice)}, and an event has one")
+
+
+def _from_json(name: str, text: str | None) -> Any:
+    """The value that the source with `jsonProperties` writes in this way: binary is an array of its bytes."""
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except RecursionError:  # a list or a map
+        return text
+    except ValueError:
+        raise ValueError(f"its property {shown(name)} is no JSON, as jsonProperties=true asks for") from None
+    if isinstance(value, list) and all(isinstance(each, int) and -128 <= each <= 127 for each in value):
+        return bytes(each & 0xFF for each in value)
+    if isinstance(value, list | dict):
+        return text
+    if isinstance(value, int) and value not in _LONG:
+        raise ValueError(f"its property {shown(name)} is a number that needs more than 64 bits")
+    return value

@@ -1,0 +1,70 @@
+"""The options of `df.write.format("ehbalance")` and `df.writeStream`: each is declared once, as those of the source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.eventhub.connection import Connection
+from spark_ehbalance.eventhub.connection_options import CONNECTION_OPTIONS
+from spark_ehbalance.settings.declared import Declared, declarations, declared, option_name
+from spark_ehbalance.settings.option_texts import parsed, refuse_secret
+from spark_ehbalance.settings.parsing import flag, parse_duration
+from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.settings.suggestions import did_you_mean
+
+#: What Spark passes on, in lower case, and needs itself.
+CHECKPOINT_LOCATION = "checkpointlocation"
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """All options of writing, checked. Times are in seconds."""
+
+    connection: Connection = field(metadata={"options": CONNECTION_OPTIONS})
+    kafka_columns: bool = declared(
+        False, flag, "take the [columns of Spark's Kafka sink](writing.md#columns): `value`, `key`, `headers`"
+    )
+    json_properties: bool = declared(
+        False,
+        flag,
+        "the values of `properties` are JSON, as the source writes them with the same option: so numbers, booleans and "
+        "binary are sent as such",
+    )
+    #: That of the client.
+    send_timeout: float = declared(
+        60.0,
+        parse_duration,
+        "a task fails if the hub takes no batch for this long, and sends one that has no answer again after half of "
+        "it; while the hub answers that it is busy, that does not count",
+    )
+
+
+#: Option name → declaration.
+WRITE_OPTIONS: dict[str, Declared] = CONNECTION_OPTIONS | {
+    option_name(name): each for name, each in declarations(WriteOptions).items()
+}
+
+
+def write_options(raw: Mapping[str, str], of_reading: Iterable[str] = ()) -> WriteOptions:
+    """From keys in any case; `of_reading` are the options that a reader has. Raises `OptionError`."""
+    given = {key.lower(): str(value).strip() for key, value in raw.items() if value is not None}
+    given.pop(CHECKPOINT_LOCATION, None)
+    names = {name.lower(): name for name in WRITE_OPTIONS}
+    if unknown := sorted(given.keys() - names.keys()):
+        raise _no_such_option(unknown[0], {name.lower(): name for name in of_reading})
+    for key, text in given.items():
+        if key not in ("connectionstring", "httpproxy"):  # they check themselves
+            refuse_secret(names[key], text, "connectionString")
+    connection = Connection.from_options({name: given.get(name.lower()) for name in CONNECTION_OPTIONS})
+    return WriteOptions(connection, **parsed(given, WriteOptions))
+
+
+def _no_such_option(key: str, of_reading: Mapping[str, str]) -> OptionError:
+    if key == "path":
+        return OptionError("an event hub has no path, as in save(PATH) or start(PATH): eventHubName is the event hub")
+    if key in of_reading:
+        return OptionError(f"df.write has no option {of_reading[key]}: it is for reading, leave it out")
+    alike = did_you_mean(key, WRITE_OPTIONS)
+    return OptionError(f"there is no option {shown(key)} for df.write{alike}: docs/writing.md lists all")

@@ -1,0 +1,276 @@
+"""Sends the rows of one task: encodes a part of them, checks all of that, then sends it while the next is encoded.
+
+The links that a worker has opened stay open for its next task, as its receivers do (`source.receivers` says why that is
+right).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import pyarrow as pa
+
+from spark_ehbalance.errors import HubUnavailableError, MissingError
+from spark_ehbalance.eventhub.conditions import busy_wait
+from spark_ehbalance.eventhub.connection import Connection
+from spark_ehbalance.eventhub.metadata import HubMetadata
+from spark_ehbalance.eventhub.network import NetworkError
+from spark_ehbalance.eventhub.refusals import Busy, RefusedError, Unreachable
+from spark_ehbalance.eventhub.sender import Sender
+from spark_ehbalance.eventhub.sending.columns import Columns, Events, Rows, check_topic
+from spark_ehbalance.eventhub.sending.write_options import WriteOptions
+from spark_ehbalance.eventhub.wire.outgoing import batches
+from spark_ehbalance.text import logger
+
+_T = TypeVar("_T")
+
+_LOG = logger(__name__)
+
+#: Bytes of rows that are checked together before any of them is sent: a task of a micro-batch seldom has more.
+_PART = 32 << 20
+
+#: What a batch may have besides its events, in bytes: the envelope is empty.
+_SLACK = 128
+
+#: The size of a batch, in bytes: that of the standard tier. A dedicated hub takes 20 MB, which would come in late.
+_BATCH = 1 << 20
+
+#: Links of a task at a time: each has a thread, which mostly waits.
+_MOST_LINKS = 16
+
+#: Seconds after which an unused link is not used again: the hub may have closed it (after 240 s of silence), which is
+#: seen only when a batch is sent, and that might then be there twice.
+_LINK_IDLE = 60.0
+
+#: Seconds for which a hub's partitions are remembered.
+_PARTITIONS_AGE = 60.0
+
+#: Seconds for which a hub may be missing: also a link that the service has lost is answered so (`conditions.meaning`).
+_MISSING_FOR = 2.0
+
+#: Seconds between two attempts: doubled from the first to the second.
+_PAUSES = (0.1, 5.0)
+
+
+@dataclass
+class Sent:
+    """What a task has sent: events, their bytes as messages, the batches, how often the hub was too busy, and how many
+    batches were sent again after an answer was lost (whose events may be there twice)."""
+
+    events: int = 0
+    bytes: int = 0
+    batches: int = 0
+    busy: int = 0
+    again: int = 0
+
+    def add(self, other: Sent) -> None:
+        """Add what another task, or thread, has sent."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+
+class Links:
+    """The open links of this process that no task uses, one for each partition of a hub. For several threads."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop all without closing them: in a forked process they are the parent's."""
+        self._lock = threading.Lock()
+        self._kept: dict[tuple[Connection, str | None], tuple[float, Sender]] = {}
+        self._partitions: dict[Connection, tuple[float, tuple[str, ...]]] = {}
+
+    def take(self, connection: Connection, partition: str | None) -> Sender:
+        """A link that is open already, or a new one."""
+        now = time.monotonic()
+        with self._lock:
+            old = [key for key, (since, _) in self._kept.items() if now - since > _LINK_IDLE]
+            useless = [self._kept.pop(key)[1] for key in old]
+            _, kept = self._kept.pop((connection, partition), (0.0, None))
+        for each in useless:
+            each.close()
+        return kept or Sender(connection, partition)
+
+    def keep(self, connection: Connection, partition: str | None, sender: Sender) -> None:
+        """Keep a link that can be used again."""
+        with self._lock:
+            self._kept[connection, partition] = (time.monotonic(), sender)
+
+    def partitions(self, connection: Connection) -> tuple[str, ...]:
+        """The ids of the hub's partitions. Raises `HubUnavailableError` or `ClientVersionError`."""
+        now = time.monotonic()
+        since, found = self._partitions.get(connection, (-math.inf, ()))
+        if now - since > _PARTITIONS_AGE:
+            with HubMetadata(connection, "$Default") as metadata:
+                found = metadata.partition_ids()
+            self._partitions[connection] = (now, found)
+        return found
+
+
+#: Of this process: Spark reuses a worker process, and with it its modules, for many tasks.
+LINKS = Links()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=LINKS.forget)
+
+
+class _Stopped(Exception):
+    """Another thread of the task has failed."""
+
+
+class Task:
+    """Sends the rows of one task. `links` are kept from task to task."""
+
+    def __init__(self, options: WriteOptions, columns: Columns, links: Links = LINKS) -> None:
+        self._options, self._columns, self._links = options, columns, links
+        self._stop = threading.Event()
+        self._most = 0
+
+    def write(self, rows: Iterable[pa.RecordBatch]) -> Sent:
+        """Send all rows: those of a partition, so also those with one key, in their order.
+
+        Raises `UnsendableEventError` before anything was sent of the rows around that one, `HubUnavailableError` or
+        `ClientVersionError`. What was sent before that is in the hub.
+        """
+        sent = Sent()
+        with ThreadPoolExecutor(_MOST_LINKS, "ehbalance-send") as pool:
+            sending: list[Future[Sent]] = []
+            try:
+                for part in self._encoded(rows):
+                    _await(sending, sent)
+                    sending = [pool.submit(self._send, target, some) for target, some in part.items()]
+                _await(sending, sent)
+            except _Stopped:  # here, while more was encoded
+                _await(sending, sent)
+                raise
+            except BaseException:
+                self._stop.set()
+                raise
+        return sent
+
+    def _encoded(self, rows: Iterable[pa.RecordBatch]) -> Iterator[Events]:
+        """The events of each part of the rows."""
+        made: Rows | None = None
+        part: Events = {}
+        size = 0
+        for batch in _slices(rows):
+            check_topic(batch, self._columns, self._options.connection.hub)
+            if made is None:
+                self._most = self._limit() - _SLACK
+                made = Rows(self._columns, self._partitions, self._most)
+            made.add(batch, part)
+            size += batch.nbytes
+            if size >= _PART:
+                yield part
+                part, size = {}, 0
+        yield part
+
+    def _partitions(self) -> Sequence[str]:
+        def ask() -> Sequence[str]:
+            try:
+                return self._links.partitions(self._options.connection)
+            except (MissingError, NetworkError):
+                raise
+            except HubUnavailableError as error:
+                raise Unreachable(str(error)) from error
+
+        return self._retried(ask, None, Sent())
+
+    def _limit(self) -> int:
+        """The size of the largest batch, by the link to the hub or, if tasks use none, to its partition 0."""
+        keyless = self._columns.key is None and self._columns.partition is None
+        return self._attempted(None if keyless else "0", Sender.most_bytes, Sent())
+
+    def _send(self, target: str | None, events: list[bytes]) -> Sent:
+        sent = Sent()
+        try:
+            for count, payload in batches(events, min(self._most, _BATCH - _SLACK)):
+                # half: a connection that has become silent is not the last that is tried
+                send = partial(Sender.send, payload=payload, timeout=self._options.send_timeout / 2)
+                self._attempted(target, send, sent)
+                sent.add(Sent(count, len(payload), 1))
+        except BaseException:
+            self._stop.set()
+            raise
+        return sent
+
+    def _attempted(self, target: str | None, call: Callable[[Sender], _T], sent: Sent) -> _T:
+        """What `call` returns for a link to `target`, tried again as by `_retried`, each time on another link."""
+        connection = self._options.connection
+
+        def attempt() -> _T:
+            sender = self._links.take(connection, target)
+            result = call(sender)
+            self._links.keep(connection, target, sender)
+            return result
+
+        return self._retried(attempt, target, sent)
+
+    def _retried(self, attempt: Callable[[], _T], target: str | None, sent: Sent) -> _T:
+        """What `attempt` returns. What may pass is tried again for `sendTimeout`; a hub that is too busy is waited for
+        as long as it answers so; a token that is refused is renewed once, and what is missing for a moment may be only
+        lost by a link."""
+        first, pause, renewed = None, _PAUSES[0], False
+        while not self._stop.is_set():
+            now = time.monotonic()
+            try:
+                return attempt()
+            except Busy:
+                sent.busy += 1
+                first, pause = None, busy_wait()
+            except RefusedError:
+                if renewed:
+                    raise
+                self._options.connection.renew()
+                renewed, pause = True, 0.0
+            except (Unreachable, MissingError) as error:
+                sent.again += 1
+                first = first or now
+                passed = time.monotonic() - first
+                if isinstance(error, MissingError) and passed >= _MISSING_FOR:
+                    raise
+                if passed >= self._options.send_timeout:
+                    raise HubUnavailableError(self._given_up(target, error)) from error
+                pause = min(2 * pause, _PAUSES[1]) or _PAUSES[0]
+                _LOG.info("partition %s: a batch was not sent, trying again: %s", target, error)
+            self._stop.wait(pause)
+        raise _Stopped
+
+    def _given_up(self, target: str | None, error: Exception) -> str:
+        where = self._options.connection.hub_name if target is None else f"partition {target}"
+        why = str(error).rstrip(".")
+        return (
+            f"{where} has taken nothing for {self._options.send_timeout:g} s (sendTimeout): {why}. The task fails; if "
+            "Spark runs it again, events that were sent before are there twice"
+        )
+
+
+def _slices(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches of about `_PART` bytes at most: Spark makes them of a number of rows."""
+    for batch in rows:
+        if batch.num_rows:
+            length = math.ceil(batch.num_rows / math.ceil(max(batch.nbytes, 1) / _PART))
+            yield from (batch.slice(start, length) for start in range(0, batch.num_rows, length))
+
+
+def _await(sending: Iterable[Future[Sent]], sent: Sent) -> None:
+    """Wait for the threads that send. Raises the error of one that has failed by itself."""
+    failed: BaseException | None = None
+    for each in sending:
+        try:
+            sent.add(each.result())
+        except _Stopped:
+            continue
+        except BaseException as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed

@@ -1,0 +1,378 @@
+"""Keeps the state of a hub's partitions up to date in the background, by a `PollSchedule`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from spark_ehbalance.errors import HubUnavailableError, MissingError
+from spark_ehbalance.eventhub.arrivals import Arrivals
+from spark_ehbalance.eventhub.connection import Connection
+from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.eventhub.poll_schedule import MOST_REQUESTS, PollSchedule
+from spark_ehbalance.eventhub.receiver import PartitionAddress, check_group, disconnect_readers
+from spark_ehbalance.eventhub.resolve import find_offset, has_event, resolve
+from spark_ehbalance.group.lag import Lag
+from spark_ehbalance.group.position import START_OFFSET, Position, names_event
+from spark_ehbalance.group.starting_positions import StartingPositions
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
+
+_T = TypeVar("_T")
+
+#: Partitions in which positions are looked for at once: each takes a connection, and mostly waits.
+_RESOLVED_AT_ONCE = 8
+
+#: Newest events of a partition whose offsets are remembered: a batch may end at any of them, some minutes later.
+REMEMBERED_OFFSETS = 1000
+
+#: Seconds for which a hub must be missing: the service moves hubs between its machines, and one wrong answer must not
+#: fail a query.
+_MISSING_FOR = 2.0
+
+
+class HubWatcher:
+    """The current state of a hub's partitions, for several threads; a thread of its own requests it from `start` to
+    `stop`. `changed` is set when `states` returns something else than before, or may raise an error."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        consumer_group: str,
+        starting_positions: StartingPositions,
+        timeout: float,
+        changed: threading.Event | None = None,
+        *,
+        patience: float | None = None,
+        schedule: PollSchedule | None = None,
+        remembered_offsets: int = 0,
+    ) -> None:
+        """All times are seconds. `timeout` is how long the hub may be silent, and `patience` how long
+        `starting_positions`, `offsets` and `has_events` may take, by default as long. `remembered_offsets`: of this
+        many events that were a partition's newest, `offsets` need not ask the hub; of a geo-replicated hub some always
+        are."""
+        self._connection = connection
+        self._consumer_group = consumer_group
+        self._starting_positions = starting_positions
+        self._timeout = timeout
+        self._patience = timeout if patience is None else min(patience, timeout)
+        self._condition = threading.Condition()
+        self._partitions: tuple[str, ...] = ()
+        self._created_ms: int | None = None
+        self._states: dict[str, PartitionState] = {}
+        self._arrivals = Arrivals()
+        self._offsets: dict[str, dict[int, str]] = {}  # by partition and sequence number, the oldest first
+        self._remembered_offsets = remembered_offsets
+        self._connected_at = 0.0
+        self._schedule = schedule or PollSchedule()
+        self._listed_at = 0.0  # time of the last request of the list of partitions that was answered
+        self._list_since = 0.0  # a caller of `refresh` waits for the list as of a request after this time
+        self._answered_at = 0.0
+        self._missing_since: float | None = None
+        self._last_error: HubUnavailableError | None = None
+        self._changed = changed or threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="ehbalance-hub-watcher", daemon=True)
+
+    @property
+    def name(self) -> str:
+        """The hub's name with its namespace, which tells it from all others."""
+        return self._connection.hub_name
+
+    @property
+    def available(self) -> bool:
+        """Whether the hub has answered the last request."""
+        return self._last_error is None
+
+    def start(self) -> None:
+        """Request the states of the partitions, of many only the first, then start the thread. Raises
+        `HubUnavailableError`, `MissingError` if hub or consumer group do not exist, `OptionError` if the starting
+        positions do not match the partitions."""
+        with HubMetadata(self._connection, self._consumer_group) as metadata, ThreadPoolExecutor(1) as beside:
+            group = beside.submit(check_group, self._address("0"))
+            self._poll(metadata, listing=True)
+            group.result()
+        self._starting_positions.check(self._partitions)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Have the thread end soon; does not wait for it."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify_all()
+
+    def watch(self, partitions: Iterable[str], members: int = 1) -> None:
+        """The query waits for events of `partitions`; the group's `members` share the limit of requests."""
+        with self._condition:
+            if self._schedule.watch(partitions, members):
+                self._condition.notify_all()
+
+    def rest(self) -> None:
+        """The query runs a batch, and needs little until it calls `watch` again."""
+        with self._condition:
+            self._schedule.rest()
+
+    def catch_up(self, patience: float) -> None:
+        """Wait for the response to a request made after this call, of as many watched partitions as the limit allows,
+        for at most `patience` seconds, and not at all if the limit allows no request within them."""
+        with self._condition:
+            since, schedule = time.monotonic(), self._schedule
+            schedule.wanted = True
+            if schedule.due() <= since + patience:
+                self._condition.notify_all()
+                self._condition.wait_for(lambda: schedule.requested_at > since or self._stopping, patience)
+
+    def states(self) -> Mapping[str, PartitionState]:
+        """The last known state of each partition: the same mapping until one has changed. Raises `HubUnavailableError`
+        if the hub has been silent for the timeout, and `MissingError` if it is gone."""
+        with self._condition:
+            if self._last_error is not None and (self._gone() or time.monotonic() - self._answered_at > self._timeout):
+                raise self._last_error
+            return self._states
+
+    def lag(self, partition: str, next: int) -> Lag | None:
+        """What is unread of the partition from sequence number `next` on, as of the last answer; None before one."""
+        with self._condition:
+            state, age = self._states.get(partition), time.monotonic() - self._schedule.known_at(partition)
+        if state is None:
+            return None
+        enqueued_ms = self._arrivals.enqueued(partition, next) if next < state.end else None
+        return Lag(next, max(next, state.end), enqueued_ms, round(1000 * (time.time() - age)))
+
+    def created_ms(self) -> int | None:
+        """When the hub was created (ms since 1970), as last known; None as in `HubMetadata`."""
+        with self._condition:
+            return self._created_ms
+
+    def connected_at(self) -> float:
+        """Identifies the connection by which the hub was asked last."""
+        with self._condition:
+            return self._connected_at
+
+    def refresh(self, partitions: Iterable[str] | None = None) -> None:
+        """Wait for the states of these partitions (all, if it is None) and the list of partitions, requested after this
+        call. With many partitions that takes a while, because of the limit, in which others are served as well.
+
+        Raises `HubUnavailableError` if the hub is silent for the timeout, `MissingError` if it is gone.
+        """
+        wanted = self._partitions if partitions is None else tuple(partitions)
+        since = self._renew(wanted)
+        if set(self._renewed(wanted, since)) != set(wanted).intersection(self._partitions):
+            raise self._last_error or HubUnavailableError(f"the event hub has not answered for {self._timeout:g} s")
+
+    def _renew(self, wanted: Sequence[str], patience: float = float("inf")) -> float:
+        """Wait until the hub has answered for all that it has of `wanted` partitions, is silent for the timeout or is
+        gone; `patience` seconds at most. Returns the time of the call."""
+        with self._condition:
+            since = self._list_since = time.monotonic()
+            self._schedule.renew(wanted, since)
+            self._condition.notify_all()
+            while (left := since + patience - time.monotonic()) > 0 and not self._gone():
+                if len(self._renewed(wanted, since)) == len(set(wanted).intersection(self._partitions)):
+                    break
+                heard = self._answered_at
+
+                def answered(heard: float = heard) -> bool:
+                    return self._answered_at > heard or self._gone()
+
+                if not self._condition.wait_for(answered, min(left, self._timeout)):
+                    break
+            return since
+
+    def _renewed(self, wanted: Sequence[str], since: float) -> list[str]:
+        """Those of `wanted` that were answered since they were to be renewed, once the partitions were listed after
+        `since`."""
+        with self._condition:
+            listed = self._listed_at > since
+            known = [p for p in self._partitions if self._schedule.renewed(p)] if listed else []
+            return [each for each in wanted if each in known]
+
+    def _gone(self) -> bool:
+        """Whether the last answers, for long enough, have been that the hub does not exist."""
+        return self._missing_since is not None and time.monotonic() - self._missing_since >= _MISSING_FOR
+
+    # --- for the lease keeper -----------------------------------------------------------------------------------
+
+    def partition_ids(self) -> tuple[str, ...]:
+        """The hub's partitions as last listed."""
+        with self._condition:
+            return self._partitions
+
+    def earliest_position(self, partition: str) -> Position:
+        """The position before the first retained event of `partition`. Raises `HubUnavailableError`."""
+        return Position.before(self._state(partition).begin)
+
+    def starting_positions(self, partitions: Sequence[str]) -> dict[str, Position]:
+        """What `startingPosition` means now in those of `partitions` where it can be resolved in time. Raises
+        `HubUnavailableError` if there is none."""
+        deadline = time.monotonic() + self._patience
+        # "latest" means now, or nearly so: as lately as each of the partitions can be asked about.
+        recent = time.monotonic() - max(self._schedule.intervals.listing, 2 * len(self._partitions) / MOST_REQUESTS)
+        with self._condition:
+            known = [each for each in partitions if self._schedule.known_at(each) >= recent]
+        if not known:
+            since = self._renew(partitions, self._patience)
+            known = self._renewed(partitions, since)
+            if not known:
+                raise self._last_error or HubUnavailableError("the event hub has not answered in time")
+
+        def resolved(address: PartitionAddress, left: float) -> Position:
+            position = self._starting_positions.of(address.partition)
+            return resolve(position, address, self._state(address.partition), left)
+
+        return self._in_each(known, deadline, resolved, needed=True)  # the others have their turn next
+
+    def offsets(self, positions: Mapping[str, int], owner_level: int | Mapping[str, int | None]) -> dict[str, str]:
+        """The offsets of the events with these sequence numbers, by partition, as far as they can be found in time.
+
+        That of an event which was never a partition's newest is looked up by a receiver with `owner_level`, or that of
+        the partition.
+        """
+
+        def offset(address: PartitionAddress, left: float) -> str | None:
+            partition, sequence_number = address.partition, positions[address.partition]
+            with self._condition:
+                state = self._states.get(partition)
+                known = self._offsets.get(partition, {}).get(sequence_number)
+            if state is not None and sequence_number < state.begin:
+                return START_OFFSET
+            if known is not None:
+                return known
+            level = owner_level if isinstance(owner_level, int) else owner_level[partition]
+            return find_offset(address, sequence_number, level, left)
+
+        return self._in_each(positions, time.monotonic() + self._patience, offset)
+
+    def has_events(self, positions: Mapping[str, Position], owner_levels: Mapping[str, int | None]) -> dict[str, bool]:
+        """`resolve.has_event` for each position, as far as that is known in time, by receivers with these levels."""
+
+        def found(address: PartitionAddress, left: float) -> bool | None:
+            return has_event(positions[address.partition], address, left, owner_levels[address.partition])
+
+        return self._in_each(positions, time.monotonic() + self._patience, found)
+
+    def _in_each(
+        self,
+        partitions: Iterable[str],
+        deadline: float,
+        look: Callable[[PartitionAddress, float], _T | None],
+        needed: bool = False,
+    ) -> dict[str, _T]:
+        """What `look`, which takes the seconds that are left, finds in each partition, if it finds anything. Failures
+        are logged; the first one is raised if nothing is found but `needed`."""
+        errors: list[HubUnavailableError] = []
+
+        def found(partition: str) -> _T | None:
+            try:
+                return look(self._address(partition), deadline - time.monotonic())
+            except HubUnavailableError as error:
+                errors.append(error)
+                return None
+
+        with ThreadPoolExecutor(_RESOLVED_AT_ONCE) as pool:
+            results = zip(partitions, pool.map(found, partitions), strict=True)
+            all_found = {partition: each for partition, each in results if each is not None}
+        if errors and needed and not all_found:
+            raise errors[0]
+        for error in errors:
+            _LOG.warning("%s. The partition is not read until this succeeds", error)
+        return all_found
+
+    def _address(self, partition: str) -> PartitionAddress:
+        return PartitionAddress(self._connection, self._consumer_group, partition)
+
+    def clear(self, owner_levels: Mapping[str, int]) -> None:
+        """Disconnect whoever reads these partitions with the given owner level or a lower one."""
+        disconnect_readers({self._address(partition): level for partition, level in owner_levels.items()})
+
+    # --- the thread ---------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        with HubMetadata(self._connection, self._consumer_group) as metadata:
+            while self._wait():
+                age = time.monotonic() - self._listed_at
+                listing = self._listed_at <= self._list_since or age > self._schedule.intervals.listing
+                try:
+                    self._poll(metadata, listing=listing)
+                except BaseException as error:  # a thread that ends would leave the query idle without a message
+                    self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
+        if not isinstance(error, HubUnavailableError):
+            error = HubUnavailableError(f"the event hub could not be asked: {error!r}")
+        if self._last_error is None:
+            _LOG.warning("%s. Trying again every %g s", error, self._schedule.intervals.retry)
+        with self._condition:
+            self._last_error = error
+            missing_since = self._missing_since or time.monotonic()
+            self._missing_since = missing_since if isinstance(error, MissingError) else None
+            self._changed.set()
+            self._condition.notify_all()
+
+    def _wait(self) -> bool:
+        """Wait until the next request is due; False if the thread must end."""
+        with self._condition:
+            if self._last_error:
+                self._condition.wait_for(lambda: self._stopping, self._schedule.intervals.retry)
+                return not self._stopping
+            while not self._stopping and (left := self._due() - time.monotonic()) > 0:
+                self._condition.wait(left)
+            return not self._stopping
+
+    def _due(self) -> float:
+        """When the next request is due: for a caller of `refresh` as soon as the limit allows."""
+        return self._schedule.not_before if self._listed_at <= self._list_since else self._schedule.due()
+
+    def _poll(self, metadata: HubMetadata, *, listing: bool) -> None:
+        began, first = time.monotonic(), not self._partitions
+        asked_ms = round(1000 * time.time())
+        partitions = metadata.partition_ids() if listing else self._partitions
+        with self._condition:
+            requested = self._schedule.choose(partitions, also_others=listing)
+        states, ended = metadata.partition_states(requested), time.monotonic() if first else None
+        with self._condition:
+            if metadata.opened_at != self._connected_at:
+                self._connected_at = metadata.opened_at
+                # A geo-replicated hub may have been promoted: other events may have these numbers now.
+                for partition in [p for p, state in self._states.items() if names_event(state.last_offset)]:
+                    self._offsets.pop(partition, None)
+            for partition, state in states.items():
+                at = state.last_enqueued
+                enqueued_ms = None if at is None else round(1000 * at.timestamp())
+                self._arrivals.answered(partition, state.end, enqueued_ms, asked_ms)
+            self._remember_offsets(states)
+            created_ms = metadata.created_ms or self._created_ms
+            changed = (partitions, created_ms) != (self._partitions, self._created_ms) or any(
+                self._states.get(p) != state for p, state in states.items()
+            )
+            if changed or self._last_error:
+                self._partitions, self._states = partitions, {**self._states, **states}
+                self._changed.set()
+            self._created_ms = created_ms
+            self._schedule.answered(requested, began, changed=changed, others=listing, ended=ended)
+            self._last_error = self._missing_since = None
+            self._answered_at = time.monotonic()
+            if listing:
+                self._listed_at = began
+            self._condition.notify_all()
+
+    def _remember_offsets(self, states: Mapping[str, PartitionState]) -> None:
+        for partition, state in states.items():
+            most = self._remembered_offsets or (REMEMBERED_OFFSETS if names_event(state.last_offset) else 0)
+            if state.last_offset is not None and most:
+                known = self._offsets.setdefault(partition, {})
+                if known and state.end <= next(reversed(known)):
+                    known.clear()  # a hub that was created again has other offsets
+                known[state.end - 1] = state.last_offset
+                if len(known) > most:
+                    del known[next(iter(known))]
+
+    def _state(self, partition: str) -> PartitionState:
+        with self._condition:
+            if partition not in self._states:
+                raise HubUnavailableError(f"the state of partition {partition} is not known yet")
+            return self._states[partition]

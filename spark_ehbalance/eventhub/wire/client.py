@@ -1,0 +1,141 @@
+"""The private parts of azure-eventhub that are used: any version that has them is taken, no other is read with."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import socket
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import azure.eventhub
+
+from spark_ehbalance.errors import ClientVersionError
+from spark_ehbalance.eventhub.wire.sources import incompatible_transport
+
+#: The version of azure-eventhub with which this package's tests pass.
+TESTED = "5.15.1"
+
+#: The attributes of the client's objects, in the order of `incompatibility`.
+_USED = {
+    "handler": "_connection _session _cbs_authenticator _keep_alive_thread",
+    "connection": "_transport _incoming_endpoints _process_incoming_frame _get_remote_timeout _max_frame_size "
+    "_last_frame_received_time _error state",
+    "session": "next_incoming_id incoming_window target_incoming_window remote_outgoing_window _input_handles state",
+    "link": "remote_handle delivery_count current_link_credit flow get_state",
+    "transport": "sock _read_buffer close",
+    "token": "handle_token _expires_on _refresh_window",
+}
+
+_PYAMQP = "azure.eventhub._pyamqp"
+
+#: The names in the client's modules, imported where they are used: this package can be imported without them.
+_IMPORTED = {
+    "_decode": "decode_frame decode_empty_frame",
+    "_encode": "encode_payload",
+    "error": "AMQPConnectionError ErrorCondition",
+    "management_operation": "ManagementOperation",
+    "message": "Message Properties",
+}
+
+
+def untested_version() -> str | None:
+    """One line about an installed client with which the tests were not run; None if they were."""
+    if azure.eventhub.__version__ == TESTED:
+        return None
+    return f"azure-eventhub {azure.eventhub.__version__} has not been tested; tested is {TESTED}"
+
+
+def unusable(reason: str) -> ClientVersionError:
+    """The error for an installed client that is not as expected."""
+    return ClientVersionError(
+        f"azure-eventhub {azure.eventhub.__version__} on {socket.gethostname()} cannot be used, and nothing is read: "
+        f"{reason}. Events are received through parts of it that may differ between versions. Install the tested one "
+        f"on the driver and on every executor: pip install azure-eventhub=={TESTED}"
+    )
+
+
+@contextlib.contextmanager
+def private_calls() -> Iterator[None]:
+    """Around calls of private parts: raises `ClientVersionError` if one is missing or takes other arguments."""
+    try:
+        yield
+    except (AttributeError, TypeError, ImportError) as error:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        if not frame.f_globals["__name__"].startswith("spark_ehbalance."):  # raised in the client, by what has come
+            raise
+        raise unusable(f"its client is not as expected: {error}") from error
+
+
+@contextlib.contextmanager
+def cut_off_after(seconds: float, connection: Callable[[], Any]) -> Iterator[None]:
+    """Shut down the socket of the client's `connection` if the block takes longer than `seconds`: a read from it fails
+    then. The client has no time limit while a peer is silent in SASL."""
+
+    def cut_off() -> None:
+        with contextlib.suppress(AttributeError, OSError):  # there may be no socket yet, or it may be closed
+            opened = connection()._transport.sock
+            getattr(opened, "sock", opened).shutdown(socket.SHUT_RDWR)  # a websocket has one below
+
+    timer = threading.Timer(seconds, cut_off)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def check_open(connection: Any, session: Any, link: Any) -> None:
+    """Raise the error that has ended the client's connection, session or link."""
+    from azure.eventhub._pyamqp.error import AMQPConnectionError, ErrorCondition
+
+    if connection._error:
+        raise connection._error
+    state = link.get_state()  # raises the link's own error
+    states = (connection.state.name, session.state.name, state.name)
+    if states != ("OPENED", "MAPPED", "ATTACHED"):
+        raise AMQPConnectionError(
+            condition=ErrorCondition.ConnectionCloseForced,
+            description=f"The connection, session and link are {', '.join(states)}.",
+        )
+
+
+def incompatibility(handler: Any, link: Any, *, granted: int = 0) -> str | None:
+    """Why the open `link` of the client's `handler` cannot be read here; None if it can.
+
+    `granted` is the credit that the client should have granted on the link already.
+    """
+    try:
+        connection, session, token = handler._connection, handler._session, handler._cbs_authenticator
+        transport = connection._transport
+        objects = (handler, connection, session, link, transport, token)
+        used = zip(_USED.items(), objects, strict=True)
+        missing = [f"{what}.{name}" for (what, names), each in used for name in _lacks(each, names)]
+        for module, names in _IMPORTED.items():
+            missing += [f"{module}.{name}" for name in _lacks(importlib.import_module(f"{_PYAMQP}.{module}"), names)]
+        if missing:
+            return f"its client lacks {', '.join(missing)}"
+        if (reason := incompatible_transport(transport)) is not None:
+            return reason
+        if session._input_handles.get(link.remote_handle) is not link:
+            return "its link is attached in an unexpected way"
+        if session not in connection._incoming_endpoints.values():
+            return "its session has no channel"
+        if handler._keep_alive_thread is not None:
+            return "a thread of its own reads the same socket"
+        counters = (
+            session.next_incoming_id, session.incoming_window, session.target_incoming_window,
+            session.remote_outgoing_window, link.delivery_count,
+        )  # fmt: skip
+        if not all(isinstance(each, int) for each in counters) or link.current_link_credit != granted:
+            return "its counters are not as expected"
+    except (AttributeError, ImportError) as error:
+        return f"its client is not as expected: {error}"
+    return None
+
+
+def _lacks(part: Any, names: str) -> list[str]:
+    return [name for name in names.split() if not hasattr(part, name)]

@@ -1,0 +1,378 @@
+"""Messages become a record batch: tiers in a sequence, each of which takes the messages that it can read.
+
+In the first tiers, the fast path, numpy reads many messages at once; the last one, the slow path, reads each of those
+that are left alone. All return the same rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_ehbalance.eventhub import rows
+from spark_ehbalance.eventhub.rows import Rows
+from spark_ehbalance.eventhub.wire import scan
+from spark_ehbalance.eventhub.wire.messages import parse, read_application, read_properties
+from spark_ehbalance.eventhub.wire.scan import BINARY, INTEGER, TEXT, Booleans, Integers, Pairs, Spans, Template
+from spark_ehbalance.eventhub.wire.transfers import RawMessages
+from spark_ehbalance.eventhub.wire.values import MALFORMED, SCALARS, TEXTS, MalformedError
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
+
+#: Fewer messages than `_FEW` are not read by a template, and fewer than `_MANY` not by "any shape": a batch costs 0.3
+#: ms and 2 ms there, and a message 7 µs on the slow path.
+_FEW = 16
+_MANY = 256
+
+#: A template is tried on `_SAMPLE` messages first, because it costs 0.2 µs a message even if it fits none; but only
+#: where there are at least `_SAMPLE_PAYS` times as many messages. Maps are read pair by pair only if most of as many
+#: are unlike.
+_SAMPLE = 64
+_SAMPLE_PAYS = 8
+
+#: Templates kept. One that does not fit costs about 0.2 µs an event.
+_MOST_TEMPLATES = 4
+
+#: The annotations that have a column, and the codes of the values that "any shape" reads for them.
+_COLUMN_CODES = {
+    rows.SEQUENCE_NUMBER: INTEGER,
+    rows.ENQUEUED_TIME: INTEGER,
+    rows.OFFSET: TEXT,
+    rows.PARTITION_KEY: TEXT,
+    rows.PUBLISHER: TEXT,
+}
+
+# glibc keeps freed memory for blocks up to the size of the largest block that was ever freed. Without this block it
+# returns the arrays of every batch, up to 1 MB each, to the system and allocates them again: a quarter of the cost of
+# an event of 100 bytes.
+_block = np.empty(8 << 20, np.uint8)
+del _block
+
+#: Reads some of the messages that are left: a mask of these, and their rows; None if it reads none.
+_Tier = Callable[[RawMessages], tuple[Booleans, Rows] | None]
+
+
+class Decoder:
+    """Makes record batches of the messages of one partition. For one thread at a time.
+
+    `as_json` and `schema` are as for `rows.record_batch`. Which events are unreadable does not depend on `schema`.
+    Batches of fewer than `few` messages are not read by templates, and those of fewer than `many` messages of unlike
+    shapes not at once.
+    """
+
+    def __init__(
+        self,
+        partition: str,
+        as_json: bool,
+        schema: pa.Schema = rows.ARROW_SCHEMA,
+        *,
+        few: int = _FEW,
+        many: int = _MANY,
+    ) -> None:
+        self._partition = partition
+        self._json = as_json
+        self._schema = schema
+        self._columns = frozenset(schema.names)
+        self._few, self._many = few, many
+        self._templates: list[Template] = []  # the one that fitted last comes first
+
+    def record_batch(self, messages: RawMessages) -> Rows:
+        """The rows of all `messages`, in their order."""
+        left, indices_left, counts = messages, np.arange(len(messages)), Counter[str]()
+        batches, indices, unreadable = list[pa.RecordBatch](), list[Integers](), dict[int, str]()
+        for name, tier in self._tiers():
+            if (read := tier(left)) is None:
+                continue
+            taken, (batch, reasons) = read
+            batches.append(batch)
+            indices.append(indices_left[taken])
+            unreadable |= {int(indices[-1][row]): reason for row, reason in reasons.items()}
+            counts[name] += batch.num_rows
+            if taken.all():
+                break
+            left, indices_left = left.of(~taken), indices_left[~taken]
+        if len(messages):
+            _LOG.debug("partition %s: messages read by tier: %s", self._partition, dict(counts))
+        return Rows(_in_order(batches, indices), unreadable)
+
+    def _tiers(self) -> list[tuple[str, _Tier]]:
+        return [
+            ("several frames", self._by_several_frames),
+            *(("known template", partial(self._by_template, each)) for each in self._templates),
+            # At most two templates are learned per batch: messages of which no two are alike must not cost much more.
+            ("new template", partial(self._by_new_template, 0)),
+            ("new template", partial(self._by_new_template, -1)),
+            ("any shape", self._by_any_shape),
+            ("slow path", lambda left: (np.ones(len(left), np.bool_), self._one_by_one(left))),
+        ]
+
+    def _by_several_frames(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
+        """Messages that came in several frames do not lie in the buffer in one piece, and are read alone."""
+        several = left.starts < 0
+        return (several, self._one_by_one(left.of(several))) if several.any() else None
+
+    def _one_by_one(self, messages: RawMessages) -> Rows:
+        unreadable: dict[int, str] = {}
+
+        def events() -> Iterator[rows.Event]:
+            for index, message in enumerate(messages):
+                try:
+                    yield parse(message)
+                except rows.UnreadableError as error:
+                    unreadable[index] = str(error)
+                    yield rows.unreadable(message, error)
+
+        batch = rows.record_batch(events(), self._partition, json_properties=self._json, schema=self._schema)
+        return Rows(batch, unreadable)
+
+    # --- messages of one shape -------------------------------------------------------------------------------------
+
+    def _by_new_template(self, index: int, left: RawMessages) -> tuple[Booleans, Rows] | None:
+        template = scan.learn(left[index]) if len(left) >= self._few else None
+        return None if template is None else self._by_template(template, left)
+
+    def _by_template(self, template: Template, left: RawMessages) -> tuple[Booleans, Rows] | None:
+        if len(left) < self._few or not (template.fits_all or _fits_sample(template, left)):
+            return None
+        fitting, values, sections = template.match(left)
+        data, count = left.data, int(np.count_nonzero(fitting))
+        if count < self._few:
+            return None
+        times = values[rows.ENQUEUED_TIME] if rows.ENQUEUED_TIME in values else np.zeros(count, np.int64)
+
+        def texts(name: bytes) -> pa.StringArray:
+            return _texts(data, values[name]) if name in values else pa.nulls(count, pa.string())
+
+        def system(section: bytes) -> dict[Any, Any]:
+            return {**read_properties(section), **template.other_annotations}
+
+        try:
+            _check_times(times)
+            properties = self._application_maps(data, sections.application)
+            system_properties = self._maps("systemProperties", data, sections.properties, system)
+        except MalformedError:
+            # The slow path knows what to do with a section that contradicts itself, or with an impossible time.
+            return None
+        batch = rows.from_columns(
+            self._schema,
+            body=lambda: _slices(data, sections.bodies, pa.binary()),
+            partition=lambda: _repeated(self._partition, count),
+            offset=lambda: texts(rows.OFFSET),
+            sequenceNumber=lambda: pa.array(values[rows.SEQUENCE_NUMBER]),
+            enqueuedTime=lambda: _times(times),
+            publisher=lambda: _repeated(rows.optional_text(template.publisher), count),
+            partitionKey=lambda: texts(rows.PARTITION_KEY),
+            properties=lambda: properties,
+            systemProperties=lambda: system_properties,
+        )
+        self._templates = [template, *(each for each in self._templates if each is not template)][:_MOST_TEMPLATES]
+        return fitting, Rows(batch)
+
+    # --- messages of any shape -------------------------------------------------------------------------------------
+
+    def _by_any_shape(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
+        """If there are many, numpy reads their maps pair by pair."""
+        if len(left) < self._many:
+            return None
+        # If one of them cannot be read here, the slow path finds out which one it is, and why.
+        with contextlib.suppress(MalformedError, *MALFORMED):
+            return self._unlike(left)
+        return None
+
+    def _unlike(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
+        """Raises `MalformedError` or one of `MALFORMED` if only the slow path can read a message, or none can."""
+        data = left.data
+        good, annotations, sections = scan.find_sections(left)
+        readable, pairs = scan.find_pairs(data, annotations)
+        fitting, pair_of = scan.named(data, pairs, len(left), _COLUMN_CODES)
+        good &= readable & fitting & (pair_of[rows.SEQUENCE_NUMBER] >= 0)
+        if (count := int(np.count_nonzero(good))) < self._many:
+            return None
+        others = np.ones(len(pairs.maps), np.bool_)
+        for indices in pair_of.values():
+            others[indices[indices >= 0]] = False
+        pair_of, sections = {name: indices[good] for name, indices in pair_of.items()}, sections.of(good)
+
+        def integers(indices: Integers) -> Integers:
+            return scan.integers(data, pairs.codes[indices], pairs.values.of(indices))
+
+        def texts(name: bytes) -> pa.StringArray:
+            """With nulls where the annotation is missing."""
+            missing = pair_of[name] < 0
+            found = _texts(data, pairs.values.of(pair_of[name][~missing]))
+            return found.take(pa.array(np.cumsum(~missing) - 1, mask=missing)) if missing.any() else found
+
+        numbered, timed = pair_of[rows.SEQUENCE_NUMBER], pair_of[rows.ENQUEUED_TIME]
+        times = np.where(timed < 0, 0, integers(np.where(timed < 0, numbered, timed)))
+        _check_times(times)
+        properties = self._application_maps(data, sections.application)
+        standard = self._maps("systemProperties", data, sections.properties, read_properties)
+        batch = rows.from_columns(
+            self._schema,
+            body=lambda: _slices(data, sections.bodies, pa.binary()),
+            partition=lambda: _repeated(self._partition, count),
+            offset=lambda: texts(rows.OFFSET),
+            sequenceNumber=lambda: pa.array(integers(numbered)),
+            enqueuedTime=lambda: _times(times),
+            publisher=lambda: texts(rows.PUBLISHER),
+            partitionKey=lambda: texts(rows.PARTITION_KEY),
+            properties=lambda: properties,
+            systemProperties=lambda: _joined(standard, self._maps_of_pairs(data, pairs.of(others, good), count)),
+        )
+        return good, Rows(batch)
+
+    # --- columns of maps -------------------------------------------------------------------------------------------
+
+    def _application_maps(self, data: bytearray, sections: Spans) -> pa.MapArray | None:
+        """`_maps` of the application's properties: pair by pair where there are many unlike sections."""
+        count = len(sections.starts)
+        if count >= self._many and sections.lengths.any():
+            sample = _slices(data, sections.of(slice(_SAMPLE)), pa.binary())
+            if 2 * len(sample.unique()) > len(sample):
+                readable, found = scan.find_pairs(data, sections)
+                if readable.all():
+                    if "properties" not in self._columns:
+                        return None
+                    with contextlib.suppress(ValueError):
+                        return self._maps_of_pairs(data, found, count)
+        return self._maps("properties", data, sections, read_application)
+
+    def _maps(
+        self, column: str, data: bytearray, sections: Spans, read: Callable[[bytes], dict[Any, Any]]
+    ) -> pa.MapArray | None:
+        """A map for each section; None if the `column` is not wanted. Sections with the same bytes are read once.
+
+        Raises what `read` raises, also for a column that is not wanted.
+        """
+        wanted, made, count = column in self._columns, rows.Maps(self._json), len(sections.lengths)
+        if not sections.lengths.any():
+            if not (shared := read(b"")):
+                return rows.no_pairs(count) if wanted else None
+            made.add(shared)
+            codes = pa.array(np.zeros(count, np.int32))
+        else:
+            distinct = _slices(data, sections, pa.binary()).dictionary_encode()
+            codes = distinct.indices
+            for raw in distinct.dictionary.to_pylist():
+                made.add(read(raw))
+        if not wanted:
+            return None
+        maps = made.column()
+        return maps if len(maps) == count else maps.take(codes)
+
+    def _maps_of_pairs(self, data: bytearray, pairs: Pairs, count: int) -> pa.MapArray:
+        """The `count` maps of `pairs`. Raises ValueError if a map has a key twice."""
+        if not len(pairs.maps):
+            return rows.no_pairs(count)
+        keys, counts = _texts(data, pairs.keys), np.bincount(pairs.maps, minlength=count)
+        if (most := counts.max()) > 1:
+            codes = keys.dictionary_encode().indices.to_numpy()
+            for apart in range(1, most):
+                if ((codes[apart:] == codes[:-apart]) & (pairs.maps[apart:] == pairs.maps[:-apart])).any():
+                    raise ValueError("a key twice")
+        offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+        return pa.MapArray.from_arrays(pa.array(offsets), keys, self._values(data, pairs.codes, pairs.values))
+
+    def _values(self, data: bytearray, codes: Integers, spans: Spans) -> pa.StringArray:
+        """Values as texts: integers and texts many at a time, all others one by one."""
+        integer, text = INTEGER[codes], TEXT[codes] & ~BINARY[codes] & (not self._json)
+        parts, indices = [], []
+        for kind in (integer, text, ~(integer | text)):
+            if not len(at := np.flatnonzero(kind)):
+                continue
+            indices.append(at)
+            if kind is integer:
+                parts.append(pa.array(scan.integers(data, codes[at], spans.of(at))).cast(pa.string()))
+            elif kind is text:
+                parts.append(_texts(data, spans.of(at)))
+            else:
+                raws = _slices(data, spans.of(at), pa.binary()).to_pylist()
+                parts.append(rows.texts(map(_scalar, raws, codes[at].tolist()), self._json))
+        return _in_order(parts, indices)
+
+
+def _fits_sample(template: Template, left: RawMessages) -> bool:
+    """Whether the template fits one of a few of the messages; True if there are too few for that to pay."""
+    step = len(left) // _SAMPLE
+    sample = slice(step // 2, None, step)  # without the first and the last message: templates are learned from them
+    return step < _SAMPLE_PAYS or bool(template.match(left.of(sample))[0].any())
+
+
+# --- Arrow arrays from what lies in a buffer -------------------------------------------------------------------------
+
+
+def _slices(data: bytearray, spans: Spans, kind: pa.DataType) -> pa.Array:
+    """A column of bytes or text, copied once: every other item of an array of which the rest are the gaps."""
+    count = len(spans.starts)
+    offsets = np.zeros(2 * count + 1, np.int32)
+    offsets[:-1:2] = spans.starts
+    offsets[1::2] = spans.starts + spans.lengths
+    alternating = pa.Array.from_buffers(kind, max(0, 2 * count - 1), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    return alternating.take(pa.array(np.arange(0, 2 * count, 2)))
+
+
+def _texts(data: bytearray, spans: Spans) -> pa.StringArray:
+    """A column of texts; bytes that are not UTF-8 as `rows.optional_text` writes them."""
+    column = _slices(data, spans, pa.string())
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:  # some are not UTF-8
+        column = pa.array(map(rows.optional_text, column.cast(pa.binary()).to_pylist()), pa.string())
+    return column
+
+
+def _check_times(milliseconds: Integers) -> None:
+    """Raise `MalformedError` if a time does not fit its column."""
+    if (milliseconds > rows.MOST_TIME).any() or (milliseconds < -rows.MOST_TIME).any():
+        raise MalformedError("no column can hold a time")
+
+
+def _times(milliseconds: Integers) -> pa.Array:
+    """The column of times, with null for 0."""
+    return pa.array(milliseconds * 1000, mask=milliseconds == 0).view(rows.TIME)
+
+
+def _repeated(text: str | None, count: int) -> pa.StringArray:
+    return pa.repeat(pa.scalar(text, pa.string()), count)
+
+
+def _in_order(parts: list[Any], indices: list[Integers]) -> Any:
+    """Parts of an array or record batch as one, in which their items have these `indices`."""
+    if len(parts) == 1:
+        return parts[0]
+    joined = (pa.concat_arrays if isinstance(parts[0], pa.Array) else pa.concat_batches)(parts)
+    return joined.take(pa.array(np.argsort(np.concatenate(indices))))
+
+
+def _joined(first: pa.MapArray, second: pa.MapArray) -> pa.MapArray:
+    """Maps with the pairs of both. Raises ValueError if both may have the same key."""
+    if not len(first.keys) or not len(second.keys):
+        return first if len(first.keys) else second
+    if pc.any(pc.is_in(second.keys, first.keys.unique())).as_py():
+        raise ValueError("a key twice")
+    offsets = [each.offsets.to_numpy() for each in (first, second)]
+    maps = [np.repeat(np.arange(len(first)), np.diff(each)) for each in offsets]
+    order = pa.array(np.argsort(np.concatenate(maps), kind="stable"))
+    keys, items = (
+        pa.concat_arrays(each).take(order) for each in ((first.keys, second.keys), (first.items, second.items))
+    )
+    return pa.MapArray.from_arrays(pa.array(offsets[0] + offsets[1]), keys, items)
+
+
+def _scalar(raw: bytes, code: int) -> Any:
+    """The value of type `code` from its bytes, without its size."""
+    if code == 0xA0 or code == 0xB0:
+        return rows.Binary(raw)
+    if code in TEXTS:
+        return raw
+    scalar = SCALARS[code]
+    assert scalar is not None
+    return scalar(raw, 0)[0]

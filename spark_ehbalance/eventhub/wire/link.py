@@ -1,0 +1,219 @@
+"""Reads a link's transfers from the client's socket, in place of the client, which has opened connection and link.
+
+Other frames go to the client's own handlers, and the client does the sending.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from typing import Any
+
+from spark_ehbalance.eventhub.wire.client import check_open
+from spark_ehbalance.eventhub.wire.sources import source_of
+from spark_ehbalance.eventhub.wire.transfers import SLACK, RawMessages, Transfers
+from spark_ehbalance.eventhub.wire.values import MALFORMED, MalformedError, decode
+
+#: Bytes of frames after which a batch is complete.
+MOST_BYTES = 4 << 20
+
+#: Bytes requested by one read, at least as many as the largest frame has.
+_READ_BYTES = 1 << 20
+
+#: Size in bytes of a link's buffer while little comes: a worker keeps hundreds of receivers.
+_IDLE_BYTES = 1 << 16
+
+#: Large buffers that no link is using, for the next link that needs one; and how many are kept.
+_SPARE: list[bytearray] = []
+_MOST_SPARE = 4
+
+#: Seconds to wait for more once there are events: longer than two reads of a stream are apart.
+_PAUSE = 0.02
+
+#: Seconds between two runs of the client's periodic work: heartbeats, a new token.
+_HOUSEKEEPING = 0.25
+
+_ID_MASK = 0xFFFFFFFF
+
+#: How a flow frame's body begins.
+_FLOW = b"\x00\x53\x13"
+
+
+class LinkReader:
+    """Reads the transfers to `link` of the client's `handler`, for which `client.incompatibility` has returned None.
+
+    `prefetch` is the most credit that is granted beyond the messages of the present call. Raises what the client itself
+    raises in the same situation, OSError or `MalformedError`; after that the connection is of no more use.
+    """
+
+    def __init__(self, handler: Any, link: Any, prefetch: int) -> None:
+        self._token = handler._cbs_authenticator
+        self._connection, self._session, self._link = handler._connection, handler._session, link
+        self._transport = self._connection._transport
+        self._source = source_of(self._transport)
+        self._prefetch = prefetch
+        self._most = 0  # messages that the present call may return
+        self._wanted = 0  # messages wanted now and later: no credit is granted beyond them
+        channel = next(key for key, value in self._connection._incoming_endpoints.items() if value is self._session)
+        self._transfers = Transfers(channel, self._link.remote_handle, self._connection._max_frame_size)
+        half_read = self._transport._read_buffer.read()
+        self._data = bytearray(half_read) + bytearray(_IDLE_BYTES + SLACK)
+        self._have = len(half_read)  # bytes in the buffer
+        self._searched = 0  # where the first incomplete frame begins
+        self._returned = 0  # messages that `receive` has returned
+        self._failure: Exception | None = None  # to be raised once all messages before it were returned
+        self._housekeeping = 0.0
+        self._answered = False  # a flow frame has come
+
+    def receive(self, most: int, wait: float, wanted: int | None = None) -> RawMessages:
+        """`Receiver.receive`, with messages, which are valid until `release`."""
+        transfers = self._transfers
+        if self._returned == len(transfers):
+            self._most, self._wanted = most, sys.maxsize if wanted is None else wanted
+            if self._failure is not None:
+                raise self._failure
+            try:
+                self._fill(most, time.monotonic() + wait)
+            except Exception as error:
+                if not len(transfers):
+                    raise
+                self._failure = error
+        first, self._returned = self._returned, min(self._returned + most, len(transfers))
+        return transfers.messages(self._data, first, self._returned)
+
+    def confirm(self, wait: float) -> None:
+        """Have the peer answer a flow frame, for at most `wait` seconds: by then it would have refused the link, which
+        raises as `receive` does. No credit is granted."""
+        deadline, self._wanted, self._answered = time.monotonic() + wait, 0, False
+        self._link.flow(link_credit=0, echo=True)
+        while not self._answered and (left := deadline - time.monotonic()) > 0:
+            self._read(left)
+            self._find()
+
+    def release(self) -> None:
+        """To be called when the received messages are no longer used; then a large buffer can be used by others."""
+        rest = self._have - self._searched
+        if self._returned == len(self._transfers) and len(self._data) > 2 * _IDLE_BYTES and rest <= _IDLE_BYTES:
+            large, self._data = self._data, bytearray(_IDLE_BYTES + SLACK)
+            self._data[:rest] = large[self._searched : self._have]
+            self._have, self._searched = rest, 0
+            if len(_SPARE) < _MOST_SPARE:
+                _SPARE.append(large)
+
+    def is_usable(self) -> bool:
+        """Whether `receive` can be called later: not if the token is about to expire, or if the small buffer is full.
+
+        Handles the frames that have come, and raises as `receive` does.
+        """
+        if time.time() >= self._token._expires_on - self._token._refresh_window:
+            return False
+        self._wanted = 0
+        if self._returned == len(self._transfers):
+            self._clear()
+            self._compact()
+        while room := len(self._data) - SLACK - self._have > _IDLE_BYTES // 2:
+            if not self._read(0):
+                break
+            self._find()
+        self._check()
+        return room
+
+    def close(self) -> None:
+        """Close the socket: the client leaves it open if the connection was broken before."""
+        with contextlib.suppress(Exception):
+            self._transport.close()
+
+    def _fill(self, most: int, deadline: float) -> None:
+        """Find `most` new messages, or a few more that came with them; fewer if there is a pause."""
+        transfers = self._transfers
+        self._clear()
+        while True:
+            self._find()
+            now = time.monotonic()
+            if now >= self._housekeeping:
+                self._housekeeping = now + _HOUSEKEEPING
+                self._keep_house()
+            if not len(transfers):
+                self._compact()
+            elif len(transfers) >= most or self._have >= MOST_BYTES:
+                return
+            pause = min(deadline - now, _PAUSE if len(transfers) else _HOUSEKEEPING)
+            if pause <= 0 or (not self._read(pause) and len(transfers)):
+                return
+
+    def _clear(self) -> None:
+        self._transfers.clear()
+        self._returned = 0
+
+    def _find(self) -> None:
+        self._searched = self._transfers.find(self._data, self._searched, self._have, self._other_frame)
+        self._count()
+        session, link = self._session, self._link
+        window, credit = session.target_incoming_window, link.current_link_credit
+        # For the whole batch at once: with less, a stream waits for one round trip after the other.
+        found = len(self._transfers)
+        full = max(self._most - found, 0) + self._prefetch
+        credit_wanted = max(credit, min(full, self._wanted - found))
+        if (credit <= full // 2 and credit < credit_wanted) or session.incoming_window <= window // 2:
+            session.incoming_window = window
+            link.flow(link_credit=credit_wanted)  # one frame renews both
+            self._check()
+
+    def _count(self) -> None:
+        frames, deliveries = self._transfers.counted()
+        session, link = self._session, self._link
+        session.next_incoming_id = (session.next_incoming_id + frames) & _ID_MASK
+        session.incoming_window -= frames
+        session.remote_outgoing_window -= frames
+        link.delivery_count = (link.delivery_count + deliveries) & _ID_MASK
+        link.current_link_credit -= deliveries
+
+    def _other_frame(self, channel: int, frame: bytes) -> None:
+        from azure.eventhub._pyamqp._decode import decode_empty_frame, decode_frame
+
+        self._count()  # first, because a flow frame sets the same counters
+        body = 4 * frame[4]
+        self._answered = self._answered or frame[body : body + 3] == _FLOW
+        decoded: Any
+        try:
+            if len(frame) > body:
+                decode(frame, body)  # the client's decoder has no bounds
+                decoded = decode_frame(memoryview(frame)[body:])
+            else:
+                decoded = decode_empty_frame(memoryview(frame)[:8])
+        except MALFORMED as error:
+            raise MalformedError(f"a frame that is no sound AMQP: {error}") from error
+        self._connection._process_incoming_frame(channel, decoded)
+        self._check()
+
+    def _check(self) -> None:
+        check_open(self._connection, self._session, self._link)
+
+    def _keep_house(self) -> None:
+        self._connection._get_remote_timeout(time.time())  # sends the heartbeat when it is due
+        self._token.handle_token()
+        self._check()
+
+    def _compact(self) -> None:
+        """Move the incomplete frame to the beginning of the buffer."""
+        rest = self._data[self._searched : self._have]
+        self._data[: len(rest)] = rest
+        self._have, self._searched = len(rest), 0
+
+    def _read(self, pause: float) -> bool:
+        """Read what has come, or comes within `pause` seconds; returns whether there was anything."""
+        if len(self._data) - SLACK - self._have < _IDLE_BYTES // 2:
+            try:
+                large = _SPARE.pop()  # of several threads only one gets the last buffer
+            except IndexError:
+                large = bytearray(MOST_BYTES + _READ_BYTES + SLACK)
+            large[: self._have] = self._data[: self._have]
+            self._data = large
+        with memoryview(self._data) as view:
+            end = min(len(view) - SLACK, self._have + _READ_BYTES)
+            received = self._source.read_into(view[self._have : end], pause)
+        self._have += received
+        if received:
+            self._connection._last_frame_received_time = time.time()
+        return received > 0

@@ -1,0 +1,178 @@
+"""Requests to a hub's `$management`, all in one write, and their responses, in few reads.
+
+The client has opened connection and links. It encodes each request once; later ones differ only in the id.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spark_ehbalance.eventhub.wire.client import incompatibility
+from spark_ehbalance.eventhub.wire.link import LinkReader
+from spark_ehbalance.eventhub.wire.messages import APPLICATION, PROPERTIES, VALUE
+from spark_ehbalance.eventhub.wire.values import MALFORMED, MalformedError, decode
+
+#: The type of the entity that a request reads, and the request's properties.
+ManagementRequest = tuple[str, tuple[tuple[str, str], ...]]
+
+#: Credit that the client grants on a management link when the link is attached.
+_GRANTED = 10_000
+
+#: Credit for responses.
+_CREDIT = 1_000
+
+#: Stands for the request's id, eight hexadecimal digits, in what the client encodes.
+_PLACEHOLDER = "ffffffff"
+_IDS = 0xFFFFFFFF
+
+#: A transfer frame of one unsettled message: size, header, descriptor, list of six fields (handle, delivery id, tag,
+#: format 0, not settled, no more).
+_TRANSFER = struct.Struct(">I2BH 3s3B BI BI 2BI 3B")
+
+#: The index of the correlation id in the properties section.
+_CORRELATION_ID = 5
+
+#: Seconds for which responses gather before they are read: each comes in a packet of its own, and a read for each would
+#: cost more than everything else.
+_GATHER = 0.002
+
+_DISPOSITION = b"\x00\x53\x15"
+
+
+class Management:
+    """Sends requests over the open management link `operation` of the client's `handler`, for which
+    `management_incompatibility` has returned None.
+
+    `refusal` makes the error of a refused request from a status and its description. Raises what `LinkReader` raises.
+    """
+
+    def __init__(self, handler: Any, operation: Any, refusal: Callable[[int, str], Exception]) -> None:
+        link = operation._mgmt_link
+        self._sender = link._request_link
+        self._session = handler._session
+        self._transport = handler._connection._transport
+        self._responses = _Responses(handler, link._response_link, _CREDIT)
+        self._refusal = refusal
+        self._token = ""
+        self._encoded: dict[ManagementRequest, tuple[bytes, bytes]] = {}  # before the id and after it
+        self._next_id = 0
+
+    def request(self, requests: Sequence[ManagementRequest], token: str, timeout: float) -> list[Any]:
+        """The response to each request, sent with the security `token`; of a refused one the `refusal`.
+
+        Raises TimeoutError if not all have come within `timeout` seconds.
+        """
+        if token != self._token:
+            self._token = token
+            self._encoded.clear()
+        deadline = time.monotonic() + timeout
+        unsent, waiting, responses = list(enumerate(requests))[::-1], dict[bytes, int](), dict[int, Any]()
+        while unsent or waiting:
+            frames = bytearray()
+            for _ in range(min(len(unsent), self._sender.current_link_credit, self._session.remote_incoming_window)):
+                index, request = unsent.pop()
+                request_id = f"{self._next_id:08x}".encode()
+                self._next_id = (self._next_id + 1) % _IDS
+                waiting[request_id] = index
+                frames += self._frame(request, request_id)
+            if frames:
+                self._transport.write(frames)
+                time.sleep(_GATHER)
+            for request_id, response in self._receive(max(1, len(waiting)), deadline - time.monotonic()):
+                if request_id in waiting:
+                    responses[waiting.pop(request_id)] = response
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{len(unsent) + len(waiting)} responses have not come within {timeout:g} s")
+        return [responses[index] for index in range(len(requests))]
+
+    def _frame(self, request: ManagementRequest, request_id: bytes) -> bytes:
+        if request not in self._encoded:
+            self._encoded[request] = encode(request, self._token)
+        before, after = self._encoded[request]
+        sender, session = self._sender, self._session
+        tag = (sender.delivery_count + 1) & 0xFFFFFFFF
+        head = _TRANSFER.size
+        frame = _TRANSFER.pack(
+            head + len(before) + len(request_id) + len(after), 2, 0, session.channel,
+            b"\x00\x53\x14", 0xC0, head - 13, 6,
+            0x70, sender.handle, 0x70, session.next_outgoing_id & 0xFFFFFFFF, 0xA0, 4, tag, 0x43, 0x42, 0x42,
+        )  # fmt: skip
+        session.next_outgoing_id += 1
+        session.remote_incoming_window -= 1
+        session.outgoing_window -= 1
+        sender.delivery_count += 1
+        sender.current_link_credit -= 1
+        return frame + before + request_id + after
+
+    def _receive(self, most: int, wait: float) -> list[tuple[bytes, Any]]:
+        try:
+            messages = list(self._responses.receive(most, wait))
+        finally:
+            self._responses.release()
+        return [read_response(message, self._refusal) for message in messages]
+
+
+class _Responses(LinkReader):
+    """Reads responses. Dispositions are ignored: a response says that its request was received."""
+
+    def _other_frame(self, channel: int, frame: bytes) -> None:
+        if frame[4 * frame[4] :][:3] != _DISPOSITION:
+            super()._other_frame(channel, frame)
+
+
+def management_incompatibility(handler: Any, operation: Any) -> str | None:
+    """Why the client's open management link `operation` cannot be used here; None if it can."""
+    try:
+        link = operation._mgmt_link
+        sender, session = link._request_link, handler._session
+        counters = (
+            sender.handle, sender.delivery_count, sender.current_link_credit,
+            session.channel, session.next_outgoing_id, session.remote_incoming_window, session.outgoing_window,
+        )  # fmt: skip
+        if not all(isinstance(each, int) for each in counters) or not callable(handler._connection._transport.write):
+            return "its management link is not as expected"
+        return incompatibility(handler, link._response_link, granted=_GRANTED)
+    except AttributeError as error:
+        return f"its management link is not as expected: {error}"
+
+
+def encode(request: ManagementRequest, token: str) -> tuple[bytes, bytes]:
+    """A request's message, before its id and after it."""
+    from azure.eventhub._pyamqp._encode import encode_payload
+    from azure.eventhub._pyamqp.message import Message, Properties
+
+    entity, properties = request
+    output = bytearray()
+    application: dict[str | bytes, Any] = {
+        **dict(properties),
+        "security_token": token,
+        "operation": "READ",
+        "type": entity,
+    }
+    encode_payload(output, Message(properties=Properties(message_id=_PLACEHOLDER), application_properties=application))
+    before, _, after = bytes(output).partition(_PLACEHOLDER.encode())
+    return before, after
+
+
+def read_response(message: bytes, refusal: Callable[[int, str], Exception]) -> tuple[bytes, Any]:
+    """The id of the request that `message` responds to, and its value, or a `refusal`. Raises `MalformedError`."""
+    sections: dict[int, Any] = {}
+    pos = 0
+    try:
+        while pos < len(message):
+            section, pos = decode(message, pos + 1)
+            sections[section], pos = decode(message, pos)
+        request_id, application = sections[PROPERTIES][_CORRELATION_ID], sections[APPLICATION]
+        status, description = int(application[b"status-code"]), application.get(b"status-description")
+        if not isinstance(request_id, bytes):
+            raise ValueError("it has no correlation id")
+    except (*MALFORMED, KeyError, AttributeError) as error:
+        raise MalformedError(f"a response that is no sound AMQP: {error!r}") from error
+    if status >= 400:
+        parts = (description, application.get(b"error-condition"))
+        text = " ".join(part.decode(errors="replace") for part in parts if isinstance(part, bytes))
+        return request_id, refusal(status, text)
+    return request_id, sections.get(VALUE)

@@ -1,0 +1,358 @@
+"""Where the fields of many messages lie: numpy parses all of them in step.
+
+A `Template` fits messages of one shape. `find_sections` and `find_pairs` read messages of which no two need to be
+alike: the first pairs of all maps at once, then the second ones, and so on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_ehbalance.eventhub.rows import (
+    COLUMN_ANNOTATIONS,
+    ENQUEUED_TIME,
+    OFFSET,
+    PARTITION_KEY,
+    PUBLISHER,
+    SEQUENCE_NUMBER,
+)
+from spark_ehbalance.eventhub.wire.messages import ANNOTATIONS, APPLICATION, DATA, PROPERTIES, VALUE
+from spark_ehbalance.eventhub.wire.transfers import RawMessages
+from spark_ehbalance.eventhub.wire.values import MALFORMED, decode
+
+Integers = npt.NDArray[np.int64]
+Booleans = npt.NDArray[np.bool_]
+_Bytes = npt.NDArray[np.uint8]
+_Words = npt.NDArray[np.uint64]
+
+
+def _codes(*codes: int) -> Booleans:
+    return np.isin(np.arange(256), codes)
+
+
+#: Masks by type code. Text is a text, symbol or binary; an integer fits 64 bits with a sign.
+TEXT = _codes(0xA0, 0xA1, 0xA3, 0xB0, 0xB1, 0xB3)
+BINARY = _codes(0xA0, 0xB0)
+_SIGNED = _codes(0x51, 0x54, 0x55, 0x61, 0x71, 0x81, 0x83)
+INTEGER = _SIGNED | _codes(0x50, 0x52, 0x53, 0x60, 0x70)
+
+#: What is neither compound nor described.
+_SIMPLE = TEXT | INTEGER | _codes(0x40, 0x41, 0x42, 0x43, 0x44, 0x56, 0x72, 0x73, 0x74, 0x80, 0x82, 0x84, 0x94, 0x98)
+
+#: By the first half of the type code: how many bytes the value has, or how many bytes hold its size.
+_SIZES = np.array([0] * 5 + [1, 2, 4, 8, 16] + [0] * 6)
+_SIZE_WIDTHS = np.array([0] * 10 + [1, 4] * 3)
+
+#: Bytes of the largest template: the service's annotations have about 120.
+_MOST_BYTES = 1024
+
+#: Pairs of the largest map: time and memory for all maps are those of the largest one.
+_MOST_PAIRS = 64
+
+_ANNOTATIONS = bytes((0x00, 0x53, ANNOTATIONS))
+
+#: How the header and the delivery annotations begin. They may come before the annotations, and are in no column.
+_BEFORE = (b"\x00\x53\x70", b"\x00\x53\x71")
+
+
+class Spans(NamedTuple):
+    """Where in the buffer a part of each message lies."""
+
+    starts: Integers
+    lengths: Integers
+
+    def of(self, which: Integers | Booleans | slice) -> Spans:
+        """The spans of some of the messages."""
+        return Spans(self.starts[which], self.lengths[which])
+
+
+class Scan:
+    """A cursor into each of many messages. `good` is the mask of those that have been as expected so far."""
+
+    def __init__(self, data: bytearray, starts: Integers) -> None:
+        """`data` has `transfers.SLACK` more bytes than the end of the last message: a section or value is read before
+        its presence is checked."""
+        self.pos = starts
+        self.good = np.ones(len(starts), np.bool_)
+        self._data = data
+        self._head: _Bytes | None = None  # how the next section begins, once it was looked at
+
+    def look(self, size: int) -> _Bytes:
+        """The next `size` bytes of each message; other bytes where the buffer ends before."""
+        last = len(self._data) - size
+        if last < 0:  # all messages are shorter
+            self.good[:] = False
+            return np.zeros((len(self.pos), size), np.uint8)
+        # an item of `size` bytes for every byte of the buffer, of which the ones at the positions are copied
+        items = np.ndarray((last + 1,), f"V{size}", self._data, strides=(1,))
+        rows: _Bytes = items[np.minimum(self.pos, last)].view(np.uint8).reshape(len(self.pos), size)
+        return rows
+
+    def skip(self, lengths: Integers) -> Spans:
+        """Skip `lengths` bytes of each message; returns where they are."""
+        spans = Spans(self.pos, lengths)
+        self.pos = self.pos + lengths
+        return spans
+
+    def value(self) -> tuple[_Bytes, Spans]:
+        """The type code and the bytes of the next value, which must be neither compound nor described."""
+        rows = self.look(5)
+        codes = rows[:, 0]
+        self.good &= _SIMPLE[codes]
+        kinds = codes >> 4
+        widths = _SIZE_WIDTHS[kinds]
+        self.pos = self.pos + 1 + widths
+        return codes, self.skip(
+            np.where(widths == 4, big_endian(rows, 1, 4), np.where(widths == 1, rows[:, 1], _SIZES[kinds]))
+        )
+
+    def section(self, code: int) -> Spans:
+        """The value of the section `code`; of length 0 where another section is the next one."""
+        rows, present = self._begins(code)
+        if not present.any():
+            return Spans(self.pos, np.zeros_like(self.pos))
+        form = rows[:, 3]
+        small, wide = form & 0xFE == 0xC0, form & 0xFE == 0xD0
+        self.good &= ~present | small | wide
+        size = np.where(wide, big_endian(rows, 4, 4) + 5, rows[:, 4].astype(np.int64) + 2)
+        self.pos = self.pos + np.where(present, 3, 0)
+        self._head = None
+        return self.skip(np.where(present, size, 0))
+
+    def body_to(self, ends: Integers) -> Spans:
+        """The bytes of the body, which must be the next section and the last: one data section, or a value that is
+        binary or text."""
+        (rows, data), (_, value) = self._begins(DATA), self._begins(VALUE)
+        form = rows[:, 3]
+        wide = form & 0xF0 == 0xB0
+        self.good &= (data & (form & 0xEF == 0xA0)) | (value & TEXT[form])
+        self.pos = self.pos + np.where(wide, 8, 5)
+        spans = self.skip(np.where(wide, big_endian(rows, 4, 4), rows[:, 4]))
+        self.good &= self.pos == ends
+        return spans
+
+    def _begins(self, code: int) -> tuple[_Bytes, Booleans]:
+        """The first 8 bytes of each next section, and where it is the section `code`."""
+        if self._head is None:
+            self._head = self.look(8)
+        rows = self._head
+        return rows, (rows[:, 0] == 0) & (rows[:, 1] == 0x53) & (rows[:, 2] == code)
+
+
+def _words(raw: bytes | bytearray) -> _Words:
+    """The bytes in words of eight, padded with zeros."""
+    return np.frombuffer(raw + bytes(-len(raw) % 8), np.uint64)
+
+
+def big_endian(rows: _Bytes, at: int, width: int) -> Integers:
+    """The integers in the columns `at` to `at` + `width` of bytes: signed if they have 8 bytes, else unsigned."""
+    form = {1: "u1", 4: ">u4", 8: ">i8"}[width]
+    return np.ascontiguousarray(rows[:, at : at + width]).view(form).ravel().astype(np.int64)
+
+
+def integers(data: bytearray, codes: Integers, spans: Spans) -> Integers:
+    """The integers in `spans`, which are as of `Scan.value`; all type `codes` are `INTEGER`."""
+    left_aligned = big_endian(Scan(data, spans.starts).look(8), 0, 8)
+    shift = 64 - 8 * spans.lengths
+    unsigned = (left_aligned.view(np.uint64) >> shift.view(np.uint64)).view(np.int64)
+    return np.where(_SIGNED[codes], left_aligned >> shift, unsigned)
+
+
+class Sections(NamedTuple):
+    """Where the sections after the annotations lie. One that a message lacks has the length 0."""
+
+    properties: Spans
+    application: Spans
+    bodies: Spans
+
+    def of(self, which: Booleans) -> Sections:
+        """Those of some of the messages."""
+        return Sections(*(spans.of(which) for spans in self))
+
+
+def _sections(scan: Scan, ends: Integers) -> Sections:
+    return Sections(scan.section(PROPERTIES), scan.section(APPLICATION), scan.body_to(ends))
+
+
+# --- messages of one shape -------------------------------------------------------------------------------------------
+
+
+class _Segment(NamedTuple):
+    """`size` bytes that equal `expected` under `mask`; 8-byte integers at `fields`; then the value of `text`, whose
+    length is in the last `width` bytes.
+
+    Bytes are compared in words of eight, so `expected` and `mask` may have up to seven more, all 0.
+    """
+
+    size: int
+    expected: _Words
+    mask: _Words
+    fields: dict[bytes, int]
+    text: bytes
+    width: int
+
+
+class Template:
+    """A shape of messages, learned from one. They share `publisher` and `other_annotations`, those without a column.
+
+    What comes up to the end of the annotations is divided into segments of fixed length, each but the last followed by
+    a text of any length. All bytes but sizes and the values of the service's annotations must be the same.
+    """
+
+    def __init__(self, message: bytes) -> None:
+        """Raises one of `MALFORMED`, or KeyError, if there can be no template for a message like this."""
+        pos = 0
+        while message.startswith(_BEFORE, pos):
+            pos = decode(message, pos)[1]
+        if not message.startswith(_ANNOTATIONS, pos):
+            raise ValueError("no annotations after header and delivery annotations")
+        annotations, end = decode(message, pos)
+        raw, at = message[:end], pos + 3
+        self._width = {0xC1: 1, 0xD1: 4}[raw[at]]  # of the map's size
+        self._after_size = at + 1 + self._width
+        self._segments: list[_Segment] = []
+        variable, fields, start = [slice(at + 1, self._after_size)], dict[bytes, int](), 0
+
+        def cut(to: int, text: bytes, width: int) -> None:
+            mask = bytearray(b"\xff" * (to - start))
+            for part in variable:
+                mask[part.start - start : part.stop - start] = bytes(part.stop - part.start)
+            self._segments.append(_Segment(to - start, _words(raw[start:to]), _words(mask), {**fields}, text, width))
+            variable.clear()
+            fields.clear()
+
+        pos = self._after_size + self._width
+        for _ in annotations:
+            key, at = decode(raw, pos)
+            pos = decode(raw, at)[1]
+            if key in (SEQUENCE_NUMBER, ENQUEUED_TIME):
+                if raw[at] not in (0x81, 0x83):
+                    raise ValueError("an integer in a short form")
+                fields[key] = at + 1 - start
+                variable.append(slice(at + 1, at + 9))
+            elif key in (OFFSET, PARTITION_KEY):
+                width = {0xA0: 1, 0xA1: 1, 0xA3: 1, 0xB0: 4, 0xB1: 4, 0xB3: 4}[raw[at]]
+                variable.append(slice(at + 1, at + 1 + width))
+                cut(at + 1 + width, key, width)
+                start = pos
+        cut(len(raw), b"", 0)
+        if SEQUENCE_NUMBER not in annotations or pos != len(raw) or len(raw) > _MOST_BYTES:
+            raise ValueError("no sequence number, a key twice, or too long a map")
+        self.fits_all = False  # all messages that it was last tried on
+        self.publisher: Any = annotations.get(PUBLISHER)
+        self.other_annotations = {key: value for key, value in annotations.items() if key not in COLUMN_ANNOTATIONS}
+
+    def match(self, messages: RawMessages) -> tuple[Booleans, dict[bytes, Any], Sections]:
+        """Which of the messages it fits; and of those the annotations, integers and the spans of texts, by key; and the
+        sections."""
+        scan, found = Scan(messages.data, messages.starts), dict[bytes, Any]()
+        end: Integers | None = None
+        for segment in self._segments:
+            if not segment.size:
+                continue
+            rows = scan.look(8 * len(segment.mask))
+            scan.pos = scan.pos + segment.size
+            scan.good &= ~((rows.view(np.uint64) ^ segment.expected) & segment.mask).any(axis=1)
+            if end is None:
+                size = big_endian(rows, self._after_size - self._width, self._width)
+                end = scan.pos - segment.size + self._after_size + size
+            for name, at in segment.fields.items():
+                found[name] = big_endian(rows, at, 8)
+            if segment.width:
+                found[segment.text] = scan.skip(big_endian(rows, segment.size - segment.width, segment.width))
+        scan.good &= end == scan.pos
+        sections, good = _sections(scan, messages.ends), scan.good
+        self.fits_all = bool(good.all())
+        if self.fits_all:
+            return good, found, sections
+        some = {key: each.of(good) if isinstance(each, Spans) else each[good] for key, each in found.items()}
+        return good, some, sections.of(good)
+
+
+def learn(message: bytes) -> Template | None:
+    """A template for messages like this one, or None if there can be none."""
+    try:
+        return Template(message)
+    except (*MALFORMED, KeyError):
+        return None
+
+
+# --- messages of any shape -------------------------------------------------------------------------------------------
+
+
+def find_sections(messages: RawMessages) -> tuple[Booleans, Spans, Sections]:
+    """Which messages have annotations, and then at most properties, application properties and one body, in this
+    order; and where the annotations and these sections lie."""
+    scan = Scan(messages.data, messages.starts)
+    annotations = scan.section(ANNOTATIONS)
+    sections = _sections(scan, messages.ends)
+    return scan.good & (annotations.lengths > 0), annotations, sections
+
+
+class Pairs(NamedTuple):
+    """The pairs of many maps, one map after the other."""
+
+    maps: Integers  # the index of each pair's map
+    keys: Spans
+    codes: Integers  # the type code of the value
+    values: Spans  # its bytes, without type code and size
+
+    def of(self, which: Booleans, maps: Booleans) -> Pairs:
+        """Those that are in some of the maps, whose indices begin at 0 again."""
+        chosen = which & maps[self.maps]
+        indices = (np.cumsum(maps) - 1)[self.maps[chosen]]
+        return Pairs(indices, self.keys.of(chosen), self.codes[chosen], self.values.of(chosen))
+
+
+def find_pairs(data: bytearray, maps: Spans) -> tuple[Booleans, Pairs]:
+    """Which maps have only texts as keys and only values that are neither compound nor described; and their pairs.
+
+    A span of length 0 is an empty map. `data` is as for `Scan`.
+    """
+    scan = Scan(data, maps.starts)
+    rows, present = scan.look(9), maps.lengths > 0
+    wide = rows[:, 0] == 0xD1
+    counts = np.where(present, np.where(wide, big_endian(rows, 5, 4), rows[:, 2]), 0) // 2
+    good = scan.good & (~present | wide | (rows[:, 0] == 0xC1)) & (counts <= _MOST_PAIRS)
+    counts[~good] = 0
+    pos = maps.starts + np.where(present, np.where(wide, 9, 3), 0)
+    most = int(counts.max(initial=0))
+    fields = np.empty((5, len(counts), most), np.int64)
+    for index in range(most):
+        at = np.flatnonzero(counts > index)
+        scan = Scan(data, pos[at])
+        key_codes, keys = scan.value()
+        codes, values = scan.value()
+        good[at] &= scan.good & TEXT[key_codes]
+        pos[at] = scan.pos
+        fields[:, at, index] = (*keys, codes, *values)
+    good &= pos == maps.starts + maps.lengths
+    found = good[:, np.newaxis] & (np.arange(most) < counts[:, np.newaxis])
+    key_starts, key_lengths, codes, starts, lengths = fields[:, found]
+    return good, Pairs(np.nonzero(found)[0], Spans(key_starts, key_lengths), codes, Spans(starts, lengths))
+
+
+def named(
+    data: bytearray, pairs: Pairs, maps: int, codes: Mapping[bytes, Booleans]
+) -> tuple[Booleans, dict[bytes, Integers]]:
+    """In which of the `maps` each name has a value of one of its type `codes`, if it has one; and for each name the
+    index of its pair in each map, or -1.
+
+    Raises ValueError if a map has a name twice.
+    """
+    size = -(-max(map(len, codes)) // 8) * 8
+    keys, good, found = Scan(data, pairs.keys.starts).look(size).view(np.uint64), np.ones(maps, np.bool_), {}
+    for name, allowed in codes.items():
+        expected, mask = _words(name.ljust(size, b"\0")), _words((b"\xff" * len(name)).ljust(size, b"\0"))
+        at = np.flatnonzero(pairs.keys.lengths == len(name))
+        at = at[~((keys[at] ^ expected) & mask).any(axis=1)]
+        found[name] = np.full(maps, -1)
+        found[name][pairs.maps[at]] = at
+        if np.count_nonzero(found[name] >= 0) != len(at):
+            raise ValueError("a key twice")
+        good[pairs.maps[at[~allowed[pairs.codes[at]]]]] = False
+    return good, found

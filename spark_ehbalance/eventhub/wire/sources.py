@@ -1,0 +1,188 @@
+"""Where the bytes of AMQP come from: a socket, a TLS socket, or the frames of a websocket, behind one interface.
+
+Everything that has come is read in large pieces, straight into the reader's buffer. The client does the sending.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import struct
+from typing import Any, Protocol
+
+from spark_ehbalance.eventhub.wire.values import MalformedError
+
+#: The kinds of frames of a websocket.
+_CONTINUED, _BINARY, _CLOSE, _PING, _PONG = 0x0, 0x2, 0x8, 0x9, 0xA
+
+#: The most bytes of a control frame, and of another frame's head, without the mask that only a client's frames have.
+_LONGEST_HEAD = 2 + 125
+
+#: Seconds for one frame that is sent, such as the answer to a ping: as long as the client gives its own by default.
+_SENDING = 1.0
+
+
+class Source(Protocol):
+    """A stream of bytes. What is raised by its methods ends the connection."""
+
+    def read_into(self, buffer: memoryview, wait: float) -> int:
+        """Read what has come, or comes within `wait` seconds, and return how many bytes are in `buffer` now; 0 if none
+        came, or none of AMQP. Raises `OSError`, or `MalformedError`."""
+
+
+def incompatible_transport(transport: Any) -> str | None:
+    """Why the client's `transport` cannot be read here; None if it can."""
+    kind, sock = type(transport).__name__, transport.sock
+    if kind == "SASLTransport" and isinstance(sock, socket.socket):
+        return None
+    if kind == "SASLWithWebSocket":
+        return _incompatible_websocket(sock)
+    return f"it has a {kind}, and neither a socket nor a websocket"
+
+
+def source_of(transport: Any) -> Source:
+    """The source of the client's `transport`, which it does not read any more. `incompatible_transport` must have
+    returned None."""
+    sock = transport.sock
+    return _SocketSource(sock) if isinstance(sock, socket.socket) else WebSocketSource(sock)
+
+
+class _SocketSource:
+    """A socket, or a TLS socket."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._records = isinstance(sock, ssl.SSLSocket)
+
+    def read_into(self, buffer: memoryview, wait: float) -> int:
+        have, sock = 0, self._socket
+        before = sock.gettimeout()
+        sock.settimeout(wait)
+        try:
+            while have < len(buffer):
+                received = sock.recv_into(buffer[have:])
+                if not received:
+                    raise ConnectionError("the peer has closed the connection")
+                have += received
+                if not self._records:
+                    break
+                sock.settimeout(0)  # a TLS record has at most 16 KB: take all that have come
+        except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
+            pass
+        finally:
+            sock.settimeout(before)
+        return have
+
+
+class WebSocketSource:
+    """The data of a websocket's frames, which moves down over their heads where it was read.
+
+    A buffer has room for more than one head.
+    """
+
+    def __init__(self, websocket: Any) -> None:
+        """`websocket` is one of websocket-client, between two frames."""
+        self._websocket = websocket
+        self._below = _SocketSource(websocket.sock)
+        self._head = b""  # the part of a head that has come
+        self._left = 0  # bytes of the present frame's data that have not come
+        self._failure: Exception | None = None  # to be raised once the data before it was returned
+        # The client's own would read up to the peer's answer, for seconds, and from the middle of a frame.
+        websocket.close = self._close
+
+    def read_into(self, buffer: memoryview, wait: float) -> int:
+        if self._failure is not None:
+            raise self._failure
+        offset = len(self._head)
+        received = self._below.read_into(buffer[offset:], wait)
+        if not received:
+            return 0
+        buffer[:offset], self._head = self._head, b""
+        return self._take_apart(buffer, offset + received)
+
+    def _take_apart(self, buffer: memoryview, end: int) -> int:
+        """Strip frame headers from the first `end` bytes of `buffer`, in place; returns the length of the payload."""
+        pos = have = 0
+        try:
+            while pos < end:
+                if not self._left:
+                    head = bytes(buffer[pos : min(end, pos + _LONGEST_HEAD)])
+                    if (size := self._begin(head)) is None:
+                        self._head = head
+                        break
+                    pos += size
+                taken = min(self._left, end - pos)
+                buffer[have : have + taken] = buffer[pos : pos + taken]
+                self._left -= taken
+                have += taken
+                pos += taken
+        except (OSError, MalformedError) as error:
+            if not have:
+                raise
+            self._failure = error
+        return have
+
+    def _begin(self, head: bytes) -> int | None:
+        """The size of the frame header that begins with `head`, or of a whole control frame, which is answered; None
+        while too little has come."""
+        if len(head) < 2:
+            return None
+        kind, length = head[0] & 0x0F, head[1] & 0x7F
+        if head[0] & 0x70 or head[1] & 0x80:
+            raise MalformedError("a websocket's frame with an extension or a mask, which a server must not send")
+        if kind in (_BINARY, _CONTINUED):
+            size = 2 + {126: 2, 127: 8}.get(length, 0)
+            if size > len(head):
+                return None
+            self._left = length if size == 2 else int.from_bytes(head[2:size], "big")
+            return size
+        if kind not in (_CLOSE, _PING, _PONG):
+            raise MalformedError(f"a websocket's frame of kind {kind}, which is not AMQP's")
+        if length > 125:
+            raise MalformedError(f"a websocket's control frame of {length} bytes")
+        size = 2 + length
+        if size > len(head):
+            return None
+        if kind == _PING:
+            self._send(self._websocket.pong, head[2:size])
+        elif kind == _CLOSE:
+            with contextlib.suppress(Exception):  # it may be gone
+                self._send(self._websocket.send_close)
+            code = struct.unpack_from(">H", head, 2)[0] if length >= 2 else "none"
+            raise ConnectionError(f"the peer has closed the websocket with code {code}")
+        return size
+
+    def _send(self, send: Any, *arguments: Any) -> None:
+        sock = self._websocket.sock
+        before = sock.gettimeout()
+        sock.settimeout(_SENDING)
+        try:
+            send(*arguments)
+        finally:
+            sock.settimeout(before)
+
+    def _close(self, *_: Any, **__: Any) -> None:
+        """Say that the websocket ends, and close the socket."""
+        if self._websocket.connected:
+            with contextlib.suppress(Exception):  # it may be gone
+                self._send(self._websocket.send_close)
+        sock = self._websocket.sock
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        self._websocket.shutdown()
+
+
+def _incompatible_websocket(websocket: Any) -> str | None:
+    try:
+        parts = websocket.frame_buffer, websocket.cont_frame
+        if not isinstance(websocket.sock, socket.socket) or not websocket.connected:
+            return "its websocket has no socket"
+        if not all(callable(getattr(websocket, name)) for name in ("pong", "send_close", "shutdown", "close")):
+            return "its websocket is not as expected"
+        if any(parts[0].recv_buffer) or parts[0].header is not None or parts[1].cont_data is not None:
+            return "its websocket is in the middle of a frame"
+    except AttributeError as error:
+        return f"its websocket is not as expected: {error}"
+    return None

@@ -1,0 +1,325 @@
+"""AMQP 1.0 values from bytes.
+
+Values are those of the client's own decoder: text and symbols are `bytes`, binary is `Binary`, a subclass of `bytes`,
+times are milliseconds, a described value loses its descriptor. Contradictions are read as the client reads them: a
+compound value ends after the number of elements that it states, whatever its size says, and a text that is cut off is
+what is left of it. Types that the client cannot decode (char, decimals) are decoded too.
+
+The work is bounded by the number of bytes: nothing is recursive, each element takes at least one byte, elements that
+take none are limited by an `ArrayBudget`, and a map's keys, whose hashes a sender can choose, in number.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+from spark_ehbalance.eventhub.rows import Binary
+
+#: Levels of nested values. The client's decoder is recursive and fails a little below Python's limit of 1,000.
+MAX_DEPTH = 1000
+
+#: Array elements without bytes of their own in a part of a message: one small array of them. It is less than for a
+#: whole message, so that the slow path can read whatever the fast path reads.
+_EMPTY_ITEMS = 255
+
+_Decoder = Callable[[bytes, int], tuple[Any, int]]
+
+#: Makes a compound value from its elements; None if the value is the list of them.
+_Maker = Callable[[list[Any]], Any] | None
+
+#: Keys of a map, and those among them that are neither text nor binary. A sender can choose keys so that each is
+#: compared with all. Numbers are easy to choose, and UUIDs slow to compare. For text one has to search for a minute,
+#: where hashes are the same in all processes, as in Spark's (PYTHONHASHSEED=0): 82,000 such keys, 0.9 MB, took 5.5 s.
+#: By the square, as many bytes in maps of 4,096 keys take 0.3 s.
+_MOST_KEYS, _MOST_ODD_KEYS = 4096, 256
+
+#: Described types that the client decodes as a mapping from their name to their value.
+_OUTCOMES = {0x23: "received", 0x24: "accepted", 0x25: "rejected", 0x26: "released", 0x27: "modified"}
+
+
+class MalformedError(Exception):
+    """The peer sent bytes that are not AMQP, or more than it may send."""
+
+
+class ArrayBudget:
+    """Limits array elements that take no bytes: they cost the sender nothing."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, items: int) -> None:
+        self._left = items
+
+    def take(self, items: int) -> None:
+        """Raises ValueError if there are more than allowed in all."""
+        self._left -= items
+        if self._left < 0:
+            raise ValueError(f"an array of {items} elements in no bytes: more than the message has in all")
+
+
+def decode(data: bytes, pos: int, budget: ArrayBudget | None = None) -> tuple[Any, int]:
+    """The value at `pos` and where it ends, or would end if it were not cut off.
+
+    Raises one of `MALFORMED` if there is no value.
+    """
+    code = data[pos]
+    scalar = SCALARS[code]
+    if scalar is not None:
+        return scalar(data, pos + 1)
+    budget = budget or ArrayBudget(_EMPTY_ITEMS)
+    around: list[tuple[list[Any], int, int, _Maker]] = []
+    items: list[Any] = []
+    left, element, made, pos = _open(code, data, pos + 1, budget)
+    while True:
+        while left:
+            left -= 1
+            code = element
+            if code < 0:
+                code = data[pos]
+                pos += 1
+            if code == 0xA1 or code == 0xA3:  # without a call: nearly all keys and many values
+                at = pos + 1
+                pos = at + data[pos]
+                items.append(data[at:pos])
+            elif code == 0x81 or code == 0x83:
+                items.append(_LONG(data, pos)[0])
+                pos += 8
+            elif (scalar := SCALARS[code]) is not None:
+                value, pos = scalar(data, pos)
+                items.append(value)
+            else:
+                if len(around) == MAX_DEPTH:
+                    raise ValueError(f"values nested more than {MAX_DEPTH} deep")
+                around.append((items, left, element, made))
+                items = []
+                left, element, made, pos = _open(code, data, pos, budget)
+        value = items if made is None else made(items)
+        if not around:
+            return value, pos
+        items, left, element, made = around.pop()
+        items.append(value)
+
+
+def end_of(data: bytes, pos: int) -> int:
+    """Where the value at `pos` ends by the sizes in it, also if its types are unknown. Raises one of `MALFORMED`."""
+    values = 1
+    while values:
+        values -= 1
+        kind, pos = data[pos] >> 4, pos + 1
+        if kind < 4:
+            if data[pos - 1]:
+                raise ValueError(f"unknown type 0x{data[pos - 1]:02x}")
+            values += 2  # a descriptor and what it describes
+        elif kind < 10:
+            pos += (0, 1, 2, 4, 8, 16)[kind - 4]
+        else:
+            pos += 1 + data[pos] if kind % 2 == 0 else 4 + _UINT(data, pos)[0]
+    if pos > len(data):
+        raise ValueError("a value is cut off")
+    return pos
+
+
+#: What `decode` raises. Its callers turn these into a `MalformedError` once, which is cheaper than at every value.
+MALFORMED = (IndexError, struct.error, TypeError, ValueError, ArithmeticError, RecursionError)
+
+
+def _empty(value: Any) -> _Decoder:
+    return lambda data, pos: (value, pos)
+
+
+def _packed(form: str) -> _Decoder:
+    unpack_from, size = struct.Struct(">" + form).unpack_from, struct.calcsize(">" + form)
+    return lambda data, pos: (unpack_from(data, pos)[0], pos + size)
+
+
+def _signed(data: bytes, pos: int) -> tuple[int, int]:
+    return _SIGNED[data[pos]], pos + 1
+
+
+def _small(data: bytes, pos: int) -> tuple[int, int]:
+    return data[pos], pos + 1
+
+
+def _boolean(data: bytes, pos: int) -> tuple[bool, int]:
+    return data[pos] == 1, pos + 1
+
+
+def _bytes8(data: bytes, pos: int) -> tuple[bytes, int]:
+    start = pos + 1
+    end = start + data[pos]
+    return data[start:end], end
+
+
+def _bytes32(data: bytes, pos: int) -> tuple[bytes, int]:
+    start = pos + 4
+    end = start + _UINT(data, pos)[0]
+    return data[start:end], end
+
+
+def _binary(decoder: _Decoder) -> _Decoder:
+    def decoded(data: bytes, pos: int) -> tuple[Binary, int]:
+        raw, end = decoder(data, pos)
+        return (Binary(raw) if raw else _NO_BYTES), end
+
+    return decoded
+
+
+def _fixed(size: int, made: Callable[[bytes], Any]) -> _Decoder:
+    def decoder(data: bytes, pos: int) -> tuple[Any, int]:
+        end = pos + size
+        if end > len(data):
+            raise ValueError("a value is cut off")
+        return made(data[pos:end]), end
+
+    return decoder
+
+
+def _char(raw: bytes) -> bytes:
+    """U+FFFD for an invalid character: half a surrogate pair, which Java's `char` may be, or too large a code."""
+    return raw.decode("utf-32-be", "replace").encode()
+
+
+def _decimal(bits: int, digits: int, exponent_bits: int, bias: int) -> _Decoder:
+    """IEEE 754-2008 with a binary integer as significand, which counts as 0 if it has more than `digits` digits."""
+
+    def made(raw: bytes) -> Decimal:
+        encoded = int.from_bytes(raw, "big")
+        sign, first = encoded >> (bits - 1), (encoded >> (bits - 6)) & 0x1F
+        if first >= 0x1E:
+            return Decimal("NaN") if first == 0x1F else Decimal("-Infinity" if sign else "Infinity")
+        # If the exponent begins with 11 it comes two bits later, and the significand's first bits are 100, not encoded.
+        late = first >> 3 == 3
+        written = bits - 1 - exponent_bits - 2 * late
+        significand = (4 << written if late else 0) | encoded & ((1 << written) - 1)
+        if significand >= 10**digits:
+            significand = 0
+        exponent = (encoded >> written) & ((1 << exponent_bits) - 1)
+        return Decimal((sign, tuple(map(int, str(significand))), exponent - bias))
+
+    return _fixed(bits // 8, made)
+
+
+def _open(code: int, data: bytes, pos: int, budget: ArrayBudget) -> tuple[int, int, _Maker, int]:
+    """The beginning of a compound value, which is at `pos` behind its type `code`: the number of elements, the type
+    code that they share (-1 if each has its own), the maker, and where they start."""
+    if not code:
+        return 2, -1, _undescribed, pos
+    width = 4 if code & 0x10 else 1
+    size, count = _UINTS(data, pos) if width == 4 else (data[pos], data[pos + 1])
+    if code & 0xEF == 0xE0:
+        return _array(data, pos + 2 * width, count, budget) if count else (0, -1, None, pos + width + size)
+    pos += 2 * width
+    _check_count(count, data, pos)
+    return (count & -2, -1, _mapping, pos) if code & 1 else (count, -1, None, pos)  # a key without a value is skipped
+
+
+def _array(data: bytes, pos: int, count: int, budget: ArrayBudget) -> tuple[int, int, _Maker, int]:
+    names = []
+    while data[pos] == 0:
+        descriptor = SCALARS[data[pos + 1]]
+        if descriptor is None:
+            raise ValueError("an array's descriptor is compound")
+        name, pos = descriptor(data, pos + 2)
+        if name in _OUTCOMES:
+            names.append(_OUTCOMES[name])
+    code, pos = data[pos], pos + 1
+    if code >> 4 == 4:
+        budget.take(count)
+    else:
+        _check_count(count, data, pos)
+    if not names:
+        return count, code, None, pos
+    budget.take(4 * count * len(names))  # each makes a dictionary
+
+    def described(items: list[Any]) -> list[Any]:
+        for name in reversed(names):
+            items = [{name: item} for item in items]
+        return items
+
+    return count, code, described, pos
+
+
+def _check_count(count: int, data: bytes, pos: int) -> None:
+    if count > len(data) - pos:
+        raise ValueError(f"{count} elements in {max(0, len(data) - pos)} bytes")
+
+
+def _mapping(items: list[Any]) -> dict[Any, Any]:
+    if len(items) > 2 * _MOST_ODD_KEYS:
+        keys = items[::2]
+        odd = sum(not isinstance(key, bytes) for key in keys)
+        if odd > _MOST_ODD_KEYS or len(keys) > _MOST_KEYS:
+            raise ValueError(
+                f"a map with {len(keys)} keys, of which {odd} are neither text nor binary: at most {_MOST_KEYS} are "
+                f"read, and {_MOST_ODD_KEYS} of these"
+            )
+    pairs = iter(items)
+    try:
+        return dict(zip(pairs, pairs, strict=False))
+    except TypeError:
+        raise ValueError("a map has a list or a map as a key") from None
+
+
+def _undescribed(items: list[Any]) -> Any:
+    descriptor, value = items
+    try:
+        name = _OUTCOMES.get(descriptor)
+    except TypeError:
+        raise ValueError("a descriptor is a list or a map") from None
+    return value if name is None else {name: value}
+
+
+def _unknown(data: bytes, pos: int) -> tuple[Any, int]:
+    raise ValueError(f"unknown type 0x{data[pos - 1]:02x}")
+
+
+#: Shared objects, because there may be one for each byte.
+_SIGNED = (*range(128), *range(-128, 0))
+_NO_BYTES = Binary()
+_LONG = struct.Struct(">q").unpack_from
+_UINT = struct.Struct(">I").unpack_from
+_UINTS = struct.Struct(">II").unpack_from
+#: Decoders of the bytes of text, symbols and binary, by type code.
+TEXTS: dict[int, Callable[[bytes, int], tuple[bytes, int]]] = {
+    **dict.fromkeys((0xA0, 0xA1, 0xA3), _bytes8),
+    **dict.fromkeys((0xB0, 0xB1, 0xB3), _bytes32),
+}
+#: Decoders by type code, which take the bytes and the position after the code. None for compound types.
+SCALARS: list[_Decoder | None] = [_unknown] * 256
+for _code, _decoder in {
+    0x40: _empty(None),
+    0x41: _empty(True),
+    0x42: _empty(False),
+    0x43: _empty(0),
+    0x44: _empty(0),
+    0x45: _empty([]),  # one for all: nobody changes it
+    0x50: _small,
+    0x51: _signed,
+    0x52: _small,
+    0x53: _small,
+    0x54: _signed,
+    0x55: _signed,
+    0x56: _boolean,
+    0x60: _packed("H"),
+    0x61: _packed("h"),
+    0x70: _packed("I"),
+    0x71: _packed("i"),
+    0x72: _packed("f"),
+    0x73: _fixed(4, _char),
+    0x74: _decimal(32, 7, 8, 101),
+    0x80: _packed("Q"),
+    0x82: _packed("d"),
+    0x84: _decimal(64, 16, 10, 398),
+    0x94: _decimal(128, 34, 14, 6176),
+    0x98: _fixed(16, lambda raw: uuid.UUID(bytes=raw)),
+    **dict.fromkeys((0x81, 0x83), _packed("q")),
+    **TEXTS,
+    0xA0: _binary(_bytes8),
+    0xB0: _binary(_bytes32),
+}.items():
+    SCALARS[_code] = _decoder
+for _code in (0x00, 0xC0, 0xC1, 0xD0, 0xD1, 0xE0, 0xF0):
+    SCALARS[_code] = None

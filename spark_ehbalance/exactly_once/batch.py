@@ -1,0 +1,188 @@
+"""The micro-batch that `foreachBatch` is given: which events it reads, and which partitions were lost meanwhile.
+
+The batch's number leads to the offsets in the query's log, and an offset of this source to its planner on this machine
+(`source.control_socket`), which knows what is really read: in a replay that is less than the offset says.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from spark_ehbalance.errors import EhBalanceError, TargetError
+from spark_ehbalance.exactly_once.java import java
+from spark_ehbalance.exactly_once.marks import Extent, Extents, Marks
+from spark_ehbalance.exactly_once.target import MADE_ANEW
+from spark_ehbalance.installed import Py4JError
+from spark_ehbalance.query.control_socket import PlannerAddress, ask
+from spark_ehbalance.query.offsets import StreamOffset
+
+#: Seconds in which the planner must answer: it may be on a busy machine, and it has to look at the lease table, which
+#: may be away for a while. Then the batch fails, and can be run again.
+PATIENCE = 120.0
+
+#: Spark's property of the threads that run a query.
+_QUERY_ID = "sql.streaming.queryId"
+
+
+class MicroBatch:
+    """One batch of a query with one `ehbalance` source."""
+
+    def __init__(self, df: DataFrame, batch_id: int) -> None:
+        """Raises `TargetError` if `df` is not the frame of that batch, or is not of one `ehbalance` source."""
+        query = _query(df)
+        #: Spark's id of the query, which is in its checkpoint.
+        self.query = str(query.id())
+        #: Identifies the query since its last start.
+        self.run = str(query.runId())
+        self._end = _end(query, batch_id)
+        self._log, self._number = query.offsetLog(), batch_id
+        # Not by what the offset says of who has planned it: that may be an earlier process, or the one of a copy.
+        self._planner = PlannerAddress(self._end.lineage, java(df.sparkSession._jvm).pid)
+        #: Where Spark keeps a state for the query, if it has one.
+        self._state = java(df.sparkSession._jvm).path(query.resolvedCheckpointRoot(), "state")
+        self._configuration = df._jdf.sparkSession().sessionState().newHadoopConf()
+        #: What is read, by partition.
+        self.read: Extents = {}
+        self.last: Mapping[str, str] = {}
+        # A batch of another source, or of Spark's state: run again, it does not even start our planner.
+        if batch_id > 0 and _logged(query, batch_id - 1) == [self._end]:
+            return
+        answer = self._ask()
+        #: The event hub, with its namespace, and when it was created, in milliseconds since 1970, if that is known.
+        self.hub: str = answer["hub"]
+        self.created: int | None = answer["created"]
+        self.read = {p: Extent(*each) for p, each in answer["ranges"].items()}
+        self._offsets: dict[str, list[str | None]] = answer.get("offsets", {})
+        #: In a geo-replicated hub, the offset of the last event of each partition.
+        self.last = {partition: last for partition, (_, last) in self._offsets.items() if last is not None}
+
+    def begun_ms(self) -> int:
+        """When the batch was begun for the first time, by the driver's clock, in milliseconds since 1970."""
+        logged = self._log.get(self._number).get()
+        try:
+            metadata = logged.metadataOpt()
+        except Py4JError:  # before Spark 4.2
+            metadata = logged.metadata()
+        return int(metadata.get().batchTimestampMs())
+
+    def offset_of(self, partition: str, sequence_number: int) -> str | None:
+        """The offset that an event has in a geo-replicated hub now; None if it was there before the batch, or if there
+        is none. Raises `TargetError` if the planner cannot tell."""
+        read, (before, last) = self.read[partition], self._offsets[partition]
+        if sequence_number == read.start - 1 and before is not None:
+            return before
+        if sequence_number == read.end - 1 and last is not None:
+            return last
+        if sequence_number < read.start:
+            return None
+        found: str | None = self._ask(event=[partition, sequence_number])["offset"]
+        return found
+
+    def lost(self) -> frozenset[str]:
+        """The partitions that others have taken: they may not have been read to the end. For all others the contrary is
+        certain if their rows were read before this call.
+
+        Raises `TargetError` if the planner cannot tell, and if the query keeps a state, which has seen rows that are
+        not written: the batch must fail, so that the state is as before it.
+        """
+        deadline = time.monotonic() + PATIENCE
+        while (lost := self._ask(look=True)["lost"]) is None:
+            if time.monotonic() > deadline:
+                raise TargetError(
+                    f"the lease table could not be read for {PATIENCE:g} s, so that it is not known which partitions "
+                    "were read to their ends. Nothing of this batch was written; it can be run again"
+                )
+        if lost and self._state.getFileSystem(self._configuration).exists(self._state):
+            raise TargetError(
+                f"partitions {', '.join(sorted(lost))} were lost while they were read, and the query keeps a state "
+                "(aggregation, dropDuplicates, join), which has seen their events. Nothing of this batch was written; "
+                "restart the query, and Spark runs the batch again from the state before it"
+            )
+        return frozenset(lost)
+
+    def is_ahead(self, marks: Marks, *, skip: bool) -> None:
+        """The target's `marks` are beyond what was read. With `skip` reading goes on there after this batch.
+
+        Raises `TargetError` if they are beyond the last event of the hub, which has been made anew then.
+        """
+        for refresh in (False, True):  # what is known may be older than the marks
+            ends = self._ask(refresh=refresh)["ends"]
+            if not (beyond := {p: mark for p, mark in marks.items() if mark > ends[p]}):
+                break
+        else:
+            partition, mark = min(beyond.items())
+            raise TargetError(
+                f"partition {partition}: the target holds events up to {mark - 1}, which {self.hub} does not have: "
+                f"{MADE_ANEW}"
+            )
+        if skip:
+            self._ask(ahead=marks)
+
+    def _ask(
+        self,
+        *,
+        look: bool = False,
+        refresh: bool = False,
+        ahead: Marks | None = None,
+        event: list[str | int] | None = None,
+    ) -> dict[str, Any]:
+        question = {"batch": self._end.to_json(), "look": look, "refresh": refresh, "ahead": ahead or {}}
+        question |= {"event": event} if event is not None else {}
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                answer = ask(self._planner, question)
+            except ConnectionError as error:
+                raise TargetError(f"{error}. Nothing of this batch was written; it can be run again") from error
+            if answer is not None and "error" not in answer:
+                return answer
+            if answer is not None or time.monotonic() > deadline:
+                why = answer["error"] if answer else f"it did not answer for {PATIENCE:g} s"
+                raise TargetError(f"the query's planner cannot tell what the batch reads: {why}")
+            time.sleep(0.05)
+
+
+def _query(df: DataFrame) -> Any:
+    """Spark's object of the query that this thread runs."""
+    session = df.sparkSession
+    query = session.sparkContext.getLocalProperty(_QUERY_ID)
+    if query is None:
+        raise TargetError("write_once must be called in foreachBatch, by the thread that runs it")
+    identifier = java(session._jvm).uuid(query)
+    running = df._jdf.sparkSession().sharedState().activeStreamingQueries().get(identifier)
+    if running is None:
+        raise TargetError("the frame's session has no such query: pass the frame that foreachBatch was given")
+    return running
+
+
+def _end(query: Any, batch_id: int) -> StreamOffset:
+    """The end offset of the batch."""
+    ours = _logged(query, batch_id)
+    if ours is None:
+        raise TargetError(f"the query has no batch {batch_id}: pass the batch_id that foreachBatch was given")
+    if len(ours) != 1:
+        raise TargetError(
+            f"write_once needs a query with one ehbalance source, and this one has {len(ours)}: a partition and a "
+            "sequence number identify an event of one hub only"
+        )
+    return ours[0]
+
+
+def _logged(query: Any, batch_id: int) -> list[StreamOffset] | None:
+    """The end offsets of the batch's `ehbalance` sources; None if Spark's log does not have the batch."""
+    logged, ours = query.offsetLog().get(batch_id), list[StreamOffset]()
+    if logged.isEmpty():
+        return None
+    offsets = logged.get().offsets()
+    for number in range(offsets.size()):
+        if offsets.apply(number).isDefined():
+            try:
+                ours.append(StreamOffset.from_json(json.loads(offsets.apply(number).get().json())))
+            except (EhBalanceError, ValueError, TypeError):
+                continue  # another source
+    return ours

@@ -1,0 +1,119 @@
+"""Commits to a Delta table on a local disk, one at a time.
+
+Delta looks there whether the commit's file exists and then renames its own to it, which keeps apart the threads of one
+JVM only: of two JVMs that commit at the same moment, one may lose its commit without an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from spark_ehbalance.errors import TargetError
+from spark_ehbalance.exactly_once.conflicts import cause_of
+from spark_ehbalance.exactly_once.java import java
+from spark_ehbalance.installed import Py4JJavaError
+
+#: In the table's log: whoever can commit can lock it, whatever its user, container or temporary folder. Delta lists a
+#: log from a commit's name on, which sorts after a dot; VACUUM leaves the log alone.
+_FILE = "_delta_log/.ehbalance-lock"
+
+#: Seconds that other commits may take. A MERGE, which may take minutes, keeps the lock from its begin.
+PATIENCE = 600.0
+
+#: Seconds between two attempts; a commit takes 50 ms or more.
+_POLL = 0.01
+
+#: By the file's path. Only the thread that holds it opens the file: closing it frees the JVM's lock, whoever took that.
+_mutexes: dict[str, threading.Lock] = {}
+
+
+@contextlib.contextmanager
+def locked(spark: SparkSession, table: str) -> Iterator[None]:
+    """Keeps out all other users of this lock on the same `table` (a path or an address), in this process and in all
+    others of this machine. With a table that is not on a local disk it does nothing; nor with Spark Connect, whose
+    server is one JVM.
+
+    Other writers than `write_once`, such as Delta's own append in another JVM, do not use the lock: on a local disk
+    their commits and those of `write_once` can still be lost.
+
+    Raises `TargetError` if the lock is not free within `PATIENCE`, or cannot be had.
+    """
+    jvm: Any = getattr(spark, "_jvm", None)
+    if jvm is None:
+        yield
+        return
+    path = java(jvm).path(table)
+    configuration = spark._jsparkSession.sessionState().newHadoopConf()
+    if path.getFileSystem(configuration).getUri().getScheme() != "file":
+        yield
+        return
+    with local_lock(jvm, path.toUri().getPath()):
+        yield
+
+
+@contextlib.contextmanager
+def local_lock(jvm: Any, folder: str, patience: float = PATIENCE) -> Iterator[None]:
+    """The lock on the table in `folder`, which may not exist yet.
+
+    It belongs to the JVM, because that is what commits: it may outlive its Python by a moment, and its end frees the
+    lock. It does not keep out those who come after somebody has deleted the file, nor another Python process of the
+    same JVM (PySpark starts a JVM for each process; some notebook servers share one).
+
+    Raises `TargetError` if it is not free within `patience` seconds, or if the file cannot be written.
+    """
+    deadline = time.monotonic() + patience
+    file = java(jvm).file(folder, _FILE)
+    with contextlib.ExitStack() as held:
+        try:
+            file = java(jvm).file(file.getParentFile().getCanonicalPath(), file.getName())
+            mutex = _mutexes.setdefault(file.getPath(), threading.Lock())
+            if free := mutex.acquire(timeout=patience):
+                held.callback(mutex.release)
+                os.makedirs(file.getParent(), exist_ok=True)
+                _create(file.getPath())
+                opened = java(jvm).file_output(file, True)
+                held.callback(opened.close)  # frees the lock
+                while not (free := opened.getChannel().tryLock() is not None) and time.monotonic() < deadline:
+                    time.sleep(_POLL)
+        except (OSError, Py4JJavaError) as error:
+            raise TargetError(
+                f"{file} cannot be locked, so that nothing can be committed: {cause_of(error)}. Whoever writes the "
+                "table must be able to write this file and its folder, on a disk that is not full. Nothing of this "
+                "batch was written; it can be run again"
+            ) from error
+        if not free:
+            raise TargetError(
+                f"another process or query has kept {file} locked for {patience:g} s, so that nothing can be "
+                f"committed: it is suspended, or merges for long. `fuser {file}` names it; let it go on, or end it. "
+                "Nothing of this batch was written; it can be run again"
+            )
+        yield
+
+
+def _create(file: str) -> None:
+    """Create `file`, unless it is there, for those who can write its folder, and may commit; others could keep it
+    locked, for which it is enough to read it. Nobody else can open it meanwhile. Raises `OSError`, also for a link."""
+    try:
+        opened = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    except FileExistsError:
+        if not stat.S_ISREG(os.lstat(file).st_mode):  # opening a pipe would wait for ever
+            raise OSError("it is no plain file: somebody else may have put it there") from None
+        return
+    try:
+        folder = os.stat(os.path.dirname(file))
+        may_write = folder.st_mode & 0o222
+        try:
+            os.fchown(opened, -1, folder.st_gid)
+        except PermissionError:  # the group is not this user's, and the file's is another one
+            may_write &= ~0o020
+        os.fchmod(opened, may_write | may_write << 1)
+    finally:
+        os.close(opened)

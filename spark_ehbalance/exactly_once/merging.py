@@ -1,0 +1,332 @@
+"""MERGE by partition and sequence number, through Spark's public interface alone, so that it works on Spark Connect.
+
+It needs no marks, and sets none. So the target is marked as merged first (a table property, and a transaction
+identifier for where that is lost), and every writer that finds that merges too, however it could write: a transaction
+that is under way meanwhile is refused by Delta, because the table's metadata has changed. Of two MERGEs at the same
+time Delta refuses one: what each has not found in the table is what the other adds, and Delta counts that as read.
+
+The events of two sources have the same numbers, so that a table can be merged with those of one only. The property
+names it, once that is known: from the table's marks, or from the batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from pyspark import StorageLevel
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import Column, DataFrame, MergeIntoWriter, Row
+from pyspark.sql import functions as F
+
+from spark_ehbalance.errors import TargetError
+from spark_ehbalance.exactly_once.conflicts import JVM_ERRORS, cause_of, conflict_of
+from spark_ehbalance.exactly_once.local_lock import locked
+from spark_ehbalance.exactly_once.marks import Extent, Extents, missing
+from spark_ehbalance.exactly_once.schemas import Fit
+from spark_ehbalance.exactly_once.selection import PARTITION, SEQUENCE_NUMBER, check_columns
+from spark_ehbalance.exactly_once.support import Support, support
+from spark_ehbalance.exactly_once.target import (
+    MERGED,
+    MERGED_IDENTIFIER,
+    MergedError,
+    Target,
+    check_name,
+    hub_identifier,
+    is_path,
+)
+from spark_ehbalance.settings.locations import is_relative
+
+#: Refused commits after which a MERGE fails. Unless the table is partitioned by `partition`, every append is a
+#: conflict. If eight queries merge without a pause, so that one in eight attempts succeeds, all fail with (7/8)^100.
+_MOST_REFUSED = 100
+
+#: Ranges of sequence numbers in the condition of a MERGE: Spark takes long to parse many, and fails with thousands.
+_MOST_RANGES = 64
+
+#: The property's value as long as no source is known.
+_UNKNOWN = "merge"
+
+#: The property of tables whose types may become wider.
+_WIDENING = "delta.enableTypeWidening"
+
+_BATCH = "ehbalance_batch"
+
+
+def merge(df: DataFrame, target: str, *, update: bool = True) -> None:
+    """Upsert rows into a Delta table, so that it holds one row for each event.
+
+    A row replaces the one that the table holds of its event or, without `update`, is left out then. An event is
+    identified by the columns `partition` and `sequenceNumber`, which must be in `df`, with one row for each event.
+    `target` is a path (with a slash) or a name in Spark's catalog; it is created if it does not exist. Columns that
+    `df` lacks get their defaults; the others must have the table's types.
+
+    From then on `write_once` uses MERGE for this table too, which costs more (`docs/exactly-once.md`).
+
+    Raises `TargetError` for a table or frame that cannot be merged so, for a table into which `write_once` has written
+    several hubs or sources, with `update` for an event that the table holds more than once, and after many commits that
+    were refused because others wrote at the same time; nothing is written then.
+    """
+    check_name(target)
+    check_columns(df)
+    _merged(df, target, None, update=update, one_row=True, schema=False)
+
+
+def merge_once(df: DataFrame, target: str, source: str | None, options: Mapping[str, str]) -> None:
+    """Insert those rows of `df`, of `source` if that is known, whose events the Delta table `target` does not hold yet.
+
+    Raises as `merge` does, and if the table holds the events of another source. Without access to Delta's classes the
+    table's sources are not known, so that no `source` is allowed then.
+    """
+    if source is not None and support(df) is Support.MERGING:
+        raise _several(target, [source, "others"])
+    if unknown := options.keys() - {"mergeSchema"}:
+        raise TargetError(f"write_once merges here, and MERGE has no option {min(unknown)}: allowed is mergeSchema")
+    schema = options.get("mergeSchema", "false").lower() == "true"
+    _merged(df, target, source, update=False, one_row=False, schema=schema)
+
+
+def insert(df: DataFrame, target: str, source: str, created: int | None) -> tuple[int, int]:
+    """Insert those rows of a batch query `df` whose events the Delta table `target` does not hold yet. Returns how many
+    rows `df` has, and of how many of them the table held the events already.
+
+    The events are of the hub for which `write_once` keeps marks under the name `source`, and which was `created` at
+    that time (milliseconds since 1970), if that is known. Where all lie before the marks, no query writes them any
+    more, so that the table stays as it is. Else `write_once` uses MERGE for it from then on, as after `merge`.
+
+    Raises as `merge` does, also if the table holds the events of another source, or of an earlier hub of that name.
+    """
+    check_name(target)
+    check_columns(df)
+    hub = _Hub(None if support(df) is Support.MERGING else source, created)
+    return _merged(df, target, hub.source, update=False, one_row=False, schema=False, hub=hub)
+
+
+class _Hub(NamedTuple):
+    """The hub of a batch: see `insert`. The `source` is None if the target's marks cannot be read."""
+
+    source: str | None
+    created: int | None
+
+    def noted(self, rows: DataFrame, target: str) -> bool:
+        """Whether the `target` knows when the hub was created. Raises `TargetError` if that was another one."""
+        if self.source is None or self.created is None:
+            return True
+        table = self._target(rows, target, self.source)
+        with contextlib.suppress(MergedError):
+            table.begin(())
+        return table.knows_hub
+
+    def has_passed(self, rows: DataFrame, target: str, extents: Extents) -> bool:
+        """Whether every mark in the `target` is beyond the events, which `write_once` then never writes any more."""
+        if self.source is None:
+            return False
+        try:
+            return not missing(extents, self._target(rows, target, self.source).begin(extents))
+        except MergedError:
+            return False
+
+    def _target(self, rows: DataFrame, target: str, source: str) -> Target:
+        return Target(rows, target, source, {}, None, created=self.created, remembers=False)
+
+
+def _merged(
+    df: DataFrame,
+    target: str,
+    source: str | None,
+    *,
+    update: bool,
+    one_row: bool,
+    schema: bool,
+    hub: _Hub | None = None,
+) -> tuple[int, int]:
+    """Returns the numbers of rows, and of those whose events the target held before; of a batch of a `hub` only."""
+    held = 0
+    is_cached = df.storageLevel != StorageLevel.NONE
+    rows = df.persist()  # it is read several times, and must be the same each time
+    try:
+        extents = _extents(rows, one_row=one_row)
+        table, location = _table(rows, target)
+        if not extents:
+            return 0, 0
+
+        def act() -> None:  # again after each conflict: another may have changed the table
+            nonlocal held
+            properties = _detail(rows, table)["properties"]
+            fitting = _fitting(rows, target, table, properties, evolves=schema)
+            found = properties.get(MERGED)
+            marked = found is not None and source in (None, found)
+            sources = set() if marked else _sources(rows, target, {found or _UNKNOWN, source or _UNKNOWN})
+            if hub and not hub.noted(rows, target):
+                _note(fitting, target, hub_identifier(hub.source or ""), hub.created or 0, evolves=schema)
+            if update:
+                _check_single(fitting, target, table, extents)
+            if hub:
+                held = rows.join(_events(rows, table, extents), [PARTITION, SEQUENCE_NUMBER], "left_semi").count()
+            if not marked and not (hub and hub.has_passed(rows, target, extents)):
+                _mark(fitting, target, table, sources, evolves=schema)
+            writer = into(table, fitting, extents)
+            if schema:
+                writer = writer.withSchemaEvolution()
+            # Not `insertAll`, which refuses a table with generated, identity or other columns that the rows lack.
+            names = [f"`{name.replace('`', '``')}`" for name in fitting.columns]
+            columns = {name: F.col(f"{_BATCH}.{name}") for name in names}
+            if update:
+                writer = writer.whenMatched().update(columns)
+            writer.whenNotMatched().insert(columns).merge()
+
+        with locked(rows.sparkSession, location):
+            _tried(act)
+        return rows.count() if hub else 0, held
+    finally:
+        if not is_cached:
+            rows.unpersist()
+
+
+def _fitting(rows: DataFrame, target: str, table: str, properties: Mapping[str, str], *, evolves: bool) -> DataFrame:
+    """`rows` with the types and nested fields of `table`, as an append would write them."""
+    fit = Fit(target, evolves=evolves, widens=properties.get(_WIDENING) == "true")
+    return rows.to(fit.schema(rows.schema, rows.sparkSession.sql(f"SELECT * FROM {table}").schema))
+
+
+def _check_single(rows: DataFrame, target: str, table: str, extents: Extents) -> None:
+    """Raise `TargetError` if the table holds an event of `rows` twice: an update would make both rows the same one."""
+    events = [PARTITION, SEQUENCE_NUMBER]
+    twice = (
+        _events(rows, table, extents)
+        .join(rows.select(events), events, "left_semi")
+        .groupBy(events)
+        .count()
+        .where("count > 1")
+    )
+    found = twice.orderBy(F.col(PARTITION).try_cast("int"), PARTITION, SEQUENCE_NUMBER).head()
+    if found is not None:
+        raise TargetError(
+            f"target {target!r} holds partition {found[PARTITION]}, sequence number {found[SEQUENCE_NUMBER]} "
+            f"{found['count']} times, and an update would make these rows the same: delete all of them but one, or "
+            "leave them with update=False"
+        )
+
+
+def _events(rows: DataFrame, table: str, extents: Extents) -> DataFrame:
+    """The events that the table holds in `extents`, one row for each of its rows."""
+    return rows.sparkSession.sql(f"SELECT {PARTITION}, {SEQUENCE_NUMBER} FROM {table}").where(_within(extents))
+
+
+def _extents(rows: DataFrame, *, one_row: bool) -> dict[str, Extent]:
+    """Where the events of `rows` lie. Raises `TargetError` for rows without an event, and with `one_row` for events
+    with more than one."""
+    number = F.col(SEQUENCE_NUMBER)
+    counted = F.count_distinct(number) if one_row else F.count(number)
+    found = rows.groupBy(PARTITION).agg(F.min(number), F.max(number), F.count(F.lit(1)), counted).collect()
+    for partition, _, _, count, numbers in found:
+        if partition is None or count != numbers:
+            raise TargetError(
+                f"partition {partition}: {count} rows have {numbers} sequence numbers, but every row needs both"
+                + (", and an event one row: dropDuplicates(['partition', 'sequenceNumber'])" if one_row else "")
+            )
+    return {partition: Extent(first, last + 1) for partition, first, last, _, _ in found}
+
+
+def into(table: str, rows: DataFrame, extents: Extents) -> MergeIntoWriter:
+    """A MERGE of `rows`, whose events lie in `extents`, into `table`: what is the same event matches."""
+    partition, number = F.col(f"{table}.{PARTITION}"), F.col(f"{table}.{SEQUENCE_NUMBER}")
+    same = (partition == F.col(f"{_BATCH}.{PARTITION}")) & (number == F.col(f"{_BATCH}.{SEQUENCE_NUMBER}"))
+    return rows.alias(_BATCH).mergeInto(table, same & _within(extents, f"{table}."))
+
+
+def _within(extents: Extents, prefix: str = "") -> Column:
+    """Where events may be that lie in `extents`: Delta leaves out files by their partitions and by their statistics."""
+    partition, number = F.col(f"{prefix}{PARTITION}"), F.col(f"{prefix}{SEQUENCE_NUMBER}")
+    ordered = sorted(extents, key=lambda each: extents[each].start)
+    size = -(-len(ordered) // _MOST_RANGES)
+    ranges = [
+        partition.isin(group)
+        & number.between(min(extents[p].start for p in group), max(extents[p].end for p in group) - 1)
+        for group in (ordered[first : first + size] for first in range(0, len(ordered), size))
+    ]
+    return partition.isin(ordered) & functools.reduce(operator.or_, ranges)
+
+
+def _table(rows: DataFrame, target: str) -> tuple[str, str]:
+    """The table's name in SQL, and its location. It is created if it is not there."""
+    spark, path = rows.sparkSession, is_path(target)
+    jvm: Any = getattr(spark, "_jvm", None)
+    # In SQL Delta takes whole paths only. Those of Spark Connect are resolved by the server.
+    whole = jvm.java.io.File(target).getAbsolutePath() if path and jvm is not None and is_relative(target) else target
+    name = f"delta.`{whole}`" if path else target
+    empty = rows.limit(0).write.format("delta").mode("ignore")
+    try:
+        if path:
+            with locked(spark, target):
+                _tried(lambda: empty.save(target))  # others may create it at this moment
+        else:  # the catalog lets one create it
+            _tried(lambda: empty.saveAsTable(target))
+        detail = _detail(rows, name)
+    except AnalysisException as error:
+        raise TargetError(f"target {target!r} cannot be merged into: {str(error).splitlines()[0]}") from error
+    if detail["format"] != "delta":
+        raise TargetError(f"target {target!r} cannot be merged into: its format is {detail['format']}, not delta")
+    return name, detail["location"]
+
+
+def _detail(rows: DataFrame, table: str) -> Row:
+    detail = rows.sparkSession.sql(f"DESCRIBE DETAIL {table}").head()
+    assert detail, "one row"
+    return detail
+
+
+def _sources(rows: DataFrame, target: str, known: set[str]) -> set[str]:
+    """The source whose events the `target` holds, of the `known` ones and those that its log names; empty if that is
+    not known. Raises `TargetError` if there are several."""
+    sources = known - {_UNKNOWN}
+    if support(rows) is not Support.MERGING:
+        sources |= Target(rows, target, "", {}, None, remembers=False).sources()
+    if len(sources) > 1:
+        raise _several(target, sorted(sources))
+    return sources
+
+
+def _mark(rows: DataFrame, target: str, table: str, sources: set[str], *, evolves: bool) -> None:
+    """Mark the `target`, whose name in SQL is `table`, as merged, with the one of `sources`."""
+    # The identifiers come first: whoever finds the property takes them for set.
+    for identifier in (MERGED_IDENTIFIER, *(f"{MERGED_IDENTIFIER}/{each}" for each in sources)):
+        _note(rows, target, identifier, 1, evolves=evolves)
+    value = min(sources, default=_UNKNOWN).replace("\\", "\\\\").replace("'", "\\'")
+    # Databricks' default isolation level lets an append pass that a MERGE should have seen.
+    settings = f"'{MERGED}' = '{value}', 'delta.isolationLevel' = 'Serializable'"
+    rows.sparkSession.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({settings})")
+
+
+def _note(rows: DataFrame, target: str, identifier: str, version: int, *, evolves: bool) -> None:
+    """Set a transaction identifier of the `target`."""
+    empty = rows.limit(0).write.format("delta").mode("append").option("mergeSchema", evolves)
+    empty = empty.options(txnAppId=identifier, txnVersion=version)  # Delta skips it if it is set
+    empty.save(target) if is_path(target) else empty.saveAsTable(target)
+
+
+def _several(target: str, sources: list[str]) -> TargetError:
+    return TargetError(
+        f"MERGE cannot write target {target!r} with more than one source ({' and '.join(sources)}): it knows an event "
+        "by partition and sequence number alone, and would take those of one for those of the other. Give each hub, or "
+        "source, a table of its own"
+    )
+
+
+def _tried(act: Callable[[], object]) -> None:
+    """Do it again where another commit was in the way."""
+    for attempt in range(1, _MOST_REFUSED + 1):
+        try:
+            act()
+        except (*JVM_ERRORS, PySparkException) as error:
+            if conflict_of(error) is None:
+                raise
+            if attempt == _MOST_REFUSED:
+                raise TargetError(
+                    f"the target has refused {attempt} commits of the batch, the last one because of {cause_of(error)}"
+                ) from error
+        else:
+            return

@@ -1,0 +1,62 @@
+"""Which rows of a batch are written, as a filter that Spark evaluates with the batch's other operations.
+
+Partitions of an event hub are numbered from 0, so that the filter looks a partition's bounds up in arrays: its cost
+does not grow with the number of partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame
+
+from spark_ehbalance.errors import TargetError
+from spark_ehbalance.exactly_once.marks import Extents
+
+PARTITION, SEQUENCE_NUMBER = "partition", "sequenceNumber"
+
+#: Of a row whose event is not in the batch.
+REFUSAL = (
+    "write_once: a row has partition and sequence number of no event that its batch reads, or none. Rows may be "
+    "changed, left out and multiplied, but every row has to keep both from its event, in the batch that reads the "
+    "event: no state (aggregations, stream-stream joins) that returns it in a later one. Events whose sequence number "
+    "is not known (onMalformed=keep) must be filtered out."
+)
+
+
+def check_columns(df: DataFrame) -> None:
+    """Raises `TargetError` if `df` lacks the columns that identify an event, or has them with other types."""
+    types = {field.name.lower(): field.dataType.simpleString() for field in df.schema.fields}
+    for column, wanted in ((PARTITION, "string"), (SEQUENCE_NUMBER, "bigint")):
+        found = types.get(column.lower())
+        if found != wanted:
+            raise TargetError(
+                f"the column {column} identifies an event and has to stay in the frame as {wanted}; "
+                + (f"it is {found}" if found else "there is none")
+            )
+
+
+def rows_of(df: DataFrame, read: Extents, events: Extents) -> DataFrame:
+    """Those rows of `df` that belong to `events`, a part of what was `read`. To execute it fails at a row that belongs
+    to no event that was read. Raises `TargetError` for a partition that is no number."""
+    numbers = {partition: _number(partition) for partition in read}
+    length = 1 + max(numbers.values())
+
+    def lookup(values: Mapping[str, int]) -> str:
+        by_number = {numbers[partition]: value for partition, value in values.items()}
+        texts = ",".join(str(by_number.get(number, "")) for number in range(length))
+        # Constant: Spark computes it once. A list of literals would take longer to parse.
+        return f"get(try_cast(split('{texts}', ',') AS array<bigint>), try_cast({PARTITION} AS int))"
+
+    starts, ends = lookup({p: e.start for p, e in read.items()}), lookup({p: e.end for p, e in read.items()})
+    wanted = lookup({p: events[p].start if p in events else each.end for p, each in read.items()})
+    return df.filter(
+        f"CASE WHEN {SEQUENCE_NUMBER} >= {starts} AND {SEQUENCE_NUMBER} < {ends} THEN {SEQUENCE_NUMBER} >= {wanted} "
+        f"ELSE cast(raise_error('{REFUSAL}') AS boolean) END"
+    )
+
+
+def _number(partition: str) -> int:
+    if not (partition.isascii() and partition.isdigit() and str(int(partition)) == partition):
+        raise TargetError(f"write_once: partition {partition!r} is no number, as it is in Event Hubs")
+    return int(partition)

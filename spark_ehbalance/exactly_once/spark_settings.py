@@ -1,0 +1,94 @@
+"""Delta Lake in a Spark of your own: which settings it needs, and which of its versions."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyspark
+
+from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.query.processes import settings_of, started_settings
+from spark_ehbalance.spark_versions import NEWEST_WITH_DELTA, UNIX_SOCKET, delta_for
+
+#: What Delta's jar depends on and Spark has already, in newer versions: Delta's would conflict. For example, the shims
+#: jar of RoaringBitmap 0.9 has a class that is also in Spark's RoaringBitmap 1.6.
+EXCLUDES = ("com.*:*", "commons-*:*", "io.airlift:*", "javax.*:*", "org.*:*")
+
+SESSION = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+#: In how many tasks Spark computes a Delta table's state, and shuffles: for a local one as many as there are cores. The
+#: defaults, 50 and 200, are for clusters: a new session on two busy cores took 19 s for the 50 of a small table.
+TASKS = ("spark.databricks.delta.snapshotPartitions", "spark.sql.shuffle.partitions")
+
+
+def spark_settings() -> dict[str, str]:
+    """Spark's settings for Delta Lake: `SparkSession.builder.config(map=spark_settings())`, before Spark has started.
+
+    Unless Delta is among the jars of the installed Spark, `spark.jars.packages` names the Delta that goes with it,
+    which Spark then fetches from Maven once. Databricks, Fabric and the like have Delta and need no settings.
+
+    `spark.python.unix.domain.socket.enabled` is true where the system has Unix sockets, unless you have set it where
+    Spark is started: rows come faster from the Python workers.
+
+    For a local master `spark.databricks.delta.snapshotPartitions` and `spark.sql.shuffle.partitions` are the number of
+    cores, unless spark-defaults.conf, spark-submit or `PYSPARK_SUBMIT_ARGS` set them. The master is local if nothing
+    there names another: a program that gives a cluster to `.master(...)` sets the two by `.config(...)`, after these.
+    A stateful query keeps in its checkpoint the number of shuffle partitions with which it was first started.
+
+    Where `PYSPARK_PYTHON` is not set, the folder of the running Python is put first on the PATH of this process, as if
+    its environment were activated: Spark starts the `python3` of the PATH.
+
+    Raises `EhBalanceError` if there is no Delta for this Spark.
+    """
+    _be_python3()
+    home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
+    settings = SESSION | _unless_given(home)
+    if any(Path(home, "jars").glob("delta-spark_*.jar")):
+        return settings
+    delta = delta_for(pyspark.__version__)
+    if delta is None:
+        newest = "{}.{}".format(*NEWEST_WITH_DELTA)
+        raise EhBalanceError(
+            f"there is no Delta Lake for Spark {pyspark.__version__} yet, the newest is for {newest}: "
+            f'pip install "pyspark=={newest}.*"'
+        )
+    return settings | {"spark.jars.packages": delta.jar, "spark.jars.excludes": ",".join(EXCLUDES)}
+
+
+def _unless_given(home: str) -> dict[str, str]:
+    """What is set unless it is where Spark starts. A setting of the builder would win over that."""
+    # Either spark-submit has started Spark and this program, or this program will start Spark, by spark-submit.
+    words = [*shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "")), "org.apache.spark.deploy.SparkSubmit"]
+    given = started_settings() or settings_of(words, {**os.environ, "SPARK_HOME": home})
+    wanted = {UNIX_SOCKET: "true"} if hasattr(socket, "AF_UNIX") else {}
+    return {name: value for name, value in wanted.items() if name not in given} | few_tasks(given)
+
+
+def few_tasks(given: Mapping[str, str]) -> dict[str, str]:
+    """What a local master needs, unless it is `given`: Spark's and Delta's defaults are for clusters."""
+    if not given.get("spark.master", "").startswith("local"):
+        return {}
+    return dict.fromkeys((name for name in TASKS if name not in given), str(os.cpu_count() or 1))
+
+
+def _be_python3() -> None:
+    """Let `python3`, which Spark starts where PYSPARK_PYTHON is not set, be this Python.
+
+    Spark does not read `spark.pyspark.python` of a program that spark-submit has not started (seen with 4.2.0). A path
+    in PYSPARK_PYTHON would hold for a cluster's executors too; the PATH does not reach them.
+    """
+    folder = os.path.dirname(sys.executable)
+    ours = shutil.which("python3", path=folder)
+    if "PYSPARK_PYTHON" in os.environ or ours is None or ours == shutil.which("python3"):
+        return
+    if os.path.samefile(ours, sys.executable):
+        os.environ["PATH"] = os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])

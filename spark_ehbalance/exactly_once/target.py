@@ -1,0 +1,339 @@
+"""A Delta table as the target of transactions, in the driver's JVM through py4j.
+
+The rows are written by the class behind Delta's own `df.write` (`WriteIntoDelta`), so that whatever the table has
+(partitions, column mapping, constraints, generated and identity columns, clustering, ...) and every writer option works
+as there. Only the transaction is ours: it also sets the marks. These classes are no public interface of delta-spark,
+so `delta.support` checks its version and the methods.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.sql import DataFrame
+
+from spark_ehbalance.errors import TargetError
+from spark_ehbalance.exactly_once.conflicts import JVM_ERRORS, cause_of, conflict_of
+from spark_ehbalance.exactly_once.java import delta, java
+from spark_ehbalance.exactly_once.local_lock import locked
+from spark_ehbalance.exactly_once.marks import Commit, Extents, Marks, Memory, identity
+from spark_ehbalance.exactly_once.protocol import Refusal
+from spark_ehbalance.exactly_once.selection import rows_of
+
+#: Commits since the last one of ours that are read one by one; with more it is cheaper to ask Delta for the marks.
+_MOST_COMMITS = 100
+
+#: The property of a target to which somebody has written without marks: `delta.merging`.
+MERGED = "ehbalance.writeOnce"
+
+#: A transaction identifier that says the same, and outlasts CREATE OR REPLACE TABLE and RESTORE, which take the
+#: property away. With a slash and a source behind it: the table holds what was merged of that source.
+MERGED_IDENTIFIER = "ehb-merged"
+
+#: What the names of all marks begin with.
+_MARK = "ehb/"
+
+#: How long marks are kept, if that is limited, and the least in milliseconds: Event Hubs retains an event for 90 days
+#: at most, so that it cannot be read, and written, once more after its mark is gone.
+_RETENTION, _LEAST_RETENTION = "delta.setTransactionRetentionDuration", 90 * 24 * 3600 * 1000
+
+_REMEDY = "give write_once another `source`, such as the hub's name with a date"
+
+#: What to do about marks of an earlier hub.
+MADE_ANEW = f"the event hub was made anew. Its events are others, although they have the same numbers: {_REMEDY}"
+
+#: What to do about marks of events that a promotion has taken away.
+PROMOTED = (
+    "the event hub is geo-replicated, and was promoted to a region that had not got these events. It has others with "
+    f"the same numbers, which would be taken for written: {_REMEDY}"
+)
+
+#: Kept in place of a mark's last event by whoever has moved the mark and does not know the event.
+_NO_EVENT = 0
+
+
+class EventOffsets(Protocol):
+    """The offsets of a batch's events in a hub whose offsets identify events."""
+
+    #: Of the last event that is read of each partition, as far as it is known.
+    last: Mapping[str, str]
+
+    def offset_of(self, partition: str, sequence_number: int) -> str | None:
+        """That of an event not before the batch; None if it is not known."""
+
+
+class MergedError(Exception):
+    """Somebody has written to the target without marks, so that they do not tell what it holds."""
+
+
+def is_path(target: str) -> bool:
+    """Whether `target` is a path or an address: names in a catalog have no slash."""
+    return "/" in target or "\\" in target
+
+
+def hub_identifier(source: str) -> str:
+    """The transaction identifier that keeps when the hub of a `source` was created."""
+    return f"ehb-created/{source}"
+
+
+def check_name(target: str) -> None:
+    """Raises `TargetError` for what is neither a path nor a name, such as both in one."""
+    if "`" in target and is_path(target):
+        raise TargetError(f"target {target!r} is wrong: allowed are a path alone, and a name in the catalog")
+
+
+class Target:
+    """One transaction after the other on the Delta table `name`, which is created if it is a path without a table.
+
+    `source` is the name under which the marks are kept, and `memory` what was known of them after the last batch. The
+    hub was `created` at that time, in milliseconds since 1970; that is kept too, so that one made anew is known.
+    With `events` the last event before each mark is kept as well, so that a promotion of the hub is known.
+    `remembers`: the marks come from memory and the log since; if not, Delta is asked, which reconstructs the table's
+    state for it after every commit.
+    """
+
+    def __init__(
+        self,
+        df: DataFrame,
+        name: str,
+        source: str,
+        options: Mapping[str, str],
+        memory: Memory | None,
+        *,
+        created: int | None = None,
+        events: EventOffsets | None = None,
+        remembers: bool,
+    ) -> None:
+        """Raises `TargetError` if it is no Delta table."""
+        self.memory = memory
+        self._java, self._delta = java(df.sparkSession._jvm), delta(df.sparkSession._jvm)
+        self._session = df.sparkSession
+        self._spark = df._jdf.sparkSession()
+        self._name = name
+        self._source = source
+        self._created = created
+        self._events = events
+        self._remembers = remembers
+        self._options = self._delta.options(self._java.map(dict(options)), self._spark.sessionState().conf())
+        self._log, self._catalog = self._find(df)
+        self._transaction: Any = None
+        self._written: Any = None
+
+    @property
+    def location(self) -> str:
+        """The same for all names of the table."""
+        return str(self._log.dataPath().toString())
+
+    def appended(self, query: str, batch: int, begun_ms: int) -> bool:
+        """Whether Delta's own sink has written that batch, which was begun at `begun_ms` (milliseconds since 1970), of
+        the query, whose id is its transaction identifier.
+
+        Raises `TargetError` if the target has a later one, or one of this number that is older or was not written by
+        Delta's own sink: then what is there may be other events.
+        """
+        snapshot = self._log.startTransaction(self._catalog, self._java.none).snapshot()
+        last = snapshot.transactions().get(query)
+        if last.isEmpty() or last.get() < batch:
+            return False
+        if last.get() == batch and self._since(snapshot, query) >= begun_ms and self._is_of_own_sink(query, batch):
+            return True
+        raise TargetError(
+            f"target {self._name!r} has batch {last.get()} of this query already, under the query's id as Delta's own "
+            f"sink writes it, and this batch {batch} may have other events. If foreachBatch appends with the query's "
+            "id as txnAppId, give that another text, such as the id and a word. Else the query's checkpoint was set "
+            "back: give the query a new checkpointLocation, with which it goes on at the lease table's position, or "
+            "without a lease table at startingPosition. Nothing of this batch was written"
+        )
+
+    @staticmethod
+    def _since(snapshot: Any, query: str) -> int:
+        """When the query's last batch was written, by the clock of the driver that wrote it, like `begun_ms`."""
+        found = snapshot.setTransactions()
+        times = {found.apply(n).appId(): found.apply(n).lastUpdated() for n in range(found.size())}
+        return int(times[query].get()) if times[query].isDefined() else 0
+
+    def _is_of_own_sink(self, query: str, batch: int) -> bool:
+        newest = self._session.sql(f"DESCRIBE HISTORY delta.`{self.location}` LIMIT {_MOST_COMMITS}")
+        own = newest.where(
+            "operation = 'STREAMING UPDATE' and "
+            f"operationParameters['queryId'] = '{query}' and operationParameters['epochId'] = '{batch}'"
+        )
+        return bool(own.count())
+
+    def sources(self) -> set[str]:
+        """The sources that were written to the table, with marks or by MERGE. Delta computes its state for it."""
+        names = self._log.startTransaction(self._catalog, self._java.none).snapshot().transactions().keysIterator()
+        found = set()
+        while names.hasNext():
+            name = str(names.next())
+            if name.startswith(_MARK):
+                found.add(name.removeprefix(_MARK).rpartition("/")[0])
+            elif name.startswith(f"{MERGED_IDENTIFIER}/"):
+                found.add(name.removeprefix(f"{MERGED_IDENTIFIER}/"))
+        return found
+
+    # --- the steps of the protocol -----------------------------------------------------------------------------
+
+    def begin(self, partitions: Iterable[str]) -> dict[str, int]:
+        """Start a transaction on the newest version. Returns the marks that are set in that version.
+
+        Raises `TargetError` for a table that cannot be written, and `MergedError`.
+        """
+        transaction = self._transaction = self._log.startTransaction(self._catalog, self._java.none)
+        version, metadata = transaction.readVersion(), transaction.metadata()
+        self._check(metadata)
+        self._log.protocolWrite(transaction.protocol())
+        names = {partition: self._identifier(partition) for partition in partitions}
+        hub = self._hub_identifier
+        last = [self._event_identifier(partition) for partition in names]
+        memory = self._caught_up(metadata.id(), version) if self._remembers else None
+        memory = memory or Memory(metadata.id(), version)
+        asked = {
+            name: transaction.txnVersion(name)
+            for name in (*names.values(), *last, hub, MERGED_IDENTIFIER)
+            if name not in memory.identifiers
+        }
+        self.memory = memory.learnt({name: None if mark < 0 else mark for name, mark in asked.items()})
+        if self._created is not None and self.memory.identifiers[hub] not in (None, self._created):
+            raise TargetError(f"the marks in target {self._name!r} are of an earlier {self._source}: {MADE_ANEW}")
+        marks = {partition: self.memory.identifiers[name] for partition, name in names.items()}
+        found = {partition: mark for partition, mark in marks.items() if mark is not None}
+        self._check_events(found)
+        # What is merged goes by numbers, and these must mean the same: so this comes last.
+        if metadata.configuration().contains(MERGED) or self.memory.identifiers[MERGED_IDENTIFIER] is not None:
+            raise MergedError
+        return found
+
+    def write(self, df: DataFrame, read: Extents, events: Extents) -> None:
+        """Write files with those rows of `df` that belong to `events`, a part of what was `read`."""
+        rows = rows_of(df, read, events)
+        command = self._delta.write(
+            self._log,
+            self._java.append,
+            self._options,
+            self._java.seq([]),
+            self._java.map({}),
+            rows._jdf,
+            self._catalog,
+            self._java.none,
+            False,
+        )
+        self._written = command.writeAndReturnCommitData(self._transaction, self._spark, self._java.none, False)
+
+    def commit(self, marks: Marks) -> Refusal | None:
+        """Commit the files and `marks`. Returns the refusal if that was refused or has an unknown outcome."""
+        assert self.memory is not None, "begun"
+        names = {self._identifier(partition): mark for partition, mark in marks.items()}
+        if self._created is not None and self.memory.identifiers[self._hub_identifier] is None:
+            names[self._hub_identifier] = self._created
+        if self._events is not None:
+            last = {p: offset for p, offset in self._events.last.items() if p in marks}
+            names |= {self._event_identifier(partition): identity(offset) for partition, offset in last.items()}
+        known = {self._event_identifier(partition) for partition in marks}
+        names |= {name: _NO_EVENT for name in known - names.keys() if self.memory.identifiers.get(name) is not None}
+        jvm = self._java
+        now = jvm.some(jvm.long(time.time_ns() // 1_000_000))
+        set_marks = jvm.seq([self._delta.set_transaction(name, mark, now) for name, mark in names.items()])
+        operation = self._delta.write_operation(
+            jvm.append,
+            jvm.some(jvm.seq([])),
+            jvm.none,
+            self._options.userMetadata(),
+            *[jvm.none] * 5,
+        )
+        # What `txnVersion` does besides computing the table's state: Delta refuses the commit if somebody has set one
+        # of these since the transaction began, or has merged.
+        self._transaction.readTxn().addAll(jvm.seq([*names, MERGED_IDENTIFIER]))
+        actions, tags = self._written.actions().appendedAll(set_marks), self._written.stringTags()
+        with locked(self._session, self.location):
+            try:
+                version = self._transaction.commit(actions, operation, tags)
+            except JVM_ERRORS as error:
+                conflict = conflict_of(error)
+                if conflict is None:
+                    raise
+                return Refusal(conflict, cause_of(error), error)
+        if version == self.memory.version + 1:  # else the log since, with this commit, is read next time
+            self.memory = self.memory.after([Commit(version, names)])
+            if version == 0:  # a table gets its id with its first commit
+                self.memory = replace(self.memory, table=str(self._transaction.metadata().id()))
+        return None
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _identifier(self, partition: str) -> str:
+        return f"{_MARK}{self._source}/{partition}"
+
+    def _event_identifier(self, partition: str) -> str:
+        return f"ehb-event/{self._source}/{partition}"
+
+    def _check_events(self, marks: Marks) -> None:
+        """Raise `TargetError` if the hub has another event than the target where one of these marks is."""
+        assert self.memory is not None
+        for partition, mark in marks.items():
+            kept = self.memory.identifiers.get(self._event_identifier(partition))
+            if kept in (None, _NO_EVENT) or self._events is None:
+                continue
+            offset = self._events.offset_of(partition, mark - 1)
+            if offset is not None and identity(offset) != kept:
+                raise TargetError(
+                    f"partition {partition}: the target {self._name!r} holds events up to {mark - 1} of {self._source} "
+                    f"that are gone: {PROMOTED}"
+                )
+
+    @property
+    def _hub_identifier(self) -> str:
+        return hub_identifier(self._source)
+
+    @property
+    def knows_hub(self) -> bool:
+        """Whether it is kept in the table when the hub was created; after `begin`."""
+        return self.memory is not None and self.memory.identifiers.get(self._hub_identifier) is not None
+
+    def _find(self, df: DataFrame) -> tuple[Any, Any]:
+        """The table's log, and its entry in the catalog."""
+        if is_path(self._name):
+            return self._delta.log.forTable(self._spark, self._java.path(self._name)), self._java.none
+        if not df.sparkSession.catalog.tableExists(self._name):
+            df.limit(0).write.format("delta").mode("ignore").saveAsTable(self._name)
+        try:
+            identifier = self._spark.sessionState().sqlParser().parseTableIdentifier(self._name)
+            table = self._delta.table.apply(self._spark, identifier, "write_once")
+            return table.deltaLog(), table.catalogTable()
+        except CapturedException as error:
+            raise TargetError(f"target {self._name!r} cannot be written exactly once: {_text(error)}") from error
+
+    def _check(self, metadata: Any) -> None:
+        properties = metadata.configuration()
+        if properties.contains(_RETENTION):
+            text = properties.apply(_RETENTION)
+            configs = self._delta.configs
+            if configs.getMilliSeconds(configs.parseCalendarInterval(text)) < _LEAST_RETENTION:
+                raise TargetError(
+                    f"target {self._name!r}: {_RETENTION} is {text}, so that Delta forgets which events were written "
+                    "while Event Hubs may still have them (90 days at most): unset it, or set interval 90 days or more"
+                )
+
+    def _caught_up(self, table: str, version: int) -> Memory | None:
+        """What is known of the marks in `version`; None if that is nothing, or if too much has happened since."""
+        memory = self.memory
+        if memory is None or memory.table != table or not 0 <= version - memory.version <= _MOST_COMMITS:
+            return None
+        if version == memory.version:
+            return memory
+        files = self._log.getChangeLogFiles(memory.version + 1, version, self._catalog, False)
+        store, configuration, commits = self._log.store(), self._log.newDeltaHadoopConf(), []
+        while files.hasNext():
+            file = files.next()
+            commits.append(Commit.parse(file._1(), store.read(file._2(), configuration).mkString("\n")))
+        if [each.version for each in commits] != list(range(memory.version + 1, version + 1)):
+            return None  # the log was cleaned up
+        return memory.after(commits)
+
+
+def _text(error: Exception) -> str:
+    return str(error).splitlines()[0]

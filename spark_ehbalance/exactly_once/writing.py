@@ -1,0 +1,189 @@
+"""Writes a batch exactly once: the micro-batch, the protocol and the target put together."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame
+
+from spark_ehbalance.errors import TargetError
+from spark_ehbalance.exactly_once.batch import MicroBatch
+from spark_ehbalance.exactly_once.marks import Extents, Memory, skipped
+from spark_ehbalance.exactly_once.merging import merge_once
+from spark_ehbalance.exactly_once.protocol import Begin, Commit, Confirm, Result, Step, Write, write_exactly_once
+from spark_ehbalance.exactly_once.selection import REFUSAL, check_columns, rows_of
+from spark_ehbalance.exactly_once.support import Support, support
+from spark_ehbalance.exactly_once.target import MergedError, Target, check_name
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
+
+#: Delta's writer options that an append has.
+OPTIONS = ("compression", "maxRecordsPerFile", "mergeSchema", "optimizeWrite", "userMetadata")
+
+#: The module of pyspark that calls the function of `foreachBatch`.
+_CALLER = "pyspark.sql.utils"
+
+#: What is known of the marks in each target, by Spark application, target and source. Whatever is in it is only ever
+#: right as of its version, so that queries in one process may share it.
+_memories: dict[tuple[str, str, str], Memory] = {}
+
+#: The last batch that was written, by the query's run, the target's location, and source.
+_written: dict[tuple[str, str, str], int] = {}
+
+
+class Batch(Protocol):
+    """What is asked about a batch; see `MicroBatch`."""
+
+    @property
+    def read(self) -> Extents: ...
+    def lost(self) -> frozenset[str]: ...
+
+
+def write_once(df: DataFrame, batch_id: int, target: str, *, source: str | None = None, **options: Any) -> None:
+    """Append the rows of a micro-batch to a Delta table so that it holds every event exactly once.
+
+    Call it in `foreachBatch` with the frame and the number that it was given. `target` is a path (with a slash) or a
+    name in Spark's catalog; it is created if it does not exist. `options` are those of Delta's writer that an append
+    has: `compression`, `maxRecordsPerFile`, `mergeSchema`, `optimizeWrite` and `userMetadata`.
+
+    `partition` and `sequenceNumber` must stay with every row, and the same event must make the same rows whenever it is
+    read. A row whose event is not in the batch is an error. A batch is one frame: a second one needs another `source`,
+    the name under which the target remembers what was written (by default the event hub with its namespace).
+
+    Raises `TargetError` for a table or frame that cannot be written so, and what Delta raises. Nothing of the batch is
+    written then, unless the outcome of the commit was unknown; it can be run again in either case.
+    """
+    check_name(target)
+    _write(df, batch_id, target, source, _texts(options), skip=False)
+
+
+def once(target: str, *, source: str | None = None, **options: Any) -> Callable[[DataFrame, int], None]:
+    """For `foreachBatch`: appends every batch to `target` as `write_once` does, and nothing else.
+
+    So what the target holds already is not even read: a query that begins further back than the target, as after the
+    lease table was lost, continues at what it holds after two batches. In a function that writes to other places too,
+    use `write_once`; if `once` is called there, all is read.
+
+    Raises `TargetError` at once for a target that is no name and no path, and for an unknown option.
+    """
+    check_name(target)
+    texts = _texts(options)
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        # Whoever else calls it may write to other places too, where what this target holds may be missing.
+        caller = sys._getframe(1).f_globals.get("__name__")
+        _write(df, batch_id, target, source, texts, skip=caller == _CALLER)
+
+    return write
+
+
+def _texts(options: Mapping[str, Any]) -> dict[str, str]:
+    """The options as Delta's writer takes them. Raises `TargetError` for one that `write_once` does not have."""
+    if unknown := sorted(options.keys() - {*OPTIONS}):
+        raise TargetError(f"write_once has no option {unknown[0]}: allowed are {', '.join(OPTIONS)}")
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+
+
+def _write(
+    df: DataFrame, batch_id: int, target: str, source: str | None, options: Mapping[str, str], *, skip: bool
+) -> None:
+    check_columns(df)
+    how = support(df)
+    if how is Support.MERGING:
+        merge_once(df, target, source, options)
+        return
+    batch = MicroBatch(df, batch_id)
+    if not batch.read:
+        if df.count():  # all of it, so that Spark has its state after this batch too
+            raise TargetError(REFUSAL)
+        return
+    name = source or batch.hub
+    key = (str(df.sparkSession.sparkContext.applicationId), target, name)
+    table = Target(
+        df,
+        target,
+        name,
+        options,
+        _memories.get(key),
+        created=batch.created,
+        events=batch if batch.last else None,
+        remembers=how is Support.MEMORY,
+    )
+    done = (batch.run, table.location, name)
+    if _written.get(done) == batch_id:
+        raise TargetError(
+            f"batch {batch_id} is already in {target!r}: its events are marked as written, so that nothing of a second "
+            "frame would be. Write the union of the frames, or give the second one another `source`"
+        )
+    if done not in _written and table.appended(batch.query, batch_id, batch.begun_ms()):
+        df = df.limit(0)  # by an earlier version of the query, without marks: they are set
+    try:
+        result = _run(df, batch, table)
+    except MergedError:
+        if table.memory is not None:
+            _memories[key] = table.memory
+        merge_once(rows_of(df, batch.read, batch.read), target, name, options)
+        _written[done] = batch_id
+        return
+    if table.memory is not None:
+        _memories[key] = table.memory
+    known = done in _written  # else the batch may be one that is run again
+    if known:
+        _tell_of_others(batch_id, batch.read, result)
+    _written[done] = batch_id
+    if result.ahead:
+        batch.is_ahead(result.ahead, skip=skip and known)
+    if result.lost:
+        taken = ", ".join(result.lost)
+        _LOG.info("batch %d: partitions %s were taken by others, which go on at the table's positions", batch_id, taken)
+
+
+def _run(df: DataFrame, batch: MicroBatch, target: Target) -> Result:
+    """Carry out the steps of the protocol."""
+    steps, answer = write_exactly_once(batch.read), None
+    while True:
+        try:
+            step = steps.send(answer)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        answer = carry_out(step, df, batch, target)
+
+
+def carry_out(step: Step, df: DataFrame, batch: Batch, target: Target) -> Any:
+    """The answer to one step of the protocol."""
+    match step:
+        case Begin(partitions):
+            marks = target.begin(partitions)
+            _warn_of_gaps(batch.read, marks)
+            return marks
+        case Write(events):
+            return target.write(df, batch.read, events)
+        case Confirm(partitions):
+            return batch.lost() & {*partitions}
+        case Commit(marks):
+            return target.commit(marks)
+
+
+def _tell_of_others(batch_id: int, read: Extents, result: Result) -> None:
+    if there := [p for p, each in read.items() if p not in result.lost and result.written.get(p) != each]:
+        _LOG.warning(
+            "batch %d: the target held events of partitions %s already, so that another query has written them, or "
+            "this one before a seek. They are not written again. That is right after a query has died or lost a "
+            "partition; a query that makes other rows of the same events, or reads what was skipped before, needs a "
+            "`source` of its own", batch_id, ", ".join(there),
+        )  # fmt: skip
+
+
+def _warn_of_gaps(read: Extents, marks: dict[str, int]) -> None:
+    for partition, each in skipped(read, marks).items():
+        _LOG.warning(
+            "partition %s: the target holds events up to %d, and this batch begins at %d. Those between were not "
+            "written exactly once: they have aged out or were skipped, or were written in another way. If the target "
+            "was set back to an older copy, they are missing: stop the queries, set it back again, and before they "
+            "start `ehbalance seek` to %d",
+            partition, each.start - 1, each.end, each.start,
+        )  # fmt: skip

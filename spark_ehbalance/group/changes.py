@@ -1,0 +1,619 @@
+"""Everything that members do to a group's state, as data, and `apply`, which decides what is valid. Operators' orders
+are in `orders`.
+
+An author makes a transition from a snapshot that it has seen, and others may change the table before it is written.
+So each transition carries its evidence (an epoch, a counter that did not change), and `apply` checks that evidence
+against the present state. No clock is read: that a lease expired or a deadline passed is the author's observation,
+and it holds until the lease shows a sign of life that the author has not seen.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from spark_ehbalance.group.lag import Lag
+from spark_ehbalance.group.model import Author, Handover, Lease, Load, Member, MemberLoad, MemberState, QueryRecord
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot, oldest_active
+from spark_ehbalance.group.working_copy import WorkingCopy
+
+#: Milliseconds for which a query that has ended is remembered: Event Hubs retains events for 90 days at most, so that
+#: no older checkpoint can go on.
+_REMEMBERED_MS = 100 * 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A transition that is not valid in the present state, and why."""
+
+    transition: Transition
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What some transitions made of a snapshot: `after` is `before` itself where nothing changed. `seconds` is what
+    writing it took, without the `lost_races` before; None if nothing was written."""
+
+    before: Snapshot
+    after: Snapshot
+    accepted: tuple[Transition, ...] = ()
+    refused: tuple[Refused, ...] = ()
+    seconds: float | None = None
+    lost_races: int = 0
+
+
+def apply(snapshot: Snapshot, transitions: Iterable[Transition]) -> Outcome:
+    """Apply `transitions` in their order; of two that contradict each other the first valid one wins.
+
+    The new snapshot has the `version` of the old one: a store increments it when it writes the snapshot.
+    """
+    state = WorkingCopy.of(snapshot)
+    accepted, refused = [], []
+    for transition in transitions:
+        reason = transition.refusal(state)
+        if reason is None:
+            transition.carry_out(state)
+            accepted.append(transition)
+        else:
+            refused.append(Refused(transition, reason))
+    return Outcome(snapshot, state.changed(snapshot), tuple(accepted), tuple(refused))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition(ABC):
+    """One change of the group's state. `at_ms` is the author's wall clock: recorded, never compared."""
+
+    by: Author
+    at_ms: int
+
+    @abstractmethod
+    def refusal(self, state: WorkingCopy) -> str | None:
+        """Why this transition is not valid in `state`; None if it is."""
+
+    @abstractmethod
+    def carry_out(self, state: WorkingCopy) -> None:
+        """Change `state`. Called only if `refusal` returned None."""
+
+
+# --- members ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join(Transition):
+    """Become a member, or take over the membership of an earlier process with the same id, which is fenced.
+
+    `lineage`, `batch`, `begun` and `planner` are those of `QueryRecord`; a consumer has none.
+    """
+
+    host: str = ""
+    max_owned: int | None = None
+    strategy: str = ""
+    lease_duration_ms: int | None = None
+    lineage: str = ""
+    batch: int = 0
+    begun: int = 0
+    planner: str = ""
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        present, own = state.members.get(self.by.id), state.queries.get(self.lineage)
+        joined = present is not None and present.incarnation == self.by.incarnation
+        known = not self.lineage or (own is not None and own.run == self.by.incarnation)
+        return f"{self.by.id} has joined already" if joined and known else None
+
+    def carry_out(self, state: WorkingCopy) -> None:
+        self._part_from_namesake(state)
+        self._record(state)
+        state.members[self.by.id] = Member(
+            id=self.by.id,
+            incarnation=self.by.incarnation,
+            joined=1 + max((member.joined for member in state.members.values()), default=0),
+            renewed_at_ms=self.at_ms,
+            started_at_ms=self.at_ms,
+            host=self.host,
+            max_owned=self.max_owned,
+            strategy=self.strategy,
+            lease_duration_ms=self.lease_duration_ms,
+        )
+
+    def _part_from_namesake(self, state: WorkingCopy) -> None:
+        """What another query of the same name has owned, this one has not owned without a break."""
+        before = state.queries.get(self.lineage)
+        if not self.lineage or (before is not None and before.owner == self.by.id):
+            return
+        for lease in state.leases.all().values():
+            if lease.owner == self.by.id:
+                state.leases[lease.partition] = replace(lease, owned_since_ms=self.at_ms)
+
+    def _record(self, state: WorkingCopy) -> None:
+        if not self.lineage:
+            return
+        before = state.queries.get(self.lineage)
+        for each in state.queries.all().values():
+            if self.at_ms - each.at_ms > _REMEMBERED_MS:
+                del state.queries[each.lineage]
+        begun, planner = self.begun, self.planner
+        if before is not None and before.begun > begun:
+            begun, planner = before.begun, before.planner
+        state.queries[self.lineage] = QueryRecord(
+            self.lineage,
+            self.by.incarnation,
+            self.by.id,
+            before.start + 1 if before else 1,
+            max(self.batch, before.batch if before else 0),
+            begun,
+            planner,
+            self.at_ms,
+            self.host,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advance(Transition):
+    """Record the numbers of the last `batch` of the query that the sink has finished, and of the last that was `begun`,
+    which the run `planner` has planned. Goes along with other transitions."""
+
+    lineage: str
+    batch: int
+    begun: int = 0
+    planner: str = ""
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        if fenced := state.fenced(self.by):
+            return fenced
+        record = state.queries.get(self.lineage)
+        if record is None or record.run != self.by.incarnation:
+            return "the table does not know this run of the query"
+        return None
+
+    def carry_out(self, state: WorkingCopy) -> None:
+        record = state.queries[self.lineage]
+        if self.begun >= record.begun:
+            record = replace(record, begun=self.begun, planner=self.planner)
+        state.queries[self.lineage] = replace(record, batch=self.batch, at_ms=self.at_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat(Transition):
+    """The member's sign of life. A value that is not None replaces the last one."""
+
+    load: MemberLoad | None = None
+    lease_duration_ms: int | None = None
+    commit_ms: float | None = None
+    asked_ms: int | None = None
+    left_out: Mapping[str, str] | None = None
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        return state.fenced(self.by)
+
+    def carry_out(self, state: WorkingCopy) -> None:
+        member = state.members[self.by.id]
+        state.members[self.by.id] = replace(
+            member,
+            renewal=member.renewal + 1,
+            renewed_at_ms=self.at_ms,
+            load=self.load or member.load,
+            lease_duration_ms=self.lease_duration_ms or member.lease_duration_ms,
+            commit_ms=self.commit_ms or member.commit_ms,
+            asked_ms=self.asked_ms or member.asked_ms,
+            left_out=member.left_out if self.left_out is None else self.left_out,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain(Transition):
+    """Set `member` to leaving: it gets no more partitions and passes on those it has; with `undo`, set it to active.
+
+    The author is the member itself or an operator, who need not be a member. `why` is the operator's reason.
+    """
+
+    member: str
+    undo: bool = False
+    why: str = ""
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        if self.member not in state.members:
+            return state.no_member(self.member)
+        wanted = MemberState.ACTIVE if self.undo else MemberState.LEAVING
+        return f"{self.member} is {wanted.value} already" if state.members[self.member].state is wanted else None
+
+    def carry_out(self, state: WorkingCopy) -> None:
+        wanted = MemberState.ACTIVE if self.undo else MemberState.LEAVING
+        state.members[self.member] = replace(state.members[self.member], state=wanted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave(Transition):
+    """End the membership. Release its leases first: others can claim those it still holds only after they expire."""
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        return state.fenced(self.by)
+
+    def carry_out(self, state: WorkingCopy) -> None:
+        del state.members[self.by.id]
+        for each in state.queries.all().values():
+            if each.run == self.by.incarnation:
+                state.queries[each.lineage] = replace(each, run="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget(Transition):
+    """Remove another member, whose heartbeat `counter` did not change for too long."""
+
+    member: str
+    counter: tuple[str, int]
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        if fenced := state.fenced(self.by):
+            return fenced
+        member = state.members.get(self.member)
+        if member is None or member.counter != self.counter:
+            return f"{self.member} has shown a sign of life or has left"
+        return None
+
+    def carry_out(self, state: WorkingCopy) -> None:
+        del state.members[self.member]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetLeaseDuration(Transition):
+    """Set the group's lease duration, as its leader."""
+
+    lease_duration_ms: int
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        if fenced := state.fenced(self.by):
+            return fenced
+        members = state.members.all().values()
+        if (leader := oldest_active(members)) != self.by.id:
+            return f"{leader} is the leader"
+        return "the table has no partitions yet" if state.table is None else None
+
+    def carry_out(self, state: WorkingCopy) -> None:
+        state.lease_duration_ms = self.lease_duration_ms
+
+
+# --- partitions ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddPartitions(Transition):
+    """Add leases for partitions of the hub that the table does not have yet.
+
+    Reading begins at `checkpoint`; if that is None, the first claim decides.
+    """
+
+    partitions: tuple[str, ...]
+    checkpoint: Position | None = None
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        if fenced := state.fenced(self.by):
+            return fenced
+        return None if set(self.partitions) - state.leases.keys() else "the table has these partitions already"
+
+    def carry_out(self, state: WorkingCopy) -> None:
+        for partition in self.partitions:
+            if partition not in state.leases:
+                state.add(Lease(partition, checkpoint=self.checkpoint), self.by)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restore(Transition):
+    """Set the position of a partition that has none; the first claim decides if `checkpoint` is None.
+
+    The author need not be a member; if the table is empty, the author's incarnation becomes its id. `why` is the
+    operator's reason.
+    """
+
+    partition: str
+    checkpoint: Position | None
+    why: str = ""
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        lease = state.leases.get(self.partition)
+        known = lease is not None and (lease.checkpoint is not None or self.checkpoint is None)
+        return f"the table has partition {self.partition} already" if known else None
+
+    def carry_out(self, state: WorkingCopy) -> None:
+        lease = state.leases.get(self.partition, Lease(self.partition))
+        state.add(replace(lease, checkpoint=self.checkpoint), self.by)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteHub(Transition):
+    """Record when the hub was created whose positions the table has. The author need not be a member.
+
+    With `moved` also in the place of another hub: the same commit sets all positions to those of the new one.
+    """
+
+    created_ms: int
+    moved: bool = False
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        if state.table is None:
+            return "the table has no partitions yet"
+        other = state.table.hub_created_ms not in (None, self.created_ms)
+        return "the table has the positions of another event hub" if other and not self.moved else None
+
+    def carry_out(self, state: WorkingCopy) -> None:
+        assert state.table is not None
+        state.table = replace(state.table, hub_created_ms=self.created_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTransition(Transition):
+    """A change of one lease. `epoch` is the lease's epoch that the author saw: any change of owner since then makes
+    the transition invalid."""
+
+    partition: str
+    epoch: int
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        if fenced := state.fenced(self.by):
+            return fenced
+        lease = state.leases.get(self.partition)
+        if lease is None:
+            return f"partition {self.partition} is unknown"
+        if lease.epoch != self.epoch:
+            return f"epoch is {lease.epoch}, not {self.epoch}"
+        return self.invalid(lease)
+
+    def carry_out(self, state: WorkingCopy) -> None:
+        state.leases[self.partition] = self.after(state.leases[self.partition])
+
+    @abstractmethod
+    def invalid(self, lease: Lease) -> str | None:
+        """Why this is not valid for `lease`, whose epoch and author are checked already; None if it is."""
+
+    @abstractmethod
+    def after(self, lease: Lease) -> Lease:
+        """The lease after this transition."""
+
+    def _owned_by_author(self, lease: Lease) -> str | None:
+        return None if lease.owner == self.by.id else f"owned by {lease.owner}"
+
+    def _given_to(self, lease: Lease, owner: str) -> Lease:
+        return replace(
+            lease,
+            owner=owner,
+            epoch=lease.epoch + 1,
+            renewal=lease.renewal + 1,
+            renewed_at_ms=self.at_ms,
+            owned_since_ms=self.at_ms,
+            handover=None,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Take(LeaseTransition):
+    """Become the owner of a lease. `starting_position`: where reading begins if the lease has no checkpoint."""
+
+    starting_position: Position | None = None
+
+    def invalid(self, lease: Lease) -> str | None:
+        unknown = lease.checkpoint is None and self.starting_position is None
+        return "its starting position is not known" if unknown else None
+
+    def after(self, lease: Lease) -> Lease:
+        return replace(self._given_to(lease, self.by.id), checkpoint=lease.checkpoint or self.starting_position)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim(Take):
+    """Take a lease that has no owner, is the author's own from an earlier process, has expired, or has a handover to
+    the author whose deadline passed. At its limit the author may only claim what it owns already, which it has owned
+    since its earlier process claimed it.
+
+    `owned_since_ms`: when an earlier process of the author got the lease, by its own record. If the lease still says so
+    and is free, nobody has had it since that process gave it back, and the author has owned it without a break.
+
+    `unchanged_counter`: the author saw no other counter than this for the lease duration, so the lease expired.
+    `overdue_handover`: the author saw the deadline of this handover pass; then the owner's renewals do not count.
+    """
+
+    unchanged_counter: tuple[int, int] | None = None
+    overdue_handover: Handover | None = None
+    owned_since_ms: int = 0
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        if refused := LeaseTransition.refusal(self, state):
+            return refused
+        own = state.leases[self.partition].owner == self.by.id
+        return None if own else state.full(self.by.id, self.partition)
+
+    def invalid(self, lease: Lease) -> str | None:
+        if refused := Take.invalid(self, lease):
+            return refused
+        if lease.owner in (None, self.by.id) or lease.counter == self.unchanged_counter:
+            return None
+        if (
+            self.overdue_handover is not None
+            and self.overdue_handover.to == self.by.id
+            and self.overdue_handover == lease.handover
+        ):
+            return None
+        return f"owned by {lease.owner}"
+
+    def after(self, lease: Lease) -> Lease:
+        given_back = lease.owner is None and 0 < lease.owned_since_ms == self.owned_since_ms
+        since = lease.owned_since_ms if given_back or lease.owner == self.by.id else self.at_ms
+        return replace(Take.after(self, lease), owned_since_ms=since)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steal(Take):
+    """Take a live lease from its owner, who is not asked: the Event Processor's strategies do so. It may have no
+    checkpoint, where its owner is no member of ours."""
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        return (
+            LeaseTransition.refusal(self, state)
+            or state.pinned_to_owner(state.leases[self.partition])
+            or state.full(self.by.id, self.partition)
+        )
+
+    def invalid(self, lease: Lease) -> str | None:
+        return "no other member owns it" if lease.owner in (None, self.by.id) else Take.invalid(self, lease)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renew(LeaseTransition):
+    """The owner's sign of life. A `load` or a `lag` that is not None replaces the last one."""
+
+    load: Load | None = None
+    lag: Lag | None = None
+
+    def invalid(self, lease: Lease) -> str | None:
+        return self._owned_by_author(lease)
+
+    def after(self, lease: Lease) -> Lease:
+        return lease.renewed(self.at_ms, lease.checkpoint, self.load or lease.load, self.lag)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observe(LeaseTransition):
+    """Note what is unread of a partition that nobody reads, as a member has heard from the hub; for people alone.
+
+    `unchanged_counter`: the owner, if there was one, has shown no sign of life after this counter.
+    """
+
+    lag: Lag
+    unchanged_counter: tuple[int, int] | None = None
+
+    def invalid(self, lease: Lease) -> str | None:
+        unowned = lease.owner is None or lease.counter == self.unchanged_counter
+        return None if unowned else f"owned by {lease.owner}"
+
+    def after(self, lease: Lease) -> Lease:
+        return replace(lease, lag=self.lag)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defend(LeaseTransition):
+    """The sign of life of an owner that won the race for its own lease: nobody challenges it for a while."""
+
+    def invalid(self, lease: Lease) -> str | None:
+        pending = f"a handover to {lease.handover.to} is pending" if lease.handover else None
+        return self._owned_by_author(lease) or pending
+
+    def after(self, lease: Lease) -> Lease:
+        return replace(lease, defences=lease.defences + 1, renewal=lease.renewal + 1, renewed_at_ms=self.at_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint(LeaseTransition):
+    """Record that the sink has finished all events up to `position`.
+
+    Also valid after the author released the lease, until another member claims it: a restarted source may learn late
+    that its last batch was finished. The epoch proves it, because only one member ever owns a lease in an epoch.
+    """
+
+    position: Position
+    load: Load | None = None
+    lag: Lag | None = None
+
+    def invalid(self, lease: Lease) -> str | None:
+        if lease.owner is not None and lease.owner != self.by.id:
+            return f"owned by {lease.owner}"
+        if lease.checkpoint is not None and self.position.sequence_number < lease.checkpoint.sequence_number:
+            return f"moves back from {lease.checkpoint.sequence_number} to {self.position.sequence_number}"
+        return None
+
+    def after(self, lease: Lease) -> Lease:
+        if lease.owner is None:
+            return replace(lease, checkpoint=self.position)
+        return lease.renewed(self.at_ms, self.position, self.load or lease.load, self.lag)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reset(LeaseTransition):
+    """Continue at `position`, forward or back: the hub no longer has the events at the checkpoint, or was recreated,
+    and the query's `failOnDataLoss` allows that."""
+
+    position: Position
+
+    def invalid(self, lease: Lease) -> str | None:
+        return self._owned_by_author(lease)
+
+    def after(self, lease: Lease) -> Lease:
+        return replace(lease, checkpoint=self.position, renewal=lease.renewal + 1, renewed_at_ms=self.at_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release(LeaseTransition):
+    """Give up a lease; its checkpoint stays."""
+
+    def invalid(self, lease: Lease) -> str | None:
+        return self._owned_by_author(lease)
+
+    def after(self, lease: Lease) -> Lease:
+        return replace(lease, owner=None, handover=None, renewed_at_ms=self.at_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestHandover(LeaseTransition):
+    """Ask the owner to hand the lease over to `to` within `timeout_ms`. The author has checked the minimum tenure by
+    its own clock."""
+
+    to: str
+    timeout_ms: int
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        if not state.is_active(self.to):
+            return f"{self.to} is not an active member"
+        return (
+            LeaseTransition.refusal(self, state)
+            or state.pinned_to_owner(state.leases[self.partition])
+            or state.full(self.to, self.partition)
+        )
+
+    def invalid(self, lease: Lease) -> str | None:
+        if lease.owner in (None, self.to):
+            return "no other member owns it"
+        return f"a handover to {lease.handover.to} is pending" if lease.handover else None
+
+    def after(self, lease: Lease) -> Lease:
+        return replace(lease, handover=Handover(self.to, self.timeout_ms, self.at_ms))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandOver(LeaseTransition):
+    """Hand the lease over as requested. The owner's last `Checkpoint` goes before it in the same commit."""
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        if refused := LeaseTransition.refusal(self, state):
+            return refused
+        handover = state.leases[self.partition].handover
+        return None if handover and state.is_active(handover.to) else "the next owner is not active"
+
+    def invalid(self, lease: Lease) -> str | None:
+        return self._owned_by_author(lease) or (None if lease.handover else "no handover is pending")
+
+    def after(self, lease: Lease) -> Lease:
+        assert lease.handover is not None
+        return self._given_to(lease, lease.handover.to)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelHandover(LeaseTransition):
+    """Cancel a handover, because the next owner has left or should not have the lease any more."""
+
+    def invalid(self, lease: Lease) -> str | None:
+        return None if lease.handover else "no handover is pending"
+
+    def after(self, lease: Lease) -> Lease:
+        return replace(lease, handover=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTransfer(LeaseTransition):
+    """Remove an operator's transfer from the lease, so that the strategy decides again. The author has seen the minimum
+    tenure end or the destination leave."""
+
+    def invalid(self, lease: Lease) -> str | None:
+        return None if lease.pin and lease.pin.transfer else "no transfer is marked"
+
+    def after(self, lease: Lease) -> Lease:
+        return replace(lease, pin=None)

@@ -1,0 +1,476 @@
+"""The view of a group: facts and findings from a snapshot and its history. Pure.
+
+`status`, `dashboard` and `ehbalance metrics` all present this view.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+from spark_ehbalance.group.defaults import LEASE_DURATION, PROCESSOR_LEASE_DURATION
+from spark_ehbalance.group.durations import Durations
+from spark_ehbalance.group.expiry import Observations
+from spark_ehbalance.group.history import OwnershipChange
+from spark_ehbalance.group.lag import Lag
+from spark_ehbalance.group.model import Lease, Member, MemberState
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.text import age, iso
+
+
+class Severity(IntEnum):
+    """The worst is the highest."""
+
+    NOTE = 1
+    WARNING = 2
+    ERROR = 3
+
+
+class Kind(NamedTuple):
+    """A kind of finding. `text` has one placeholder for each parameter; parameters in `_SECONDS` are durations."""
+
+    severity: Severity
+    text: str
+    remedy: str
+
+
+_NOTE, _WARNING, _ERROR = Severity
+
+#: All findings by code. The documentation lists this table.
+FINDINGS: Mapping[str, Kind] = {
+    "table_away": Kind(
+        _ERROR,
+        "The lease table cannot be read: {problem}.",
+        "Queries continue to read the partitions they own. `ehbalance check` tests the storage and the rights.",
+    ),
+    "no_live_member": Kind(
+        _ERROR,
+        "No member is live; the last sign of life was {silence} ago.",
+        "Start a query with this lease table: it continues at the last checkpoints. A query that is running cannot "
+        "write the table: see its driver's log, and run `ehbalance check`.",
+    ),
+    "limits_too_small": Kind(
+        _ERROR,
+        "Nobody owns {partitions}: maxPartitionsOwned of all members adds up to {limit} of {count} partitions.",
+        "Raise `maxPartitionsOwned`, or start another query.",
+    ),
+    "unowned": Kind(
+        _ERROR,
+        "Nobody has owned {partitions} for {unowned}.",
+        "Members claim free partitions within a `balanceInterval`. If they do not, the lines with `balance:` in their "
+        "logs give the reason (`EHBALANCE_LOG_LEVEL=INFO`).",
+    ),
+    "crash_loop": Kind(
+        _ERROR,
+        "{members} claimed {partitions} {times} times within {within}: the query fails and restarts.",
+        "The error is in the driver's log. If an event cannot be read, set `onMalformed` or skip it with `ehbalance "
+        "seek`.",
+    ),
+    "foreign_reader": Kind(
+        _ERROR,
+        "A reader outside the group reads {partitions} with owner level {level}, above the lease's epoch {epoch}.",
+        "Stop that reader, or give it another consumer group. Until then batches fail with `ForeignReaderError`.",
+    ),
+    "stale_member": Kind(
+        _WARNING,
+        "{member} owns {partitions} and has not renewed for {silence}; its lease duration is {duration}.",
+        "Another live member takes over. Check that its process is running, not suspended, and can write the lease "
+        "table.",
+    ),
+    "fenced": Kind(
+        _WARNING,
+        "Several checkpoints run as {member}, on {hosts}: each start fences the others.",
+        "Give each query its own `ownerId`, or none.",
+    ),
+    "long_batch": Kind(
+        _WARNING,
+        "Batch {batch} of {member} has been running for {ran}, {usual} on average; {partitions} wait for it.",
+        "Look in Spark's UI for a task or a sink that hangs. `maxStall` gives the partitions to other members. With a "
+        "trigger interval and without `register(spark)`, the batch may have ended.",
+    ),
+    "hub_away": Kind(
+        _WARNING,
+        "{member} has had no answer from the event hub for {silence}; the lag of {partitions} is unknown.",
+        "The hub is unreachable or too busy: see `Trying again every` in the driver's log, and run `ehbalance check`.",
+    ),
+    "paused": Kind(
+        _WARNING,
+        "{member} owns {partitions} and leaves {events} events out of its batches: {reason}.",
+        'See "Owned, but not read" in docs/troubleshooting.md.',
+    ),
+    "behind": Kind(
+        _WARNING,
+        "{member} owns {partitions} and has {events} events to read, the oldest for {waited}.",
+        "If the backlog does not shrink: more queries or cores, larger batches, or a faster sink. If it does not move, "
+        "the query or its sink hangs: see its log.",
+    ),
+    "handover": Kind(
+        _NOTE,
+        "{member} hands {partitions} over to {to}, requested {requested} ago.",
+        "The move takes place when the batch in flight ends, or is forced after `handoverTimeout`.",
+    ),
+    "leaving": Kind(
+        _NOTE,
+        "{member} is leaving and gives {partitions} back when its batch ends.",
+        "It was drained or stopped, or exceeded `maxStall`. `ehbalance drain --undo` revokes a drain.",
+    ),
+}
+
+#: Parameters that are durations in seconds.
+_SECONDS = {"silence", "duration", "unowned", "within", "ran", "usual", "waited", "requested"}
+
+#: Why a query leaves a partition out of its batches (`Member.left_out`), and `trigger`: Spark asks for no batch.
+_PAUSES = {
+    "late": "they came after this run of Trigger.AvailableNow began",
+    "state": "the event hub has not reported their state",
+    "position": "the event before the checkpoint is not in the event hub",
+    "limit": "other partitions use up maxEventsPerTrigger",
+    "trigger": "Spark has not asked for a batch",
+}
+
+#: Milliseconds: unread events and batches older than this (or three average batches) are findings; partitions may be
+#: free for two balance intervals; crash loops are counted over ten minutes.
+_PATIENCE_MS, _FREE_MS, _WINDOW_MS = 60_000, 20_000, 600_000
+_LONG_FACTOR = 3
+
+#: Milliseconds of history that a viewer keeps.
+HISTORY_MS = 3_600_000
+
+#: Claims of one partition within `_WINDOW_MS` that make a crash loop.
+_MANY = 3
+
+_TAKES = {"Claim", "Steal", "HandOver"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem of the group (`partitions` is empty) or of some partitions. `parameters` are JSON values."""
+
+    code: str
+    partitions: tuple[str, ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def severity(self) -> Severity:
+        return FINDINGS[self.code].severity
+
+    @property
+    def text(self) -> str:
+        """The finding as one sentence."""
+        shown = {"partitions": ranges(self.partitions)}
+        for name, value in self.parameters.items():
+            if name in _SECONDS:
+                shown[name] = age(round(1000 * value))
+            else:
+                shown[name] = ", ".join(value) if isinstance(value, list) else _PAUSES.get(value, value)
+        return FINDINGS[self.code].text.format(**shown)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "code": self.code,
+            "severity": self.severity.name.lower(),
+            "partitions": self.partitions,
+            "parameters": self.parameters,
+            "text": self.text,
+            "remedy": FINDINGS[self.code].remedy,
+        }
+
+
+def ranges(partitions: Sequence[str]) -> str:
+    """Partition ids for people, such as `partitions 0-3, 7`."""
+    runs: list[list[str]] = []
+    for each in partitions:
+        if runs and each.isdecimal() and runs[-1][-1].isdecimal() and int(each) == int(runs[-1][-1]) + 1:
+            runs[-1].append(each)
+        else:
+            runs.append([each])
+    shown = ", ".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"partition{'s' if len(partitions) != 1 else ''} {shown}"
+
+
+@dataclass(frozen=True)
+class GroupView:
+    """The group at `now_ms`, milliseconds since 1970 by the viewer's clock.
+
+    `keeps_members` is false for the Azure SDKs' blob containers, where every owner counts as a member. `seen` is when
+    the viewer saw each member's last sign of life; otherwise the stored times count, by the writers' clocks.
+    `levels` are the owner levels of readers that the hub reported. `problem` is why the table cannot be read now.
+    """
+
+    snapshot: Snapshot
+    now_ms: int
+    history: Sequence[OwnershipChange] = ()
+    keeps_members: bool = True
+    seen: Mapping[str, int] = field(default_factory=dict)
+    levels: Mapping[str, int] = field(default_factory=dict)
+    problem: str = ""
+
+    # --- facts ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def members(self) -> list[Member]:
+        """The members by age. If the store keeps none, each owner, with `joined` 0."""
+        if self.keeps_members:
+            return sorted(self.snapshot.members.values(), key=lambda member: member.joined)
+        return [Member(id, "", 0, renewed_at_ms=at_ms) for id, at_ms in sorted(self.last_seen_ms.items())]
+
+    @cached_property
+    def last_seen_ms(self) -> Mapping[str, int]:
+        """The last sign of life of each member and owner."""
+        last = {each.id: each.renewed_at_ms for each in self.snapshot.members.values()}
+        for lease in self.snapshot.leases.values():
+            if lease.owner is not None:
+                last[lease.owner] = max(lease.renewed_at_ms, last.get(lease.owner, 0))
+        return {id: self.seen.get(id, at_ms) for id, at_ms in last.items()}
+
+    @cached_property
+    def _durations(self) -> Durations:
+        default = LEASE_DURATION if self.keeps_members else PROCESSOR_LEASE_DURATION
+        return Durations.of(self.snapshot, (self.snapshot.lease_duration_ms or 1000 * default) / 1000)
+
+    @cached_property
+    def lags(self) -> Mapping[str, Lag]:
+        """The lag of each partition whose lag is known."""
+        return {each.partition: lag for each in self.snapshot.leases.values() if (lag := each.behind)}
+
+    @property
+    def connections(self) -> int:
+        """Connections to the namespace between two batches: one for each owned partition and one for each member."""
+        return sum(each.owner is not None for each in self.snapshot.leases.values()) + len(self.members)
+
+    def silence_ms(self, member: str) -> int:
+        return max(0, self.now_ms - self.last_seen_ms.get(member, 0))
+
+    def is_live(self, member: str) -> bool:
+        """Whether the member renewed within its lease duration."""
+        return member in self.last_seen_ms and self.silence_ms(member) <= 1000 * self._durations.judged_by(member)
+
+    @cached_property
+    def _anybody_lives(self) -> bool:
+        return any(map(self.is_live, self.last_seen_ms))
+
+    def unread(self, lags: Collection[Lag]) -> tuple[int, float | None]:
+        """Unread events, and seconds since the oldest of them was enqueued (None: unknown)."""
+        waits = [each.seconds(self.now_ms) for each in lags]
+        return sum(each.events for each in lags), max((each for each in waits if each is not None), default=None)
+
+    # --- findings ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """All findings, the worst first."""
+        found = [*self._of_group(), *(each for member in self.last_seen_ms for each in self._of_member(member))]
+        return sorted(found, key=lambda each: (-each.severity, bool(each.partitions), -len(each.partitions)))
+
+    def findings_of(self, partition: str) -> list[Finding]:
+        """The findings about a partition or the whole group."""
+        return [each for each in self.findings if partition in each.partitions or not each.partitions]
+
+    def _of_group(self) -> Iterator[Finding]:
+        leases = self.snapshot.leases.values()
+        if self.problem:
+            yield Finding("table_away", (), {"problem": self.problem})
+        if leases and not self._anybody_lives:
+            seen = [*self.last_seen_ms.values(), *(each.at_ms for each in self.snapshot.queries.values())]
+            seen += [each.renewed_at_ms for each in leases]
+            yield Finding("no_live_member", (), {"silence": (self.now_ms - max(seen)) / 1000})
+        yield from self._unowned([each for each in leases if each.owner is None])
+        yield from self._crash_loops()
+        for partition, level in self.levels.items():
+            lease = self.snapshot.leases.get(partition)
+            if lease is not None and lease.owner is not None and level > lease.epoch:
+                yield Finding("foreign_reader", (partition,), {"level": level, "epoch": lease.epoch})
+        names = defaultdict(list)
+        for query in self.snapshot.queries.values():
+            if query.run and self.now_ms - query.at_ms < _WINDOW_MS:
+                names[query.owner].append(query.host)
+        for member, hosts in names.items():
+            if len(hosts) > 1:
+                yield Finding("fenced", (), {"member": member, "hosts": sorted(hosts)})
+
+    def _unowned(self, free: Sequence[Lease]) -> Iterator[Finding]:
+        active = [each for each in self.members if each.state is MemberState.ACTIVE and self.is_live(each.id)]
+        if not free or not active:
+            return
+        limits, count = [each.max_owned for each in active], len(self.snapshot.leases)
+        limit = sum(each for each in limits if each is not None)
+        if None not in limits and limit < count:
+            yield Finding("limits_too_small", _ids(free), {"limit": limit, "count": count})
+            return
+        started = min(each.started_at_ms for each in active)
+        left = [each for each in free if self.now_ms - max(each.renewed_at_ms, started) > _FREE_MS]
+        if left:
+            since = max(started, *(each.renewed_at_ms for each in left))
+            yield Finding("unowned", _ids(left), {"unowned": (self.now_ms - since) / 1000})
+
+    def _crash_loops(self) -> Iterator[Finding]:
+        """Partitions that one query claims again and again, or that several claim at one position."""
+        takes, loops = defaultdict(list), defaultdict(list)
+        for row in self.history:
+            if row.partition is not None and row.event in _TAKES and 0 <= self.now_ms - row.at_ms <= _WINDOW_MS:
+                takes[row.partition].append(row)
+        for partition, rows in takes.items():
+            lease = self.snapshot.leases.get(partition)
+            number = rows[-1].sequence_number
+            stuck = [*takewhile(lambda row: row.sequence_number == number, reversed(rows))]  # noqa: B023
+            given_back = sum(row.owner_before in (None, row.owner) for row in stuck)
+            still = lease is not None and lease.checkpoint is not None and lease.checkpoint.sequence_number == number
+            if len({row.owner for row in rows}) > 1 and still and given_back > len(stuck) / 2:
+                rows = stuck[::-1]
+            elif len({row.owner for row in rows}) > 1:
+                continue
+            if len(rows) >= _MANY:
+                loops[tuple(sorted({str(row.owner) for row in rows}))].append((partition, rows))
+        for members, found in loops.items():
+            rows = found[0][1]
+            within = (rows[-1].at_ms - rows[0].at_ms) / 1000
+            parameters = {"members": [*members], "times": len(rows), "within": within}
+            yield Finding("crash_loop", tuple(partition for partition, _ in found), parameters)
+
+    def _of_member(self, id: str) -> Iterator[Finding]:
+        leases, row = self.snapshot.owned_by(id), self.snapshot.members.get(id)
+        ids, moving = _ids(leases), [each for each in leases if each.handover is not None]
+        if not leases:
+            return
+        if not self.is_live(id):
+            if not self._anybody_lives:
+                return  # one finding says so of all
+            silence, duration = self.silence_ms(id) / 1000, self._durations.judged_by(id)
+            yield Finding("stale_member", ids, {"member": id, "silence": silence, "duration": duration})
+            return
+        for to in {each.handover.to: None for each in moving if each.handover}:
+            theirs = [each for each in moving if each.handover and each.handover.to == to]
+            asked = min(each.handover.requested_at_ms for each in theirs if each.handover)
+            parameters = {"member": id, "to": to, "requested": (self.now_ms - asked) / 1000}
+            yield Finding("handover", _ids(theirs), parameters)
+        if row is not None and row.state is MemberState.LEAVING:
+            yield Finding("leaving", ids, {"member": id})
+        yield from self._not_reading(id, row, [each for each in leases if each.handover is None])
+
+    def _not_reading(self, id: str, row: Member | None, leases: Sequence[Lease]) -> Iterator[Finding]:
+        query = None if row is None else self.snapshot.query_of(row)
+        usual = row.load.batch_seconds if row is not None and row.load is not None else 0.0
+        patience_ms = max(_PATIENCE_MS, _LONG_FACTOR * 1000 * usual)
+        since = None if row is None else self.snapshot.in_batch_since_ms(row)
+        if query is not None and since is not None and self.now_ms - since > patience_ms:
+            ran = (self.now_ms - since) / 1000
+            yield Finding("long_batch", _ids(leases), {"member": id, "batch": query.begun, "ran": ran, "usual": usual})
+            return
+        measured = [lag.at_ms for each in leases if (lag := each.behind)]
+        if query is not None and row is not None and measured:
+            silence = (row.renewed_at_ms - max(measured)) / 1000
+            if silence > self._durations.judged_by(id):
+                yield Finding("hub_away", _ids(leases), {"member": id, "silence": silence})
+                return
+        waiting = defaultdict(list)
+        asked_ms = row.asked_ms if row is not None else None
+        for lease in leases:
+            events, waited = self.unread([lag] if (lag := lease.behind) else [])
+            if events and waited is not None and 1000 * waited > patience_ms:
+                starved = since is None and asked_ms is not None and self.now_ms - asked_ms > patience_ms
+                reason = row.left_out.get(lease.partition) if row is not None else None
+                waiting[reason or ("trigger" if starved else "")].append(lease)
+        for reason, theirs in waiting.items():
+            events, waited = self.unread([lag for each in theirs if (lag := each.behind)])
+            known = {"member": id, "events": events}
+            if reason:
+                yield Finding("paused", _ids(theirs), known | {"reason": reason})
+            else:
+                yield Finding("behind", _ids(theirs), known | {"waited": waited})
+
+    # --- JSON ----------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """The view for programs: values that the store does not keep are null, times are ISO 8601, rates are in events
+        per second, and durations in seconds, but for `commitMs`."""
+        snapshot, (events, seconds) = self.snapshot, self.unread(self.lags.values())
+        return {
+            "at": iso(self.now_ms),
+            "namespace": snapshot.group.namespace,
+            "eventHub": snapshot.group.hub,
+            "consumerGroup": snapshot.group.consumer_group,
+            "version": snapshot.version if self.keeps_members else None,
+            "leader": snapshot.leader,
+            "leaseDuration": _seconds(snapshot.lease_duration_ms),
+            "connections": self.connections,
+            "lag": {"events": events, "seconds": seconds, "partitions": len(self.lags)} if self.lags else None,
+            "findings": [each.to_json() for each in self.findings],
+            "partitions": [self._partition_json(each) for each in snapshot.leases.values()],
+            "members": [self._member_json(each) for each in self.members],
+        }
+
+    def _partition_json(self, lease: Lease) -> dict[str, Any]:
+        lag = self.lags.get(lease.partition)
+        return {
+            "partition": lease.partition,
+            "owner": lease.owner,
+            "epoch": lease.epoch if self.keeps_members else None,
+            "renewedAt": iso(lease.renewed_at_ms),
+            "ownedSince": iso(lease.owned_since_ms) if self.keeps_members else None,
+            "sequenceNumber": lease.checkpoint and lease.checkpoint.sequence_number,
+            "nextOwner": lease.handover and lease.handover.to,
+            "pin": lease.pin and asdict(lease.pin),
+            "load": lease.load and asdict(lease.load),
+            "lag": lag
+            and {
+                "next": lag.next,
+                "end": lag.end,
+                "events": lag.events,
+                "seconds": lag.seconds(self.now_ms),
+                "unreadSince": None if lag.unread_since_ms is None else iso(lag.unread_since_ms),
+                "measuredAt": iso(lag.at_ms),
+            },
+        }
+
+    def _member_json(self, member: Member) -> dict[str, Any]:
+        known, load, since = member.joined > 0, member.load, self.snapshot.in_batch_since_ms(member)
+        pins = [each.partition for each in self.snapshot.leases.values() if each.pin and each.pin.to == member.id]
+        return {
+            "member": member.id,
+            "host": member.host if known else None,
+            "state": member.state.value if known else None,
+            "live": self.is_live(member.id),
+            "strategy": member.strategy if known else None,
+            "maxPartitionsOwned": member.max_owned,
+            "startedAt": iso(member.started_at_ms) if known else None,
+            "renewedAt": iso(member.renewed_at_ms),
+            "partitions": [lease.partition for lease in self.snapshot.owned_by(member.id)],
+            "pinned": pins,
+            "load": load
+            and {"rate": load.rate, "backlog": load.backlog, "batchSeconds": load.batch_seconds, "cpu": load.cpu},
+            "leaseDuration": _seconds(member.lease_duration_ms),
+            "commitMs": member.commit_ms,
+            "inBatchSince": None if since is None else iso(since),
+        }
+
+
+class Observer:
+    """Views of one group over time: signs of life are dated by the viewer's clock, and recent history is kept."""
+
+    def __init__(self, keeps_members: bool = True) -> None:
+        self._keeps_members = keeps_members
+        self._observations = Observations()
+        self._history: dict[OwnershipChange, None] = {}
+
+    def view(self, snapshot: Snapshot, added: Iterable[OwnershipChange], now_ms: int, now: float) -> GroupView:
+        """The view after reading `snapshot` and the rows `added` to the history at `now_ms`, which is `now` in seconds
+        of a monotonic clock. Rows may be added twice."""
+        self._observations = self._observations.updated(snapshot, now)
+        observed = self._observations.members.items()
+        seen = {id: now_ms - round(1000 * (now - each.since)) for id, each in observed if not each.cold}
+        rows = sorted({**self._history, **dict.fromkeys(added)}, key=lambda row: (row.at_ms, row.epoch or 0))
+        self._history = {row: None for row in rows if row.at_ms > now_ms - HISTORY_MS}
+        return GroupView(snapshot, now_ms, [*self._history], self._keeps_members, seen)
+
+
+def _ids(leases: Sequence[Lease]) -> tuple[str, ...]:
+    return tuple(each.partition for each in leases)
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000

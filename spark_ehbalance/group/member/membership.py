@@ -1,0 +1,407 @@
+"""What one member owns in the lease table, and what it believes about the group. No clock, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from spark_ehbalance.errors import FencedError
+from spark_ehbalance.group.changes import Advance, Heartbeat, Join, LeaseTransition, Outcome
+from spark_ehbalance.group.durations import renewal_interval, short_outage
+from spark_ehbalance.group.expiry import Observations, changed_rows
+from spark_ehbalance.group.member.lease_duration import LeaseDuration
+from spark_ehbalance.group.member.member_settings import Settings
+from spark_ehbalance.group.member.query_state import Progress, QueryState
+from spark_ehbalance.group.mismatch import Mismatch
+from spark_ehbalance.group.model import Author, Lease, MemberState, QueryRecord, TableIdentity
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
+
+#: Renewed, and lasts: of nothing.
+_NEVER = (float("inf"), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """One reading of both clocks: monotonic seconds, and wall-clock milliseconds since 1970."""
+
+    monotonic: float
+    wall_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A partition that this member owns: the lease's epoch, its checkpoint, when it was last renewed (monotonic
+    seconds), and for how many seconds from then nobody else takes it. With a `handover_pending` no new batch is planned
+    with it. `since_ms` is the lease's `owned_since_ms`, `sought` the epoch that the last seek has given it."""
+
+    epoch: int
+    checkpoint: Position
+    renewed: float
+    lasts: float
+    handover_pending: bool = False
+    since_ms: int = 0
+    sought: int = 0
+
+    @property
+    def ends(self) -> float:
+        """The monotonic time from which others may take it."""
+        return self.renewed + self.lasts
+
+
+class Resumed(NamedTuple):
+    """What an earlier process of a member was reading of a partition: from sequence number `next` on, under a lease
+    with that `owned_since_ms` (0: not known) and that epoch."""
+
+    next: int
+    since_ms: int = 0
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the last look has found. `drained`: an operator, or this member itself, has set its state to leaving.
+
+    Times are monotonic: of this look and the one `before`, when the table was first seen as it is, and `unwritable_at`,
+    the last time at which it was seen not to have changed for half a lease duration. All live members try to write
+    within a third, so nobody can write, and nobody's lease expires for anybody else.
+    """
+
+    snapshot: Snapshot | None = None
+    drained: bool = False
+    at: float = float("-inf")
+    before: float = float("-inf")
+    changed_at: float = float("inf")
+    unwritable_at: float = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What the commits of this process have achieved: `Member.joined` (None: it has not joined), `QueryRecord.start`
+    and `QueryRecord.begun`. Times are monotonic: of the last heartbeat, and of the begin of the last commit that
+    changed something. `failing`: the last try failed.
+    """
+
+    joined: int | None = None
+    start: int = 0
+    begun: int = 0
+    heartbeat: float = float("-inf")
+    at: float = float("-inf")
+    failing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """What is believed since the last look or commit: all `leases`, which lease `table` it is (None while no partition
+    was added), and since when nothing has changed."""
+
+    leases: Mapping[str, Lease] = field(default_factory=dict)
+    table: TableIdentity | None = None
+    observations: Observations = field(default_factory=Observations)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What this member owns, since that has changed: the `leases`, and what follows from them by partition."""
+
+    leases: Sequence[Lease] = ()
+    holdings: Mapping[str, Holding] = field(default_factory=dict)
+
+    @cached_property
+    def first_due(self) -> tuple[float, float]:
+        """Of the holding that must be renewed first: when it was renewed, and how long it lasts."""
+        return min(((each.renewed, each.lasts) for each in self.holdings.values()), key=_due, default=_NEVER)
+
+
+class Membership:
+    """One process of a member: `see` takes a look at the table, `on_committed` the result of a commit. Each replaces
+    the values that it changes.
+
+    `resume` are the partitions that an earlier process of this member was reading. Besides the partitions that the
+    table says this member owns, these are claimed at once if they are free and would go on there.
+    """
+
+    def __init__(self, author: Author, settings: Settings, resume: Mapping[str, Resumed] | None = None) -> None:
+        self.author = author
+        self.settings = settings
+        self.resume = dict(resume or {})
+        #: The lease durations that are in force, as of the last look or commit.
+        self.duration = LeaseDuration(author, settings.lease_duration)
+        self.look = Look()
+        self.written = Written()
+        self.belief = Belief()
+        self.held = Held()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """As of the last look, which there must have been."""
+        assert self.look.snapshot is not None, "a look comes first"
+        return self.look.snapshot
+
+    @property
+    def joined(self) -> bool:
+        """Whether this process has become a member."""
+        return self.written.joined is not None
+
+    @property
+    def holdings(self) -> Mapping[str, Holding]:
+        """What this member owns, by partition."""
+        return self.held.holdings
+
+    # --- a look at the table -----------------------------------------------------------------------------------
+
+    def see(self, snapshot: Snapshot, now: Clocks) -> dict[str, Progress]:
+        """Take in the group's state. Returns own checkpoints that the table had and lost, to be committed again.
+
+        Raises `FencedError` if a later process uses this member's id, and `DataLossError` if this is another table or
+        one that was rolled back, which does not know how far the group has read.
+        """
+        self._check_table(snapshot)
+        self._follow_duration(snapshot)
+        self._observe(snapshot, now)
+        if not self.joined:
+            return {}
+        self._check_fence(snapshot)
+        lost, row = self._lost_checkpoints(snapshot), snapshot.members.get(self.author.id)
+        self.look = replace(self.look, drained=row is not None and row.state is MemberState.LEAVING)
+        self._hold(snapshot, now)
+        return lost
+
+    def _check_table(self, snapshot: Snapshot) -> None:
+        table, found, wrong = self.belief.table, snapshot.table, None
+        if not self.settings.capabilities.members:
+            return
+        if table is not None and found is not None and found.id != table.id:
+            wrong = Mismatch("EHB_LEASE_TABLE_REPLACED", {"known": table.id, "found": found.id})
+        for _, lease, known in changed_rows(snapshot.leases, self.belief.leases):
+            if lease is None or lease.epoch < known.epoch:
+                what, epoch = f"epoch of partition {known.partition}", lease.epoch if lease else "missing"
+                wrong = wrong or Mismatch("EHB_LEASE_TABLE_STALE", {"what": what, "known": known.epoch, "found": epoch})
+        if wrong:
+            self.held = Held()
+            raise wrong.error()
+
+    def _check_fence(self, snapshot: Snapshot) -> None:
+        row, record, own = snapshot.members.get(self.author.id), self._record(snapshot), self.author.incarnation
+        left = record is not None and not record.run and record.start == self.written.start  # its commit was in doubt
+        by_run = record is not None and not left and record.run != own
+        if not by_run and (row is None or row.incarnation == own):
+            return
+        self.held = Held()
+        host = record.host if by_run and record else row.host if row else ""
+        raise FencedError(
+            f"[EHB_FENCED] A later process on {host or 'an unknown host'} started as {self.author.id}, with the same "
+            "checkpoint or ownerId, and this one stops: to run both, give each a checkpointLocation and an ownerId of "
+            "its own."
+        )
+
+    def _record(self, snapshot: Snapshot) -> QueryRecord | None:
+        """What the table knows of this query."""
+        return snapshot.queries.get(self.settings.lineage)
+
+    @property
+    def longest_look_gap(self) -> float:
+        """Seconds after which the next look is due, whatever else is: often enough to judge any member, also one that
+        is dead and renewed more often than this group does now."""
+        return float("inf") if self.look.snapshot is None else renewal_interval(self.duration.shortest)
+
+    def _observe(self, snapshot: Snapshot, now: Clocks) -> None:
+        """The next look, and the observations that follow from it."""
+        last, at, observations = self.look, now.monotonic, self.belief.observations
+        if self._writes_failed_for_long(now) or at - last.at > self.duration.shortest / 2:
+            # A member that has not looked for long, because the store was away or its process was suspended, cannot
+            # know whether others were alive; one that cannot write must assume the same of others. Everybody gets a
+            # full lease duration again.
+            observations = observations.afresh()
+        self.belief = replace(self.belief, observations=observations.updated(snapshot, at))
+        changed = last.snapshot is None or last.snapshot.version != snapshot.version
+        unchanged_for_long = not changed and at - last.changed_at > self.duration.durations.longest / 2
+        self.look = replace(
+            last,
+            snapshot=snapshot,
+            at=at,
+            before=last.at,
+            changed_at=at if changed else last.changed_at,
+            unwritable_at=at if unchanged_for_long else last.unwritable_at,
+        )
+
+    # --- the result of a commit --------------------------------------------------------------------------------
+
+    def on_commit_failed(self) -> None:
+        """The store could be read, but not be written."""
+        self.written = replace(self.written, failing=True)
+
+    def on_committed(self, outcome: Outcome, now: Clocks, ended: float) -> dict[str, Progress]:
+        """Take in the result of a commit that has `ended` at that monotonic time. Returns what `see` returns.
+
+        `now` is a time before the commit, so that this member never relies on a lease for longer than others do. What
+        others wrote until the commit was won counts as seen at its end, for the same reason.
+        """
+        snapshot, observations = outcome.after, self.belief.observations
+        if snapshot is self.look.snapshot and not outcome.accepted and not outcome.refused:
+            return {}
+        self._check_table(snapshot)
+        if outcome.seconds is not None:
+            self.duration.wrote(outcome.seconds)
+        self._follow_duration(snapshot)
+        lost = self._lost_checkpoints(snapshot)  # another member may have been faster to put something back
+        if not self._writes_failed_for_long(now):
+            observations = observations.updated(snapshot, ended)
+        elif outcome.accepted:
+            # Others' time counts from the next look, before which all of them could see this commit.
+            observations = observations.afresh()
+        self.belief = replace(self.belief, observations=observations)
+        self.written = self._written(outcome, now.monotonic)
+        self._hold(snapshot, now, _renewed(outcome))
+        return lost
+
+    def _written(self, outcome: Outcome, at: float) -> Written:
+        written, snapshot = self.written, outcome.after
+        row, record = snapshot.members.get(self.author.id), self._record(snapshot)
+        if row is not None and row.incarnation == self.author.incarnation:
+            written = replace(written, joined=row.joined)
+            written = replace(written, start=record.start, begun=record.begun) if record else written
+        if any(isinstance(each, (Join, Heartbeat)) for each in outcome.accepted):
+            written = replace(written, heartbeat=at)
+        return replace(written, at=at, failing=False) if outcome.accepted else written
+
+    # --- what follows from both --------------------------------------------------------------------------------
+
+    def renewal_due(self, ahead: float = 0.0) -> float:
+        """The monotonic time at which the next commit must be under way, earlier by the part `ahead` of the interval
+        between renewals."""
+        renewed, lasts = min(self.held.first_due, (self.written.heartbeat, self.duration.own), key=_due)
+        return renewed + (1 - ahead) * self.settings.renewal_part * lasts
+
+    def valid(self, holdings: Mapping[str, Holding], now: float) -> dict[str, Holding]:
+        """Those of `holdings` that nobody else may take at monotonic time `now`: renewed within the lease duration; or
+        all, if the table could not be written a short time ago, as others then wait for a full lease duration again."""
+        if now - self.look.unwritable_at < renewal_interval(self.duration.own):
+            return dict(holdings)
+        return {p: holding for p, holding in holdings.items() if now < holding.ends}
+
+    def in_handover(self, snapshot: Snapshot) -> bool:
+        """Whether a handover from or to this member is pending."""
+        me, leases = self.author.id, snapshot.leases
+        return any(me in (leases[p].owner, handover.to) for p, handover in snapshot.ownership.pending.items())
+
+    def join(self, at_ms: int, query: QueryState) -> list[Join]:
+        """What makes this process, with its `query`, a member, if it is not one in the last snapshot."""
+        row, record, settings = self.snapshot.members.get(self.author.id), self._record(self.snapshot), self.settings
+        known = not settings.lineage or (record is not None and record.run == self.author.incarnation)
+        if self.joined and row is not None and row.incarnation == self.author.incarnation and known:
+            return []
+        return [
+            Join(
+                by=self.author,
+                at_ms=at_ms,
+                host=settings.host,
+                max_owned=settings.max_owned,
+                strategy=settings.strategy_name,
+                lease_duration_ms=round(self.duration.group * 1000),
+                lineage=settings.lineage,
+                batch=query.batch,
+                begun=query.begun,
+                planner=query.planner,
+            )
+        ]
+
+    def advance(self, at_ms: int, query: QueryState) -> list[Advance]:
+        """What has the table know which batch is finished, and which one is begun, if it does not yet."""
+        record, batch, begun, planner = self._record(self.snapshot), query.batch, query.begun, query.planner
+        if not self.joined or not record:
+            return []
+        known = record.begun > begun or (record.begun, record.planner) == (begun, planner)
+        if known and record.batch == batch:
+            return []
+        return [Advance(by=self.author, at_ms=at_ms, lineage=record.lineage, batch=batch, begun=begun, planner=planner)]
+
+    def beat(self, at_ms: int, query: QueryState) -> Heartbeat:
+        """This member's sign of life. It says the group's duration: from then on others judge this member by that."""
+        return Heartbeat(
+            by=self.author,
+            at_ms=at_ms,
+            load=query.load,
+            asked_ms=query.asked_ms,
+            left_out=query.left_out,
+            lease_duration_ms=round(self.duration.group * 1000),
+            commit_ms=self.duration.commit_ms,
+        )
+
+    def _follow_duration(self, snapshot: Snapshot) -> None:
+        """Take in which lease durations `snapshot` says."""
+        before = self.duration.own
+        self.duration.follow(snapshot)
+        own = self.duration.own
+        if own < before:
+            holdings = {p: replace(each, lasts=min(each.lasts, own)) for p, each in self.holdings.items()}
+            self.held = replace(self.held, holdings=holdings)
+
+    def _writes_failed_for_long(self, now: Clocks) -> bool:
+        """Whether it could not write for so long that other live members may not have been able to either."""
+        if not self.written.failing or self.look.snapshot is None:
+            return False
+        return now.monotonic - self.written.at > short_outage(self.duration.shortest)
+
+    def _lost_checkpoints(self, snapshot: Snapshot) -> dict[str, Progress]:
+        """Own checkpoints that are further back in `snapshot`: whoever put the leases back had seen less."""
+        lost: dict[str, Progress] = {}
+        for lease in self.held.leases:
+            found, known = snapshot.leases.get(lease.partition), lease.checkpoint
+            if found is lease or found is None or (found.owner, found.epoch) != (lease.owner, lease.epoch):
+                continue
+            if known and found.checkpoint and found.checkpoint.sequence_number < known.sequence_number:
+                lost[lease.partition] = Progress(lease.epoch, known)
+        return lost
+
+    def _hold(self, snapshot: Snapshot, now: Clocks, renewed: Set[str] | None = None) -> None:
+        """Hold what `snapshot` says is own; `renewed` are partitions renewed by a commit (None: there was none)."""
+        own, seen, held = snapshot.owned_by(self.author.id), self.belief.leases, self.holdings
+        self.belief = replace(self.belief, leases=snapshot.leases, table=snapshot.table or self.belief.table)
+        if own == self.held.leases and not renewed:
+            return
+        # What another has given to this member counts from then on, which was after the look before this one.
+        since = self.look.before if renewed is None else now.monotonic
+        holdings = {}
+        for lease in own:
+            before, again = held.get(lease.partition), renewed is not None and lease.partition in renewed
+            if before is not None and not again and seen.get(lease.partition) is lease:
+                holdings[lease.partition] = before
+                continue
+            assert lease.checkpoint is not None, "a claim without a position is refused"
+            same_epoch = before is not None and before.epoch == lease.epoch
+            renewed_at, lasts = since, self.duration.own
+            if before is not None and same_epoch and not again:
+                renewed_at, lasts = before.renewed, before.lasts
+            if renewed is None and before is not None and not same_epoch:
+                _LOG.info(
+                    "partition %s: goes on at %d with epoch %d, because of %s",
+                    lease.partition, lease.checkpoint.next, lease.epoch,
+                    "a seek" if lease.sought == lease.epoch else "somebody else's change of the lease table",
+                )  # fmt: skip
+            pending = lease.handover is not None
+            holdings[lease.partition] = Holding(
+                lease.epoch, lease.checkpoint, renewed_at, lasts, pending, lease.owned_since_ms, lease.sought
+            )
+        for partition in sorted(held.keys() - holdings.keys()):
+            lease_now = snapshot.leases.get(partition)  # a new table has none
+            owner = (lease_now.owner if lease_now else None) or "nobody"
+            _LOG.info("partition %s: no longer owned, now by %s", partition, owner)
+        self.held = Held(own, holdings)
+
+
+def _renewed(outcome: Outcome) -> frozenset[str]:
+    """The partitions that `outcome` has renewed."""
+    before, after = outcome.before.leases, outcome.after.leases
+    written = {each.partition for each in outcome.accepted if isinstance(each, LeaseTransition)}
+    return frozenset(p for p in written if p not in before or before[p].counter != after[p].counter)
+
+
+def _due(times: tuple[float, float]) -> float:
+    renewed, lasts = times
+    return renewed + renewal_interval(lasts)

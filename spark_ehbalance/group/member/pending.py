@@ -1,0 +1,168 @@
+"""What a member has to write apart from the strategy's decisions: membership, signs of life, progress, what it gives
+back. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spark_ehbalance.group.changes import (
+    Advance,
+    CancelHandover,
+    Checkpoint,
+    Claim,
+    HandOver,
+    Heartbeat,
+    Leave,
+    Release,
+    Renew,
+    Reset,
+    Transition,
+    apply,
+)
+from spark_ehbalance.group.member.membership import Clocks, Membership, Resumed
+from spark_ehbalance.group.member.query_state import QueryState
+from spark_ehbalance.group.model import Lease, Load
+from spark_ehbalance.group.position import partition_order
+from spark_ehbalance.group.snapshot import Snapshot
+
+#: How far the query has come; and with it all that no other member's decisions depend on.
+_PROGRESS = frozenset({Advance, Checkpoint})
+_ROUTINE = _PROGRESS | {Heartbeat, Renew}
+
+#: A load is written again when it has changed by more than this part, and by more than so many events per second:
+#: moving averages always change a little, and each change makes everybody decide again. A backlog counts as a rate over
+#: so many seconds.
+_LOAD_CHANGE, _LEAST_LOAD_CHANGE, _BACKLOG_SECONDS = 0.05, 0.1, 60.0
+
+
+def is_routine(transitions: Iterable[Transition]) -> bool:
+    """Whether all of `transitions` may wait for the next commit that is due."""
+    return all(type(each) in _ROUTINE for each in transitions)
+
+
+def without_progress(transitions: Iterable[Transition]) -> list[Transition]:
+    """What of `transitions` is about more than how far the query has come."""
+    return [each for each in transitions if type(each) not in _PROGRESS]
+
+
+def pending(
+    member: Membership, query: QueryState, in_flight: frozenset[str], now: Clocks, *, leaving: bool
+) -> list[Transition]:
+    """Everything to write without balancing, after a look: join, heartbeat, progress, what is given back, renewals.
+
+    A member that is `leaving` releases what is not `in_flight`. Renewals go along with every commit once a part
+    of their time has passed, so that few commits are for renewals alone.
+    """
+    by, at_ms, snapshot, part = member.author, now.wall_ms, member.snapshot, member.settings.renewed_along_part
+    transitions: list[Transition] = [*member.join(at_ms, query)]
+    if not member.joined:
+        transitions += _progress(member, query, at_ms)
+        return transitions + _resumed(member, apply(snapshot, transitions).after, at_ms)
+    if by.id in snapshot.members and member.written.heartbeat + part * member.duration.own <= now.monotonic:
+        transitions.append(member.beat(at_ms, query))
+    transitions += _progress(member, query, at_ms)
+    for partition, holding in member.holdings.items():
+        epoch, at_rest = holding.epoch, partition not in in_flight
+        if leaving and at_rest:
+            transitions.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
+        elif holding.handover_pending and at_rest:
+            transitions.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
+        elif holding.renewed + part * holding.lasts <= now.monotonic and (
+            partition not in query.progress or not member.settings.capabilities.atomic  # else a checkpoint is a renewal
+        ):
+            load = _changed_load(member, query, partition)
+            transitions.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=epoch, load=load))
+    return transitions + (member.advance(at_ms, query) if transitions else [])
+
+
+def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transition]:
+    """The last commit: progress, then all leases given back, then the membership."""
+    if not member.joined:
+        return []
+    by, at_ms = member.author, now.wall_ms
+    transitions = _progress(member, query, at_ms)
+    for partition, holding in member.holdings.items():
+        if holding.handover_pending:
+            transitions.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
+        # Refused after a handover, which changes the epoch; accepted if the next owner has left meanwhile.
+        transitions.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
+    return [*transitions, *member.advance(at_ms, query), Leave(by=by, at_ms=at_ms)]
+
+
+def _progress(member: Membership, query: QueryState, at_ms: int) -> list[Transition]:
+    """How far reading has come: resets first, because checkpoints go on from there."""
+    by = member.author
+    resets: list[Transition] = [
+        Reset(by=by, at_ms=at_ms, partition=p, epoch=to.epoch, position=to.position) for p, to in query.resets.items()
+    ]
+    return resets + [
+        Checkpoint(
+            by=by,
+            at_ms=at_ms,
+            partition=p,
+            epoch=to.epoch,
+            position=to.position,
+            load=_changed_load(member, query, p),
+        )
+        for p, to in query.progress.items()
+    ]
+
+
+def _changed_load(member: Membership, query: QueryState, partition: str) -> Load | None:
+    """The load of `partition` if it differs from the table's; None: the table's stays."""
+    load, lease = query.loads.get(partition), member.belief.leases.get(partition)
+    if load is None or lease is None or lease.load is None:
+        return load
+    known = lease.load
+    change = abs(load.rate - known.rate) + abs(load.backlog - known.backlog) / _BACKLOG_SECONDS
+    least = max(_LOAD_CHANGE * (known.rate + known.backlog / _BACKLOG_SECONDS), _LEAST_LOAD_CHANGE)
+    return load if change > least else None
+
+
+def _resumed(member: Membership, snapshot: Snapshot, at_ms: int) -> list[Transition]:
+    """Claims of what an earlier process of this member had: each start gets a new epoch, which fences that process.
+
+    What exceeds this member's limit is released, preferably not what it was reading; handovers to it that exceed the
+    limit are cancelled.
+    """
+    by, limit = member.author, member.settings.max_owned
+    own = _resumable(member, snapshot)
+    kept = own[:limit]
+    transitions: list[Transition] = []
+    for lease in own[len(kept) :]:  # before the claims, which the limit would refuse
+        transitions.append(Claim(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch))
+        transitions.append(Release(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch + 1))
+    if limit is not None:
+        coming = [p for p, each in snapshot.ownership.pending.items() if each.to == by.id]
+        transitions += [
+            CancelHandover(by=by, at_ms=at_ms, partition=p, epoch=snapshot.leases[p].epoch)
+            for p in coming[limit - len(kept) :]
+        ]
+    return transitions + [
+        Claim(
+            by=by,
+            at_ms=at_ms,
+            partition=each.partition,
+            epoch=each.epoch,
+            owned_since_ms=_earlier(member, each.partition).since_ms,
+        )
+        for each in kept
+    ]
+
+
+def _resumable(member: Membership, snapshot: Snapshot) -> list[Lease]:
+    """The leases that an earlier process of this member had, those that it was reading first."""
+    owner, resumable = member.author.id, []
+    candidates = {lease.partition for lease in snapshot.owned_by(owner)} | member.resume.keys()
+    for partition in sorted(candidates & snapshot.leases.keys(), key=partition_order):
+        lease = snapshot.leases[partition]
+        earlier = _earlier(member, partition)
+        sought = earlier.epoch < lease.sought and 0 < earlier.since_ms == lease.owned_since_ms
+        reading = sought or (lease.checkpoint is not None and earlier.next == lease.checkpoint.next)
+        if lease.owner == owner or (lease.owner is None and reading):
+            resumable.append((not reading, lease))
+    return [lease for _, lease in sorted(resumable, key=lambda each: each[0])]
+
+
+def _earlier(member: Membership, partition: str) -> Resumed:
+    return member.resume.get(partition, Resumed(-1))

@@ -1,0 +1,211 @@
+"""The rows of a group's state as plain values: a `Lease` per partition and a `Member` per running source.
+
+A *group* is one (namespace, event hub, consumer group). All values are immutable; nothing here reads a clock or does
+I/O.
+
+Times ending in `_ms` are milliseconds since 1970 by the writer's wall clock. People read them, and they shorten the
+wait of a cold start; they are never compared between machines to decide who is alive (see `expiry`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from spark_ehbalance.group.lag import Lag
+from spark_ehbalance.group.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class TableIdentity:
+    """Identifies a lease table independently of its location.
+
+    `id` is created with the first partition, so an emptied table has another one afterwards. `hub_created_ms` is
+    when the event hub was created whose positions it contains; None if that is unknown.
+    """
+
+    id: str
+    hub_created_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """A pending handover: the owner is asked to pass the lease on to `to`.
+
+    `timeout_ms` is a duration: each member measures it on its own clock, from when it first saw the request.
+    `requested_at_ms` distinguishes requests.
+    """
+
+    to: str
+    timeout_ms: int
+    requested_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A partition's load: `rate` in events per second, `backlog` in events; both are moving averages."""
+
+    rate: float
+    backlog: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLoad:
+    """A member's load, measured by its planner; all values are moving averages.
+
+    `rate` in events per second and `backlog` in events are sums over its partitions. `batch_seconds` is the duration of
+    a micro-batch. `cpu` is the busy fraction of its host's cores, 0 to 1; None if the host does not report it.
+    """
+
+    rate: float
+    backlog: float
+    batch_seconds: float
+    cpu: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """An operator's order that the partition belongs to the member `to`, in force while that member is active.
+
+    `by` and `why` are for people. `transfer`: in force only until the minimum tenure after the move is over, so that no
+    strategy undoes the move at once; then a member removes it.
+    """
+
+    to: str
+    by: str
+    why: str = ""
+    transfer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One partition's row.
+
+    `epoch` rises by one at every change of owner and never falls; it fences the store and, as the AMQP owner level, the
+    hub. `renewal` rises at every sign of life of the owner. `checkpoint` is None until the first claim has resolved the
+    starting position. `owned_since_ms` stays the same when a restarted owner claims its lease again, so that it tells
+    apart two times for which one member owned it. `defences` counts how often an owner won the race for its own lease
+    (strategy `race`). `sought` is the epoch that the last seek has given it; 0: there was none. `lag` is for people.
+    """
+
+    partition: str
+    owner: str | None = None
+    epoch: int = 0
+    renewal: int = 0
+    renewed_at_ms: int = 0
+    owned_since_ms: int = 0
+    checkpoint: Position | None = None
+    handover: Handover | None = None
+    load: Load | None = None
+    pin: Pin | None = None
+    defences: int = 0
+    sought: int = 0
+    lag: Lag | None = None
+
+    @property
+    def behind(self) -> Lag | None:
+        """What is unread after the checkpoint, as was last measured; None where nobody has."""
+        return None if self.lag is None or self.checkpoint is None else self.lag.read_up_to(self.checkpoint.next)
+
+    @property
+    def counter(self) -> tuple[int, int]:
+        """Changes with every sign of life; if it does not for the lease duration, the lease has expired."""
+        return self.epoch, self.renewal
+
+    def still_owned(self, epoch: int, since_ms: int) -> bool:
+        """Whether nobody has taken the lease since its owner, who has owned it since `since_ms`, began to read in that
+        `epoch`: a seek raises the epoch too, and the owner finishes what it has begun."""
+        return self.epoch == epoch or (self.epoch == self.sought and 0 < self.owned_since_ms == since_ms)
+
+    def renewed(self, at_ms: int, checkpoint: Position | None, load: Load | None, lag: Lag | None = None) -> Lease:
+        """The lease after a sign of life of its owner."""
+        # Not `dataclasses.replace`, which takes three times as long: a group does nothing more often.
+        return Lease(
+            self.partition,
+            self.owner,
+            self.epoch,
+            self.renewal + 1,
+            at_ms,
+            self.owned_since_ms,
+            checkpoint,
+            self.handover,
+            load,
+            self.pin,
+            self.defences,
+            self.sought,
+            lag or self.lag,
+        )
+
+
+class MemberState(str, Enum):
+    """`LEAVING`: the member finishes its batch, passes its partitions on and gets no more."""
+
+    ACTIVE = "active"
+    LEAVING = "leaving"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One running source's row.
+
+    `incarnation` is made at each start: of two processes with the same id the one that joined last is the member, and
+    everything that the other writes is refused. `joined` orders members by age without comparing clocks. `max_owned` is
+    the most partitions that it may own; None: no limit. `strategy` is the name of its strategy.
+
+    `lease_duration_ms` is the time without a sign of life after which others may take its leases, as its last heartbeat
+    stated. `commit_ms` is the duration of its commits, without lost races; None until it is measured.
+
+    For people: `asked_ms` is when Spark has last asked it for a batch, and `left_out` says of partitions that it owned
+    then and did not plan, although there may be something to read, why: see `left_out` in `source/batch_planning.py`.
+    """
+
+    id: str
+    incarnation: str
+    joined: int
+    renewal: int = 0
+    renewed_at_ms: int = 0
+    started_at_ms: int = 0
+    host: str = ""
+    state: MemberState = MemberState.ACTIVE
+    max_owned: int | None = None
+    strategy: str = ""
+    load: MemberLoad | None = None
+    lease_duration_ms: int | None = None
+    commit_ms: float | None = None
+    asked_ms: int | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def counter(self) -> tuple[str, int]:
+        """Changes with every heartbeat."""
+        return self.incarnation, self.renewal
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRecord:
+    """What the table knows of one query: `lineage` identifies its Spark checkpoint.
+
+    `run` is the process that joined last, the incarnation of a member; it is empty once that one has left, so that
+    `begun` is exact. `start` counts those processes. `batch` is the number of the last batch that the sink finished,
+    `begun` of the last one that it was given, as of the run's last commit, and `planner` the run that planned that one.
+    The record outlives the query, so that a stale checkpoint is detected.
+    """
+
+    lineage: str
+    run: str
+    owner: str
+    start: int = 1
+    batch: int = 0
+    begun: int = 0
+    planner: str = ""
+    at_ms: int = 0
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who makes a transition: a member id and the incarnation that it joined with."""
+
+    id: str
+    incarnation: str

@@ -1,0 +1,129 @@
+"""What operators order about partitions: transfer, pin, unpin and seek. `Drain`, which members use too, is in
+`transitions`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+
+from spark_ehbalance.group.changes import Transition
+from spark_ehbalance.group.model import Handover, Lease, Pin
+from spark_ehbalance.group.position import Position, partition_order
+from spark_ehbalance.group.working_copy import WorkingCopy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order(Transition):
+    """An order about one partition, valid in any epoch. The operator need not be a member. `why` is the operator's
+    reason. A refusal names what is allowed."""
+
+    partition: str
+    why: str = ""
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        lease = state.leases.get(self.partition)
+        if lease is None:
+            known = ", ".join(sorted(state.leases, key=partition_order)) or "none"
+            return f"partition {self.partition} is unknown: there are {known}"
+        return self.invalid(lease, state)
+
+    def carry_out(self, state: WorkingCopy) -> None:
+        state.leases[self.partition] = self.after(state.leases[self.partition], state)
+
+    @abstractmethod
+    def invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
+        """Why this is not valid for `lease`; None if it is."""
+
+    @abstractmethod
+    def after(self, lease: Lease, state: WorkingCopy) -> Lease:
+        """The lease after this order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveTo(Order):
+    """Pin or transfer the partition to the member `to`. An owner is asked to hand it over within `timeout_ms`; a
+    partition without an owner is left for `to` to claim."""
+
+    to: str
+    timeout_ms: int
+
+    def _pinned(self, lease: Lease, state: WorkingCopy, pin: Pin) -> Lease:
+        pinned = replace(lease, pin=pin)
+        if lease.owner == self.to:
+            return replace(pinned, handover=None)
+        pending = lease.handover is not None and lease.handover.to == self.to
+        if lease.owner is None or pending or not state.is_active(self.to) or state.full(self.to, self.partition):
+            return pinned
+        return replace(pinned, handover=Handover(self.to, self.timeout_ms, self.at_ms))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinTo(MoveTo):
+    """Keep the partition with the member `to`, whatever the strategy decides: from now on, or as soon as `to` can take
+    it."""
+
+    def invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
+        if self.to not in state.members:
+            return state.no_member(self.to)
+        pinned = lease.pin is not None and lease.pin.to == self.to and not lease.pin.transfer
+        return f"partition {self.partition} is pinned to {self.to} already" if pinned else None
+
+    def after(self, lease: Lease, state: WorkingCopy) -> Lease:
+        return self._pinned(lease, state, Pin(self.to, self.by.id, self.why))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer(MoveTo):
+    """Move the partition to the active member `to`, once. A pin marked as a transfer keeps it there until a member
+    removes it (`EndTransfer`)."""
+
+    def invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
+        pin = lease.pin
+        if not state.is_active(self.to):
+            active = ", ".join(id for id in sorted(state.members) if state.is_active(id))
+            return f"{self.to} is not an active member: active are {active or 'none'}"
+        if lease.owner == self.to:
+            return f"partition {self.partition} is owned by {self.to} already"
+        if pin is not None and not pin.transfer:
+            return f"partition {self.partition} is pinned to {pin.to}: remove that pin first, or change it"
+        return state.full(self.to, self.partition)
+
+    def after(self, lease: Lease, state: WorkingCopy) -> Lease:
+        return self._pinned(lease, state, Pin(self.to, self.by.id, self.why, transfer=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpin(Order):
+    """Let the strategy decide about the partition again. A pending handover continues."""
+
+    def invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
+        if lease.pin is not None:
+            return None
+        pinned = ", ".join(each.partition for each in state.leases.values() if each.pin) or "none"
+        return f"partition {self.partition} is not pinned: pinned are {pinned}"
+
+    def after(self, lease: Lease, state: WorkingCopy) -> Lease:
+        return replace(lease, pin=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seek(Order):
+    """Continue at `position`, forward or back.
+
+    The epoch rises, so that late checkpoints of the last owner are refused. With `force` the owner stays the owner, and
+    plans its next batch from `position` in the new epoch. What it has begun before still ends, also if it is started
+    again (`sought`). Without an owner no batch continues: nobody has owned the partition since.
+    """
+
+    position: Position
+    force: bool = False
+
+    def invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
+        if lease.owner is None or self.force:
+            return None
+        return f"partition {self.partition} is owned by {lease.owner}: stop that query first, or use --force"
+
+    def after(self, lease: Lease, state: WorkingCopy) -> Lease:
+        epoch = lease.epoch + 1
+        since = lease.owned_since_ms if lease.owner is not None else 0
+        return replace(lease, checkpoint=self.position, epoch=epoch, handover=None, sought=epoch, owned_since_ms=since)

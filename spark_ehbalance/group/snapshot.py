@@ -1,0 +1,76 @@
+"""The whole state of a group as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.model import Lease, Member, MemberState, QueryRecord, TableIdentity
+from spark_ehbalance.group.ownership import Ownership
+from spark_ehbalance.text import time_of
+
+#: What helps where a table has the positions of another event hub, as the end of a message.
+OTHER_HUB_HELP = (
+    "set a new leaseTable, with which reading begins at startingPosition, or move all positions with `ehbalance seek "
+    "LEASE_TABLE --all --to earliest`"
+)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A group's state at `version` of its store. `leases` are by partition, in partition order, `members` by id.
+    `table` is None if no partition was ever added, and in stores that keep no identity. `lease_duration_ms` is the
+    duration that all members use; None: each uses its configured one. `queries` are by lineage.
+    """
+
+    group: Group
+    version: int = 0
+    leases: Mapping[str, Lease] = field(default_factory=lambda: MappingProxyType({}))
+    members: Mapping[str, Member] = field(default_factory=lambda: MappingProxyType({}))
+    table: TableIdentity | None = None
+    lease_duration_ms: int | None = None
+    queries: Mapping[str, QueryRecord] = field(default_factory=lambda: MappingProxyType({}))
+
+    @cached_property
+    def ownership(self) -> Ownership:
+        """Who owns what."""
+        return Ownership.of(self.leases, self.members)
+
+    @cached_property
+    def leader(self) -> str | None:
+        """The active member that joined first, a query if there is one; it does the group's housekeeping. There is no
+        election: every write is a compare-and-swap, so two members that both act as leader do no harm."""
+        return oldest_active(self.members.values())
+
+    def described_other_hub(self, created_ms: int | None) -> str:
+        """How the hub that was created then is another one than that whose positions the table has, as a clause for a
+        message; "" if it is not. A time that is not known tells nothing."""
+        known = self.table.hub_created_ms if self.table else None
+        if known is None or created_ms is None or known == created_ms:
+            return ""
+        return (
+            f"it has the positions of event hub {self.group.hub} of {self.group.namespace}, made {time_of(known)}, and "
+            f"this one was made {time_of(created_ms)}: it was made anew, or is another one, with other events"
+        )
+
+    def query_of(self, member: Member) -> QueryRecord | None:
+        """The query that runs as `member`; None of a consumer."""
+        return next((each for each in self.queries.values() if each.run == member.incarnation), None)
+
+    def in_batch_since_ms(self, member: Member) -> int | None:
+        """When the table has heard of the member's batch; None if the last one of which it knows has ended."""
+        query = self.query_of(member)
+        return query.at_ms if query is not None and query.begun > query.batch else None
+
+    def owned_by(self, member: str) -> list[Lease]:
+        """The leases of `member`, live or expired, in partition order."""
+        return [self.leases[partition] for partition in self.ownership.owned.get(member, ())]
+
+
+def oldest_active(members: Iterable[Member]) -> str | None:
+    """The id of the active one of `members` that joined first; a consumer, which has no strategy, after all queries."""
+    active = [(not row.strategy, row.joined, row.id) for row in members if row.state is MemberState.ACTIVE]
+    return min(active)[2] if active else None

@@ -1,0 +1,144 @@
+"""The values of the options `startingPosition` and `endingPosition`.
+
+A value is `earliest`, `latest`, a sequence number (inclusive), a time (the first event enqueued at or after it), or a
+JSON object with one of these per partition, and "*" for all partitions that it does not name. There a partition's
+position may also be `{"next": NUMBER, "offset": TEXT}`, as `ehbalance positions` prints it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from enum import Enum
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.settings.secrets import shown
+
+
+class Edge(Enum):
+    """The two ends of a partition."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+#: Sequence numbers are signed 64-bit integers.
+_LARGEST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class AfterOffset:
+    """The position after the event with this `offset`, whose sequence number is not known."""
+
+    offset: str
+
+
+#: A position that the hub may have to resolve to a sequence number.
+UnresolvedPosition = Edge | int | datetime | Position | AfterOffset
+
+#: The key of `ehbalance positions` that identifies the event hub. Only commands check it.
+HUB_KEY = "hub"
+
+_ALLOWED_POSITION = "earliest, latest, a sequence number, a time such as 2026-01-31T12:00:00Z"
+_ALLOWED = f'{_ALLOWED_POSITION}, or JSON of these by partition, such as {{"0": 4711, "*": "latest"}}'
+
+
+@dataclass(frozen=True)
+class StartingPositions:
+    """A position for each partition: the one named for it, or else `others`."""
+
+    others: UnresolvedPosition | None
+    named: Mapping[str, UnresolvedPosition] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> StartingPositions:
+        """The positions of an option's `text`. Raises `ValueError`, which names what is allowed."""
+        if not text.startswith("{"):
+            return cls(position_of_json(text))
+        try:
+            by_partition = json.loads(text)
+        except (ValueError, RecursionError):
+            raise ValueError(_ALLOWED) from None
+        by_partition.pop(HUB_KEY, None)
+        named = {partition: position_of_json(value) for partition, value in by_partition.items()}
+        return cls(named.pop("*", None), named)
+
+    def check(self, partitions: tuple[str, ...]) -> None:
+        """Raise `OptionError` unless the hub has all named partitions and each of `partitions` has a position."""
+        if unknown := sorted(set(self.named) - set(partitions)):
+            raise OptionError(
+                f"a position is given for partition {shown(unknown[0])}: the hub has {', '.join(partitions)}"
+            )
+        if self.others is None and (left_out := [p for p in partitions if p not in self.named]):
+            raise OptionError(f'no position is given for partition {left_out[0]}: name it, or all others as "*"')
+
+    def check_ends(self, ends: Mapping[str, int], option: str = "startingPosition") -> None:
+        """Raise `OptionError` if a sequence number is beyond the end of its partition. `ends` are the sequence numbers
+        after the last events, of partitions in which reading is to begin."""
+        for partition, end in ends.items():
+            position = self.number_of(partition)
+            if position is not None and position > end:
+                last = f"whose last event is {end - 1}" if end else "which has had no event"
+                raise OptionError(
+                    f"option {option} is wrong: it is {position} for partition {partition}, {last}: allowed is at most "
+                    f"{end}, which is the next event to come"
+                )
+
+    def of(self, partition: str) -> UnresolvedPosition:
+        """The position for `partition`: its earliest event, if the partition was added after `check`."""
+        position = self.named.get(partition, self.others)
+        return Edge.EARLIEST if position is None else position
+
+    def number_of(self, partition: str) -> int | None:
+        """The sequence number to read first in `partition`; None if only the hub knows it."""
+        position = self.of(partition)
+        if isinstance(position, Position):
+            return position.next
+        return position if isinstance(position, int) else None
+
+
+def parse_position(text: str) -> UnresolvedPosition:
+    """The single position of `text`. Raises `ValueError`, which names what is allowed."""
+    try:
+        return position_of_json(text)
+    except ValueError:
+        raise ValueError(_ALLOWED_POSITION) from None
+
+
+def position_of_json(value: object) -> UnresolvedPosition:
+    """The position in a JSON `value`. Raises `ValueError`, which names what is allowed."""
+    if isinstance(value, dict):
+        return _described_position(value)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST:
+        return value
+    if isinstance(value, str):
+        text = value.strip()
+        if text.lower() in ("earliest", "latest"):
+            return Edge(text.lower())
+        if text.isascii() and text.isdigit():
+            return position_of_json(int(text[:20]))
+        try:
+            time = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
+        except ValueError:
+            raise ValueError(_ALLOWED) from None
+        return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+    raise ValueError(_ALLOWED)
+
+
+def _described_position(value: Mapping[str, object]) -> Position | AfterOffset:
+    number, offset = value.get("next"), value.get("offset")
+    known = type(number) is int and 0 <= number <= _LARGEST
+    if not value.keys() <= {"next", "offset"} or not (known or number is None) or not isinstance(offset, str | None):
+        raise ValueError(_ALLOWED)
+    if isinstance(number, int):
+        return Position(number - 1, offset)
+    if offset:
+        return AfterOffset(offset)
+    raise ValueError(_ALLOWED)
+
+
+EARLIEST = StartingPositions(Edge.EARLIEST)
+LATEST = StartingPositions(Edge.LATEST)

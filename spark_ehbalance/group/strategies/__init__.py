@@ -1,0 +1,70 @@
+"""Strategies: who should own what. Each is a pure function in a file of its own, chosen by the option `strategy`.
+
+A module in this folder with a `STRATEGY` is found by itself, and is called as its file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from pkgutil import iter_modules
+
+from spark_ehbalance.group.strategies.base import Decision, Strategy, View
+from spark_ehbalance.group.strategies.declaration import Declaration, Parameters
+from spark_ehbalance.group.strategies.handovers import with_stuck_handovers_resolved
+from spark_ehbalance.group.strategies.mixing import with_mixed_fallback
+from spark_ehbalance.settings.declared import Declared, declarations, option_name
+
+DEFAULT_STRATEGY = "cooperative"
+
+
+def _found() -> Iterator[tuple[str, Declaration]]:
+    for name in sorted(each.name for each in iter_modules(__path__)):
+        declaration = getattr(import_module(f"{__name__}.{name}"), "STRATEGY", None)
+        if declaration is not None:
+            yield name, declaration
+
+
+#: All strategies by name, in alphabetical order.
+DECLARATIONS: dict[str, Declaration] = dict(_found())
+
+#: The class of each strategy's parameters.
+PARAMETERS: dict[str, type[Parameters]] = {name: each.parameters for name, each in DECLARATIONS.items()}
+
+#: The strategies that decide as soon as a member or a lease changes.
+REACTIVE = frozenset(name for name, each in DECLARATIONS.items() if each.reactive)
+
+
+def strategy(name: str, parameters: Parameters | None = None) -> Strategy:
+    """The strategy called `name`, with its parameters bound: the default ones unless given.
+
+    It also resolves stuck handovers, and follows a common rule in a group whose members have different strategies.
+    """
+    declaration = DECLARATIONS[name]
+    chosen = declaration.bound(parameters)
+    if not declaration.resolves_stuck_handovers:
+        chosen = with_stuck_handovers_resolved(chosen)
+    return with_mixed_fallback(chosen)
+
+
+def parameter_options(name: str) -> dict[str, Declared]:
+    """Option name → declaration of the parameters of the strategy `name`."""
+    return {f"{name}.{option_name(field)}": each for field, each in declarations(PARAMETERS[name]).items()}
+
+
+#: The strategies by name, each with its default parameters.
+STRATEGIES: dict[str, Strategy] = {name: strategy(name) for name in DECLARATIONS}
+
+__all__ = [
+    "DECLARATIONS",
+    "DEFAULT_STRATEGY",
+    "PARAMETERS",
+    "REACTIVE",
+    "STRATEGIES",
+    "Decision",
+    "Parameters",
+    "Strategy",
+    "View",
+    "parameter_options",
+    "strategy",
+]

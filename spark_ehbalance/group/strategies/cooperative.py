@@ -1,0 +1,150 @@
+"""Our own strategy: members are known before they own anything; only the surplus moves, by handover.
+
+Every member computes the same target from the same snapshot and acts only on what is to be its own, so that no two
+members want the same partition. Ownership is projected: a pending handover counts as done. The target changes it as
+little as possible:
+
+    1. unassigned partitions go to the least loaded member, the heaviest first
+    2. a partition moves from the most loaded member to the least loaded one as long as
+           load(source) > (1 + tolerance) × mean load  and  (1 + tolerance) × weight < load(source) - load(destination)
+
+    tolerance = 0.1 in a skewed group, else 0
+    weight    = 1, or by the partition's share of the load in a skewed group (see `weights`)
+
+In a skewed group a partition that has changed hands within the minimum tenure stays where it is, so that nothing
+oscillates. A group in which no partition is owned waits for members that start at the same time:
+
+    one more = leaseDuration / 60 × (1 + live members / 20)
+    wait     = one more after the last join, at most 3 × one more
+
+Sources of the ideas: Kafka's cooperative assignor (members known by heartbeat, only the surplus moves, initial
+rebalance delay), the Kinesis client 3 (moving averages, a tolerance of 10 %, minimum tenure), brokers' transfer
+shedder (destination named in advance).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spark_ehbalance.group.changes import Transition
+from spark_ehbalance.group.position import partition_order
+from spark_ehbalance.group.strategies.base import Decision, View
+from spark_ehbalance.group.strategies.declaration import Declaration
+from spark_ehbalance.group.strategies.plan import Plan, initial_plan, is_even
+from spark_ehbalance.group.strategies.weights import TOLERANCE, weights
+
+#: The part of the lease duration for which a new group waits for one member more: half a second by default, a few
+#: commits on a storage account; twice as long for this many members, whose joins queue up.
+_DELAY, _MEMBERS_THAT_DOUBLE_IT = 1 / 60, 20
+
+#: The longest wait, in waits for one member more.
+_LONGEST_DELAY = 3
+
+
+def cooperative(view: View) -> Decision:
+    """Claim what is free and should be this member's, request what others own and should be; cancel the rest."""
+    weight = weights(view.snapshot)
+    if weight is None and is_even(view):
+        return _nothing(_explained(view, len(view.snapshot.ownership.owned.get(view.me.id, ()))))
+    plan = _target(view, weight)
+    me, leases = view.me.id, view.snapshot.leases
+    mine, pending = plan.of(me), view.snapshot.ownership.pending
+    leader = view.snapshot.leader
+    concerned = {p for p, to in pending.items() if me in (to.to, leases[p].owner, leader)}
+    transitions: list[Transition] = []
+    claims = requests = 0
+    for partition in sorted((mine | concerned) - view.pinned, key=partition_order):
+        lease = leases[partition]
+        handover, owner = lease.handover, None if partition in view.expired else lease.owner
+        if partition in mine and (owner is None or (handover and handover.to == me and partition in view.overdue)):
+            transitions.append(view.claim(partition))
+            claims += 1
+        elif partition in mine and owner != me and handover is None:
+            # In a skewed group the owner's batches may grow long; a claim by force would have them read twice.
+            timeout_ms = None if weight is None else view.longest_timeout_ms
+            transitions.append(view.request(partition, timeout_ms=timeout_ms))
+            requests += 1
+        elif handover and partition not in plan.of(handover.to) and me in (handover.to, owner, leader):
+            transitions.append(view.cancel(partition))
+    what = _explained(view, len(mine))
+    if claims and _nobody_owns(view):
+        delay = _InitialDelay.seen(view)
+        if (wait := delay.left(view)) > 0:
+            reason = f"nothing yet, because members may still be joining; so far {what}"
+            return Decision(reason, rebalance_now=True, rebalance_after=wait, memory=delay)
+    if transitions:
+        cancels = len(transitions) - claims - requests
+        return Decision(f"claim {claims}, request {requests}, cancel {cancels}, because {what}", tuple(transitions))
+    return _nothing(what)
+
+
+def assignment(view: View) -> Mapping[str, str]:
+    """Partition → the active member that should own it; without an entry where no member may take it.
+
+    The result is the same for all members that see the same snapshot and the same live members.
+    """
+    return _target(view, weights(view.snapshot)).target
+
+
+def _nothing(what: str) -> Decision:
+    return Decision(f"nothing, because {what}, and all is under way or done")
+
+
+def _explained(view: View, mine: int) -> str:
+    return f"{mine} of {len(view.snapshot.leases)} are to be this owner's among {len(view.live)}"
+
+
+def _nobody_owns(view: View) -> bool:
+    """Whether the group is new, or all owners are dead."""
+    unowned = view.snapshot.ownership.owned.get(None, ())
+    return len(unowned) + len(view.expired) == len(view.snapshot.leases)
+
+
+@dataclass(frozen=True, slots=True)
+class _InitialDelay:
+    """The wait of a group in which no partition is owned: this member has seen that since `began`, and no join after
+    number `joined` since `last_join`. Times are in seconds on this member's monotonic clock."""
+
+    began: float
+    joined: int
+    last_join: float
+
+    @classmethod
+    def seen(cls, view: View) -> _InitialDelay:
+        joined = max(view.snapshot.members[id].joined for id in view.live)
+        before: _InitialDelay | None = view.memory
+        if before is None:
+            return cls(view.now, joined, view.now)
+        return before if before.joined == joined else cls(before.began, joined, view.now)
+
+    def left(self, view: View) -> float:
+        """Seconds to wait for others: members that start together then share from the start, without moves."""
+        one_more = view.lease_duration * _DELAY * (1 + len(view.live) / _MEMBERS_THAT_DOUBLE_IT)
+        return min(self.last_join + one_more, self.began + _LONGEST_DELAY * one_more) - view.now
+
+
+def _target(view: View, weight: Mapping[str, float] | None) -> Plan:
+    """The assignment that all members compute; without a `weight` the group is not skewed."""
+    skewed = weight is not None
+    plan, unassigned = initial_plan(view, dict.fromkeys(view.snapshot.leases, 1.0) if weight is None else weight)
+    for partition, id in plan.excess(view.pinned):
+        plan.take(partition, id)
+        unassigned.add(partition)
+    plan.give_to_least_loaded(unassigned)
+    fixed = view.untenured - unassigned if skewed else frozenset[str]()
+    while (move := plan.improvement(TOLERANCE if skewed else 0.0, fixed | view.pinned)) is not None:
+        partition, source, to = move
+        plan.take(partition, source)
+        plan.give((partition,), to)
+    return plan
+
+
+STRATEGY = Declaration(
+    cooperative,
+    origin="ours",
+    rule="free partitions go at once to the members that should have them; only the surplus moves, by handover, "
+    "weighted by load where it is skewed",
+    reactive=True,
+    resolves_stuck_handovers=True,
+)

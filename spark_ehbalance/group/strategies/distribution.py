@@ -1,0 +1,73 @@
+"""How the partitions are distributed among the owners, as the Event Processor's strategies see it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+from spark_ehbalance.group.position import partition_order
+from spark_ehbalance.group.strategies.base import View
+from spark_ehbalance.group.strategies.shares import whole_share
+
+
+@dataclass(slots=True)
+class Distribution:
+    """What the live owners own. Not frozen: a strategy plays its moves through on its own copy.
+
+    A `pinned` partition counts as its owner's, and is neither `unclaimed` nor `movable`. `limits` are the limits of the
+    owners that have one, less the partitions that are to come to them by a handover or an operator's order.
+    """
+
+    unclaimed: list[str] = field(default_factory=list)
+    owned: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    pinned: frozenset[str] = frozenset()
+    limits: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, view: View) -> Distribution:
+        """The distribution in `view`. As with the Event Processor an owner is known by what it owns; oneself always."""
+        expired, leases = view.expired, view.snapshot.leases
+        owned: dict[str, tuple[str, ...]] = {view.me.id: ()}
+        free: list[str] = []
+        for owner, partitions in view.snapshot.ownership.owned.items():
+            if owner is None:
+                free += partitions
+            else:
+                owned[owner] = partitions
+        for owner in {owner for partition in expired if (owner := leases[partition].owner) is not None}:
+            owned[owner] = tuple(p for p in owned[owner] if p not in expired)
+            if not owned[owner] and owner != view.me.id:
+                del owned[owner]
+        if expired:
+            free = sorted((*free, *expired), key=partition_order)
+        unclaimed = [p for p in free if p not in view.pinned]
+        coming = Counter(to for p, to in view.upcoming_owners().items() if p not in (*unclaimed, *owned.get(to, ())))
+        limits = {id: max(0, limit - coming[id]) for id in owned if (limit := view.limit(id)) is not None}
+        return cls(unclaimed, owned, view.pinned, limits)
+
+    @property
+    def total(self) -> int:
+        """The number of partitions."""
+        return len(self.unclaimed) + sum(map(len, self.owned.values()))
+
+    def share(self) -> tuple[int, int]:
+        """The number that every owner should own, as far as its limit allows, and how many should own one more."""
+        return whole_share(self.total, [self.limits.get(owner, self.total) for owner in self.owned])
+
+    def is_full(self, owner: str) -> bool:
+        """Whether `owner` may not own one more."""
+        return len(self.owned[owner]) >= self.limits.get(owner, math.inf)
+
+    def movable(self, owner: str) -> list[str]:
+        """The partitions that may be taken from `owner`."""
+        return [partition for partition in self.owned[owner] if partition not in self.pinned]
+
+    def move(self, partition: str, to: str) -> None:
+        """Play a claim or a steal through."""
+        if partition in self.unclaimed:
+            self.unclaimed.remove(partition)
+        else:
+            owner = next(owner for owner, theirs in self.owned.items() if partition in theirs)
+            self.owned[owner] = tuple(p for p in self.owned[owner] if p != partition)
+        self.owned[to] = (*self.owned[to], partition)

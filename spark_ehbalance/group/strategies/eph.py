@@ -1,0 +1,56 @@
+"""EventProcessorHost's partition manager: grab one's share of what is free at once, then steal one by one.
+
+Source: `PartitionManager` of the EventProcessorHost in the older Azure SDKs for .NET and Java. With P partitions and K
+owners:
+
+    target = ceil(P / K)
+
+    own < target, and partitions are free    → claim min(target - own, free) random ones
+    the biggest owner owns ≥ own + 2         → steal a random one of its partitions
+
+Its cycle fetches a lease again before it acquires it: `apply` does so when it checks a transition against the newest
+state. It renews with the token that it holds in memory and does not retry: the keeper renews by the epoch that it
+holds, and a refused renewal means that the lease is lost.
+"""
+
+from __future__ import annotations
+
+from spark_ehbalance.group.strategies.base import Decision, View
+from spark_ehbalance.group.strategies.declaration import Declaration
+from spark_ehbalance.group.strategies.distribution import Distribution
+
+#: The least surplus of an owner that is stolen from: with less, nothing would be gained.
+_WORTH_STEALING = 2
+
+
+def eph(view: View) -> Decision:
+    """Claim expired and unowned partitions up to this owner's share; else steal one from the biggest owner."""
+    distribution = Distribution.of(view)
+    me, owned, total = view.me.id, distribution.owned, distribution.total
+    own = len(owned[me])
+    if distribution.is_full(me):
+        return Decision(f"nothing, because maxPartitionsOwned={view.max_owned} is reached")
+    floor, remainder = distribution.share()
+    # Rounded up, because unowned leases are not stolen: the remainder would stay unowned.
+    target = min(floor + (remainder > 0), distribution.limits.get(me, total))
+    what = f"{own} of {total} are this owner's among {len(owned)}"
+    if own < target and distribution.unclaimed:
+        grabbed = view.rng.sample(distribution.unclaimed, min(target - own, len(distribution.unclaimed)))
+        return Decision(f"grab {len(grabbed)}, because {what}", tuple(map(view.claim, grabbed)))
+    # An owner whose partitions are all pinned has nothing to give, however big it is.
+    big = [owner for owner, theirs in owned.items() if len(theirs) - own >= _WORTH_STEALING]
+    able = [owner for owner in big if distribution.movable(owner)]
+    if not able:
+        return Decision(f"nothing, because {what}, and nobody has {_WORTH_STEALING} more and may give one")
+    most = max(len(owned[owner]) for owner in able)
+    biggest = view.rng.choice([owner for owner in able if len(owned[owner]) == most])
+    stolen = view.rng.choice(distribution.movable(biggest))
+    return Decision(f"steal one, because {what}, and the biggest has {most}", (view.steal(stolen),))
+
+
+STRATEGY = Declaration(
+    eph,
+    origin="EventProcessorHost",
+    rule="its share of what is free, at once; else one stolen from the biggest owner, if that has two more",
+    moves="steal",
+)

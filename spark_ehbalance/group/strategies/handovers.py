@@ -1,0 +1,40 @@
+"""Stuck handovers, which every strategy resolves: its own, and those of the strategy before it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_ehbalance.group.changes import Transition
+from spark_ehbalance.group.strategies.base import Decision, Strategy, View
+
+
+def with_stuck_handovers_resolved(strategy: Strategy) -> Strategy:
+    """`strategy`, which also claims what is to come to this member by a handover past its deadline, and cancels, as the
+    owner or the leader, the handovers to members that are gone or leaving."""
+
+    def decide(view: View) -> Decision:
+        decision = strategy(view)
+        stuck = _stuck(view)
+        if not stuck:
+            return decision
+        reason = f"{decision.reason}; and resolve {len(stuck)} stuck handovers"
+        return replace(decision, reason=reason, transitions=(*stuck, *decision.transitions))
+
+    return decide
+
+
+def _stuck(view: View) -> list[Transition]:
+    pending = view.snapshot.ownership.pending
+    if not pending:
+        return []
+    me, leases, leader, active = view.me.id, view.snapshot.leases, view.active[:1], frozenset(view.active)
+    stuck: list[Transition] = []
+    for partition, handover in pending.items():
+        if partition in view.pinned:
+            continue
+        if handover.to == me:
+            if partition in view.overdue or partition in view.expired:
+                stuck.append(view.claim(partition))
+        elif handover.to not in active and me in (leases[partition].owner, *leader):
+            stuck.append(view.cancel(partition))
+    return stuck

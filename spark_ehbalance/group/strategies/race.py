@@ -1,0 +1,370 @@
+"""The lease race: members wait the longer the more they hold, so the member that holds least is first to grab a lease.
+
+Source: the lease race with delays. A lease is contested once per normal lease time. With `own` leases held, `least`
+held by the other member that holds least, and for a lease of weight w (1, or by load):
+
+    wait = (max(0, own - least) + w/2) × delayPerLease       to take a lease
+    wait = max(0, own - least - w/2) × delayPerLease         to defend one's own
+
+The first to write has the grab, and nobody else may challenge that lease for the minimum grab time. The source does not
+subtract `least`: the order is the same, but a member with hundreds of leases need not wait for minutes. Here:
+
+- A challenger's grab is a handover request, of which only one can be pending. Its timeout is the maximum shutdown time,
+  after which the challenger starts anyway. An owner's grab is `Defend`. Unowned and expired leases are raced for in the
+  same way, and claimed.
+- Loads are in the table, so only a member that would win challenges: own + (1 + tolerance) × w < load(owner). Equal
+  loads leave a lease where it is, also if its owner is slow to look. An owner does not defend a lease that a live
+  member should win: it defends if least + w ≥ own.
+- A member takes leases from others until it has its fair share, and each lease that it grabs counts at once, so that
+  several grabs in one decision do not overshoot.
+- A lease can be challenged when the observer has watched it for the minimum grab time without a new grab. A member that
+  has just joined has not watched, and waits as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spark_ehbalance.group.changes import Transition
+from spark_ehbalance.group.strategies.base import Decision, View
+from spark_ehbalance.group.strategies.declaration import Declaration, Parameters
+from spark_ehbalance.group.strategies.plan import projected
+from spark_ehbalance.group.strategies.shares import fair_share
+from spark_ehbalance.group.strategies.weights import ROUNDING, TOLERANCE, weights
+from spark_ehbalance.settings.declared import declared
+from spark_ehbalance.settings.parsing import one_of, parse_duration
+
+#: The maximum lease in normal leases, at least: with one, a single late owner would count as dead.
+_CONTESTS = 2
+
+#: The fewest seconds until the next decision, so that a race is no busy loop.
+_SHORTEST_WAIT = 0.05
+
+
+@dataclass(frozen=True)
+class RaceParameters(Parameters):
+    """Times are in seconds; None: follows from the lease duration."""
+
+    #: Half the lease duration, because a death is to be noticed after one. The source has 60 s, with a much longer
+    #: maximum lease.
+    normal_lease: float | None = declared(
+        None,
+        parse_duration,
+        "each partition is contested once in this time",
+        shown="half of `leaseDuration`",
+    )
+    maximum_lease: float | None = declared(
+        None,
+        parse_duration,
+        "a partition is free when its owner has shown no sign of life for this long; not shorter than `leaseDuration`, "
+        "and at least twice `race.normalLease`",
+        shown="`leaseDuration`",
+    )
+    maximum_shutdown: float | None = declared(
+        None,
+        parse_duration,
+        "how long a loser may take to end its batch before the winner starts anyway",
+        shown="`handoverTimeout`",
+    )
+    #: A member that has just joined has to wait for it, and is to have its share within one normal lease.
+    minimum_grab: float | None = declared(
+        None,
+        parse_duration,
+        "for this long a partition that was won or defended is not challenged; shorter than `race.normalLease`",
+        shown="a quarter of `race.normalLease`",
+    )
+    #: The source has 0.1 to 1 s. A commit to a storage account takes up to 0.2 s, and a difference of one lease should
+    #: show.
+    delay_per_lease: float = declared(
+        0.2, parse_duration, "wait for each partition held before taking another; more than a commit takes"
+    )
+    weight: str = declared(
+        "count",
+        one_of("count", "load"),
+        "what is held: `count` of partitions or, where it is skewed, their `load`",
+    )
+
+    def contested_every(self, lease_duration: float) -> float:
+        """The normal lease time: half the lease duration unless given."""
+        return lease_duration / 2 if self.normal_lease is None else self.normal_lease
+
+    def grabbed_for(self, lease_duration: float) -> float:
+        """The minimum grab time: a quarter of the normal lease time unless given."""
+        return self.contested_every(lease_duration) / 4 if self.minimum_grab is None else self.minimum_grab
+
+    def free_after(self, lease_duration: float) -> float:
+        """The maximum lease time: the lease duration unless given."""
+        return lease_duration if self.maximum_lease is None else self.maximum_lease
+
+    def in_group(self, lease_duration: float) -> tuple[float, float, float]:
+        """Normal lease, minimum grab and maximum lease time with the group's lease duration, which may be another than
+        the configured one, for which `problem` has been asked: what does not fit any more gives way."""
+        normal, grab = self.contested_every(lease_duration), self.grabbed_for(lease_duration)
+        maximum = max(self.free_after(lease_duration), lease_duration, _CONTESTS * normal)
+        return normal, grab if grab < normal else normal / 4, maximum
+
+    def problem(self, lease_duration: float) -> str | None:
+        normal, grab = self.contested_every(lease_duration), self.grabbed_for(lease_duration)
+        maximum = self.free_after(lease_duration)
+        if grab >= normal:
+            return f"race.minimumGrab ({grab:g} s) must be shorter than race.normalLease ({normal:g} s)"
+        if maximum < lease_duration:
+            return f"race.maximumLease ({maximum:g} s) must not be shorter than leaseDuration ({lease_duration:g} s)"
+        if maximum < _CONTESTS * normal:
+            return (
+                f"race.maximumLease ({maximum:g} s) must be at least twice race.normalLease ({normal:g} s): a lease "
+                "is to be contested twice before its owner is taken for dead"
+            )
+        return None
+
+
+def race(view: View, parameters: RaceParameters) -> Decision:
+    """Claim free leases, challenge members that have more, defend one's own leases."""
+    contest = _Contest(view, parameters, _group_load(view, parameters.weight))
+    contest.claim()
+    contest.challenge()
+    contest.defend()
+    return contest.decision()
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupLoad:
+    """What all members can see: each active member's load and number of leases, pending handovers counting as done."""
+
+    weights: Mapping[str, float]
+    loads: Mapping[str, float]
+    counts: Mapping[str, int]
+    #: Members, the most loaded first.
+    ranking: tuple[str, ...]
+    #: The load of every member if all were shared out as evenly as limits and pins allow.
+    fair_share: float
+    #: In a skewed group only a member over the fair share by this part is challenged, because the weights fluctuate.
+    tolerance: float
+    smallest_weight: float
+
+
+def _group_load(view: View, weight: str) -> _GroupLoad:
+    snapshot, owned = view.snapshot, projected(view)
+    by_load = weights(snapshot) if weight == "load" else None
+    weight_of = dict.fromkeys(snapshot.leases, 1.0) if by_load is None else by_load
+    counts = {id: len(partitions) for id, partitions in owned.items()}
+    loads: dict[str, float] = {**counts}
+    if by_load is not None:
+        loads = {id: sum(map(weight_of.__getitem__, partitions)) for id, partitions in owned.items()}
+    ranking = tuple(sorted(loads, key=lambda id: (-loads[id], id)))
+    pinned, total = dict.fromkeys(owned, 0.0), sum(weight_of.values())
+    if view.pinned:
+        pinned = {id: sum(weight_of[p] for p in partitions if p in view.pinned) for id, partitions in owned.items()}
+        # A pinned partition that nobody owns is not raced for.
+        total -= sum(weight_of[p] for p in view.pinned.difference(*owned.values()))
+    share = _fair_share(total, [(pinned[id], snapshot.members[id].max_owned) for id in owned])
+    tolerance, smallest = 0.0 if by_load is None else TOLERANCE, min(weight_of.values(), default=0.0)
+    return _GroupLoad(weight_of, loads, counts, ranking, share, tolerance, smallest)
+
+
+def _fair_share(total: float, bounds: list[tuple[float, int | None]]) -> float:
+    """The load x with sum(max(pinned, min(limit, x))) = `total`, over each member's (pinned, limit)."""
+    able = [(float("inf") if limit is None else limit, pinned) for pinned, limit in bounds]
+    share = fair_share(total, (limit for limit, _ in able))
+    while over := [each for each in able if each[1] > share]:
+        able = [each for each in able if each[1] <= share]
+        total -= sum(pinned for _, pinned in over)
+        share = fair_share(total, (limit for limit, _ in able))
+    return share
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """What one member remembers of its races. Times are by its own clock."""
+
+    #: Lease → since when it is seen to be free.
+    free: Mapping[str, float] = field(default_factory=dict)
+    #: Since when there is something to win from others.
+    challenging: float | None = None
+    #: Lease that is worth a challenge → its epoch, its defences, and since when it is seen with them.
+    watched: Mapping[str, tuple[int, int, float]] = field(default_factory=dict)
+    #: Lease → when it was challenged last.
+    challenged: Mapping[str, float] = field(default_factory=dict)
+    #: Lease of one's own → its epoch, and when it was last contested.
+    contested: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+
+
+class _Contest:
+    """One decision. Each lease that the member grabs in it counts at once."""
+
+    def __init__(self, view: View, parameters: RaceParameters, group: _GroupLoad) -> None:
+        self._view = view
+        self._memory = view.memory if isinstance(view.memory, _Memory) else _Memory()
+        self._group = group
+        self._normal, self._grab, self._maximum = parameters.in_group(view.lease_duration)
+        self._delay = parameters.delay_per_lease
+        shutdown = parameters.maximum_shutdown
+        self._shutdown_ms = view.handover_timeout_ms if shutdown is None else round(shutdown * 1000)
+        me = view.me.id
+        self._load, self._count = group.loads.get(me, 0.0), group.counts.get(me, 0)
+        # The smallest load of the other members, which this member subtracts from its waits.
+        self._least = next((group.loads[id] for id in reversed(group.ranking) if id != me), 0.0)
+        self._transitions: list[Transition] = []
+        self._due: list[float] = []
+        self._free: dict[str, float] = {}
+        self._challenging: float | None = None
+        self._watched: dict[str, tuple[int, int, float]] = {}
+        self._challenged = {p: at for p, at in self._memory.challenged.items() if view.now - at < self._normal}
+        self._contested: dict[str, tuple[int, float]] = {}
+        self._actions: list[str] = []
+
+    def claim(self) -> None:
+        """Claim free leases whose wait is over; beyond the fair share one at a time, as others may be to have them."""
+        view, claims = self._view, 0
+        free = self._claimable()
+        if not free:
+            return
+        self._free = {partition: self._memory.free.get(partition, view.now) for partition in free}
+        order = sorted(free, key=self._free.__getitem__) if len(set(self._free.values())) > 1 else free
+        for partition in order:
+            weight = self._group.weights[partition]
+            due = self._free[partition] + self._wait(weight)
+            if not self._has_room() or (claims and self._load >= self._group.fair_share):
+                break
+            if due > view.now:
+                self._due.append(due)
+                break
+            self._transitions.append(view.claim(partition))
+            self._grabbed(weight)
+            claims += 1
+        self._actions.append(f"claim {claims} of {len(free)} that are free")
+
+    def challenge(self) -> None:
+        """Request leases from members that hold so much more that this member wins the race for them."""
+        view, group = self._view, self._group
+        if not self._has_room() or self._load >= group.fair_share - ROUNDING:
+            return
+        loads, richer = dict(group.loads), self._richer()
+        # Shuffled, so that several challengers do not all take from the same one of the most loaded members.
+        prizes = {owner: self._prizes(owner, loads[owner]) for owner in view.rng.sample(richer, len(richer))}
+        if not any(prizes.values()):
+            return
+        began = self._challenging = view.now if self._memory.challenging is None else self._memory.challenging
+        challenges = 0
+        while self._has_room() and self._load < group.fair_share - ROUNDING and prizes:
+            owner = max(prizes, key=loads.__getitem__)
+            fits = [p for p in prizes[owner] if self._wins(group.weights[p], loads[owner])]
+            open_now = [p for p in fits if self._open_at(p) <= view.now]
+            if not open_now:
+                self._due += [self._open_at(p) for p in fits]
+                del prizes[owner]
+                continue
+            partition = view.rng.choice(open_now)
+            weight = group.weights[partition]
+            due = began + self._wait(weight)
+            if due > view.now:
+                self._due.append(due)
+                break
+            self._transitions.append(view.request(partition, timeout_ms=self._shutdown_ms))
+            self._challenged[partition] = view.now
+            self._grabbed(weight)
+            prizes[owner].remove(partition)
+            loads[owner] -= weight
+            challenges += 1
+        what = f"it has {group.loads[view.me.id]:g} of {group.fair_share:g}"
+        self._actions.append(f"challenge {challenges}, because {what}")
+
+    def defend(self) -> None:
+        """Defend, once in a normal lease time, each lease that no other member should win."""
+        view, group, defended = self._view, self._group, 0
+        if len(group.ranking) < 2:
+            return
+        ownership, me = view.snapshot.ownership, view.me.id
+        load = group.loads.get(me, 0.0)
+        for partition in ownership.owned.get(me, ()):
+            if partition in view.pinned or partition in ownership.pending:
+                continue
+            epoch, weight = view.snapshot.leases[partition].epoch, group.weights[partition]
+            known = self._memory.contested.get(partition)
+            since = known[1] if known and known[0] == epoch else view.now
+            due = since + self._normal + self._delay * max(0.0, load - min(self._least, load) - weight / 2)
+            if due <= view.now and self._least + weight >= load - ROUNDING:
+                self._transitions.append(view.defend(partition))
+                since = view.now
+                defended += 1
+            self._contested[partition] = (epoch, since)
+        if defended:
+            self._actions.append(f"defend {defended}")
+
+    def decision(self) -> Decision:
+        """The result."""
+        view, group = self._view, self._group
+        has = f"{group.counts.get(view.me.id, 0)} of {len(group.weights)} are this owner's"
+        actions = ", ".join(self._actions)
+        reason = f"{actions}; {has}" if actions else f"nothing, because {has} and there is none to win"
+        after = max(_SHORTEST_WAIT, min(self._due) - view.now) if self._due else None
+        memory = _Memory(self._free, self._challenging, self._watched, self._challenged, self._contested)
+        return Decision(reason, tuple(self._transitions), rebalance_after=after, memory=memory)
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _claimable(self) -> list[str]:
+        view = self._view
+        free = [p for p in view.snapshot.ownership.owned.get(None, ()) if p not in view.pinned]
+        longer, since = self._maximum > view.lease_duration, view.observations.leases
+        expired = sorted(view.expired - view.pinned)  # a set's order differs between processes
+        free += [p for p in expired if not longer or view.now - since[p].since >= self._maximum]
+        view.rng.shuffle(free)
+        return free
+
+    def _wait(self, weight: float) -> float:
+        """Seconds that this member waits for one more lease of that weight."""
+        return (self._load - min(self._least, self._load) + weight / 2) * self._delay
+
+    def _wins(self, weight: float, load: float) -> bool:
+        """Whether this member wins a lease of that weight from an owner with that load."""
+        return self._load + (1 + self._group.tolerance) * weight < load - ROUNDING
+
+    def _has_room(self) -> bool:
+        return self._view.max_owned is None or self._count < self._view.max_owned
+
+    def _grabbed(self, weight: float) -> None:
+        self._load += weight
+        self._count += 1
+
+    def _richer(self) -> list[str]:
+        """The members over the fair share from which this member wins something, the most loaded first."""
+        group, richer = self._group, []
+        for id in group.ranking:
+            load = group.loads[id]
+            if load <= (1 + group.tolerance) * group.fair_share or not self._wins(group.smallest_weight, load):
+                break
+            richer.append(id)
+        return richer
+
+    def _prizes(self, owner: str, load: float) -> list[str]:
+        """The leases that this member would win from `owner`; from now on their grabs are watched."""
+        view, weights, prizes = self._view, self._group.weights, list[str]()
+        pending, leases, watched = view.snapshot.ownership.pending, view.snapshot.leases, self._memory.watched
+        for partition in view.snapshot.ownership.owned.get(owner, ()):
+            if partition in pending or partition in view.pinned or partition in view.expired:
+                continue
+            if self._wins(weights[partition], load):
+                lease, known = leases[partition], watched.get(partition)
+                if known is None or known[0] != lease.epoch or known[1] != lease.defences:
+                    known = (lease.epoch, lease.defences, view.now)
+                self._watched[partition] = known
+                prizes.append(partition)
+        return prizes
+
+    def _open_at(self, partition: str) -> float:
+        """When this member may challenge the partition."""
+        grab_over = self._watched[partition][2] + self._grab
+        again = self._challenged.get(partition, float("-inf")) + self._normal
+        return max(grab_over, again)
+
+
+STRATEGY = Declaration(
+    race,
+    origin="lease race with delays",
+    rule="the member that holds least is first to take a partition; the loser hands over, and the winner keeps it for "
+    "a minimum time",
+    parameters=RaceParameters,
+    reactive=True,
+)

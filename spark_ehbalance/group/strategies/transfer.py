@@ -1,0 +1,379 @@
+"""The brokers' transfer shedder: one leader moves load from the most loaded members to the least loaded.
+
+Source: Pulsar's extensible load manager with its `TransferShedder`. Only the leader, the oldest active live member,
+decides moves, and names their destination. Free partitions are taken without it: every member computes in the same way
+who should have them, and takes its own part.
+
+    load(member) = CPU, from 0 to 1, if every member reports it
+                   else sum of its partitions' demands / mean of the members' sums
+                   else its number of partitions, if no loads are known, or they are only noise
+    demand       = events per second + backlog / 60 s
+
+    unbalanced   = most - fewest > 1, if partitions are counted; else
+                   standard deviation of the loads > target
+                   or a member is idle and another has two partitions or more
+                   or a member is overloaded:   CPU > 0.85 and CPU > mean load + target
+                   or a member is underloaded:  load < t × mean load or rate < t × rate of the most loaded,
+                                                t = min(1, target) / 2
+
+A standard deviation does not show one member among many, hence overloaded and underloaded. Without CPU no one knows
+what would be full, so no member is overloaded.
+
+After more than hitCount unbalanced cycles in a row the leader moves, until the group is balanced, from the most loaded
+source to the least loaded destination the heaviest partitions with
+
+    sum of loads ≤ min((load(source) - load(destination)) / 2, mean load - load(destination))
+
+or, if no partition fits, the lightest with load(partition) < load(source) - load(destination).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, replace
+from statistics import pstdev
+
+from spark_ehbalance.group.changes import Transition
+from spark_ehbalance.group.position import partition_order
+from spark_ehbalance.group.strategies.base import Decision, View
+from spark_ehbalance.group.strategies.declaration import Declaration, Parameters
+from spark_ehbalance.group.strategies.plan import initial_plan, projected
+from spark_ehbalance.group.strategies.weights import ROUNDING, demands
+from spark_ehbalance.settings.declared import declared
+from spark_ehbalance.settings.parsing import flag, number, parse_duration, whole
+
+#: Lease durations between two of the leader's cycles after which it has been away: no balance interval, with its
+#: jitter, is as long.
+_AWAY = 2
+
+#: The CPU above which a member may be overloaded: the source's threshold of 85 %.
+_FULL = 0.85
+
+
+@dataclass(frozen=True)
+class TransferParameters(Parameters):
+    """The defaults are those of the source. Times are in seconds."""
+
+    target: float = declared(
+        0.25,
+        number(0, 10),
+        "standard deviation of the members' loads beyond which load is moved; 1 is a full host if every member reports "
+        "how busy its cores are, else the mean ([all conditions](strategies.md#which-to-use))",
+    )
+    #: So that a burst moves nothing.
+    hit_count: int = declared(3, whole(0), "load is moved after more than this many uneven cycles in a row")
+    top_partitions: int = declared(
+        10, whole(1), "partitions of a member, the heaviest first, that may be moved in one cycle"
+    )
+    maximum_sources: int = declared(3, whole(1), "members that give load away in one cycle")
+    #: Until then the loads show the effect of the moves.
+    cool_down: float = declared(180.0, parse_duration, "wait after a cycle with moves")
+    load_time_to_live: float = declared(
+        1800.0, parse_duration, "a member whose load was reported longer ago is neither source nor destination"
+    )
+    stuck_after: float = declared(
+        30.0, parse_duration, "a move that takes longer is forced by its destination and, after twice that, cancelled"
+    )
+    dry_run: bool = declared(
+        False,
+        flag,
+        "[log](operations.md#logs) what would be moved, and only take free partitions, follow operators' orders and "
+        "leave. Set it for every member, because each may come to lead",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """What the leader remembers. Times are by its own clock."""
+
+    looked: float
+    #: It leads since then: a member without a heartbeat since has not reported yet.
+    since: float
+    hits: int = 0
+    cool_until: float = float("-inf")
+    #: The partitions that it has moved within the minimum tenure.
+    moved: frozenset[str] = frozenset()
+
+
+def transfer(view: View, parameters: TransferParameters) -> Decision:
+    """Claim this member's part of the free partitions and, as the leader, move load."""
+    claims = _claims(view)
+    if view.active[:1] != (view.me.id,):
+        what = f"claim {len(claims)}" if claims else "nothing"
+        return Decision(f"{what}, because the rest is for the leader, {''.join(view.active[:1])}", tuple(claims))
+    decision = _lead(view, parameters)
+    stuck = _too_late(view, parameters)
+    reason = decision.reason
+    if stuck:
+        reason += f"; cancel {len(stuck)} stuck moves"
+    if claims:
+        reason += f"; claim {len(claims)} that are free"
+    return replace(decision, reason=reason, transitions=(*claims, *stuck, *decision.transitions))
+
+
+def _claims(view: View) -> list[Transition]:
+    return [view.claim(partition) for partition, owner in _takers(view).items() if owner == view.me.id]
+
+
+def _takers(view: View) -> Mapping[str, str]:
+    """Free partition → the member that is to claim it; without an entry where no member has room."""
+    free = view.expired.union(view.snapshot.ownership.owned.get(None, ())) - view.pinned
+    owners = _target(view) if free else {}
+    return {partition: owners[partition] for partition in sorted(free) if partition in owners}
+
+
+def _target(view: View) -> Mapping[str, str]:
+    """Partition → member: every member keeps what it has, and the rest goes to the least loaded."""
+    known = demands(view.snapshot)
+    mean = sum(known.values()) / len(known) if known else 1.0
+    plan, unassigned = initial_plan(view, {partition: known.get(partition, mean) for partition in view.snapshot.leases})
+    plan.give_to_least_loaded(unassigned)
+    return plan.target
+
+
+def _too_late(view: View, parameters: TransferParameters) -> list[Transition]:
+    """Cancel moves that have taken so long that their destinations do not claim them by force either."""
+    pending = view.snapshot.ownership.pending.keys() - view.pinned
+    handovers = view.observations.handovers
+    limit = view.now - 2 * parameters.stuck_after
+    return [view.cancel(p) for p in sorted(pending) if handovers[p].since <= limit]
+
+
+def _lead(view: View, parameters: TransferParameters) -> Decision:
+    """The leader's moves, and what it remembers."""
+    memory = view.memory
+    if not isinstance(memory, _Memory) or view.now - memory.looked > _AWAY * view.lease_duration:
+        memory = _Memory(view.now, view.now)  # a new leader, or one after an outage of the table
+    recent = memory.moved & (view.untenured | view.snapshot.ownership.pending.keys())
+    memory = replace(memory, looked=view.now, moved=recent)
+    observations = view.observations.members
+    silent = [id for id in view.active if id != view.me.id and observations[id].since <= memory.since]
+    if silent:
+        reason = f"nothing, because {len(silent)} members have not reported since this one began to lead"
+        return Decision(reason, memory=replace(memory, hits=0))
+    if view.now < memory.cool_until:
+        return Decision(f"nothing, because of a cool-down of {parameters.cool_down:g} s", memory=memory)
+    if _takers(view):
+        return Decision("nothing, because free partitions are being taken", memory=replace(memory, hits=0))
+    loads = _loads(view)
+    fresh = [
+        id
+        for id in view.active
+        if id in loads.members
+        and (id == view.me.id or view.now - observations[id].since <= parameters.load_time_to_live)
+    ]
+    balance = _Balance(view, parameters, loads, fresh, memory.moved)
+    if not balance.unbalanced():
+        return Decision(f"nothing, because {balance}", memory=replace(memory, hits=0))
+    memory = replace(memory, hits=memory.hits + 1)
+    if memory.hits <= parameters.hit_count:
+        return Decision(f"nothing, because {balance}, but only {memory.hits} times in a row", memory=memory)
+    before = str(balance)
+    moves = balance.moves()
+    if not moves:
+        return Decision(f"nothing, because {before}, but nothing can be moved", memory=memory)
+    memory = replace(memory, hits=0, cool_until=view.now + parameters.cool_down)
+    if parameters.dry_run:
+        return Decision(
+            f"would move {len(moves)} but for transfer.dryRun, because {before}", would=moves, memory=memory
+        )
+    transitions = tuple(view.request(p, to=to, timeout_ms=round(parameters.stuck_after * 1000)) for p, to in moves)
+    memory = replace(memory, moved=memory.moved.union(partition for partition, _ in moves))
+    return Decision(f"move {len(moves)}, because {before}", transitions, memory=memory)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loads:
+    """The loads of members and partitions, in the same unit, with pending handovers counted as done; without an entry
+    where it is not known. `counted`: each partition's load is 1; `cores`: 1 is a full host. `demands` are the
+    partitions' events per second."""
+
+    members: Mapping[str, float]
+    partitions: Mapping[str, float]
+    owned: Mapping[str, tuple[str, ...]]
+    demands: Mapping[str, float]
+    counted: bool = False
+    cores: bool = False
+
+
+def _loads(view: View) -> _Loads:
+    snapshot, owned = view.snapshot, projected(view)
+    known = demands(snapshot)
+    if not known:
+        members = {id: float(len(partitions)) for id, partitions in owned.items()}
+        ones = dict.fromkeys(snapshot.leases, 1.0)
+        return _Loads(members, ones, owned, ones, counted=True)
+    mean = sum(known.values()) / len(known)
+    weights = {partition: known.get(partition, mean) for partition in snapshot.leases}
+    known_members = {id: ps for id, ps in owned.items() if not ps or any(p in known for p in ps)}
+    sums = {id: sum(weights[p] for p in ps) for id, ps in known_members.items()}
+    busy = {id: load.cpu for id in known_members if (load := snapshot.members[id].load) and load.cpu is not None}
+    if len(busy) == len(known_members):
+        return _by_cpu(view, owned, weights, busy)
+    unit = sum(sums.values()) / len(sums) if any(sums.values()) else 1.0
+    return _Loads(
+        {id: each / unit for id, each in sums.items()}, {p: w / unit for p, w in weights.items()}, owned, weights
+    )
+
+
+def _by_cpu(
+    view: View, owned: Mapping[str, tuple[str, ...]], weights: Mapping[str, float], busy: Mapping[str, float]
+) -> _Loads:
+    """Loads by CPU: a partition has a part of its present owner's CPU, in proportion to its demand."""
+    ownership = view.snapshot.ownership
+    parts: dict[str, float] = {}
+    for id, cpu in busy.items():
+        partitions = ownership.owned.get(id, ())
+        total = sum(weights[p] for p in partitions)
+        parts |= {p: cpu * weights[p] / total for p in partitions if total}
+    members = dict(busy)
+    for partition, handover in ownership.pending.items():
+        owner, part = view.snapshot.leases[partition].owner, parts.get(partition, 0.0)
+        if owner in members and handover.to in owned:
+            members[owner] -= part
+            members[handover.to] = members.get(handover.to, 0.0) + part
+    return _Loads(members, parts, owned, weights, cores=True)
+
+
+class _Balance:
+    """The members' loads, on which moves are played through."""
+
+    def __init__(
+        self, view: View, parameters: TransferParameters, loads: _Loads, fresh: Iterable[str], moved: frozenset[str]
+    ) -> None:
+        self._view = view
+        self._fixed = view.pinned | moved | view.snapshot.ownership.pending.keys()
+        self._parameters = parameters
+        self._partitions = loads.partitions
+        self._demands = loads.demands
+        self._counted = loads.counted
+        self._cores = loads.cores
+        self._loads = {id: loads.members[id] for id in fresh}
+        self._owned = {id: loads.owned[id] for id in fresh}
+        self._rates = {id: sum(loads.demands[p] for p in owned) for id, owned in self._owned.items()}
+        self._mean = sum(self._loads.values()) / max(1, len(self._loads))  # moves leave it as it is
+
+    def __str__(self) -> str:
+        if self._counted:
+            return f"partitions per member are from {self._bound(min):g} to {self._bound(max):g}"
+        idle = sum(not owned for owned in self._owned.values())
+        text = (
+            f"the standard deviation of {len(self._loads)} members' loads is {self._deviation():.2f} with a target of "
+            f"{self._parameters.target:g}, and {idle} are idle"
+        )
+        if self._loads and (to := self._least_loaded()) is not None and self._underloaded(to, self._most_loaded()):
+            text += f", and the least loaded has but {self._loads[to]:.2f} and {self._rates[to]:.1f} events/s"
+        if self._loads and self._overloaded(self._most_loaded()):
+            text += f", and the most loaded has {self._loads[self._most_loaded()]:.2f}"
+        return text
+
+    def unbalanced(self) -> bool:
+        """Whether there is a reason to move something."""
+        return len(self._loads) > 1 and (self._uneven() or self._outlying(self._most_loaded(), self._least_loaded()))
+
+    def moves(self) -> tuple[tuple[str, str], ...]:
+        """(partition, destination) from a few members to the least loaded, until the group is balanced."""
+        moves: dict[str, str] = {}
+        heaviest: dict[str, list[str]] = {}
+        while (to := self._least_loaded()) is not None:
+            # A source may shed again, for another destination.
+            full, uneven = len(heaviest) >= self._parameters.maximum_sources, self._uneven()
+            changed = {*heaviest, *moves.values()}
+            for source in sorted(heaviest if full else self._loads, key=lambda id: (-self._loads[id], id)):
+                if not (uneven or self._outlying(source, to, changed)):
+                    continue
+                known = heaviest.get(source) or self._heaviest(source)
+                if picked := self._picked([p for p in known if p not in moves], source, to):
+                    break
+            else:
+                break
+            heaviest[source] = known
+            for partition in picked:
+                self._play(partition, source, to)
+                moves[partition] = to
+        return tuple(moves.items())
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _uneven(self) -> bool:
+        """Whether the group as a whole is unbalanced."""
+        if self._counted:
+            return self._bound(max) - self._bound(min) > 1
+        idle = any(not owned for owned in self._owned.values()) and any(len(each) > 1 for each in self._owned.values())
+        return idle or self._deviation() > self._parameters.target
+
+    def _outlying(self, source: str, to: str | None, changed: Set[str] = frozenset()) -> bool:
+        """Whether one of the two alone is a reason for a move from `source` to `to` (None if no member has room).
+
+        Beside an overloaded member all others are underloaded, so the members in `changed` are not helped again.
+        """
+        if self._counted or to is None:
+            return False
+        unchanged = source not in changed and to not in changed
+        return self._overloaded(source) or (unchanged and self._underloaded(to, source))
+
+    def _overloaded(self, id: str) -> bool:
+        load = self._loads[id]
+        return self._cores and load > _FULL and load > self._mean + self._parameters.target
+
+    def _underloaded(self, id: str, source: str) -> bool:
+        """Whether the member's load is far below the mean, or its rate far below that of `source`."""
+        part = min(1.0, self._parameters.target) / 2  # as in the shedder that this strategy is from
+        return self._loads[id] < part * self._mean or self._rates[id] < part * self._rates[source]
+
+    def _most_loaded(self) -> str:
+        return max(self._loads, key=lambda id: self._loads[id])
+
+    def _bound(self, which: Callable[..., float]) -> float:
+        return which(self._loads.values(), default=0.0)
+
+    def _deviation(self) -> float:
+        return pstdev(self._loads.values()) if self._loads else 0.0
+
+    def _room(self, id: str) -> float:
+        limit = self._view.snapshot.members[id].max_owned
+        return float("inf") if limit is None else limit - len(self._owned[id])
+
+    def _least_loaded(self) -> str | None:
+        able = [id for id in self._loads if self._room(id) > 0]
+        return min(able, key=lambda id: (self._loads[id], bool(self._owned[id]), id), default=None)
+
+    def _heaviest(self, source: str) -> list[str]:
+        """The partitions of `source` that may be moved and whose loads are known, the heaviest first."""
+        weights = self._partitions
+        movable = [p for p in self._owned[source] if weights.get(p, 0) > 0 and p not in self._fixed]
+        top = None if self._counted else self._parameters.top_partitions
+        return sorted(movable, key=lambda p: (-weights[p], partition_order(p)))[:top]
+
+    def _picked(self, heaviest: list[str], source: str, to: str) -> list[str]:
+        """The partitions of `heaviest` that together make up at most half the difference of `source` and `to`, without
+        lifting `to` over the mean; else a single one that makes the difference smaller."""
+        weights, gap = self._partitions, self._loads[source] - self._loads[to]
+        rest = min(gap / 2, self._mean - self._loads[to])
+        most = min(len(self._owned[source]) - 1, self._room(to))
+        picked: list[str] = []
+        for partition in heaviest:
+            if len(picked) < most and weights[partition] <= rest + ROUNDING:
+                picked.append(partition)
+                rest -= weights[partition]
+        if not picked and most > 0:
+            picked = [p for p in heaviest if weights[p] < gap - ROUNDING][-1:]
+        return picked
+
+    def _play(self, partition: str, source: str, to: str) -> None:
+        self._loads[source] -= self._partitions[partition]
+        self._loads[to] += self._partitions[partition]
+        self._rates[source] -= self._demands[partition]
+        self._rates[to] += self._demands[partition]
+        self._owned[source] = tuple(p for p in self._owned[source] if p != partition)
+        self._owned[to] = (*self._owned[to], partition)
+
+
+STRATEGY = Declaration(
+    transfer,
+    origin="broker transfer shedder",
+    rule="the leader moves load from the most to the least loaded members, by handover, when it has been uneven for "
+    "some cycles",
+    parameters=TransferParameters,
+    tolerates_uneven_loads=True,
+)

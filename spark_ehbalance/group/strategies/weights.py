@@ -1,0 +1,50 @@
+"""How much partitions weigh where they are shared out by load."""
+
+from __future__ import annotations
+
+from spark_ehbalance.group.snapshot import Snapshot
+
+#: In a skewed group a member gives nothing away before its load is over the mean by this part, as with the Kinesis
+#: client 3.
+TOLERANCE = 0.1
+
+#: Loads and weights are sums, which are not exact: less than this is no difference.
+ROUNDING = 1e-9
+
+#: The skew (heaviest load / mean load) at which weighing by load begins, and at which it is full. Keys hashed evenly
+#: onto partitions stay below the first: ten thousand keys on 32 partitions have a skew of 1.2.
+SKEW_BEGINS, SKEW_FULL = 1.5, 3.0
+
+#: Events per second and partition below which load is noise that is not worth a move.
+MINIMUM_RATE = 1.0
+
+#: Seconds in which a backlog should be gone: a backlog counts as its events spread over them.
+CATCH_UP = 60.0
+
+#: The least weight of a partition, however idle: its connection and its tasks have a cost as well.
+MINIMUM_WEIGHT = 0.1
+
+
+def demands(snapshot: Snapshot) -> dict[str, float]:
+    """The demand of each partition whose load is known, in events per second: rate + backlog / CATCH_UP. Empty where
+    the loads are but noise."""
+    known = {p: load.rate + load.backlog / CATCH_UP for p, lease in snapshot.leases.items() if (load := lease.load)}
+    return known if known and sum(known.values()) / len(known) >= MINIMUM_RATE else {}
+
+
+def weights(snapshot: Snapshot) -> dict[str, float] | None:
+    """The weight of each partition, 1 on the average; None if the group is not skewed, and each weighs 1.
+
+        skew   = heaviest demand / mean demand
+        part   = (skew - SKEW_BEGINS) / (SKEW_FULL - SKEW_BEGINS), at least 0 and at most 1
+        weight = max(MINIMUM_WEIGHT, 1 + part × (demand / mean demand - 1))
+
+    A group with part = 0 is not skewed. An unknown demand counts as the mean.
+    """
+    loads = [load.rate + load.backlog / CATCH_UP for lease in snapshot.leases.values() if (load := lease.load)]
+    mean = sum(loads) / len(loads) if loads else 0.0
+    if mean < MINIMUM_RATE or max(loads) / mean <= SKEW_BEGINS:
+        return None
+    part = min(1.0, (max(loads) / mean - SKEW_BEGINS) / (SKEW_FULL - SKEW_BEGINS))
+    known = demands(snapshot)
+    return {p: max(MINIMUM_WEIGHT, 1 + part * (known.get(p, mean) / mean - 1)) for p in snapshot.leases}

@@ -1,0 +1,238 @@
+"""The container on `azure-storage-blob`: one request a call, and its errors as ours."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from spark_ehbalance.errors import OptionError, StoreUnavailableError
+from spark_ehbalance.eventhub.tokens import NoTokenError
+from spark_ehbalance.lease_table.blob.layout import Metadata
+from spark_ehbalance.lease_table.blob.locations import OPTIONS, account, account_and_container, known_options
+from spark_ehbalance.lease_table.identity import split
+
+#: That of the SDKs' stores.
+_API_VERSION = "2019-07-07"
+
+#: A storage refuses a change with these statuses. By the codes below that is because a condition is not met, by others
+#: it refuses it to anybody.
+_CONFLICT = (409, 412)
+_NOT_MET = (None, "ConditionNotMet", "TargetConditionNotMet", "BlobAlreadyExists", "ContainerAlreadyExists")
+
+#: Variables of the environment that set options, as they do for a Delta table.
+_VARIABLES = {f"AZURE_STORAGE_{name.upper()}": plain for name, plain in OPTIONS.items() if name != "credential"}
+
+
+class LostError(Exception):
+    """Another writer was faster: the blob is not as the request's condition says."""
+
+
+class RefusedError(StoreUnavailableError):
+    """The storage does not let this blob be changed: it has a lease, may not be changed, or is in the archive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A blob as a request has found or left it. `modified_ms` is its Last-Modified, by the service's clock."""
+
+    metadata: Metadata
+    etag: str
+    modified_ms: int
+
+
+class Container:
+    """The container at `location`. No request is tried again: whoever looks after it decides again anyway, and a
+    condition that was met by a request without an answer is not met a second time. For several threads."""
+
+    def __init__(self, location: str, options: Mapping[str, str], patience: float) -> None:
+        """A request fails after `patience` seconds without an answer. Raises `OptionError`."""
+        self._client = _client(location, options, patience)
+        self._what = f"the container at {location}"
+        self._lock = threading.Lock()
+        self.requests = Counter[str]()  # by kind
+
+    def first_names(self) -> tuple[str, ...] | None:
+        """The names of the first blobs, as many as one request returns: 5,000. None if there is no such container.
+        Raises `StoreUnavailableError`."""
+
+        def found() -> tuple[str, ...]:
+            return tuple(each.name for each in next(self._client.list_blobs().by_page(), ()))
+
+        names: tuple[str, ...] | None = self._request("list", "reached", found)
+        return names
+
+    def create(self) -> None:
+        """Create the container unless it is there. Raises `StoreUnavailableError`."""
+        from azure.core.exceptions import ResourceExistsError
+
+        def create() -> None:
+            with contextlib.suppress(ResourceExistsError):
+                self._client.create_container()
+
+        self._request("put", "created", create)
+
+    def list(self, prefix: str) -> dict[str, Blob]:
+        """All blobs whose names begin with `prefix`, by name. Raises `StoreUnavailableError`."""
+
+        def found() -> dict[str, Blob]:
+            blobs = self._client.list_blobs(name_starts_with=prefix, include=["metadata"])
+            return {each.name: _blob(each.metadata, each.etag, each.last_modified) for each in blobs}
+
+        blobs: dict[str, Blob] | None = self._request("list", "read", found)
+        if blobs is None:
+            raise StoreUnavailableError(f"{self._what} could not be read: there is no such container")
+        return blobs
+
+    def replace(self, name: str, metadata: Mapping[str, str], etag: str | None) -> Blob:
+        """Set the metadata of the blob, which is still as it was with `etag`; None: which is not there. A blob that has
+        been deleted meanwhile is made anew. Raises `LostError`, `RefusedError`, `StoreUnavailableError`."""
+        from azure.core import MatchConditions
+        from azure.core.exceptions import ResourceNotFoundError
+
+        def replaced() -> Blob:
+            blob = self._client.get_blob_client(name)
+            if etag is not None:
+                same: dict[str, Any] = {"etag": f'"{etag}"', "match_condition": MatchConditions.IfNotModified}
+                try:
+                    return _written(metadata, blob.set_blob_metadata(dict(metadata), **same))
+                except ResourceNotFoundError as gone:
+                    if getattr(gone, "error_code", None) == "ContainerNotFound":
+                        raise
+            return _written(metadata, blob.upload_blob(b"", metadata=dict(metadata), overwrite=False))
+
+        return self._written(replaced)
+
+    def put(self, name: str, metadata: Mapping[str, str]) -> Blob:
+        """Set the metadata of the blob, whatever it is now. Raises `RefusedError`, `StoreUnavailableError`."""
+        from azure.core.exceptions import ResourceNotFoundError
+
+        def put() -> Blob:
+            blob = self._client.get_blob_client(name)
+            try:
+                return _written(metadata, blob.set_blob_metadata(dict(metadata)))
+            except ResourceNotFoundError:
+                return _written(metadata, blob.upload_blob(b"", metadata=dict(metadata), overwrite=True))
+
+        return self._written(put)
+
+    def content(self, name: str) -> bytes:
+        """The content of the blob; nothing if it is not there. Raises `StoreUnavailableError`."""
+        return self._request("get", "read", lambda: self._client.download_blob(name).readall()) or b""
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete the blobs; others may have deleted some of them already. Raises `StoreUnavailableError`."""
+        for name in names:
+            self._request("delete", "emptied", functools.partial(self._client.delete_blob, name))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _written(self, request: Callable[[], Blob]) -> Blob:
+        written: Blob | None = self._request("put", "written", request)
+        if written is None:
+            raise StoreUnavailableError(f"{self._what} could not be written: there is no such container")
+        return written
+
+    def _request(self, asked: str, done: str, request: Callable[[], Any]) -> Any:
+        """What `request` returns; None if there is no such container."""
+        from azure.core.exceptions import (
+            AzureError,
+            HttpResponseError,
+            ResourceExistsError,
+            ResourceModifiedError,
+            ResourceNotFoundError,
+        )
+
+        with self._lock:
+            self.requests[asked] += 1
+        try:
+            return request()
+        except ResourceNotFoundError:
+            return None
+        except NoTokenError as error:
+            raise StoreUnavailableError(f"{self._what} could not be {done}: {error}") from None
+        except AzureError as error:
+            text, code = str(error).splitlines()[0], getattr(error, "error_code", None)
+            if isinstance(error, (ResourceExistsError, ResourceModifiedError)) and code in _NOT_MET:
+                raise LostError from error
+            kind = StoreUnavailableError
+            if isinstance(error, HttpResponseError) and error.status_code is not None:
+                text = f"{error.status_code} {getattr(code, 'value', code) or error.reason}"
+                kind = RefusedError if error.status_code in _CONFLICT else StoreUnavailableError
+            raise kind(f"{self._what} could not be {done}: {text}") from error
+
+
+def _blob(metadata: Metadata, etag: str, modified: datetime) -> Blob:
+    return Blob(metadata, etag.strip('"'), round(modified.timestamp() * 1000))  # a listing has no quotes
+
+
+def _written(metadata: Mapping[str, str], answer: Mapping[str, Any]) -> Blob:
+    return _blob(metadata, answer["etag"], answer["last_modified"])
+
+
+def _client(location: str, options: Mapping[str, str], patience: float) -> Any:
+    try:
+        from azure.storage.blob import ContainerClient
+    except ImportError:
+        raise OptionError(
+            f"leaseTable={location} needs the package azure-storage-blob: install spark-ehbalance[blob]"
+        ) from None
+    service, container = account_and_container(location)
+    credential = _credential(location, known_options(options))
+    try:
+        return ContainerClient(
+            service,
+            container,
+            credential=credential,
+            api_version=_API_VERSION,
+            connection_timeout=patience,
+            read_timeout=patience,
+            retry_total=0,
+        )
+    except ValueError as problem:  # such as a token, which is only sent by https
+        raise OptionError(f"the container at {location} cannot be opened with this credential: {problem}") from None
+
+
+def _credential(location: str, options: Mapping[str, str]) -> Any:
+    """By a key or a signature if there is one, from the options or else from the environment; else by Entra ID."""
+    from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
+
+    given = dict(options)
+    if not {"account_key", "sas_token", "connection_string", "client_secret", "credential"} & given.keys():
+        given |= {plain: os.environ[name] for name, plain in _VARIABLES.items() if name in os.environ}
+    if "connection_string" in given:
+        parts = dict(part.split("=", 1) for part in given["connection_string"].split(";") if "=" in part)
+        named = {"account_name": "AccountName", "account_key": "AccountKey", "sas_token": "SharedAccessSignature"}
+        given |= {plain: parts[name] for plain, name in named.items() if name in parts}
+        if not {"account_key", "sas_token"} & given.keys():
+            raise OptionError(
+                "option storageOptions.connection_string is wrong: allowed is one with AccountKey or "
+                "SharedAccessSignature"
+            )
+    if "account_key" in given:
+        return AzureNamedKeyCredential(given.get("account_name", account(location)), given["account_key"])
+    if "sas_token" in given:
+        return AzureSasCredential(given["sas_token"].lstrip("?"))
+    if "client_secret" in given:
+        identity = importlib.import_module("azure.identity")  # slow to import, and often not needed
+        authority = {"authority": given["authority_host"]} if "authority_host" in given else {}
+        try:
+            return identity.ClientSecretCredential(
+                given["tenant_id"], given["client_id"], given["client_secret"], **authority
+            )
+        except KeyError as missing:
+            raise OptionError(
+                f"storageSecrets.client_secret is set, but not storageOptions.{missing.args[0]}"
+            ) from None
+    by_name, _ = split({"credential": "default"} | given)
+    assert by_name is not None
+    return by_name.tokens()

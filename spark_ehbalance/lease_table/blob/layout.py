@@ -1,0 +1,140 @@
+"""The blobs of the Azure SDKs' blob checkpoint store: their names and metadata, to and from values. Pure.
+
+Source: `BlobCheckpointStore` of azure-eventhub-checkpointstoreblob 1.2.0 (Python) and
+@azure/eventhubs-checkpointstore-blob 2.0.0 (JavaScript). All blobs are empty, their metadata is what counts:
+
+    NAMESPACE/HUB/GROUP/ownership/PARTITION     ownerid, and epoch if a query has written it
+    NAMESPACE/HUB/GROUP/checkpoint/PARTITION    offset, sequencenumber
+
+NAMESPACE is as in `of_blobs`. Names are in lower case. What is written has all keys, because both SDKs fail at a blob
+without one of them. What is read may lack any, or have an empty value: Java writes no offset, others no sequence
+number. The key `epoch` is ours: no SDK reads it, and each drops it when it writes the blob.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.position import START_OFFSET, Position
+
+_OWNER, _EPOCH, _OFFSET, _SEQUENCE_NUMBER = "ownerid", "epoch", "offset", "sequencenumber"
+
+#: What stands for a missing offset: in JavaScript and .NET, in Python, in earlier versions of .NET.
+_NO_OFFSET = ("", "None", "no offset")
+
+#: A 64-bit integer.
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
+
+#: A blob's metadata as a client returns it; None if it has none.
+Metadata = Mapping[str, str] | None
+
+
+class Kind(str, Enum):
+    """What a blob says about its partition."""
+
+    OWNERSHIP = "ownership"
+    CHECKPOINT = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCheckpoint:
+    """A checkpoint as some SDK has written it: the last finished event by sequence number, by offset, or both. With
+    neither it says nothing."""
+
+    sequence_number: int | None = None
+    offset: str | None = None
+
+    @property
+    def position(self) -> Position | None:
+        """The position; None without a sequence number, which can then only be had from the event at `offset`."""
+        return None if self.sequence_number is None else Position(self.sequence_number, self.offset)
+
+
+def of_blobs(group: Group, namespace: str | None) -> Group:
+    """`group` as the names of its blobs have it: with `namespace`, or else with its own without the port, as in .NET,
+    Java and JavaScript."""
+    return replace(group, namespace=namespace or group.namespace.partition(":")[0])
+
+
+def group_prefix(group: Group) -> str:
+    """What the names of all blobs of `group` begin with; one listing of it has everything."""
+    return f"{group.namespace}/{group.hub}/{group.consumer_group}/".lower()
+
+
+def blob_name(group: Group, kind: Kind, partition: str) -> str:
+    """The name of the blob of `kind` for `partition`."""
+    return f"{group_prefix(group)}{kind.value}/{partition}".lower()
+
+
+def parse_name(group: Group, name: str) -> tuple[Kind, str] | None:
+    """The kind and partition of the blob called `name`; None if it is not one of `group`."""
+    prefix = group_prefix(group)
+    kind, _, partition = name.removeprefix(prefix).partition("/")
+    if not name.startswith(prefix) or kind not in (Kind.OWNERSHIP.value, Kind.CHECKPOINT.value):
+        return None
+    return (Kind(kind), partition) if partition and "/" not in partition else None
+
+
+def owner(metadata: Metadata) -> str | None:
+    """The owner that the metadata of an ownership blob names; None for nobody, who is called "" or not there."""
+    return _values(metadata).get(_OWNER) or None
+
+
+def epoch(metadata: Metadata) -> int | None:
+    """The epoch that the metadata of an ownership blob has; None if no query has written it last."""
+    number = _values(metadata).get(_EPOCH, "")
+    return int(number) if _NUMBER.fullmatch(number) and 0 <= int(number) < 2**63 else None
+
+
+def ownership_metadata(owner: str | None, epoch: int) -> dict[str, str]:
+    """The metadata of an ownership blob; `owner` None is nobody."""
+    return {_OWNER: owner or "", _EPOCH: str(epoch)}
+
+
+def checkpoint(metadata: Metadata) -> StoredCheckpoint:
+    """What the metadata of a checkpoint blob says. A sequence number or an offset that is none is taken as missing."""
+    values = _values(metadata)
+    number, offset = values.get(_SEQUENCE_NUMBER, ""), values.get(_OFFSET, "")
+    known = _NUMBER.fullmatch(number) is not None and int(number) >= -1
+    return StoredCheckpoint(int(number) if known else None, None if offset in _NO_OFFSET else offset)
+
+
+def groups(names: Iterable[str]) -> set[Group]:
+    """The groups whose blobs have these names."""
+    parts = (name.split("/") for name in names)
+    kinds = {each.value for each in Kind}
+    return {Group(*each[:3]) for each in parts if len(each) == 5 and each[3] in kinds}
+
+
+def namesakes(group: Group, names: Iterable[str]) -> str | None:
+    """What to tell users of a container that has blobs with these `names`, if some may be meant to be of `group`: they
+    are of the same event hub and consumer group, with another namespace or with capitals, which Go keeps."""
+    same = (group.hub, group.consumer_group)
+    found = [each for each in groups(names) if (each.hub.lower(), each.consumer_group.lower()) == same]
+    others = sorted((each for each in found if each != group), key=str)
+    if not others:
+        return None
+    namespace = others[0].namespace.lower()
+    if namespace == group.namespace:
+        remedy = "have the processors name event hub and consumer group in lower case"
+    else:
+        remedy = f"set blobNamespace (of a command: --blob-namespace) to {namespace}"
+    return (
+        f"has blobs of {', '.join(map(str, others))} beside {group}: these are different groups, which share nothing. "
+        f"If they are meant to be one, {remedy}"
+    )
+
+
+def checkpoint_metadata(position: Position) -> dict[str, str]:
+    """The metadata of a checkpoint blob. Without an offset, readers that go by it begin at their own default."""
+    before_all = START_OFFSET if position.sequence_number < 0 else ""
+    return {_OFFSET: position.offset or before_all, _SEQUENCE_NUMBER: str(position.sequence_number)}
+
+
+def _values(metadata: Metadata) -> dict[str, str]:
+    # A service keeps the case of the keys, and readers of HTTP headers may change it.
+    return {key.lower(): value.strip() for key, value in (metadata or {}).items() if value is not None}

@@ -1,0 +1,92 @@
+"""The address of a container: what selects the `blob` store, and the storage options that it takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.lease_table.identity import plain_name, split
+from spark_ehbalance.settings.secrets import shown
+
+#: None of the names of a Delta table: an address of a blob service with a folder below the container is one.
+_ADDRESS = re.compile(r"https://[a-z0-9-]+\.blob\.[a-z0-9.-]+/[a-z0-9$-]{3,63}", re.IGNORECASE)
+
+#: Azurite, which has the account in the path.
+_EMULATOR = re.compile(r"https?://(?:127\.0\.0\.1|localhost)(?::\d+)?/[a-z0-9]+/[a-z0-9$-]{3,63}", re.IGNORECASE)
+
+_FORM = (
+    "https://ACCOUNT.blob.core.windows.net/CONTAINER, or http://127.0.0.1:PORT/devstoreaccount1/CONTAINER of Azurite"
+)
+
+#: The options by delta-rs's names without prefixes, and the other names that it has for them.
+OPTIONS = {
+    "account_name": "account_name",
+    "account_key": "account_key",
+    "access_key": "account_key",
+    "sas_token": "sas_token",
+    "sas_key": "sas_token",
+    "connection_string": "connection_string",
+    "client_id": "client_id",
+    "client_secret": "client_secret",
+    "tenant_id": "tenant_id",
+    "authority_id": "tenant_id",
+    "authority_host": "authority_host",
+    "credential": "credential",
+}
+
+
+def is_container(location: str) -> bool:
+    """Whether `location` is the address of a container, and of nothing below it."""
+    address = location.rstrip("/")
+    return bool(_ADDRESS.fullmatch(address) or _EMULATOR.fullmatch(address))
+
+
+def parse_location(text: str) -> str:
+    """The one spelling of the container's address. Raises `ValueError` with what is allowed instead."""
+    if not is_container(text):
+        raise ValueError(_FORM)
+    return text.rstrip("/").lower()  # neither accounts nor containers have upper case
+
+
+def beside(location: str, name: str) -> tuple[str, Group]:
+    """The same container, and a group of its own in it; see `LeaseTable.beside`."""
+    return location, Group("ehbalance", "check", name)
+
+
+def account(location: str) -> str:
+    """The storage account that `location` names."""
+    parts = urlsplit(location)
+    folders = parts.path.strip("/").split("/")
+    return folders[0] if len(folders) == 2 else str(parts.hostname).partition(".")[0]
+
+
+def account_and_container(location: str) -> tuple[str, str]:
+    """The address of the account's blob service, and the container's name."""
+    service, _, container = location.rpartition("/")
+    return service, container
+
+
+def known_options(options: Mapping[str, str]) -> dict[str, str]:
+    """`options` by their plain names. Raises `OptionError` for one that this store does not know."""
+    known = {}
+    for name, value in options.items():
+        if not is_known(name):
+            raise OptionError(
+                f"option storageOptions.{shown(name)} is not known for a container of the Azure SDKs' checkpoint "
+                f"store: there are {', '.join(OPTIONS)}"
+            )
+        known[OPTIONS[plain_name(name)]] = value
+    return known
+
+
+def is_known(name: str) -> bool:
+    """Whether this store knows the storage option of that name."""
+    return plain_name(name) in OPTIONS
+
+
+def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
+    """Raise `OptionError` for an option that this store does not know, and for a credential that is wrong."""
+    split(known_options(options))

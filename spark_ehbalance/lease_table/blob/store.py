@@ -1,0 +1,394 @@
+"""The lease store that Azure's event processors share: `EventProcessorClient` and `EventHubConsumerClient`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+from spark_ehbalance.errors import ConflictError, FencedError, StoreFormatError, StoreUnavailableError
+from spark_ehbalance.group.capabilities import Capabilities
+from spark_ehbalance.group.history import OwnershipChange
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.model import Lease, Member
+from spark_ehbalance.group.position import Position, partition_order
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.lease_table.blob import layout
+from spark_ehbalance.lease_table.blob.container import Blob, Container, LostError, RefusedError
+from spark_ehbalance.lease_table.blob.layout import Kind
+from spark_ehbalance.lease_table.blob.locations import beside, check_storage, is_container, parse_location
+from spark_ehbalance.lease_table.blob.rows import Found, Row, claims_or_renews, first_seen, seen_again
+from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseTable, PartlyWrittenError
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
+
+#: Requests at once. With 100 ms each, a member renews a hundred leases in a second or two.
+_AT_ONCE = 8
+
+
+class _NoOffsetError(Exception):
+    """A checkpoint was not written, because its offset is not known."""
+
+
+class _Written(NamedTuple):
+    """What became of a partition's write: the row now, or why nothing was written; with both, a part was."""
+
+    row: Row | None
+    error: LostError | StoreUnavailableError | _NoOffsetError | None = None
+
+
+class BlobStore(LeaseTable):
+    """A group kept in blobs exactly as the blob checkpoint stores of the Azure SDKs keep it, so that processors in any
+    language are its members too. `layout` describes the blobs; the container may hold several groups.
+
+    What the blobs cannot say, and what follows from it:
+
+    - There is no handover: an owner learns that a partition was taken by losing it. So **every move reads events
+      twice**: what the former owner has read since its last checkpoint. Nothing is lost.
+    - There are no epochs, so nothing fences a former owner: any member's late checkpoint may move a position back.
+      That is not followed while the partition is one's own, and is written over with the next commit; if the process
+      dies before, more is read twice. All readers have owner level 0, and the one that came last reads.
+    - There is no commit of several partitions: a write may succeed for some of them only (`PartlyWrittenError`).
+    - There are no rows of members: another member is who owns something. Operators' orders, loads, limits and lease
+      durations of others are not known, and there is no history.
+
+    A look is one listing, and so is what follows when a partition was taken from another owner, who may have written
+    a checkpoint since the last look. A renewal, a claim and a release is a request, conditional on the ownership blob's
+    ETag; a checkpoint is another one, without a condition, as with the SDKs. What has not changed is not written.
+
+    `read` raises `FencedError` if a later process has claimed a partition with the name of this handle's member.
+
+    A checkpoint is only written with its offset, as processors in Python and JavaScript go by that alone: one that
+    `find_offsets` does not complete is neither accepted nor rejected, and neither is a first claim with it.
+    """
+
+    capabilities = Capabilities(members=False, epochs=False, atomic=False)
+    opens = staticmethod(is_container)
+    parse_location = staticmethod(parse_location)
+    check_storage = staticmethod(check_storage)
+    beside = staticmethod(beside)
+
+    def __init__(
+        self,
+        location: str,
+        options: Mapping[str, str] | None = None,
+        patience: float = REQUEST_TIMEOUT,
+        group: Group | None = None,
+    ) -> None:
+        self._location = parse_location(location)
+        self._container = Container(self._location, options or {}, patience)
+        self._group = group
+        self._rows: dict[str, Row] = {}
+        self._members: Mapping[str, Member] = MappingProxyType({})
+        self._snapshot: Snapshot | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._refused: Set[str] = frozenset()  # partitions whose last write has failed
+        self._unsure: dict[str, int] = {}  # by partition: the epoch of the last claim that was not answered
+        self._unfound: Set[str] = frozenset()  # partitions whose last position has no offset
+        self._told_of_namesakes = False
+
+    def __repr__(self) -> str:
+        return f"BlobStore({self._location!r})"
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        return self._container.requests
+
+    def exists(self) -> bool:
+        """Whether the container exists: a group without blobs is a group without partitions. Warns of blobs that may be
+        meant to be the group's, as far as the same request has found them."""
+        names = self._container.first_names()
+        if names and self._group and not self._told_of_namesakes and (found := layout.namesakes(self._group, names)):
+            self._told_of_namesakes = True
+            _LOG.warning("%s %s", self._location, found)
+        return names is not None
+
+    def create(self, group: Group, content: Snapshot | None = None) -> None:
+        """Create the container unless it exists, and the blobs of `content` unless the group has any."""
+        if self._group not in (None, group):
+            raise StoreFormatError(f"{self._location} was opened for the group {self._group}, not for {group}")
+        self._group = group
+        if not self.exists():
+            self._container.create()
+        if content is not None and not (base := self.read()).leases:
+            self.write(base, content)
+
+    def read(self) -> Snapshot:
+        return self._taken_in(self._listed())
+
+    def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
+        if self._snapshot is None:
+            self.read()
+        if self._snapshot is None or base.version != self._snapshot.version:
+            raise ConflictError(f"version {base.version} is not what this handle has seen last")
+        self._check_offered(base, new)
+        changed = [p for p, lease in new.leases.items() if lease != base.leases.get(p) or self._is_unsaved(lease)]
+        leases = self._with_offsets([new.leases[p] for p in changed])
+        written = dict(zip(changed, self._in_parallel(leases), strict=True))
+        failed = {p: each.error for p, each in written.items() if each.error is not None}
+        if failed and not any(each.row for each in written.values()):
+            self._raise_if_unavailable(list(failed.values()))
+        self._rows |= {partition: each.row for partition, each in written.items() if each.row is not None}
+        self._members = new.members
+        lost = {p: "another member was faster" for p, error in failed.items() if isinstance(error, LostError)}
+        # Whose a lost one is, nobody has said; and a former owner may have written a checkpoint since the last look.
+        after = self.read() if lost or _taken_over(base, self._rows, written) else self._renewed_snapshot()
+        unavailable = {p: error for p, error in failed.items() if isinstance(error, StoreUnavailableError)}
+        self._tell(unavailable, written.keys() - failed.keys())
+        if failed:
+            raise PartlyWrittenError(after, lost, frozenset(failed.keys() - lost.keys()))
+        return after
+
+    def record(self, changes: Sequence[OwnershipChange]) -> None:
+        pass  # there is nowhere to keep it
+
+    def tidy(self) -> None:
+        pass  # nothing is left behind
+
+    def history(self) -> list[OwnershipChange]:
+        return []
+
+    def follow_history(self, since_ms: int) -> list[OwnershipChange]:
+        return []
+
+    def maintain(self) -> None:
+        pass  # as `tidy`
+
+    def changed_at_ms(self) -> int:
+        changed = [blob.modified_ms for blob in self._blobs().values()]
+        if not changed:
+            raise StoreUnavailableError(f"the group {self._group} has no blobs in {self._location}")
+        return max(changed)
+
+    def erase(self) -> None:
+        """Remove the group's blobs. The container stays, and what else it holds."""
+        blobs = self._blobs()
+        assert self._group is not None
+        self._container.remove(name for name in blobs if layout.parse_name(self._group, name))
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+        self._container.close()
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def _blobs(self) -> dict[str, Blob]:
+        """The blobs of the group, by name."""
+        if self._group is None:
+            self._group = self._only_group()
+        return self._container.list(layout.group_prefix(self._group))
+
+    def _listed(self) -> dict[str, Found]:
+        blobs: dict[str, dict[Kind, Blob]] = {}
+        for name, blob in self._blobs().items():
+            assert self._group is not None
+            if parsed := layout.parse_name(self._group, name):
+                kind, partition = parsed
+                blobs.setdefault(partition, {})[kind] = blob
+        return {partition: self._found(partition, each) for partition, each in blobs.items()}
+
+    def _only_group(self) -> Group:
+        found = layout.groups(self._container.list(""))
+        if not found:
+            raise StoreFormatError(f"{self._location} holds no group: no consumer has claimed a partition yet")
+        if len(found) > 1:
+            shown = ", ".join(sorted(map(str, found))[:5]) + (" and more" if len(found) > 5 else "")
+            raise StoreFormatError(f"{self._location} holds several groups; say which is meant: {shown}")
+        return found.pop()
+
+    def _found(self, partition: str, blobs: Mapping[Kind, Blob]) -> Found:
+        ownership, blob = blobs.get(Kind.OWNERSHIP), blobs.get(Kind.CHECKPOINT)
+        stored = layout.checkpoint(blob.metadata if blob else None)
+        if stored.offset is not None and stored.sequence_number is None:
+            assert self._group is not None
+            raise StoreFormatError(
+                f"the blob {layout.blob_name(self._group, Kind.CHECKPOINT, partition)} in {self._location} has an "
+                "offset without a sequence number, so that it is not known where to go on: write both, or delete it"
+            )
+        if ownership is None:
+            return Found(checkpoint=stored.position)
+        owner, epoch = layout.owner(ownership.metadata), layout.epoch(ownership.metadata)
+        return Found(owner, epoch, ownership.etag, ownership.modified_ms, stored.position)
+
+    def _taken_in(self, listed: Mapping[str, Found]) -> Snapshot:
+        for partition in self._rows.keys() | listed.keys():
+            found, row = listed.get(partition, Found()), self._rows.get(partition)
+            self._check_fence(partition, found, row)
+            if row is None:
+                self._rows[partition] = first_seen(partition, found)
+            else:
+                self._rows[partition] = seen_again(row, found, own=found.owner in self._members)
+        return self._renewed_snapshot()
+
+    def _check_fence(self, partition: str, found: Found, row: Row | None) -> None:
+        """Raise `FencedError` if this member has the partition with an epoch that this handle has not written."""
+        if found.owner not in self._members or found.epoch is None:
+            return
+        known = row.lease.epoch if row is not None and row.lease.owner == found.owner else -1
+        if found.epoch > max(known, self._unsure.get(partition, -1)):
+            raise FencedError(
+                f"partition {partition}: a later process has started as {found.owner}, with the same ownerId or from "
+                "the same Spark checkpoint: this one stops"
+            )
+
+    def _renewed_snapshot(self) -> Snapshot:
+        """The snapshot of the rows: the last one if nothing has changed."""
+        assert self._group is not None
+        partitions = sorted(self._rows, key=partition_order)
+        leases = MappingProxyType({partition: self._shown(self._rows[partition].lease) for partition in partitions})
+        before = self._snapshot
+        if before is None:
+            self._snapshot = Snapshot(self._group, 0, leases, self._members)
+        elif leases != before.leases or self._members != before.members:
+            self._snapshot = replace(before, version=before.version + 1, leases=leases, members=self._members)
+        assert self._snapshot is not None
+        return self._snapshot
+
+    def _shown(self, lease: Lease) -> Lease:
+        """`lease` as the snapshot has it: this member's own without a position is nobody's, to be claimed again with
+        one. The answer to its claim was lost, or an earlier process ended before it has written a checkpoint."""
+        return replace(lease, owner=None) if lease.checkpoint is None and lease.owner in self._members else lease
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def _check_offered(self, base: Snapshot, new: Snapshot) -> None:
+        for partition, lease in new.leases.items():
+            before = base.leases.get(partition, Lease(partition))
+            if (lease.handover, lease.pin) != (before.handover, before.pin):
+                raise StoreFormatError(
+                    f"{self._location} keeps what Azure's event processors know, and that is neither a handover nor "
+                    f"an operator's order about partition {partition}"
+                )
+
+    def _is_unsaved(self, lease: Lease) -> bool:
+        """Whether this member's own checkpoint is not in its blob: not written yet, or written over by another."""
+        row = self._rows.get(lease.partition)
+        return row is not None and lease.owner in self._members and _can_be_stored(lease.checkpoint, row)
+
+    def _with_offsets(self, leases: list[Lease]) -> list[Lease]:
+        """`leases` with the offsets of their checkpoints, as far as they are found."""
+        positions = {
+            lease.partition: lease.checkpoint.sequence_number
+            for lease in leases
+            if lease.checkpoint is not None and _lacks_offset(lease.checkpoint)
+        }
+        if not positions:
+            return leases
+        found = self.find_offsets(positions)
+        if missing := sorted(positions.keys() - found.keys() - self._unfound, key=partition_order):
+            _LOG.warning("partitions %s: the hub has no event at their positions, not writing them", ", ".join(missing))
+        self._unfound = frozenset(positions.keys() - found.keys())
+        return [
+            replace(x, checkpoint=replace(x.checkpoint, offset=found[x.partition]))
+            if x.checkpoint is not None and x.partition in positions and x.partition in found
+            else x
+            for x in leases
+        ]
+
+    def _in_parallel(self, leases: list[Lease]) -> list[_Written]:
+        if len(leases) < 2:
+            return [self._write(lease) for lease in leases]
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_AT_ONCE, "ehbalance-blobs")
+        return list(self._pool.map(self._write, leases))
+
+    def _write(self, wanted: Lease) -> _Written:
+        """Write what differs from the row. A release comes after the checkpoint, with which the next owner goes on; a
+        claim or a renewal before it, as only an owner may write one."""
+        row = self._rows.get(wanted.partition)
+        written: Row | None = None
+        try:
+            if row is None and wanted.owner is None:
+                return _Written(self._added(wanted))
+            row = row or Row(Lease(wanted.partition))
+            if row.lease.checkpoint is None and _lacks_offset(wanted.checkpoint):
+                raise _NoOffsetError  # a claim must not precede the position from which it reads
+            if wanted.owner is not None and claims_or_renews(row.lease, wanted):
+                row = written = self._with_owner(row, wanted)
+            if wanted.checkpoint is not None and _can_be_stored(wanted.checkpoint, row):
+                row = written = self._with_checkpoint(row, wanted.checkpoint)
+            elif _number(wanted.checkpoint) not in (_number(row.lease.checkpoint), _number(row.stored)):
+                raise _NoOffsetError
+            if wanted.owner is None and claims_or_renews(row.lease, wanted):
+                row = written = self._with_owner(row, wanted)
+        except (LostError, StoreUnavailableError, _NoOffsetError) as error:
+            return _Written(written, error)
+        # Not the renewal counter, which may count a checkpoint.
+        rest = replace(row.lease, load=wanted.load, owned_since_ms=wanted.owned_since_ms)
+        return _Written(replace(row, lease=rest))
+
+    def _added(self, wanted: Lease) -> Row:
+        """The row of a partition that nobody has owned yet: its position is not written over anybody's."""
+        row = Row(replace(wanted, epoch=0, renewal=0))
+        if wanted.checkpoint is None or not _can_be_stored(wanted.checkpoint, row):
+            return row
+        return self._with_checkpoint(row, wanted.checkpoint, only_if_none=True)
+
+    def _with_owner(self, row: Row, wanted: Lease) -> Row:
+        assert self._group is not None
+        name = layout.blob_name(self._group, Kind.OWNERSHIP, wanted.partition)
+        try:
+            blob = self._container.replace(name, layout.ownership_metadata(wanted.owner, wanted.epoch), row.etag)
+        except StoreUnavailableError:
+            self._unsure[wanted.partition] = wanted.epoch
+            raise
+        lease = replace(
+            row.lease,
+            owner=wanted.owner,
+            epoch=wanted.epoch,
+            renewal=row.lease.renewal + 1,
+            renewed_at_ms=blob.modified_ms,
+            checkpoint=row.lease.checkpoint or wanted.checkpoint,  # where the first claim begins
+        )
+        return replace(row, lease=lease, etag=blob.etag)
+
+    def _with_checkpoint(self, row: Row, position: Position, *, only_if_none: bool = False) -> Row:
+        assert self._group is not None
+        name = layout.blob_name(self._group, Kind.CHECKPOINT, row.lease.partition)
+        metadata = layout.checkpoint_metadata(position)
+        if only_if_none:
+            self._container.replace(name, metadata, None)
+        else:
+            self._container.put(name, metadata)
+        stored = layout.checkpoint(metadata).position
+        return replace(row, lease=replace(row.lease, checkpoint=stored), stored=stored)
+
+    def _tell(self, failed: Mapping[str, StoreUnavailableError], written: Set[str]) -> None:
+        """Warn that of some partitions nothing can be written, when that begins."""
+        new: dict[str, list[str]] = {}
+        for partition in sorted(failed.keys() - self._refused, key=partition_order):
+            new.setdefault(str(failed[partition]), []).append(partition)
+        for why, partitions in new.items():
+            _LOG.warning("partitions %s: %s. Trying again", ", ".join(partitions), why)
+        self._refused = (self._refused | failed.keys()) - written
+
+    def _raise_if_unavailable(self, failed: Sequence[Exception]) -> None:
+        """Raise why nothing can be written, unless that concerns these blobs alone."""
+        errors = [error for error in failed if isinstance(error, StoreUnavailableError)]
+        if errors and len(errors) == len(failed) and not any(isinstance(error, RefusedError) for error in errors):
+            raise errors[0]
+
+
+def _taken_over(base: Snapshot, rows: Mapping[str, Row], written: Iterable[str]) -> bool:
+    """Whether one of the `written` partitions has come from another owner."""
+    owners = ((base.leases[p].owner, rows[p].lease.owner) for p in written if p in base.leases and p in rows)
+    return any(before != now and None not in (before, now) for before, now in owners)
+
+
+def _number(position: Position | None) -> int | None:
+    return None if position is None else position.sequence_number
+
+
+def _can_be_stored(position: Position | None, row: Row) -> bool:
+    """Whether `position` is not in its blob yet, and says what every SDK needs."""
+    return position is not None and position != row.stored and not _lacks_offset(position)
+
+
+def _lacks_offset(position: Position | None) -> bool:
+    """Whether the offset of its event is not known. Before a partition's first event there is none."""
+    return position is not None and position.offset is None and position.sequence_number >= 0

@@ -1,0 +1,240 @@
+"""The interfaces of a lease store, and `commit`, through which every write goes."""
+
+from __future__ import annotations
+
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import ClassVar, TypeVar
+
+from spark_ehbalance.errors import ConflictError, StoreUnavailableError
+from spark_ehbalance.group.capabilities import LEASE_TABLE, LONGEST_RETRY_WAIT, Capabilities
+from spark_ehbalance.group.changes import Outcome, Refused, Transition, apply
+from spark_ehbalance.group.history import OwnershipChange, ownership_changes
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.snapshot import Snapshot
+
+#: Longest wait after the first lost race, as a multiple of the attempt's duration. It is halved after each further one,
+#: so who has lost more often goes first. As every race has a winner, longer and longer waits, as on a network, would
+#: save the store nothing.
+_FIRST_WAIT_FACTOR = 4.0
+
+#: Seconds that a request to a storage service may take, its retries included. delta-rs alone waits for 30 s and tries
+#: again for 180 s: a lease would expire before its owner knows that the storage does not answer.
+REQUEST_TIMEOUT = 5.0
+
+#: Attempts after which a commit fails with `ConflictError`.
+ATTEMPTS = 20
+
+_Store = TypeVar("_Store", bound="LeaseStore")
+
+
+class PartlyWrittenError(Exception):
+    """A write of a store that is not `atomic` has succeeded in part; `after` is the resulting snapshot.
+
+    `lost` says for each partition that another writer was faster with why nothing of it was written. Of the partitions
+    `unknown` it is not known what was written: the next look tells.
+    """
+
+    def __init__(self, after: Snapshot, lost: Mapping[str, str], unknown: frozenset[str] = frozenset()) -> None:
+        super().__init__(f"lost partitions {sorted(lost)}, and {sorted(unknown)} are unknown")
+        self.after = after
+        self.lost = lost
+        self.unknown = unknown
+
+
+class LeaseStore(ABC):
+    """Keeps the snapshot of one group, with a compare-and-swap on its version. This is what a member needs.
+
+    One thread at a time uses a store, in the process that has opened it; two others may call `record` and `tidy`
+    meanwhile. Every backend passes its conformance suite (`tests/lease_table/store_conformance.py`).
+
+    Where a backend has no epochs and renewal counters, each handle counts the changes that it reads, and an epoch only
+    says whether a member's ownership is still the same.
+    """
+
+    capabilities: ClassVar[Capabilities] = LEASE_TABLE
+
+    #: Finds the offsets of events by partition and sequence number, as far as it can: for a backend whose checkpoints
+    #: need them. Its user sets it.
+    find_offsets: Callable[[Mapping[str, int]], Mapping[str, str]] = staticmethod(lambda positions: {})
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        """How many requests of which kind this handle has made, without those that the storage's client has tried
+        again; any thread may ask."""
+        return {}
+
+    @abstractmethod
+    def create(self, group: Group, content: Snapshot | None = None) -> None:
+        """Create the store of `group`, holding `content` if given, unless it exists. Several members may try at once.
+
+        Afterwards the whole store exists, or nothing does. Raises `StoreFormatError` if something else exists at its
+        location, `StoreUnavailableError` if the storage does not answer.
+        """
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Whether the store exists. Raises `StoreFormatError` if something else is in its place,
+        `StoreUnavailableError`."""
+
+    @abstractmethod
+    def read(self) -> Snapshot:
+        """The newest snapshot. Raises `StoreFormatError`, `StoreUnavailableError`."""
+
+    @abstractmethod
+    def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
+        """Replace `base` by `new` if `base` is still the newest snapshot. Returns `new` with its version.
+
+        Raises `ConflictError` if it is not: then nothing was written. After an error of unknown outcome the store looks
+        for its own commit, and raises `StoreUnavailableError` if it cannot tell. A store that is not `atomic` raises
+        `PartlyWrittenError` if not all of `new` was written, and `StoreUnavailableError` if nothing was.
+        """
+
+    @abstractmethod
+    def record(self, changes: Sequence[OwnershipChange]) -> None:
+        """Append to the group's history, on which no lease depends. A store without a history does nothing.
+
+        Raises `StoreUnavailableError`.
+        """
+
+    @abstractmethod
+    def tidy(self) -> None:
+        """Remove the files of earlier versions. The group's leader calls this every few hundred commits.
+
+        Raises `StoreUnavailableError`.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close files and connections. May be called twice."""
+
+    def __enter__(self: _Store) -> _Store:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+class LeaseTable(LeaseStore):
+    """A lease store that is opened by its location, with what an operator needs besides: a backend of
+    `stores/opening.py`."""
+
+    @abstractmethod
+    def __init__(
+        self,
+        location: str,
+        options: Mapping[str, str] | None = None,
+        patience: float = REQUEST_TIMEOUT,
+        group: Group | None = None,
+    ) -> None:
+        """See `open_store`."""
+
+    @staticmethod
+    @abstractmethod
+    def opens(location: str) -> bool:
+        """Whether this backend opens `location`."""
+
+    @staticmethod
+    @abstractmethod
+    def parse_location(text: str) -> str:
+        """The one spelling of the location that `text` means. Raises `ValueError` with what is allowed instead."""
+
+    @staticmethod
+    def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
+        """Raise `OptionError` if the storage would commit unsafely with these options and environment variables."""
+
+    @staticmethod
+    @abstractmethod
+    def beside(location: str, name: str) -> tuple[str, Group]:
+        """The location and the group of a table of its own that needs the rights which the table at `location` needs,
+        and in the same storage. Different names give different tables."""
+
+    @abstractmethod
+    def history(self) -> list[OwnershipChange]:
+        """Everything that `record` was given, the oldest first. Raises `StoreUnavailableError`."""
+
+    @abstractmethod
+    def follow_history(self, since_ms: int) -> list[OwnershipChange]:
+        """What was recorded since this handle's last call. The first call, and now and then another one, returns again
+        all that was written at `since_ms` or later, by the storage's clock. Raises `StoreUnavailableError`."""
+
+    @abstractmethod
+    def maintain(self) -> None:
+        """Tidy up and compact the history. Files of others stay. Raises `StoreUnavailableError`."""
+
+    @abstractmethod
+    def changed_at_ms(self) -> int:
+        """When the table was changed last, by the storage's clock, in milliseconds since 1970; for some storages in
+        whole seconds. Raises `StoreUnavailableError`."""
+
+    @abstractmethod
+    def erase(self) -> None:
+        """Remove the table with all that it holds, for one that was made to try its storage. Nobody else may use it.
+        Raises `StoreUnavailableError`."""
+
+
+def commit(
+    store: LeaseStore, base: Snapshot, transitions: Iterable[Transition], *, attempts: int = ATTEMPTS
+) -> Outcome:
+    """Write the valid ones of `transitions` as one commit. After a lost race: re-read, re-validate, try again.
+
+    `before` of the outcome is the snapshot that was replaced, or the newest one where there was nothing to write. What
+    was written in part (`PartlyWrittenError`) is refused where it was lost, and neither accepted nor refused where that
+    is not known. Raises `ConflictError` after `attempts` lost races, `StoreUnavailableError` as the store does.
+    """
+    transitions = list(transitions)
+    for attempt in range(1, attempts + 1):
+        outcome = apply(base, transitions)
+        if outcome.after is base:
+            return outcome if attempt == 1 else replace(outcome, lost_races=attempt - 1)
+        began = time.monotonic()
+        try:
+            after = store.write(base, outcome.after)
+            return replace(outcome, after=after, seconds=time.monotonic() - began, lost_races=attempt - 1)
+        except PartlyWrittenError as part:
+            return _partly(outcome, part, time.monotonic() - began)
+        except ConflictError:
+            if attempt == attempts:
+                raise
+        time.sleep(random.uniform(0, longest_wait(attempt, time.monotonic() - began)))
+        base = store.read()
+    raise AssertionError("unreachable")
+
+
+def _partly(outcome: Outcome, part: PartlyWrittenError, seconds: float) -> Outcome:
+    accepted, refused = [], list(outcome.refused)
+    for each in outcome.accepted:
+        partition = getattr(each, "partition", "")  # what concerns members and the whole group has none
+        if partition in part.lost:
+            refused.append(Refused(each, part.lost[partition]))
+        elif partition not in part.unknown:
+            accepted.append(each)
+    return replace(outcome, after=part.after, accepted=tuple(accepted), refused=tuple(refused), seconds=seconds)
+
+
+def commit_and_record(
+    store: LeaseStore, base: Snapshot, transitions: Iterable[Transition], warn: Callable[[str], object]
+) -> Outcome:
+    """`commit`, then `record`. Raises as `commit` does."""
+    outcome = commit(store, base, transitions)
+    record(store, outcome, warn)
+    return outcome
+
+
+def record(store: LeaseStore, outcome: Outcome, warn: Callable[[str], object]) -> None:
+    """Append what changed hands to the history. A failure is only a text for `warn`, as the commit stands."""
+    changes = ownership_changes(outcome)
+    try:
+        if changes:
+            store.record(changes)
+    except StoreUnavailableError as error:
+        warn(f"done, but not in the history: {error}")
+
+
+def longest_wait(attempt: int, took: float) -> float:
+    """The longest wait in seconds after `attempt`, counted from 1, has lost its race in `took` seconds."""
+    return min(LONGEST_RETRY_WAIT, took * _FIRST_WAIT_FACTOR * 0.5 ** (attempt - 1))

@@ -1,0 +1,324 @@
+"""The folder of a Delta table: its files one by one, by way of obstore, and the whole by way of delta-rs. The errors of
+both become ours here."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import NamedTuple
+
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+from obstore.store import ObjectStore
+
+from spark_ehbalance.errors import StoreFormatError, StoreUnavailableError
+from spark_ehbalance.lease_table.delta.names import LOG, is_left_over, is_of_a_version
+from spark_ehbalance.lease_table.delta.storage import open_storage
+from spark_ehbalance.lease_table.identity import StorageTokens, split
+from spark_ehbalance.settings.secrets import could_be_secret, names_secret
+
+#: What delta-rs and obstore raise where a storage fails, or holds what they cannot read.
+BACKEND_ERRORS = (OSError, DeltaError, BaseError, ValueError, KeyError)
+
+#: Files that are removed with one request: as many as Azure allows.
+_REMOVED_AT_ONCE = 256
+
+#: Files of a folder that an error names.
+_SHOWN = 3
+
+#: Bytes that a Parquet file may hold: a lease table of 2,000 partitions and 200 members has 0.3 MB.
+_LARGEST = 64 << 20
+
+#: The fewest bytes that a row has in memory.
+_LEAST_ROW = 64
+
+
+class File(NamedTuple):
+    """A file's name in its folder, its size in bytes, and the time of its last change in seconds since 1970, by the
+    storage's clock."""
+
+    name: str
+    size: int
+    changed: float
+
+
+class Folder:
+    """The folder at `uri`, with delta-rs's `options` for its storage. `title` names it in errors.
+
+    Files are named relative to the folder. Its methods raise `BACKEND_ERRORS`, to be caught with `errors`.
+    """
+
+    def __init__(self, uri: str, options: Mapping[str, str], title: str | None = None, largest: int = _LARGEST) -> None:
+        """No Parquet file is read that holds more than `largest` bytes. Raises `OptionError` if the options name a
+        credential that is wrong."""
+        self.uri = uri
+        self._largest = largest
+        self.options = dict(options)
+        identity, self._plain_options = split(self.options)
+        self._tokens = None if identity is None else StorageTokens(identity)
+        self._shown: set[str] = set()  # tokens that delta-rs was given
+        #: When a table that delta-rs has opened last can no longer be used, in seconds since 1970.
+        self.opened_until = math.inf
+        self._title = title or uri
+        self._storage: ObjectStore | None = None
+        self._lock = threading.Lock()
+        #: Requests by kind; of `delta-rs` its operations.
+        self.requests = Counter[str]()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the folder is a path. Storage services write a file whole or not at all; a crash of a machine may
+        leave part of a local one."""
+        return "://" not in self.uri
+
+    def count(self, kind: str, requests: int = 1) -> None:
+        """Count what was asked of the storage; several threads do."""
+        with self._lock:
+            self.requests[kind] += requests
+
+    def delta_options(self) -> dict[str, str]:
+        """The options for delta-rs to open the folder now. Raises `StoreUnavailableError` if there is no token."""
+        if self._tokens is None:
+            return self._plain_options
+        token, self.opened_until = self._tokens.option()
+        self._shown = set(token.values())
+        return self._plain_options | token
+
+    def is_table(self) -> bool:
+        """Whether there is a Delta table in the folder. delta-rs takes any file in the log for one. Raises
+        `StoreUnavailableError` if there is no token."""
+        self.delta_options()  # obstore would tell of a missing token in many more words
+        return any(is_of_a_version(file.name) for file in self.listed(LOG))
+
+    def open_table(self) -> DeltaTable:
+        """The newest version of the folder's Delta table. Raises `TableNotFoundError`."""
+        self.count("delta-rs")
+        return DeltaTable(self.uri, storage_options=self.delta_options())
+
+    def tag(self, name: str) -> str | None:
+        """What distinguishes the file from another of the same name; None if there is none. One request."""
+        self.count("head")
+        try:
+            return obstore.head(self._files, name)["e_tag"] or ""
+        except (FileNotFoundError, NotFoundError):
+            return None
+
+    def listed(self, folder: str = "", after: str | None = None) -> list[File]:
+        """The files in the folder, or in a `folder` of it, sorted by name; not of those below. It may be missing.
+        `after`: only names after this one."""
+        self.count("list")
+        if self.is_local:
+            return [file for file in self._scanned(folder) if file.name > (after or "")]
+        prefix = f"{folder}/" if folder else ""
+        try:
+            if after is None:
+                found = [*obstore.list_with_delimiter(self._files, folder or None)["objects"]]
+            else:
+                offset = prefix + after
+                found = [each for chunk in obstore.list(self._files, folder or None, offset=offset) for each in chunk]
+        except FileNotFoundError:
+            return []
+        names = ((each["path"].removeprefix(prefix), each) for each in found)
+        files = [File(name, each["size"], each["last_modified"].timestamp()) for name, each in names if "/" not in name]
+        return sorted(files)
+
+    def folders(self) -> list[str]:
+        """The names of the folders in the folder, sorted; links are none."""
+        self.count("list")
+        if not self.is_local:
+            found = obstore.list_with_delimiter(self._files)["common_prefixes"]
+            return sorted(each.rstrip("/") for each in found)
+        with os.scandir(self.uri) as entries:
+            found = [each.name for each in entries if each.is_dir(follow_symlinks=False)]
+        return sorted(found)
+
+    def _scanned(self, folder: str) -> list[File]:
+        """The local files in `folder`, sorted by name. Those whose names are not UTF-8 are nobody's: obstore would list
+        none because of them."""
+        found = list[File]()
+        with contextlib.suppress(FileNotFoundError), os.scandir(os.path.join(self.uri, folder)) as entries:
+            for each in entries:
+                with contextlib.suppress(FileNotFoundError, UnicodeEncodeError):  # renamed or removed meanwhile
+                    each.name.encode()
+                    if each.is_file():
+                        stat = each.stat()
+                        found.append(File(each.name, stat.st_size, stat.st_mtime))
+        return sorted(found)
+
+    def read(self, name: str, most: int | None = None) -> bytes:
+        """The content of a file. Raises `FileNotFoundError`, and `ValueError` if it has over `most` bytes."""
+        return self.read_tagged(name, most)[0]
+
+    def read_tagged(self, name: str, most: int | None = None) -> tuple[bytes, str]:
+        """As `read`, and the file's tag."""
+        self.count("get")
+        try:
+            found = obstore.get(self._files, name)
+            if most is not None and found.meta["size"] > most:
+                raise ValueError(f"has {found.meta['size']:,} bytes, and at most {most:,} are read")
+            return bytes(found.bytes()), found.meta["e_tag"] or ""
+        except (FileNotFoundError, NotFoundError) as error:
+            raise FileNotFoundError(name) from error
+
+    def parquet(self, name: str, schema: pa.Schema) -> pa.Table:
+        """The rows of a Parquet file, in the columns of `schema`. Raises `FileNotFoundError`, and `ValueError` if it
+        lacks a column, or holds too much.
+
+        Arrow's own readers start threads, which end a process that exits soon after by an abort, one time in six when
+        busy.
+        """
+        return _decoded(self.read(name, self._largest), self._largest, schema)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file, over one of this name."""
+        self.count("put")
+        obstore.put(self._files, name, data, use_multipart=False)
+
+    def create(self, name: str, data: bytes) -> str:
+        """Write a file if there is none of this name; its tag. Raises `FileExistsError`."""
+        self.count("put")
+        try:
+            return obstore.put(self._files, name, data, mode="create", use_multipart=False)["e_tag"] or ""
+        except AlreadyExistsError as error:
+            raise FileExistsError(name) from error
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files, many with one request; others may have removed some of them already."""
+        paths = list(names)
+        if self.is_local:
+            self.count("delete", len(paths))
+            for path in paths:
+                with contextlib.suppress(FileNotFoundError):
+                    os.remove(os.path.join(self.uri, path))
+            return
+        for first in range(0, len(paths), _REMOVED_AT_ONCE):
+            self.count("delete")
+            with contextlib.suppress(FileNotFoundError, NotFoundError):  # Azure removes the others nevertheless
+                obstore.delete(self._files, paths[first : first + _REMOVED_AT_ONCE])
+
+    def check_unused(self, remedy: str) -> None:
+        """Raise `StoreFormatError`, with the `remedy`, if the folder holds any file but what a lease table's write has
+        left when it was cut off."""
+        found = [*islice((path for path in self._paths() if not is_left_over(path)), _SHOWN + 1)]
+        if found:
+            more = " and more" if len(found) > _SHOWN else ""
+            raise StoreFormatError(
+                f"{self.uri} holds files that are not a lease table's: {', '.join(found[:_SHOWN])}{more}. Nothing was "
+                f"changed there: {remedy}"
+            )
+
+    def _paths(self) -> Iterator[str]:
+        if not self.is_local:
+            for chunk in obstore.list(self._files):  # also the empty files by which some tools mark a folder
+                yield from (each["path"] for each in chunk if each["path"] not in ("", LOG))
+            return
+        for folder, folders, files in os.walk(self.uri):
+            folders.sort()
+            for name in sorted(files):
+                yield os.path.relpath(os.path.join(folder, name), self.uri)
+
+    def table_around(self) -> str | None:
+        """The folder of the Delta table in which this one lies; None if there is none that may be looked into."""
+        parent = self.uri.rstrip("/").rpartition("/")[0]
+        while parent and not parent.endswith("/"):
+            with contextlib.suppress(*BACKEND_ERRORS):
+                if Folder(parent, self.options).is_table():
+                    return parent
+            parent = parent.rpartition("/")[0]
+        return None
+
+    def make(self) -> None:
+        """Make the folder if it is missing; where storage has none there is nothing to make."""
+        if self.is_local:
+            os.makedirs(self.uri, exist_ok=True)
+
+    def remove_empty(self, folder: str = "") -> None:
+        """Remove a local folder, if nothing is in it."""
+        if self.is_local:
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.join(self.uri, folder))
+
+    @contextlib.contextmanager
+    def errors(self, done: str) -> Iterator[None]:
+        """Turns `BACKEND_ERRORS` into `StoreUnavailableError`: the folder could not be `done`."""
+        try:
+            yield
+        except BACKEND_ERRORS as error:
+            raise self.unavailable(done, error) from error
+
+    def unavailable(self, done: str, error: Exception) -> StoreUnavailableError:
+        """The folder could not be `done`, because of `error`."""
+        if self._tokens is not None and _is_refused(str(error)) and self._tokens.renew():
+            self._storage = None  # which keeps the refused token
+        if isinstance(error, TableNotFoundError) and done != "created":  # delta-rs says so if it cannot make the folder
+            return StoreUnavailableError(
+                f"there is no lease table at {self.uri}: if there was one, put it back; else `ehbalance init` makes one"
+            )
+        text = self._text(error)
+        if self.is_local and os.path.isfile(self.uri):
+            text = "it is a file, and a lease table is a folder: choose another leaseTable"
+        return StoreUnavailableError(f"{self._title} could not be {done}: {text}")
+
+    @property
+    def _files(self) -> ObjectStore:
+        if self._storage is None:
+            self._storage = open_storage(self.uri, self._plain_options, self._tokens)
+        return self._storage
+
+    def _text(self, error: Exception) -> str:
+        """The error in one line. delta-rs repeats the value of an option that it does not understand."""
+        hidden = {value for name, value in self.options.items() if _hidden(name, value)} | self._shown
+        if any(value in str(error) for value in hidden):
+            error.args = ("it does not understand a storage option that may hold a secret",)  # in tracebacks as well
+        return storage_error_text(error)
+
+
+def _decoded(content: bytes, most: int, schema: pa.Schema) -> pa.Table:
+    """The rows of a Parquet file. Raises `ValueError` if it holds more than `most` bytes: a small file can expand to
+    more than there is memory."""
+    file = pq.ParquetFile(pa.BufferReader(content))
+    size = sum(file.metadata.row_group(at).total_byte_size for at in range(file.num_row_groups))
+    if size > most or file.metadata.num_rows > most // _LEAST_ROW:
+        raise ValueError(f"holds more than {most:,} bytes, which are not read")
+    found = file.schema_arrow
+    if wrong := [f.name for f in schema if f.name not in found.names or pa.types.is_nested(found.field(f.name).type)]:
+        raise ValueError(f"there is no column {wrong[0]}, or it holds lists")
+    rows = file.read(schema.names, use_threads=False).select(schema.names)
+    return rows if rows.schema.equals(schema) else rows.cast(schema)
+
+
+def file_names(table: DeltaTable, since_ms: int = 0) -> list[str]:
+    """The names of the table's data files in its folder, of those that were written at `since_ms` or later; others may
+    put them into folders of it."""
+    files = pa.table(table.get_add_actions())
+    written = files["modification_time"].cast(pa.int64()).to_pylist()
+    return [name for name, at in zip(files["path"].to_pylist(), written, strict=True) if at >= since_ms]
+
+
+def _is_refused(text: str) -> bool:
+    """Whether a storage has refused the token itself, and not what was to be done with it. The answer to HEAD does not
+    say which."""
+    return "401 Unauthorized" in text or ("403 Forbidden" in text and "<Code>Authorization" not in text)
+
+
+def _hidden(name: str, value: str) -> bool:
+    return bool(value) and (names_secret(name) or could_be_secret(value))
+
+
+def storage_error_text(error: Exception) -> str:
+    """An error of delta-rs or obstore in one line, with its causes and without the queries of addresses, which may hold
+    a token."""
+    text = str(error).partition("\nDebug source:")[0]
+    text = re.sub(r"//[^/@\s:]*:[^/@\s]*@", "//…@", text)
+    text = " ".join(re.sub(r"\x1b\[\d*m|[↳│]", "", text).split()) or type(error).__name__
+    return re.sub(r"\?[^\s?=]*=\S*", "?…", text)[:500]

@@ -1,0 +1,188 @@
+"""The history of a group: a Delta table of its own, beside the lease table, to which rows are appended."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake.exceptions import DeltaError
+
+from spark_ehbalance.errors import StoreFormatError, StoreUnavailableError
+from spark_ehbalance.group.history import OwnershipChange
+from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT
+from spark_ehbalance.lease_table.delta import log
+from spark_ehbalance.lease_table.delta.folder import BACKEND_ERRORS, Folder, file_names
+from spark_ehbalance.lease_table.delta.names import commit_file
+from spark_ehbalance.lease_table.delta.table_format import TIME
+
+HISTORY_SCHEMA = pa.schema(
+    [
+        ("at", TIME),
+        ("partition", pa.string()),
+        ("event", pa.string()),
+        ("owner_before", pa.string()),
+        ("owner", pa.string()),
+        ("epoch", pa.int64()),
+        ("sequence_number", pa.int64()),
+        ("by", pa.string()),
+        ("why", pa.string()),
+    ]
+)
+
+#: Appends from one checkpoint of the history's log to the next: whoever opens it reads the log files since.
+_CHECKPOINT_INTERVAL = 20
+
+#: Hours for which a file is kept that was joined with others: a reader may be in the middle of it.
+_KEPT_HOURS = 1
+
+#: By its name the table is known as ours, whatever its columns are.
+_NAME = "ehbalance lease history"
+
+#: What somebody has set to keep replaced files for longer.
+_RETENTION = "delta.deletedFileRetentionDuration"
+
+#: Bytes that a file of the history may hold: ten million changes.
+_LARGEST = 1 << 30
+
+#: Microseconds since 1970: the end of the year 9999.
+_LAST_TIME = 253_402_300_800_000_000
+
+_REMEDY = "the history of the lease table belongs there, so choose another leaseTable, or move them away"
+
+
+class History:
+    """The history of the lease table at `location`. All methods raise `StoreUnavailableError`."""
+
+    def __init__(self, location: str, options: Mapping[str, str]) -> None:
+        self._folder = Folder(location.rstrip("/") + "_history", options, largest=_LARGEST)
+        self._table: DeltaTable | None = None  # as of the last append
+        self._tag: str | None = None  # of that version's log file
+        self._until = math.inf  # when it can no longer be used
+        self._followed = frozenset[str]()  # the data files that `follow` has read
+        self._read_up_to: tuple[int, str | None] = (0, None)  # the version read last, and its log file's tag
+
+    @property
+    def requests(self) -> Counter[str]:
+        """As `Folder.requests`."""
+        return self._folder.requests
+
+    def append(self, changes: Sequence[OwnershipChange]) -> None:
+        """Append `changes`, which makes the table if it is missing."""
+        rows = [asdict(change) | {"at": 1000 * change.at_ms} for change in changes]
+        table = pa.table({name: [row[name] for row in rows] for name in HISTORY_SCHEMA.names}, schema=HISTORY_SCHEMA)
+        with self._folder.errors("written"):
+            held, self._table = self._held(), None
+            if held is not None:
+                try:
+                    self._append(held, table)
+                except DeltaError:  # others have done more than append since it was opened
+                    held = None
+            if held is None:
+                held = self._opened()
+                self._append(held, table)
+            self._table, self._tag = held, self._tag_of(held.version())
+            if held.version() % _CHECKPOINT_INTERVAL == 0:
+                held.create_checkpoint()
+
+    def check(self) -> None:
+        """Raise `StoreFormatError` if something else than the history is in its place. One that is damaged or out of
+        reach hinders no lease."""
+        with contextlib.suppress(*BACKEND_ERRORS, StoreUnavailableError):
+            if self._folder.is_table():
+                self._check_columns(self._folder.open_table())
+            else:
+                self._folder.check_unused(_REMEDY)
+
+    def _check_columns(self, table: DeltaTable) -> None:
+        columns = {field.name for field in table.schema().fields}
+        if table.metadata().name != _NAME or not columns >= {*HISTORY_SCHEMA.names}:
+            raise StoreFormatError(f"{self._folder.uri} is another Delta table. Nothing was changed there: {_REMEDY}")
+
+    def _held(self) -> DeltaTable | None:
+        """The table as of the last append, unless another one has taken its place or its token ends: it need not be
+        opened, for which delta-rs reads the log since the last checkpoint, two requests a file."""
+        table = self._table if time.time() < self._until - REQUEST_TIMEOUT else None
+        same = table is not None and self._tag_of(table.version()) == self._tag is not None
+        return table if same else None
+
+    def _opened(self) -> DeltaTable:
+        """The table, which is made if it is missing. Raises `StoreUnavailableError` if it is somebody else's."""
+        try:
+            if not self._folder.is_table():
+                self._folder.check_unused(_REMEDY)
+                self._create()
+            table = self._folder.open_table()
+            self._check_columns(table)
+        except StoreFormatError as error:
+            raise StoreUnavailableError(str(error)) from None
+        self._until = self._folder.opened_until
+        return table
+
+    def _append(self, table: DeltaTable, rows: pa.Table) -> None:
+        self._folder.count("delta-rs")
+        write_deltalake(table, rows, mode="append", schema_mode="merge")
+
+    def _create(self) -> None:
+        schema, at_ms = Schema.from_arrow(HISTORY_SCHEMA).to_json(), time.time_ns() // 1_000_000
+        self._folder.make()
+        with contextlib.suppress(FileExistsError):  # another member was faster
+            self._folder.create(commit_file(0), log.creation(log.metadata(_NAME, "", schema, {}, at_ms)))
+
+    def read(self) -> list[OwnershipChange]:
+        """All changes, the oldest first."""
+        with self._folder.errors("read"):
+            table = self._newest()
+            return [] if table is None else self._changes(file_names(table))
+
+    def follow(self, since_ms: int) -> list[OwnershipChange]:
+        """The changes in the files that were written at `since_ms` or later and that no earlier call has read; after
+        files were joined some changes are returned again."""
+        with self._folder.errors("read"):
+            version, tag = self._read_up_to
+            if tag and self._tag_of(version + 1) is None and self._tag_of(version) == tag:
+                return []
+            table = self._newest()
+            if table is None:
+                return []
+            changes = self._changes(frozenset(file_names(table, since_ms)) - self._followed)
+            self._followed = frozenset(file_names(table))
+            self._read_up_to = table.version(), self._tag_of(table.version())
+            return changes
+
+    def _newest(self) -> DeltaTable | None:
+        return self._folder.open_table() if self._folder.is_table() else None
+
+    def _tag_of(self, version: int) -> str | None:
+        return self._folder.tag(commit_file(version))
+
+    def _changes(self, files: Iterable[str]) -> list[OwnershipChange]:
+        """The changes in `files`, the oldest first, without rows that make no sense, as others may have written."""
+        changes = []
+        for name in files:
+            rows = self._folder.parquet(name, HISTORY_SCHEMA)
+            # As numbers: a table can hold times that no `datetime` can.
+            times = rows["at"].combine_chunks().view(pa.int64()).to_pylist()
+            for row, at in zip(rows.drop_columns("at").to_pylist(), times, strict=True):
+                if _makes_sense(row):
+                    changes.append(OwnershipChange(at_ms=at // 1000 if at and 0 < at < _LAST_TIME else 0, **row))
+        return sorted(changes, key=lambda change: (change.at_ms, change.epoch or 0))
+
+    def compact(self) -> None:
+        """Join the many small files into few, and remove those that the log says were replaced a while ago."""
+        with self._folder.errors("maintained"):
+            if self._folder.is_table():
+                table = self._opened()
+                table.optimize.compact()
+                hours = None if _RETENTION in table.metadata().configuration else _KEPT_HOURS
+                table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
+
+
+def _makes_sense(row: Mapping[str, Any]) -> bool:
+    return row["event"] is not None and (row["partition"] is None) == (row["epoch"] is None)

@@ -1,0 +1,132 @@
+"""Where a Delta lease table may be, and the storage options that it must not have.
+
+Each location has one spelling. delta-rs takes an address that it does not know for a folder below the working
+directory: two jobs would have a table each, and both would read everything.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Mapping
+from urllib.parse import quote, unquote
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.lease_table.identity import check_identity
+from spark_ehbalance.settings.locations import EXAMPLE_ADDRESS, has_unsafe_characters, path_in_url, scheme
+
+#: Storages that delta-rs and obstore know and that can create a file only if it does not exist. None is a path.
+SCHEMES = (None, "file", "abfs", "abfss", "adl", "az", "azure", "gs", "https", "s3", "s3a")
+
+#: Mounts of storage on Databricks. They have neither hard links nor a rename that fails if the target exists.
+_MOUNTS = ("/dbfs", "/Volumes")
+
+#: Values by which delta-rs's flags are off.
+_FALSE = ("", "0", "false", "no", "off", "n", "f")
+
+
+def has_known_scheme(location: str) -> bool:
+    """Whether the scheme of `location` is one of `SCHEMES`."""
+    return scheme(location) in SCHEMES
+
+
+def parse_location(text: str) -> str:
+    """The location that `text` means, whose scheme is one of `SCHEMES`: an address, or an absolute path.
+
+    Raises `ValueError` with what is allowed instead.
+    """
+    kind, rest = scheme(text), text.partition(":")[2]
+    if kind is None:
+        return _path(text)
+    return _path(_unescaped(path_in_url("file", rest))) if kind == "file" else _address(kind, rest)
+
+
+def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
+    """Raise `OptionError` if an option, or a variable of the environment that no option overrides, tells delta-rs to
+    commit in a way that replaces another writer's commit, or that excludes only those who commit in the same way; or if
+    a credential is wrong."""
+    check_identity(location, options)
+    given = {f"storageOptions.{name}": (name, value) for name, value in options.items()}
+    overridden = {name.lower() for name in options}
+    for name, value in environment.items():
+        if name.lower() not in overridden and _concerns(name.lower(), location):
+            given[f"the environment variable {name}"] = (name, value)
+    for shown, (name, value) in given.items():
+        unsafe = name.lower().endswith("allow_unsafe_rename") and value.strip().lower() not in _FALSE
+        if unsafe or (name.lower().endswith("conditional_put") and value.strip().lower() == "disabled"):
+            raise OptionError(
+                f"{shown} is set: with it two queries could take the same partition, as the lease table needs a "
+                "storage that creates a file only if it does not exist. Leave it out"
+            )
+        if name.lower().endswith("s3_locking_provider"):
+            raise OptionError(
+                f"{shown} is set: the lease table's commits are conditional writes of S3 itself, and exclude no writer "
+                "who asks for a lock elsewhere. Leave it out, and let nobody write the table with it"
+            )
+
+
+def beside(location: str, name: str) -> tuple[str, Group]:
+    """The location and the group of a table beside the one at `location`; see `LeaseTable.beside`."""
+    return f"{location.rstrip('/')}_{name}", Group("ehbalance", "check", name)
+
+
+def _concerns(variable: str, location: str) -> bool:
+    """Whether delta-rs reads this variable of the environment for the table: those of S3, and those of mounts."""
+    if variable.startswith("aws_") or variable.endswith("conditional_put"):
+        return location.startswith(("s3://", "s3a://"))
+    return "://" not in location
+
+
+def _path(text: str) -> str:
+    if text.startswith("~"):
+        raise ValueError("a path without ~, which only a shell knows: write the whole path")
+    if re.fullmatch(r"\w+(\.\w+){1,2}", text):
+        raise ValueError(
+            "an address or a path, and not the name of a table in a catalog: write where that is stored, such as "
+            f"{EXAMPLE_ADDRESS}, or ./{text} for a folder of this name"
+        )
+    path = "/" + os.path.abspath(text).lstrip("/")
+    if any(path == mount or path.startswith(mount + "/") for mount in _MOUNTS):
+        raise ValueError(
+            f"a path that is not below {' or '.join(_MOUNTS)}: there two queries could take the same partition, as a "
+            f"rename replaces an existing file. Write the address of the storage, such as {EXAMPLE_ADDRESS}"
+        )
+    if path == "/":
+        raise ValueError("a folder below /")
+    if "\\" in path:
+        raise ValueError("a path without backslashes, which delta-rs takes for slashes")
+    if re.search(r"%[0-9A-Fa-f]{2}", path):
+        raise ValueError("a path without % before two hexadecimal digits, which delta-rs takes for an escape")
+    return path
+
+
+def _address(kind: str, rest: str) -> str:
+    host, _, path = rest.removeprefix("//").partition("/")
+    if not rest.startswith("//") or not host:
+        raise ValueError(
+            f"an address with two slashes, such as {EXAMPLE_ADDRESS if kind == 'abfss' else kind + '://...'}"
+        )
+    if "#" in rest or re.search(r"%25[0-9A-Fa-f]{2}", rest):
+        raise ValueError("an address without # and without an escaped %")
+    if "@" in host and (kind not in ("abfs", "abfss") or ":" in host.partition("@")[0]):
+        raise ValueError("an address without a user and a password")
+    folder = posixpath.normpath("/" + _unescaped(path)).lstrip("/")
+    if not folder:
+        raise ValueError(f"a folder below {kind}://{host}/")
+    return f"{kind}://{host.lower()}/{quote(folder)}"
+
+
+def _unescaped(path: str) -> str:
+    if re.search(r"%(?![0-9A-Fa-f]{2})", path):
+        raise ValueError("an address with % only as the begin of an escape, such as %20 for a space")
+    try:
+        plain = unquote(path, errors="strict")
+    except UnicodeDecodeError:
+        raise ValueError("an address whose escapes are UTF-8, such as %C3%A4 for ä") from None
+    if has_unsafe_characters(plain):
+        raise ValueError(
+            "an address without escaped quotes, brackets, wildcards, carets, backslashes and control characters"
+        )
+    return plain

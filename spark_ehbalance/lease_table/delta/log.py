@@ -1,0 +1,208 @@
+"""The files of the table's log: commits and checkpoints that this store writes, and what it reads in them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_ehbalance.lease_table.delta.folder import Folder
+from spark_ehbalance.lease_table.delta.names import HINT, LOG, checkpoint_file, commit_file, version_of
+
+_ENGINE = "spark-ehbalance"
+
+#: The keys in a commit's information for the token by which its author recognizes it, and for the table's id.
+_TOKEN, _TABLE = "ehbalance.commit", "ehbalance.table"
+
+_PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
+
+_TEXTS = pa.map_(pa.string(), pa.string())
+_LONG, _TEXT, _INT = pa.int64(), pa.string(), pa.int32()
+
+
+def _struct(**fields: pa.DataType) -> pa.DataType:
+    return pa.struct([*fields.items()])
+
+
+_METADATA = {
+    "id": _TEXT,
+    "name": _TEXT,
+    "description": _TEXT,
+    "format": _struct(provider=_TEXT, options=_TEXTS),
+    "schemaString": _TEXT,
+    "partitionColumns": pa.list_(_TEXT),
+    "createdTime": _LONG,
+    "configuration": _TEXTS,
+}
+
+_ADD = {
+    "path": _TEXT,
+    "partitionValues": _TEXTS,
+    "size": _LONG,
+    "modificationTime": _LONG,
+    "dataChange": pa.bool_(),
+    "stats": _TEXT,
+}
+
+#: The actions that a checkpoint has. Readers expect the last two, which this store does not write.
+_CHECKPOINT = pa.schema(
+    [
+        ("protocol", _struct(minReaderVersion=_INT, minWriterVersion=_INT)),
+        ("metaData", _struct(**_METADATA)),
+        ("add", _struct(**_ADD)),
+        ("remove", _struct(path=_TEXT, deletionTimestamp=_LONG, dataChange=pa.bool_())),
+        ("txn", _struct(appId=_TEXT, version=_LONG, lastUpdated=_LONG)),
+    ]
+)
+
+
+def metadata(
+    name: str, description: str, schema: str, properties: Mapping[str, str], at_ms: int, id: str | None = None
+) -> dict[str, Any]:
+    """The action that states a table's metadata; `schema` is Delta's JSON for it, `at_ms` when the table was made."""
+    return {
+        "metaData": {
+            "id": id or str(uuid.uuid4()),
+            "name": name,
+            "description": description,
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": schema,
+            "partitionColumns": [],
+            "createdTime": at_ms,
+            "configuration": dict(properties),
+        }
+    }
+
+
+def creation(metadata: dict[str, Any], *adds: dict[str, Any]) -> bytes:
+    """The log file that creates a table."""
+    information = {
+        "timestamp": metadata["metaData"]["createdTime"],
+        "operation": "CREATE TABLE",
+        "engineInfo": _ENGINE,
+    }
+    return _lines([{"commitInfo": information}, {"protocol": _PROTOCOL}, metadata, *adds])
+
+
+def added(path: str, size: int, rows: int, at_ms: int) -> dict[str, Any]:
+    """The action that adds the data file at `path`, of `size` bytes, changed at `at_ms`."""
+    return {
+        "add": {
+            "path": path,
+            "partitionValues": {},
+            "size": size,
+            "modificationTime": at_ms,
+            "dataChange": True,
+            "stats": json.dumps({"numRecords": rows}),
+        }
+    }
+
+
+def overwrite(version: int, table: str, removed: Iterable[str], add: dict[str, Any], token: str) -> bytes:
+    """The log file of the commit after `version` that replaces the `removed` data files of the table with this id."""
+    at_ms = add["add"]["modificationTime"]
+    information = {
+        "timestamp": at_ms,
+        "operation": "WRITE",
+        "operationParameters": {"mode": "Overwrite"},
+        "readVersion": version,
+        "isBlindAppend": False,
+        "engineInfo": _ENGINE,
+        _TOKEN: token,
+        _TABLE: table,
+    }
+    removes = [{"remove": {"path": old, "deletionTimestamp": at_ms, "dataChange": True}} for old in sorted(removed)]
+    return _lines([{"commitInfo": information}, *removes, add])
+
+
+def _lines(actions: Iterable[dict[str, Any]]) -> bytes:
+    return "\n".join(json.dumps(action, separators=(",", ":")) for action in actions).encode()
+
+
+def actions_of(content: bytes) -> list[dict[str, Any]]:
+    """The actions of a log file. Raises `ValueError` with what is wrong with it. This store's commits end with an
+    `add`, so that a file that a crash has cut off is recognized."""
+    try:
+        actions = [json.loads(line) for line in content.splitlines() if line.strip()]  # of bytes: not at U+2028
+        is_cut = _TOKEN in _information(actions) and "add" not in actions[-1]
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise ValueError("cannot be read") from None
+    if not actions:
+        raise ValueError("is empty")
+    if is_cut:
+        raise ValueError("is cut off")
+    return actions
+
+
+def own_add(content: bytes, table: str) -> dict[str, Any] | None:
+    """The `add` of a commit that this store made in the table with this id; None for any other commit, after which only
+    delta-rs can tell the table's state. Raises `ValueError`."""
+    actions = actions_of(content)
+    information = _information(actions)
+    return actions[-1] if _TOKEN in information and information.get(_TABLE) == table else None
+
+
+def is_by(token: str, content: bytes) -> bool:
+    """Whether the author with this token has written the log file."""
+    return _information(actions_of(content)).get(_TOKEN) == token
+
+
+def table_of(content: bytes) -> str | None:
+    """The id of the table for which this store made the commit; None for another commit. Raises `ValueError`."""
+    return _information(actions_of(content)).get(_TABLE)
+
+
+def _information(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+
+
+def newest_checkpoint(names: Iterable[str]) -> int:
+    """The version of the newest checkpoint among the log's files with these `names`; -1 if there is none."""
+    return max((int(name[:20]) for name in names if name[:20].isdigit() and ".checkpoint." in name), default=-1)
+
+
+def checkpoint(version: int, metadata: dict[str, Any], add: dict[str, Any]) -> dict[str, bytes]:
+    """The files of a checkpoint at `version`, by name, in the order in which they are to be written: delta-rs would
+    read the log back, several requests a commit."""
+    rows = [{"protocol": _PROTOCOL}, metadata, {"add": add["add"] | {"dataChange": False}}]
+    buffer = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist([_with_pairs(row) for row in rows], schema=_CHECKPOINT), buffer)
+    hint = json.dumps({"version": version, "size": len(rows)})
+    return {checkpoint_file(version): buffer.getvalue().to_pybytes(), f"{LOG}/{HINT}": hint.encode()}
+
+
+def _with_pairs(value: Any) -> Any:
+    """`value` with those dictionaries that Arrow takes for maps as lists of pairs."""
+    if not isinstance(value, dict):
+        return value
+    maps = ("partitionValues", "options", "configuration")
+    return {name: [*each.items()] if name in maps else _with_pairs(each) for name, each in value.items()}
+
+
+def problem(folder: Folder) -> str | None:
+    """The file of the log that cannot be read or is missing, and what is wrong with it, where delta-rs could not open
+    the table; None if none is found."""
+    names = [file.name for file in folder.listed(LOG)]
+    start = newest_checkpoint(names)
+    with contextlib.suppress(FileNotFoundError, ValueError, AttributeError):
+        if json.loads(folder.read(f"{LOG}/{HINT}")).get("version") != start:
+            return f"{LOG}/{HINT} names a checkpoint that is missing"
+    if start >= 0:
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                pq.ParquetFile(pa.BufferReader(folder.read(checkpoint_file(start))))
+            except (pa.ArrowException, ValueError, OSError):
+                return f"{checkpoint_file(start)} cannot be read"
+    for version in range(start + 1, max(filter(None, map(version_of, names)), default=start) + 1):
+        try:
+            actions_of(folder.read(commit_file(version)))
+        except FileNotFoundError:
+            return f"{commit_file(version)} is missing"
+        except ValueError as why:
+            return f"{commit_file(version)} {why}"
+    return None

@@ -1,0 +1,131 @@
+"""Opens the storage of a location with delta-rs's options, by way of obstore: the same Rust library, object_store, that
+delta-rs reads and writes with, so that both understand the same options and renew the same credentials."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from obstore.exceptions import BaseError, UnknownConfigurationKeyError
+from obstore.store import LocalStore, ObjectStore, from_url
+
+from spark_ehbalance.lease_table.identity import StorageTokens
+
+#: Options of the HTTP client; delta-rs also takes them with the prefix of a storage.
+_CLIENT = frozenset(
+    {
+        "allow_http",
+        "allow_invalid_certificates",
+        "connect_timeout",
+        "default_content_type",
+        "http1_only",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "http2_keep_alive_while_idle",
+        "http2_only",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "randomize_addresses",
+        "read_timeout",
+        "timeout",
+        "user_agent",
+    }
+)
+
+_FLAGS = ("allow_http", "allow_invalid_certificates", "http1_only", "http2_only", "randomize_addresses")
+
+#: What delta-rs understands as the value of a flag.
+_ON, _OFF = ("1", "true", "on", "yes", "y"), ("0", "false", "off", "no", "n")
+
+#: What the location says, and delta-rs takes from nowhere else.
+_PLACES = frozenset({"bucket", "bucket_name", "container_name"})
+
+#: The prefixes of the variables of the environment that set options, by the beginning of a location's scheme.
+_VARIABLES = {"s3": "aws_", "gs": "google_", "a": "azure_", "https": "azure_"}
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def open_storage(uri: str, options: Mapping[str, str], tokens: StorageTokens | None = None) -> ObjectStore:
+    """The storage at `uri`, an address or an absolute path; names are relative to it. `tokens` are asked for whenever
+    one is needed.
+
+    Raises `FileNotFoundError` for a path without a folder, `ValueError`, and obstore's `BaseError`.
+    """
+    if "://" not in uri:
+        if not os.path.isdir(uri):
+            raise FileNotFoundError(f"there is no folder {uri}")
+        return LocalStore(uri)
+    lower = _client_variables(uri) | {name.lower(): value for name, value in options.items()}
+    lower = {name: value for name, value in lower.items() if _plain(name) not in _PLACES}
+    client = {_plain(name): value for name, value in lower.items() if _plain(name) in _CLIENT}
+    if uri.startswith("gs:"):  # delta-rs takes an option for its address that begins with http: for leave to use it
+        client = {"allow_http": "true"} | client
+    retry = {name: value for name, value in lower.items() if name in ("max_retries", "retry_timeout")}
+    rest = {n: value for n, value in lower.items() if _plain(n) not in _CLIENT and n not in retry and "." not in n}
+    given: dict[str, Any] = {
+        "config": _known(uri, rest),
+        "client_options": {name: _client_value(name, value) for name, value in client.items()},
+        "retry_config": _retry(retry),
+    }
+    if tokens is not None:
+        given["credential_provider"] = tokens
+    return from_url(uri, **given)
+
+
+def _client_variables(uri: str) -> dict[str, str]:
+    """The options of the HTTP client that are set in the environment: obstore takes all others from there itself."""
+    prefix = next((each for scheme, each in _VARIABLES.items() if uri.startswith(scheme)), "")
+    variables = {name.lower(): value for name, value in os.environ.items()}
+    return {n: v for n, v in variables.items() if prefix and n.startswith(prefix) and _plain(n) in _CLIENT}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"^(azure|aws|google)_", "", name)
+
+
+def _client_value(name: str, value: str) -> Any:
+    if name not in _FLAGS:
+        return value
+    if value.lower() not in (*_ON, *_OFF):
+        raise ValueError(f"{name} is neither true nor false")
+    return value.lower() in _ON
+
+
+def _known(uri: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Those of `options` that the storage knows: delta-rs leaves out the others as well, such as those of its log."""
+    known = {}
+    for name, value in options.items():
+        try:
+            alone: Any = {name: value}
+            from_url(uri, config=alone)
+        except UnknownConfigurationKeyError:
+            continue
+        except BaseError:  # a value that is wrong, or another option is missing: the whole tells
+            pass
+        known[name] = value
+    return known
+
+
+def _retry(options: Mapping[str, str]) -> Any:
+    retry: dict[str, Any] = {}
+    with contextlib.suppress(KeyError):
+        retry["max_retries"] = int(options["max_retries"])
+    with contextlib.suppress(KeyError):
+        retry["retry_timeout"] = _duration(options["retry_timeout"])
+    return retry
+
+
+def _duration(text: str) -> timedelta:
+    """As in "1500ms", "1m 30s" or "2 minutes"."""
+    parts = re.findall(r"(\d+)\s*(ms|milli|[smhd])[a-z]*", text)
+    if not re.fullmatch(r"(\s*\d+\s*[a-z]+)+\s*", text) or not parts:
+        raise ValueError(f"retry_timeout is {text!r}: allowed is a number with ms, s, m or h")
+    return timedelta(seconds=sum(int(count) * _SECONDS["ms" if unit == "milli" else unit] for count, unit in parts))

@@ -1,0 +1,525 @@
+"""The compare-and-swap on a Delta table.
+
+A commit is a data file and then the next version's log file, which is created only if there is none: whoever creates it
+has won. That is Delta's commit protocol, and all that delta-rs and Spark need to read the table. A look is one request
+for the next version's log file. Opening the table and a version that another program wrote are delta-rs's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from spark_ehbalance.errors import (
+    ConflictError,
+    StoreDamagedError,
+    StoreFormatError,
+    StoreReplacedError,
+    StoreUnavailableError,
+)
+from spark_ehbalance.group.history import OwnershipChange
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseTable
+from spark_ehbalance.lease_table.delta import log, maintenance
+from spark_ehbalance.lease_table.delta.folder import BACKEND_ERRORS, Folder, file_names, storage_error_text
+from spark_ehbalance.lease_table.delta.history import History
+from spark_ehbalance.lease_table.delta.locations import beside, check_storage, has_known_scheme, parse_location
+from spark_ehbalance.lease_table.delta.names import (
+    LOG,
+    commit_file,
+    is_data_file,
+    is_log_file,
+    new_data_file,
+    version_of,
+)
+from spark_ehbalance.lease_table.delta.table_format import SCHEMA, description, encode, from_table, group_of, to_table
+
+#: Log files that a look reads one after the other, before it lists the log and reads the newest alone: on a storage
+#: account a listing costs as much as 13 reads, and takes as long as two.
+_MOST_STEPS = 4
+
+#: Looks from one check whether the log is still there to the next. On a local disk, where it costs 0.01 ms, each look
+#: checks.
+_LOOKS_PER_CHECK = 10
+
+#: Attempts of a read: a file may be tidied away between finding the newest version and reading it.
+_READ_ATTEMPTS = 3
+
+_NAME = "ehbalance lease table"
+
+
+def _clock() -> float:
+    """Seconds on a clock that goes on while the machine is suspended, where there is one."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.time()
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was read or written last: the snapshot, its data files, the table's metadata action, and the version's log
+    file, by its tag and by a hash of its content."""
+
+    snapshot: Snapshot
+    files: frozenset[str]
+    metadata: dict[str, Any]
+    tag: str
+    content: int
+
+    @property
+    def version(self) -> int:
+        return self.snapshot.version
+
+    @property
+    def table(self) -> str:
+        """The table's id."""
+        return str(self.metadata["metaData"]["id"])
+
+
+@dataclass(frozen=True, slots=True)
+class _LogFile:
+    version: int
+    content: bytes
+    tag: str
+
+
+class DeltaStore(LeaseTable):
+    """The lease table at `location`, with delta-rs's options for its storage."""
+
+    opens = staticmethod(has_known_scheme)
+    parse_location = staticmethod(parse_location)
+    check_storage = staticmethod(check_storage)
+    beside = staticmethod(beside)
+
+    def __init__(
+        self,
+        location: str,
+        options: Mapping[str, str] | None = None,
+        patience: float = REQUEST_TIMEOUT,
+        group: Group | None = None,
+        clock: Callable[[], float] = _clock,
+    ) -> None:
+        """`clock` tells seconds, and must not stand still while the process or the machine does."""
+        limit = f"{round(patience * 1000)}ms"
+        limits = {"timeout": limit, "connect_timeout": limit, "retry_timeout": limit}
+        self._folder = Folder(location, limits | dict(options or {}), f"the lease table at {location}")
+        self._history = History(location, self._folder.options)
+        self._patience = patience
+        self._clock = clock
+        self._known: _Known | None = None
+        self._last: _Known | None = None  # what was known before the table had to be opened again
+        self._newest_at = 0.0  # when the known version was the newest
+        self._unchecked_looks = 0
+        self._checked: _Known | None = None  # what was known at the last check
+        self._unchecked: dict[int, str] = {}  # the versions that were written since, and their tokens
+        self._winner: _LogFile | None = None  # the log file that has won a race against this handle
+
+    def __repr__(self) -> str:
+        return f"DeltaStore({self._folder.uri!r})"
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        return Counter(self._folder.requests) + Counter(self._history.requests)  # of copies
+
+    def exists(self) -> bool:
+        with self._folder.errors("reached"):
+            if self._folder.is_table():
+                return True
+            try:
+                self._folder.check_unused("choose a leaseTable that does not exist yet, or whose folder is empty")
+            except StoreFormatError:
+                if self._folder.is_table():  # another member has made it meanwhile
+                    return True
+                raise
+        self._history.check()
+        return False
+
+    def create(self, group: Group, content: Snapshot | None = None) -> None:
+        if not self.exists():
+            try:
+                with self._folder.errors("created"):
+                    self._check_outside()
+                    self._create(group, content)
+            except StoreUnavailableError:
+                if not self.exists():  # otherwise another creator was faster, which is as good
+                    raise
+        found = self.read().group
+        if found != group:
+            raise StoreFormatError(f"the lease table at {self._folder.uri} belongs to {found}, not to {group}")
+
+    def _check_outside(self) -> None:
+        """Raise `StoreFormatError` if the folder lies in that of a Delta table, whose VACUUM would remove it."""
+        if (around := self._folder.table_around()) is not None:
+            raise StoreFormatError(
+                f"leaseTable={self._folder.uri} lies in the folder of the Delta table at {around}, whose VACUUM would "
+                "remove it: choose a folder beside that"
+            )
+
+    def _create(self, group: Group, content: Snapshot | None) -> None:
+        self._folder.make()
+        # In one commit: half a table would be taken for one that has lost its partitions.
+        adds = [] if content is None else [self._put(content)]
+        self._folder.create(commit_file(0), log.creation(_metadata(group, _now_ms()), *adds))
+
+    def _put(self, snapshot: Snapshot) -> dict[str, Any]:
+        """Write a data file; the action that adds it."""
+        rows, name = to_table(snapshot), new_data_file()
+        data = encode(rows)
+        self._folder.write(name, data)
+        return log.added(name, len(data), rows.num_rows, _now_ms())
+
+    # --- read --------------------------------------------------------------------------------------------------
+
+    def read(self) -> Snapshot:
+        began = time.monotonic()
+        for attempt in range(1, _READ_ATTEMPTS):
+            try:
+                return self._read()
+            except StoreDamagedError as damage:
+                if attempt > 1 or not damage.problem.endswith("is missing"):  # which may be a file just tidied away
+                    raise
+            except StoreUnavailableError:
+                if time.monotonic() - began > self._patience / 2:  # the storage does not answer: it is no race
+                    raise
+        return self._read()
+
+    def _read(self) -> Snapshot:
+        began = self._clock()
+        try:
+            with self._folder.errors("read"):
+                known = self._known
+                if known is None or not self._is_there(known) or (known := self._advanced(known)) is None:
+                    known = self._opened()
+        except StoreDamagedError:
+            self._forget()
+            raise
+        self._known = self._last = known
+        self._newest_at = began
+        return known.snapshot
+
+    def _advanced(self, known: _Known) -> _Known | None:
+        """The newest version; None if only delta-rs can tell, because another program wrote it."""
+        newest = self._newest(known)
+        if newest is None:
+            return known
+        add = self._own_add(newest, known.table)
+        if add is None:
+            return None
+        name = add["add"]["path"]
+        snapshot = self._snapshot([name], known.snapshot.group, newest.version)
+        return _Known(snapshot, frozenset({name}), known.metadata, newest.tag, hash(newest.content))
+
+    def _opened(self) -> _Known:
+        """The newest version, by way of delta-rs."""
+        self._forget()
+        try:
+            table = self._folder.open_table()
+        except TableNotFoundError:
+            raise
+        except DeltaError as error:
+            raise self._damage() or self._folder.unavailable("read", error) from error
+        version = table.version()
+        newest = self._log_file(version)
+        group, metadata = self._checked_metadata(table)
+        self._check_not_set_back(version)
+        if newest is not None and self._own_add(newest, str(table.metadata().id)) is None:
+            with contextlib.suppress(ValueError):
+                if log.table_of(newest.content):
+                    raise self._damaged(f"{commit_file(version)} belongs to another lease table")
+        files = file_names(table)
+        snapshot = self._snapshot(files, group, version)
+        tag, content = (newest.tag, hash(newest.content)) if newest else ("", 0)
+        known = _Known(snapshot, frozenset(files), metadata, tag, content)
+        self._note_check(known)
+        return known
+
+    def _check_not_set_back(self, version: int) -> None:
+        """Raise `StoreReplacedError` if the version that was known before is not part of the log any more; it may have
+        been cleaned up."""
+        if (last := self._last) is not None:
+            found = self._log_file(last.version)
+            if hash(found.content) != last.content if found else version < last.version:
+                raise self._replaced(f"version {last.version}, now {version}")
+
+    def _checked_metadata(self, table: DeltaTable) -> tuple[Group, dict[str, Any]]:
+        """The table's group and metadata. Raises `StoreFormatError` if it is no lease table, `StoreReplacedError` if it
+        is another one than before, `StoreDamagedError` if its protocol or metadata are not those of this store."""
+        found, protocol = table.metadata(), table.protocol()
+        known_id = self._last.table if self._last is not None else None
+        if known_id not in (None, str(found.id)):
+            raise self._replaced(f"id {known_id}, now {found.id}")
+        try:
+            group = group_of(found.description, self._folder.uri)
+        except StoreFormatError:
+            if known_id is None:
+                raise
+            raise self._damaged("another program changed its description") from None
+        versions = (protocol.min_reader_version, protocol.min_writer_version)
+        if versions != (1, 2) or protocol.reader_features or protocol.writer_features:
+            features = sorted({*(protocol.reader_features or ()), *(protocol.writer_features or ())})
+            raise self._damaged(f"another program changed its protocol to {versions} {features}")
+        metadata = _metadata(group, found.created_time or 0, str(found.id))
+        expected = metadata["metaData"]
+        for what, value, wanted in (
+            ("properties", dict(found.configuration), expected["configuration"]),
+            ("partition columns", list(found.partition_columns), []),
+            ("columns", table.schema(), Schema.from_arrow(SCHEMA)),
+        ):
+            if value != wanted:
+                raise self._damaged(f"another program changed its {what}")
+        return group, metadata
+
+    def _snapshot(self, names: Sequence[str], group: Group, version: int) -> Snapshot:
+        """The state in the data files with these names. Raises `StoreDamagedError`."""
+        try:
+            parts = [self._folder.parquet(name, SCHEMA) for name in names]
+            rows = parts[0] if len(parts) == 1 else pa.concat_tables([SCHEMA.empty_table(), *parts])
+            return from_table(rows, group, version)
+        except FileNotFoundError as error:
+            raise self._damaged(f"{error} is missing") from error
+        except (ValueError, OverflowError, pa.ArrowException) as error:
+            raise self._damaged(f"{', '.join(names[:3]) or 'its data'}: {storage_error_text(error)}") from error
+
+    def _is_there(self, known: _Known) -> bool:
+        """Whether the log can be followed from the known version on.
+
+        It cannot be if somebody has removed the log, or put another one in its place: an older version is then missing,
+        even if members go on writing. Nor if versions were cleaned up since, after a long suspension: the next one may
+        be missing only for that.
+        """
+        if self._is_stale():
+            return False
+        self._unchecked_looks += 1
+        if not self._folder.is_local and self._unchecked_looks < _LOOKS_PER_CHECK:
+            return True
+        checked = self._checked or known
+        if self._tag(checked.version) == checked.tag:
+            self._note_check(known)
+            return True
+        self._withdraw_strays()
+        return False
+
+    def _tag(self, version: int) -> str | None:
+        return self._folder.tag(commit_file(version))
+
+    def _note_check(self, known: _Known) -> None:
+        self._checked, self._unchecked_looks = known, 0
+        self._unchecked.clear()
+
+    def _withdraw_strays(self) -> None:
+        """Remove the log files that were written since the last check and that nobody can reach: in the log of a table
+        that was put in the place of ours they would make its log one with a gap."""
+        names = [file.name for file in self._folder.listed(LOG)]
+        versions, checkpoint = {version_of(name) for name in names}, log.newest_checkpoint(names)
+        for version, token in sorted(self._unchecked.items()):
+            reachable = version <= checkpoint or version - 1 in versions
+            with contextlib.suppress(FileNotFoundError):
+                if not reachable and log.is_by(token, self._folder.read(commit_file(version))):
+                    self._folder.remove([commit_file(version)])
+                    versions.discard(version)
+        self._unchecked.clear()
+
+    def _is_stale(self) -> bool:
+        """Whether the log files after the known version may have been cleaned up."""
+        return self._clock() - self._newest_at > maintenance.LOG_SECONDS / 2
+
+    def _newest(self, known: _Known) -> _LogFile | None:
+        """The log file of the newest version; None if that is the known one."""
+        version, newest = known.version, None
+        for _ in range(_MOST_STEPS):
+            found = self._log_file(version + 1)
+            if found is None:
+                return newest
+            version, newest = found.version, found
+        later = self._versions_after(version)
+        return (self._log_file(later[-1]) or newest) if later else newest
+
+    def _log_file(self, version: int) -> _LogFile | None:
+        """The log file of `version`; None if there is none."""
+        winner = self._winner  # which a read in another thread may drop
+        if winner is not None and winner.version == version:
+            return winner
+        with contextlib.suppress(FileNotFoundError):
+            return _LogFile(version, *self._folder.read_tagged(commit_file(version)))
+        return None
+
+    def _own_add(self, file: _LogFile, table: str) -> dict[str, Any] | None:
+        """See `log.own_add`. Raises `StoreDamagedError`."""
+        try:
+            return log.own_add(file.content, table)
+        except ValueError as problem:
+            raise self._damaged(f"{commit_file(file.version)} {problem}") from problem
+
+    def _versions_after(self, version: int) -> list[int]:
+        """The later versions whose log files are there, in order."""
+        files = self._folder.listed(LOG, after=commit_file(version).removeprefix(f"{LOG}/"))
+        return [found for file in files if (found := version_of(file.name)) is not None]
+
+    def _damage(self) -> StoreDamagedError | None:
+        """The error that names the file of the log that cannot be read, if there is one."""
+        with contextlib.suppress(*BACKEND_ERRORS):
+            if problem := log.problem(self._folder):
+                return self._damaged(problem)
+        return None
+
+    def _damaged(self, problem: str) -> StoreDamagedError:
+        """The error for a table with this problem: a file, and what is wrong with it."""
+        return StoreDamagedError(
+            f"the lease table at {self._folder.uri} is damaged: {problem}. Running queries continue reading their "
+            f"partitions. {self._remedy}",
+            problem,
+        )
+
+    def _replaced(self, how: str) -> StoreReplacedError:
+        return StoreReplacedError(
+            f"the lease table at {self._folder.uri} was replaced or set back while it was in use ({how}). "
+            + self._remedy
+        )
+
+    @property
+    def _remedy(self) -> str:
+        return (
+            "Stop the group's queries, move the folder away, and create the table from their checkpoints: `ehbalance "
+            f"positions CHECKPOINT`, then `ehbalance init {self._folder.uri} --positions FILE`"
+        )
+
+    def _forget(self) -> None:
+        """Drop what is held, so that the next read opens the table again."""
+        self._known = self._winner = None
+
+    # --- write -------------------------------------------------------------------------------------------------
+
+    def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
+        known = self._known
+        if known is None or known.version != base.version:
+            raise ConflictError(f"version {base.version} of {self._folder.uri} is not the one that was read last")
+        version, token = base.version + 1, uuid.uuid4().hex
+        with self._folder.errors("written"):
+            add = self._put(new)
+        began = self._clock()
+        entry = log.overwrite(base.version, known.table, known.files, add, token)
+        tag = self._commit(version, entry, token)
+        self._unchecked[version] = token
+        if self._is_stale() and not self._is_whole_from(known):
+            self._folder.remove([commit_file(version)])
+            self._forget()
+            raise StoreUnavailableError(
+                f"the lease table at {self._folder.uri} was written by others while this process was suspended: "
+                "whether its own commit counts is not known"
+            )
+        written = replace(new, version=version)
+        files = frozenset({add["add"]["path"]})
+        self._known = self._last = _Known(written, files, known.metadata, tag, hash(entry))
+        self._newest_at = began
+        return written
+
+    def _is_whole_from(self, known: _Known) -> bool:
+        """Whether the log has all versions from the known one to the newest: a clean-up that was cut off may leave
+        any."""
+        versions = self._versions_after(known.version - 1)
+        whole = versions == [*range(known.version, known.version + len(versions))] != []
+        return whole and self._tag(known.version) == known.tag
+
+    def _commit(self, version: int, entry: bytes, token: str) -> str:
+        """Create the log file of `version`; its tag. Raises `ConflictError` if it is somebody else's, and
+        `StoreUnavailableError`, after which it may yet appear."""
+        try:
+            return self._folder.create(commit_file(version), entry)
+        except BACKEND_ERRORS as error:  # the client may have tried again after a lost answer: it may be ours
+            failure = error
+        try:
+            found = self._log_file(version)
+            if found is not None and log.is_by(token, found.content):
+                return found.tag
+        except BACKEND_ERRORS:
+            found = None
+        if found is None:
+            raise self._folder.unavailable("written", failure) from failure
+        self._winner = found
+        raise ConflictError(f"somebody else has written version {version} of {self._folder.uri}") from failure
+
+    # --- history and upkeep ------------------------------------------------------------------------------------
+
+    def record(self, changes: Sequence[OwnershipChange]) -> None:
+        self._history.append(changes)
+
+    def history(self) -> list[OwnershipChange]:
+        return self._history.read()
+
+    def follow_history(self, since_ms: int) -> list[OwnershipChange]:
+        return self._history.follow(since_ms)
+
+    def tidy(self) -> None:
+        try:
+            with self._folder.errors("tidied up"):
+                data, files = self._folder.listed(), self._folder.listed(LOG)
+                # After the listings: what of them the newest version does not need is needed no more.
+                version, needed = self._checkpointed({file.name for file in files}) or self._checkpointed_by_delta_rs()
+                maintenance.remove_old_files(self._folder, data, files, version, needed)
+        except StoreUnavailableError as error:
+            if isinstance(error.__cause__, DeltaError) and (damage := self._damage()):
+                raise damage from error
+            raise
+
+    def _checkpointed(self, names: set[str]) -> tuple[int, Iterable[str]] | None:
+        """Write a checkpoint of the newest version; that version and its data files. None if it takes delta-rs. Other
+        threads read and write meanwhile. `names` are those of the log's files."""
+        known = self._known
+        if known is None or self._tag(known.version) != known.tag:
+            return None
+        newest = self._newest(known) or self._log_file(known.version)
+        add = self._own_add(newest, known.table) if newest else None
+        if newest is None or add is None or log.newest_checkpoint(names) >= newest.version:
+            return None
+        before = self._log_file(newest.version - 1)  # in a log that was put in the place of ours it is missing
+        if before is None or (newest.version > 1 and log.table_of(before.content) != known.table):
+            return None
+        for name, content in log.checkpoint(newest.version, known.metadata, add).items():
+            self._folder.write(name, content)
+        return newest.version, (add["add"]["path"],)
+
+    def _checkpointed_by_delta_rs(self) -> tuple[int, Iterable[str]]:
+        table = self._folder.open_table()
+        self._checked_metadata(table)
+        table.create_checkpoint()
+        return table.version(), file_names(table)
+
+    def maintain(self) -> None:
+        self.tidy()
+        self._history.compact()
+
+    def changed_at_ms(self) -> int:
+        with self._folder.errors("read"):
+            files = self._folder.listed(LOG)
+            if not files:
+                raise FileNotFoundError(LOG)
+            return max(round(file.changed * 1000) for file in files)
+
+    def erase(self) -> None:
+        self._forget()
+        with self._folder.errors("removed"):
+            files = [file.name for file in self._folder.listed() if is_data_file(file.name)]
+            files += [f"{LOG}/{file.name}" for file in self._folder.listed(LOG) if is_log_file(file.name)]
+            self._folder.remove(files)
+            self._folder.remove_empty(LOG)
+            self._folder.remove_empty()
+
+    def close(self) -> None:
+        self._forget()
+
+
+def _metadata(group: Group, created_ms: int, id: str | None = None) -> dict[str, Any]:
+    schema = Schema.from_arrow(SCHEMA).to_json()
+    return log.metadata(_NAME, description(group), schema, maintenance.PROPERTIES, created_ms, id)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,79 @@
+"""Finds the lease tables in a folder."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from urllib.parse import quote
+
+from spark_ehbalance.errors import StoreFormatError
+from spark_ehbalance.lease_table.delta.folder import BACKEND_ERRORS, Folder
+from spark_ehbalance.lease_table.delta.locations import parse_location
+from spark_ehbalance.lease_table.delta.names import LOG, is_data_file
+from spark_ehbalance.lease_table.delta.table_format import group_of
+from spark_ehbalance.lease_table.opening import location as table_location
+
+#: What a Spark checkpoint holds, in which there is no table and may be thousands of folders.
+_CHECKPOINT = {"commits", "offsets"}
+
+
+def parse_folder(text: str) -> str:
+    """The one spelling of the folder that `text` means, which may be a whole container: an address, or an absolute
+    path. Raises `ValueError` with what is allowed instead."""
+    return table_location(f"{text.rstrip('/')}/x")[: -len("/x")] if "://" in text else table_location(text)
+
+
+def lease_tables(location: str, options: Mapping[str, str]) -> Iterator[str]:
+    """The locations of the lease tables in the folder at `location` and below it, or that one alone if it is a lease
+    table, in the order of their names. `options` are delta-rs's for its storage.
+
+    What cannot be told is among them, such as a folder that must not be listed: opening it tells why. Links to folders
+    are not followed. Raises `StoreUnavailableError` if the folder at `location` itself cannot be listed.
+    """
+    folder = Folder(location, options, f"the folder {location}")
+    with folder.errors("listed"):
+        names, inner = [each.name for each in folder.listed()], folder.folders()
+    yield from _found(folder, names, inner)
+
+
+def _found(folder: Folder, names: list[str], inner: list[str]) -> Iterator[str]:
+    if _is_table(folder, names, inner):
+        yield folder.uri
+    ahead = [*reversed(_below(folder, names, inner))]
+    while ahead:  # folders may lie in each other deeper than functions can call each other
+        below = Folder(ahead.pop(), folder.options)
+        try:
+            names, inner = [each.name for each in below.listed()], below.folders()
+        except BACKEND_ERRORS:
+            yield below.uri
+            continue
+        if _is_table(below, names, inner):
+            yield below.uri
+        ahead += reversed(_below(below, names, inner))
+
+
+def _is_table(folder: Folder, names: list[str], inner: list[str]) -> bool:
+    return any(map(is_data_file, names)) or (LOG in inner and _may_be_ours(folder))
+
+
+def _below(folder: Folder, names: list[str], inner: list[str]) -> list[str]:
+    """The locations of the folders in the `folder` in which lease tables may be."""
+    if LOG in inner or {*inner} >= _CHECKPOINT or any(map(is_data_file, names)):
+        return []
+    below = []
+    for name in inner:
+        with contextlib.suppress(ValueError):  # no lease table can be there
+            below.append(parse_location(f"{folder.uri}/{name if folder.is_local else quote(name)}"))
+    return below
+
+
+def _may_be_ours(folder: Folder) -> bool:
+    """Whether a Delta table without our data files is a lease table that nobody has written yet, or whose files another
+    program has joined; also where that cannot be told."""
+    try:
+        group_of(folder.open_table().metadata().description, folder.uri)
+    except BACKEND_ERRORS:
+        return True
+    except StoreFormatError as error:
+        return "has format" in str(error)
+    return True

@@ -1,0 +1,125 @@
+"""The credential of Entra ID with which a lease table's storage in Azure is opened: the storage options `credential`,
+`client_id` and `tenant_id`, in the same words as the hub's, or the hub's own where the storage has none.
+
+No token stands in an option: obstore asks for one whenever it needs one, and delta-rs, which cannot ask, is given the
+present one each time that it opens a table.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from spark_ehbalance.errors import OptionError, StoreUnavailableError
+from spark_ehbalance.eventhub.credentials import STORAGE_OPTIONS, Identity
+from spark_ehbalance.eventhub.tokens import NoTokenError
+from spark_ehbalance.settings.locations import scheme
+
+_SCOPE = "https://storage.azure.com/.default"
+
+#: Seconds from one new token for a storage that refuses them to the next one.
+_PAUSE = 10.0
+
+#: Schemes of Azure's storage.
+_AZURE = ("abfs", "abfss", "adl", "az", "azure", "https", "http")
+
+#: Names, without delta-rs's prefixes, of the storage options that are a credential, or say where there is one.
+_KEYS = re.compile(
+    r"(account|access|master|sas)_key|sas_token|(bearer_)?token|connection_string|client_secret|federated_token_file"
+    r"|use_azure_cli|use_emulator|skip_signature|(msi|identity)_endpoint|(msi_)?(object|resource)_id|fabric_\w+"
+)
+
+#: Variables of the environment that are a credential for storage alone. Others, such as `AZURE_CLIENT_SECRET`, are for
+#: all of Azure, and azure-identity reads them as well.
+_VARIABLES = re.compile(r"AZURE_STORAGE_((ACCOUNT_|ACCESS_|MASTER_|SAS_)?KEY|(SAS_)?TOKEN|CONNECTION_STRING)")
+
+
+def is_azure(location: str) -> bool:
+    """Whether Entra ID guards the storage at `location`."""
+    return scheme(location) in _AZURE
+
+
+def with_identity(
+    location: str, options: Mapping[str, str], identity: Identity | None, environment: Mapping[str, str]
+) -> dict[str, str]:
+    """`options` of the storage at `location`, with the hub's `identity` if they name no credential and neither does the
+    `environment`."""
+    own = {plain_name(name) for name in options}
+    named = any(_KEYS.fullmatch(name) or name in ("credential", "client_id") for name in own)
+    if identity is None or named or not is_azure(location) or any(map(_VARIABLES.fullmatch, environment)):
+        return dict(options)
+    return identity.options(STORAGE_OPTIONS) | dict(options)
+
+
+def split(options: Mapping[str, str]) -> tuple[Identity | None, dict[str, str]]:
+    """The identity that `options` name, if they have a `credential`, and the other options.
+
+    Raises `OptionError`, also if there is another credential beside it.
+    """
+    plain = {plain_name(name): (name, value) for name, value in options.items()}
+    if "credential" not in plain:
+        return None, dict(options)
+    for name, (given, _) in plain.items():
+        if _KEYS.fullmatch(name):
+            raise OptionError(f"storageOptions.credential and {given} are both set: set one way in")
+    named = {f"storageOptions.{name}": plain[name][1] for name in STORAGE_OPTIONS if name in plain}
+    names = ("storageOptions.credential", "storageOptions.client_id", "storageOptions.tenant_id")
+    rest = {given: value for name, (given, value) in plain.items() if name not in STORAGE_OPTIONS}
+    return Identity.from_options(named, names), rest
+
+
+def check_identity(location: str, options: Mapping[str, str]) -> None:
+    """Raise `OptionError` if the options name a credential that is wrong, or that the storage does not take."""
+    identity, _ = split(options)
+    if identity is not None and not is_azure(location):
+        raise OptionError("storageOptions.credential is set, which is for storage in Azure: leave it out")
+
+
+class StorageTokens:
+    """The tokens of an identity for storage: called by obstore, which keeps what is returned until it ends."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._renewed = -math.inf
+
+    def __call__(self) -> dict[str, Any]:
+        token, expires_on = self._token()
+        return {"token": token, "expires_at": datetime.fromtimestamp(expires_on, timezone.utc)}
+
+    def option(self) -> tuple[dict[str, str], float]:
+        """The present token as an option of delta-rs, and when it ends, in seconds since 1970. Raises
+        `StoreUnavailableError`."""
+        token, expires_on = self._token()
+        return {"bearer_token": token}, expires_on
+
+    def renew(self) -> bool:
+        """To be called when a token was refused: the next one is fetched anew. Returns whether it is: not again at once
+        for a storage that refuses them all."""
+        now = time.monotonic()
+        if now - self._renewed < _PAUSE:
+            return False
+        self._renewed = now
+        self._identity.tokens().renew()
+        return True
+
+    def _token(self) -> tuple[str, int]:
+        try:
+            access = self._identity.tokens().get_token(_SCOPE)
+        except NoTokenError as error:
+            raise StoreUnavailableError(f"the lease table's storage cannot be used: {error}") from None
+        return access.token, access.expires_on
+
+
+def for_delta_rs(options: Mapping[str, str]) -> dict[str, str]:
+    """`options` as delta-rs takes them, with the present token. Raises `OptionError`, `StoreUnavailableError`."""
+    identity, rest = split(options)
+    return rest if identity is None else rest | StorageTokens(identity).option()[0]
+
+
+def plain_name(name: str) -> str:
+    """The name of a storage option in Azure without the prefixes that delta-rs allows."""
+    return re.sub(r"^azure_(storage_)?", "", name.lower())

@@ -1,0 +1,53 @@
+"""The lease store of tests and of a query without a lease table."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+from spark_ehbalance.errors import ConflictError, StoreFormatError, StoreUnavailableError
+from spark_ehbalance.group.history import OwnershipChange
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.lease_table.contract import LeaseStore
+
+
+class MemoryStore(LeaseStore):
+    """A snapshot in this process, `snapshot` at first. Unlike other stores it may be used by several threads."""
+
+    def __init__(self, snapshot: Snapshot | None = None) -> None:
+        self._lock = threading.Lock()
+        self._snapshot = snapshot
+
+    def create(self, group: Group, content: Snapshot | None = None) -> None:
+        with self._lock:
+            if self._snapshot is None:
+                self._snapshot = content or Snapshot(group)
+            elif self._snapshot.group != group:
+                raise StoreFormatError(f"the lease store belongs to {self._snapshot.group}, not to {group}")
+
+    def exists(self) -> bool:
+        return self._snapshot is not None
+
+    def read(self) -> Snapshot:
+        with self._lock:
+            if self._snapshot is None:
+                raise StoreUnavailableError("the lease store has not been created")
+            return self._snapshot
+
+    def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
+        with self._lock:
+            if self._snapshot is None or self._snapshot.version != base.version:
+                raise ConflictError(f"version {base.version} is not the newest any more")
+            self._snapshot = replace(new, version=base.version + 1)
+            return self._snapshot
+
+    def record(self, changes: Sequence[OwnershipChange]) -> None:
+        pass  # nobody could read it once the process has ended
+
+    def tidy(self) -> None:
+        pass  # earlier versions leave nothing behind
+
+    def close(self) -> None:
+        pass

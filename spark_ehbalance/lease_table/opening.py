@@ -1,0 +1,87 @@
+"""Opens a lease table. The scheme of its location picks the backend.
+
+To add a backend, write a `LeaseTable` in a module of its own and list it in `BACKENDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.group.capabilities import Capabilities
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.lease_table.blob import BlobStore
+from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseTable
+from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.locations import SCHEMES
+from spark_ehbalance.settings.locations import EXAMPLE_ADDRESS, has_unsafe_characters, scheme
+
+#: The first one that opens a location has it: the address of a container alone is no Delta table.
+BACKENDS: tuple[type[LeaseTable], ...] = (BlobStore, DeltaStore)
+
+#: Schemes that a user may expect to work, and why they do not.
+_REFUSED = {
+    "dbfs": "DBFS has no way to create a file only if it does not exist",
+    "hdfs": "the library that makes the lease table's commits, obstore, does not know HDFS",
+}
+
+
+def open_store(
+    location: str,
+    options: Mapping[str, str] | None = None,
+    patience: float = REQUEST_TIMEOUT,
+    group: Group | None = None,
+) -> LeaseTable:
+    """Open the lease table at `location`, with the `options` of its storage. Nothing is read or created yet.
+
+    `group` is for a backend whose locations hold several: without it there must be one only.
+    A request that the storage does not answer fails after `patience` seconds, unless the options set a limit. Raises
+    `OptionError` if no backend knows the location's scheme.
+    """
+    try:
+        backend = _backend(location)
+    except ValueError as allowed:
+        raise OptionError(f"lease table {location} cannot be opened: allowed is {allowed}") from None
+    return backend(location, options, patience, group)
+
+
+def location(text: str) -> str:
+    """The one spelling of the location that `text` means: an address, or an absolute path.
+
+    Raises `ValueError` with what is allowed instead.
+    """
+    if not text:
+        raise ValueError("a path or an address, and it is empty")
+    if has_unsafe_characters(text):
+        raise ValueError(
+            "a path or an address without quotes, brackets, wildcards, carets, backslashes and control characters"
+        )
+    return _backend(text).parse_location(text)
+
+
+def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
+    """Raise `OptionError` if the table's storage would commit unsafely with these options and environment variables."""
+    _backend(location).check_storage(location, options, environment)
+
+
+def beside(location: str, name: str) -> tuple[str, Group]:
+    """The location and the group of a table of its own beside the one at `location`, to try its storage."""
+    return _backend(location).beside(location, name)
+
+
+def capabilities(location: str) -> Capabilities:
+    """The capabilities of the backend that opens `location`."""
+    return _backend(location).capabilities
+
+
+def _backend(location: str) -> type[LeaseTable]:
+    for backend in BACKENDS:
+        if backend.opens(location):
+            return backend
+    if (wanted := scheme(location)) in _REFUSED:
+        raise ValueError(
+            f"an address that does not begin with {wanted}:, as {_REFUSED[wanted]}. Write that of a storage, such as "
+            f"{EXAMPLE_ADDRESS}"
+        )
+    known = ", ".join(f"{each}://" for each in SCHEMES if each)
+    raise ValueError(f"a path, or an address that begins with {known}")

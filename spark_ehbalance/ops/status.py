@@ -1,0 +1,287 @@
+"""`ehbalance status`: the state of a group and what is wrong with it, once or continuously."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import textwrap
+import time
+from collections.abc import Iterable, Iterator
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from spark_ehbalance.errors import EhBalanceError, OptionError
+from spark_ehbalance.eventhub.receiver import Disconnected, PartitionAddress, Receiver
+from spark_ehbalance.eventhub.refusals import Unreachable
+from spark_ehbalance.group.defaults import LEASE_DURATION
+from spark_ehbalance.group.group_view import FINDINGS, GroupView, Severity
+from spark_ehbalance.group.history import OwnershipChange
+from spark_ehbalance.group.model import Lease, Member, MemberState
+from spark_ehbalance.lease_table.viewing import Viewer
+from spark_ehbalance.ops.arguments import (
+    CONNECTION_STRING,
+    AsJson,
+    GroupName,
+    HubOptions,
+    LeaseTable,
+    StorageOptions,
+    group_of,
+)
+from spark_ehbalance.ops.common import cell, check_group, console, hub_states, table, warn
+from spark_ehbalance.query.options import Options
+from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.text import age, plain, time_of
+
+#: Seconds between two refreshes of `status --watch`.
+_WATCH_INTERVAL = 1.0
+
+#: Lines of `status --watch` besides rows: the frames of two tables, and three texts.
+_OTHER_LINES = 13
+
+#: The last changes of a partition that are shown.
+_MOST_CHANGES = 5
+
+#: Seconds for the hub to accept or refuse a receiver.
+_PATIENCE = 5.0
+
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
+
+
+def status(
+    lease_table: LeaseTable,
+    storage: StorageOptions,
+    hub: HubOptions,
+    partition: Annotated[str | None, typer.Option(help="Say why this partition is not read, or has moved.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
+    as_json: AsJson = False,
+    group: GroupName = None,
+) -> None:
+    """Show who owns which partition of a group, its lag, the load of its members, and what is wrong.
+
+    With --partition and the event hub given, the hub is asked whether a reader outside the group has the partition. A
+    container of the Azure SDKs' checkpoint store keeps less: what is missing is shown as "-".
+    """
+    if watch and (as_json or partition is not None):
+        raise OptionError(f"--watch and {'--json' if as_json else '--partition'} are both given: set one")
+    with storage.open(lease_table, group=None if group is None else group_of(group)) as store:
+        viewer = Viewer(store)
+        if watch:
+            _watch(viewer)
+        view = viewer.view()
+        changes = store.history() if partition is not None and store.capabilities.members else []
+        if partition is not None:
+            view = _asked(view, partition, lease_table, hub, storage)
+    if as_json:
+        typer.echo(json.dumps(view.to_json(), indent=2))
+    elif partition is None:
+        out = console()
+        out.print(status_tables(view, out.width))
+        _print_findings(out, view)
+    else:
+        out = console()
+        out.print(status_tables(view, out.width, only=partition))
+        _print_findings(out, view, partition)
+        for change in [each for each in changes if each.partition == partition][-_MOST_CHANGES:]:
+            out.print(cell(_change_text(change)), soft_wrap=True)
+
+
+def _watch(viewer: Viewer) -> NoReturn:
+    with Live(console=Console(), auto_refresh=False) as live:
+        while True:
+            view, size = viewer.view(), live.console.size
+            found = [_finding_text(each.severity, each.text, size.width) for each in view.findings]
+            height = size.height - 1 - sum(len(each.plain.splitlines()) for each in found)
+            live.update(Group(status_tables(view, size.width, height), *found), refresh=True)
+            time.sleep(_WATCH_INTERVAL)
+
+
+# --- the hub ---------------------------------------------------------------------------------------------------------
+
+
+def _asked(view: GroupView, partition: str, lease_table: str, hub: HubOptions, storage: StorageOptions) -> GroupView:
+    """`view` with the owner level of the partition's reader, if the event hub is given. Raises `OptionError`."""
+    if partition not in view.snapshot.leases:
+        raise OptionError(f"partition {shown(partition)} is unknown: there are {', '.join(view.snapshot.leases)}")
+    given = hub.event_hub_name, hub.fully_qualified_namespace, hub.connection_string, os.environ.get(CONNECTION_STRING)
+    if not any(given):
+        return view
+    options = hub.options(lease_table, storage)
+    check_group(view.snapshot, options.group, lease_table)
+    try:
+        levels = {} if (level := _level(options, partition)) is None else {partition: level}
+    except EhBalanceError as error:
+        warn(f"the event hub could not be asked: {error}")
+        return view
+    return GroupView(view.snapshot, view.now_ms, view.history, view.keeps_members, view.seen, levels)
+
+
+def _level(options: Options, partition: str) -> int | None:
+    """The owner level of the partition's reader, if it has one: the hub then refuses a receiver without."""
+    _, states = hub_states(options, [partition])
+    address = PartitionAddress(options.connection, options.consumer_group, partition)
+    receiver = Receiver(address, states[partition].end, owner_level=None, prefetch=1)
+    try:
+        receiver.confirm(_PATIENCE)
+    except Disconnected as other:
+        return other.epoch
+    except Unreachable:
+        pass
+    finally:
+        receiver.close()
+    return None
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+def _print_findings(out: Console, view: GroupView, partition: str | None = None) -> None:
+    found = view.findings if partition is None else view.findings_of(partition)
+    for finding in found:
+        out.print(_finding_text(finding.severity, finding.text, out.width), soft_wrap=True)
+        out.print(_wrapped(f"→ {FINDINGS[finding.code].remedy}", out.width), soft_wrap=True)
+    if not found:
+        out.print("No findings.")
+
+
+def _finding_text(severity: Severity, text: str, width: int) -> Text:
+    made = _wrapped(f"{severity.name}: {text}", width)
+    made.stylize(_STYLES[severity], 0, len(severity.name))
+    return made
+
+
+def _wrapped(text: str, width: int) -> Text:
+    return Text("\n".join(textwrap.wrap(plain(text), width, subsequent_indent="  ", break_on_hyphens=False)))
+
+
+def _change_text(change: OwnershipChange) -> str:
+    owners = f"{change.owner_before or 'nobody'} → {change.owner or 'nobody'}"
+    return f"{time_of(change.at_ms)}  {change.event}  {owners}  by {change.by}{f': {change.why}' if change.why else ''}"
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def status_tables(view: GroupView, width: int = 10_000, height: int | None = None, only: str | None = None) -> Group:
+    """The tables of partitions and members, for a terminal of this width and height; with too many partitions for the
+    height, the ones with the longest lag. `only`: a single partition and no members."""
+    members = _member_table(view, width)
+    leases, more = [each for each in view.snapshot.leases.values() if only in (None, each.partition)], 0
+    if height is not None:
+        fit = max(1, height - members.row_count - _OTHER_LINES)
+        if more := max(0, len(leases) - fit):
+            furthest = sorted(leases, key=lambda each: _urgency(each, view), reverse=True)[:fit]
+            leases = [each for each in leases if each in furthest]
+    total = _total(view) if only is None else ""
+    return Group(
+        cell(_title(view)),
+        _partition_table(view, leases, width),
+        *([cell(f"and {more} partitions that are less behind")] if more else []),
+        *([members] if only is None else []),
+        *([cell(total)] if total else []),
+    )
+
+
+def _urgency(lease: Lease, view: GroupView) -> tuple[float, int, bool]:
+    if (lag := lease.behind) is None:
+        return 0.0, 0, lease.owner is None
+    waited = lag.seconds(view.now_ms)
+    return math.inf if waited is None else waited, lag.events, lease.owner is None
+
+
+def _title(view: GroupView) -> str:
+    title = f"{view.snapshot.group}, {len(view.members)} {'members' if view.keeps_members else 'owners'}"
+    if (ms := view.snapshot.lease_duration_ms) is not None:
+        title += f", lease duration {ms / 1000:g} s"
+    return title + f", {view.connections} connections"
+
+
+def _total(view: GroupView) -> str:
+    """The lag of all partitions."""
+    lags, count = view.lags.values(), len(view.snapshot.leases)
+    if not lags:
+        return ""
+    events, seconds = view.unread(lags)
+    text = f"{events:,} events unread"
+    if events and seconds:
+        unknown = any(each.seconds(view.now_ms) is None for each in lags)
+        text += f", the oldest for {'at least ' if unknown else ''}{age(int(1000 * seconds))}"
+    if len(lags) < count:
+        text += f", in {len(lags)} of {count} partitions"
+    old_ms = max(view.now_ms - each.at_ms for each in lags)
+    return text if old_ms <= _fresh_ms(view) else f"{text}, measured up to {age(old_ms)} ago"
+
+
+def _fresh_ms(view: GroupView) -> int:
+    """The age from which on a lag is shown with its age."""
+    return view.snapshot.lease_duration_ms or int(1000 * LEASE_DURATION)
+
+
+def _partition_table(view: GroupView, leases: Iterable[Lease], width: int) -> Table:
+    lags, orders = ("unread", "waiting", "measured", "next", "end"), ("next owner", "pinned to")
+    return table(
+        ("partition", "owner", *lags, *orders, "renewed", "owned for", "epoch"),
+        [tuple(_partition_row(view, each)) for each in leases],
+        right=("partition", "epoch", *lags),
+        unknown=() if view.keeps_members else ("unread", "waiting", "measured", "end", *orders, "owned for", "epoch"),
+        dispensable=(
+            "epoch",
+            "owned for",
+            "renewed",
+            "end",
+            "pinned to",
+            "next",
+            "measured",
+            "next owner",
+            *lags[1::-1],
+        ),
+        width=width,
+    )
+
+
+def _partition_row(view: GroupView, lease: Lease) -> Iterator[object]:
+    owned, pin, lag, now = lease.owner is not None, lease.pin, lease.behind, view.now_ms
+    waited = lag.seconds(now) if lag else None
+    yield from (lease.partition, lease.owner or "nobody", lag and f"{lag.events:,}")
+    yield age(int(1000 * waited)) if waited else ""
+    yield f"{age(now - lag.at_ms)} ago" if lag and now - lag.at_ms > _fresh_ms(view) else ""
+    yield from (lease.checkpoint and lease.checkpoint.next, lag and lag.end, lease.handover and lease.handover.to)
+    yield pin and f"{pin.to}{' (transfer)' if pin.transfer else ''}"
+    yield f"{age(now - lease.renewed_at_ms)} ago" if owned else ""
+    yield age(now - lease.owned_since_ms) if owned else ""
+    yield lease.epoch
+
+
+def _batch(view: GroupView, member: Member) -> str:
+    """The average duration of a batch, and how long the current one has been running."""
+    mean, since = member.load and f"{member.load.batch_seconds:.1f} s", view.snapshot.in_batch_since_ms(member)
+    return ", ".join(each for each in (mean, since and f"now {age(view.now_ms - since)}") if each)
+
+
+def _member_table(view: GroupView, width: int) -> Table:
+    leaving = any(each.state is MemberState.LEAVING for each in view.members)
+    loads, texts = ("limit", "unread", "batch", "state"), ("events/s", "host", "pinned", "strategy", "host CPU")
+    states = ("batch", "state") if leaving else ("state", "batch")
+    return table(
+        ("member", "partitions", *loads, "last seen", *texts),
+        [tuple(_member_row(view, each)) for each in view.members],
+        right=("partitions", "limit", "unread", "last seen", "events/s", "pinned", "host CPU"),
+        unknown=() if view.keeps_members else (*loads, *texts),
+        dispensable=(*reversed(texts), "last seen", "limit", *states, "unread", "partitions"),
+        width=width,
+    )
+
+
+def _member_row(view: GroupView, member: Member) -> Iterator[object]:
+    load, owned = member.load, view.snapshot.owned_by(member.id)
+    lags = [lag for each in owned if (lag := each.behind)]
+    yield from (member.id, len(owned), member.max_owned, f"{view.unread(lags)[0]:,}" if lags else "")
+    yield from (_batch(view, member), member.state.value, f"{age(view.silence_ms(member.id))} ago")
+    yield from (load and f"{load.rate:,.0f}", member.host)
+    yield sum(each.pin is not None and each.pin.to == member.id for each in view.snapshot.leases.values()) or ""
+    yield from (member.strategy, f"{load.cpu:.0%}" if load and load.cpu is not None else "")

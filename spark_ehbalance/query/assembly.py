@@ -1,0 +1,229 @@
+"""Puts the planner of one query together and starts it: hub watcher, lease keeper, control socket, load meters."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from spark_ehbalance.errors import StoreUnavailableError
+from spark_ehbalance.eventhub.watcher import REMEMBERED_OFFSETS, HubWatcher
+from spark_ehbalance.group.member.member_settings import Settings
+from spark_ehbalance.group.member.membership import Resumed
+from spark_ehbalance.group.member.query_state import Progress
+from spark_ehbalance.group.member.turn import Participant
+from spark_ehbalance.group.model import Author
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.group.strategies import REACTIVE, strategy
+from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseStore
+from spark_ehbalance.lease_table.memory import MemoryStore
+from spark_ehbalance.lease_table.opening import open_store
+from spark_ehbalance.query import processes
+from spark_ehbalance.query.batch_planning import progress_of
+from spark_ehbalance.query.control_socket import PlannerAddress, PlannerControl
+from spark_ehbalance.query.event_check import EventCheck
+from spark_ehbalance.query.keeper import Keeper
+from spark_ehbalance.query.offsets import HubReference, StreamOffset, group_name
+from spark_ehbalance.query.options import Options
+from spark_ehbalance.query.planner import JOIN_TIMEOUT, Planner
+from spark_ehbalance.query.progress_policy import AloneProgress, ProgressPolicy, SharedProgress
+from spark_ehbalance.query.replay import EarlierBatches
+from spark_ehbalance.query.start_checks import check_past, check_start, join_table, states_at_start
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
+
+OpenStore = Callable[[], LeaseStore]
+
+
+class _Logged(NamedTuple):
+    """What Spark's checkpoint tells a planner that starts: the end of the last batch that the sink has finished, and
+    the end of a batch that was logged but not finished. Both are initial offsets where there is none."""
+
+    finished: StreamOffset
+    unfinished: StreamOffset
+
+    @property
+    def last(self) -> StreamOffset:
+        return self.finished if self.unfinished.is_initial else self.unfinished
+
+    def progress(self) -> dict[str, Progress]:
+        """How far the sink has finished each partition that the checkpoint names."""
+        others = {p: Progress(each.epoch, Position.before(each.next)) for p, each in self.last.other_positions.items()}
+        begun = {p: Progress(e.epoch, Position.before(e.start)) for p, e in self.unfinished.ranges.items()}
+        return others | begun | progress_of(self.finished.ranges)
+
+
+class _Joined(NamedTuple):
+    """What the sink finished and the table may not contain, and what earlier processes left."""
+
+    progress: Mapping[str, Progress]
+    earlier: EarlierBatches
+
+
+def start_planner(
+    options: Options,
+    owner: str,
+    finished: StreamOffset | None = None,
+    unfinished: StreamOffset | None = None,
+    *,
+    whole: bool = True,
+) -> Planner:
+    """The planner of a query that reads as `owner`, once it has joined its group. `Planner.stop` ends it.
+
+    `finished` is the end of the last batch that the sink has finished in an earlier process of the query, `unfinished`
+    the end of a batch that was logged but not finished; Spark's checkpoint has both. Unless the first batch is to be of
+    the query's `whole` share, a part of it is enough: a hub with 1,000 partitions is asked about them for 40 s.
+
+    Raises before anything is created if hub or store cannot be reached or do not fit: `HubUnavailableError`,
+    `OptionError`, `DataLossError`, `StoreError`.
+    """
+    logged = _Logged(finished or StreamOffset(owner), unfinished or StreamOffset(owner))
+    changed, run = threading.Event(), uuid.uuid4().hex
+    hub = HubWatcher(
+        options.connection,
+        options.consumer_group,
+        options.starting_position,
+        options.receiver_timeout,
+        changed,
+        patience=options.lease_duration / 3,  # no lease is renewed meanwhile
+        remembered_offsets=0 if options.capabilities.epochs else REMEMBERED_OFFSETS,
+    )
+    # A first batch without partitions is an initial offset too; writers find the planner by its logged lineage.
+    lineage = logged.unfinished.lineage or logged.finished.lineage or uuid.uuid4().hex
+    group = group_name(options.lease_table)
+    query = StreamOffset(logged.last.owner, group=group, lineage=lineage, run=run)
+    try:
+        hub.start()
+        query = replace(query, hub=HubReference.of(options.group, hub.created_ms()))
+        place = _join(options, logged, query, hub)
+    except BaseException:
+        hub.stop()
+        raise
+    policy: ProgressPolicy = SharedProgress(query, options.lease_table) if options.lease_table else AloneProgress(query)
+    opener = _store_opener(options, logged, policy, hub)
+    keeper = _keeper(options, query, place.progress, logged, opener, hub, changed)
+    control = PlannerControl(PlannerAddress(query.lineage, processes.jvm_pid()))
+    planner = Planner(
+        keeper,
+        hub,
+        policy,
+        EventCheck(hub, options.level),
+        fail_on_data_loss=options.fail_on_data_loss,
+        earlier=place.earlier,
+        control=control,
+    )
+    try:
+        keeper.start()
+        if not joined(keeper, JOIN_TIMEOUT, whole=whole):
+            raise StoreUnavailableError(
+                f"the group could not be joined within {JOIN_TIMEOUT:g} s: the lease table at "
+                f"{options.lease_table} does not answer, or is contended"
+            )
+        control.start(planner.handle)
+    except BaseException:
+        planner.stop()
+        raise
+    return planner
+
+
+def joined(keeper: Keeper, patience: float, *, whole: bool = True) -> bool:
+    """Wait until the query has its share, as long as more partitions come within `patience` seconds: each of many that
+    were never read has to be asked about. Unless the `whole` is wanted, a part is enough. Returns whether it has it."""
+    owned = 0
+    while not keeper.wait_balanced(patience, whole=whole):
+        if len(keeper.holdings()) <= owned:
+            return False
+        owned = len(keeper.holdings())
+    return True
+
+
+def _keeper(
+    options: Options,
+    query: StreamOffset,
+    progress: Mapping[str, Progress],
+    logged: _Logged,
+    opener: OpenStore,
+    hub: HubWatcher,
+    changed: threading.Event,
+) -> Keeper:
+    shared = options.lease_table is not None
+    name = options.strategy if shared else "greedy"  # a query alone has nobody to share with or to wait for
+    settings = Settings(
+        strategy=strategy(name, options.strategy_parameters if shared else None),
+        strategy_name=name,
+        lease_duration=options.lease_duration,
+        handover_timeout=options.handover_timeout,
+        max_owned=options.max_partitions_owned,
+        host=socket.gethostname(),
+        balance_interval=options.balance_interval,
+        checkpoint_interval=options.checkpoint_interval,
+        reactive=name in REACTIVE,
+        max_stall=options.max_stall,
+        lineage=query.lineage if shared and options.capabilities.members else "",
+        capabilities=options.capabilities,
+    )
+    if not options.capabilities.atomic:
+        settings = replace(settings, look_interval=options.balance_interval)
+    participant = Participant(
+        Author(query.owner, query.run),
+        settings,
+        random.Random(),
+        progress=progress,
+        resume={p: Resumed(each.start, each.since_ms, each.epoch) for p, each in logged.unfinished.ranges.items()},
+        batch=logged.finished.batch,
+        begun=logged.last.batch,
+        planner=logged.last.run,
+    )
+    return Keeper(participant, opener, hub, changed=changed, lag_of=hub.lag)
+
+
+def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatcher) -> _Joined:
+    """Check that hub and lease table fit what the query has read; creates the table at a first start."""
+    assert query.hub is not None, "the hub was asked"
+    finished = progress_of(logged.finished.ranges)
+    if options.lease_table is None:
+        check_past(options, logged.last, None, query.hub)
+        if logged.last.is_initial:
+            check_start(options, states_at_start(options, hub))
+        return _Joined(finished, EarlierBatches(logged.finished))
+    last = logged.last if options.capabilities.epochs else logged.last.without_epochs()
+    with _open(options, options.lease_table, hub) as store:
+        found = join_table(store, options, last, query.hub, hub)
+    record = found.queries.get(query.lineage)
+    progress = finished if record is None else _missing(logged.progress(), found) | finished
+    return _Joined(progress, EarlierBatches(logged.finished, record.batch if record else 0))
+
+
+def _missing(progress: Mapping[str, Progress], found: Snapshot) -> dict[str, Progress]:
+    """Progress the table is missing although ownership has not changed: it was unreachable when the query ended."""
+    return {
+        partition: each
+        for partition, each in progress.items()
+        if (lease := found.leases.get(partition)) is not None
+        and lease.epoch == each.epoch
+        and lease.checkpoint is not None
+        and lease.checkpoint.next < each.position.next
+    }
+
+
+def _store_opener(options: Options, logged: _Logged, policy: ProgressPolicy, hub: HubWatcher) -> OpenStore:
+    if isinstance(policy, AloneProgress):
+        group = options.group
+        private = MemoryStore(policy.snapshot(group, logged.finished, logged.unfinished))
+        return lambda: private
+    return partial(_open, options, policy.location, hub)
+
+
+def _open(options: Options, location: str, hub: HubWatcher) -> LeaseStore:
+    # A commit that the storage does not answer takes two or three requests: they end before the lease does.
+    patience = min(REQUEST_TIMEOUT, options.lease_duration / 6)
+    store = open_store(location, options.storage_options, patience, options.group)
+    store.find_offsets = partial(hub.offsets, owner_level=options.capabilities.owner_level(0))
+    return store

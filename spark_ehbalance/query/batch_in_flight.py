@@ -1,0 +1,55 @@
+"""The batch that Spark runs at the moment. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.group.member.query_state import Progress
+from spark_ehbalance.group.model import Lease
+from spark_ehbalance.query.batch_planning import progress_of
+from spark_ehbalance.query.offsets import StreamOffset
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInFlight:
+    """The batch that ends at `end`, and the `ranges` that are read of it.
+
+    These are the ranges in `end` if this process has `planned` it. A batch that an earlier process has planned is run
+    again with those that are left of it, and of its partitions those in `sought` were moved elsewhere meanwhile.
+    `written_to` are sequence numbers up to before which the sink has events of partitions already.
+    """
+
+    end: StreamOffset
+    ranges: Mapping[str, Range]
+    planned: bool
+    sought: frozenset[str] = frozenset()
+    written_to: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def read(self) -> dict[str, Range]:
+        """The ranges that have events, or gaps, by partition."""
+        return {partition: each for partition, each in self.ranges.items() if len(each)}
+
+    def progress(self) -> dict[str, Progress]:
+        """How far each partition has got once the sink has finished the batch; not of those that were sought."""
+        return progress_of({p: self._written(each) for p, each in self.ranges.items() if p not in self.sought})
+
+    def lost(self, leases: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
+        """Which partitions that are `read` another member has taken, by the lease table, and a warning for each of
+        which the next owner does not read the same events again."""
+        lost = [
+            each for each in self.read.values() if not leases[each.partition].still_owned(each.epoch, each.since_ms)
+        ]
+        warnings = [
+            f"partition {each.partition}: a seek has moved it on, and then another member has taken it, before events "
+            f"{each.start} to {each.end - 1} were written. Those before the new position are not read again"
+            for each in lost
+            if each.epoch < leases[each.partition].sought
+        ]
+        return [each.partition for each in lost], warnings
+
+    def _written(self, planned: Range) -> Range:
+        further = self.written_to.get(planned.partition, 0)
+        return replace(planned, end=further, end_offset=None) if further > planned.end else planned

@@ -1,0 +1,160 @@
+"""What the next batch of a streaming query reads. Pure: values in, a value out; `Planner` carries it out.
+
+`plan_batch` returns a `BatchPlan`, or a `Request` where the hub's states are too old to plan with. The planner then
+asks the hub and plans again; each request is returned once at most.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from spark_ehbalance.eventhub.metadata import PartitionState
+from spark_ehbalance.eventhub.ranges import Range, limit_by_backlog, retained_start
+from spark_ehbalance.group.member.membership import Holding
+from spark_ehbalance.group.member.query_state import Progress
+from spark_ehbalance.group.position import Position, names_event
+from spark_ehbalance.query.tasks import EVENTS_PER_TASK
+
+
+class Request(enum.Enum):
+    """What to ask the hub before planning again."""
+
+    #: The states of the owned partitions. A position lies outside the retained events as last known: another member may
+    #: have set it after the hub was asked.
+    REFRESH = enum.auto()
+    #: The newest events of the owned partitions, if the hub answers soon. A batch has ended, and the events that
+    #: arrived meanwhile are to be in the next one, which with a long trigger does not come soon.
+    CATCH_UP = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class PlanInputs:
+    """All that a batch is planned from.
+
+    `progress` is what the sink has finished, which may be ahead of the checkpoints in `holdings`. `fixed_ends` are the
+    sequence numbers at which reading ends for good (`Trigger.AvailableNow`), `limit` the largest number of events.
+    """
+
+    holdings: Mapping[str, Holding]
+    states: Mapping[str, PartitionState]
+    progress: Mapping[str, Progress] = field(default_factory=dict)
+    fixed_ends: Mapping[str, int] | None = None
+    limit: int | None = None
+    fail_on_data_loss: bool = True
+    #: A batch has ended since the last plan, and the hub was not asked for newer events yet.
+    batch_ended: bool = False
+    #: The states are newer than the holdings.
+    refreshed: bool = False
+    #: Partitions to leave out: it is not known whether a geo-replicated hub has the event before their position.
+    unverified: Collection[str] = ()
+
+    def after(self, answered: Request, states: Mapping[str, PartitionState]) -> PlanInputs:
+        """The inputs once the hub has answered that request with `states`."""
+        if answered is Request.REFRESH:
+            return replace(self, states=states, refreshed=True)
+        return replace(self, states=states, batch_ended=False)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """The range of every owned partition whose state is known, with or without events.
+
+    `resets` are positions that were moved to retained events (failOnDataLoss=false), one warning for each.
+    """
+
+    ranges: Mapping[str, Range]
+    resets: Mapping[str, Progress] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+def plan_batch(inputs: PlanInputs) -> BatchPlan | Request:
+    """The next batch, or what has to be asked first. Raises `DataLossError` where events are lost and that is an
+    error."""
+    known = {p: each for p, each in positions_of(inputs).items() if p not in inputs.unverified}
+    if not inputs.refreshed and any(
+        not inputs.states[p].begin <= each.next <= inputs.states[p].end for p, each in known.items()
+    ):
+        return Request.REFRESH
+    resets, warnings = dict[str, Progress](), list[str]()
+    positions = dict[str, int]()
+    for partition, position in known.items():
+        state = inputs.states[partition]
+        positions[partition], warning = retained_start(partition, position.next, state, inputs.fail_on_data_loss)
+        if warning:
+            warnings.append(warning)
+            resets[partition] = Progress(inputs.holdings[partition].epoch, Position.before(positions[partition]))
+    backlogs = _backlogs(inputs, positions)
+    enough = EVENTS_PER_TASK if inputs.limit is None else min(inputs.limit, EVENTS_PER_TASK)
+    if inputs.batch_ended and inputs.fixed_ends is None and sum(backlogs.values()) < enough:
+        return Request.CATCH_UP
+    counts = limit_by_backlog(backlogs, inputs.limit)
+    ranges = {
+        partition: _with_offsets(
+            _range(partition, inputs.holdings[partition], start, start + counts.get(partition, 0)),
+            known[partition],
+            inputs.states[partition],
+        )
+        for partition, start in positions.items()
+    }
+    return BatchPlan(ranges, resets, tuple(warnings))
+
+
+def left_out(
+    ranges: Mapping[str, Range],
+    owned: Iterable[str],
+    states: Mapping[str, PartitionState],
+    fixed_ends: Mapping[str, int] | None,
+) -> dict[str, str]:
+    """Why `owned` partitions are left out of a batch of these `ranges`, although there may be something to read: the
+    hub has not told its `state`; its `position` is not found there; `late`: it came after the run of
+    Trigger.AvailableNow had begun; or the `limit` is smaller than what is unread."""
+    out = {}
+    for partition in owned:
+        state, planned = states.get(partition), ranges.get(partition)
+        if state is None or planned is None:
+            out[partition] = "state" if state is None else "position"
+        elif not len(planned) and planned.start < state.end:
+            if fixed_ends is None:
+                out[partition] = "limit"
+            elif partition not in fixed_ends:
+                out[partition] = "late"
+    return out
+
+
+def _with_offsets(planned: Range, before: Position, state: PartitionState) -> Range:
+    """The range with the offsets that are known of the events before its ends."""
+    start = before.offset if names_event(before.offset) and before.next == planned.start else None
+    end = state.last_offset if planned.end == state.end and names_event(state.last_offset) else None
+    return replace(planned, start_offset=start, end_offset=end if len(planned) else start) if start or end else planned
+
+
+def _range(partition: str, holding: Holding, start: int, end: int) -> Range:
+    return Range(partition, holding.epoch, start, end, holding.since_ms)
+
+
+def progress_of(ranges: Mapping[str, Range]) -> dict[str, Progress]:
+    """The progress of a query whose sink has finished `ranges`."""
+    return {p: Progress(each.epoch, Position(each.end - 1, each.end_offset)) for p, each in ranges.items()}
+
+
+def positions_of(inputs: PlanInputs) -> dict[str, Position]:
+    """The position in each owned partition whose state is known. Progress counts only under its epoch:
+    under another one the checkpoint knows better."""
+    positions = {}
+    for partition, holding in inputs.holdings.items():
+        if partition in inputs.states:
+            own = inputs.progress.get(partition)
+            positions[partition] = (
+                own.position if own is not None and own.epoch == holding.epoch else holding.checkpoint
+            )
+    return positions
+
+
+def _backlogs(inputs: PlanInputs, positions: Mapping[str, int]) -> dict[str, int]:
+    """The number of events to read of each partition that has any."""
+    ends = {partition: inputs.states[partition].end for partition in positions}
+    if inputs.fixed_ends is not None:
+        ends = {partition: min(end, inputs.fixed_ends.get(partition, 0)) for partition, end in ends.items()}
+    return {p: ends[p] - position for p, position in positions.items() if ends[p] > position}

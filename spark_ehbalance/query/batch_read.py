@@ -1,0 +1,49 @@
+"""What a batch read (`spark.read`) covers: each partition from its starting to its ending position.
+
+The positions are resolved once, when the read is planned.
+"""
+
+from __future__ import annotations
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.eventhub.metadata import HubMetadata
+from spark_ehbalance.eventhub.ranges import Range, retained_start
+from spark_ehbalance.eventhub.receiver import PartitionAddress, check_group
+from spark_ehbalance.eventhub.resolve import resolve
+from spark_ehbalance.query.options import Options
+from spark_ehbalance.query.start_checks import check_start
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
+
+
+def batch_ranges(options: Options) -> list[Range]:
+    """The range of each partition that has events to read.
+
+    Raises `HubUnavailableError`; `MissingError` if hub or consumer group do not exist; `DataLossError`;
+    `OptionError` if a position lies beyond the last event, or an end before the start, or if the positions do not fit
+    the hub's partitions.
+    """
+    with HubMetadata(options.connection, options.consumer_group) as metadata:
+        partitions = metadata.partition_ids()
+        states = metadata.partition_states(partitions)
+    check_group(PartitionAddress(options.connection, options.consumer_group, partitions[0]))  # before tasks fail of it
+    options.starting_position.check(partitions)
+    options.ending_position.check(partitions)
+    check_start(options, states)
+    ranges = []
+    for partition in partitions:
+        address, state = PartitionAddress(options.connection, options.consumer_group, partition), states[partition]
+        wanted = resolve(options.starting_position.of(partition), address, state, options.receiver_timeout).next
+        start, warning = retained_start(partition, wanted, state, options.fail_on_data_loss)
+        if warning:
+            _LOG.warning(warning)
+        end = resolve(options.ending_position.of(partition), address, state, options.receiver_timeout).next
+        if not start <= end <= state.end:
+            raise OptionError(
+                f"partition {partition}: endingPosition means sequence number {end} (exclusive); allowed is {start}, "
+                f"where reading starts, to {state.end}, after the last event"
+            )
+        if start < end:
+            ranges.append(Range(partition, 0, start, end))
+    return ranges

@@ -1,0 +1,61 @@
+"""Which columns a query asks for with `.schema(...)`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.eventhub.rows import SPARK_SCHEMA
+
+_BODY, _TEXT = "body", "string"
+
+#: The type of each column, as Spark writes it.
+_TYPES = dict(each.split(" ") for each in SPARK_SCHEMA.split(", "))
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The names of the columns that a task hands over, in order; with `text_body` the body is a string."""
+
+    names: tuple[str, ...] = tuple(_TYPES)
+    text_body: bool = False
+
+    @classmethod
+    def of(cls, wanted: Iterable[tuple[str, str]]) -> Columns:
+        """Those of a schema, from each column's name and type. Raises `OptionError` for a column that there is not."""
+        names = []
+        text_body = False
+        for name, kind in wanted:
+            if (name, kind) == (_BODY, _TEXT):
+                text_body = True
+            elif _TYPES.get(name) != kind:
+                raise OptionError(
+                    f".schema() has {name} {kind}: allowed are {SPARK_SCHEMA.replace('bigint', 'long')}, any of them "
+                    "in any order, and body also as a string"
+                )
+            names.append(name)
+        if not names or len(set(names)) < len(names):
+            raise OptionError(
+                f".schema() has {', '.join(names) or 'no column'}: allowed is each column once, at least one"
+            )
+        return cls(tuple(names), text_body)
+
+    def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """These columns of a batch that has them."""
+        if self == ALL_COLUMNS:
+            return batch
+        columns = {name: batch.column(name) for name in self.names}
+        if self.text_body:
+            columns[_BODY] = _as_text(columns[_BODY])
+        return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+
+
+ALL_COLUMNS = Columns()
+
+
+def _as_text(body: pa.BinaryArray) -> pa.StringArray:
+    """The same bytes as text, without a check, as by Spark's `CAST(body AS STRING)`."""
+    return pa.StringArray.from_buffers(len(body), *body.buffers()[1:], body.buffers()[0], body.null_count, body.offset)

@@ -1,0 +1,55 @@
+"""How far a query is behind: for Spark's progress reports and for `spark_ehbalance.lag`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from spark_ehbalance.eventhub.metadata import PartitionState
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.group.lag import Lag
+
+
+class Hub(Protocol):
+    """What is asked of the hub; see `HubWatcher`."""
+
+    def states(self) -> Mapping[str, PartitionState]: ...
+
+
+class LagReport:
+    """How far the batches of one query are behind the hub. For one thread."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._planned: Mapping[str, Range] = {}
+        self._reported: tuple[object, object, dict[str, Any]] | None = None
+
+    def planned(self, ranges: Mapping[str, Range]) -> None:
+        """The newest plan has these ranges, one for each partition held, with or without events."""
+        self._planned = ranges
+
+    def newest(self) -> dict[str, Any]:
+        """For progress reports: the sequence number after the newest event of each partition, and `behind`."""
+        states, planned = self._hub.states(), self._planned
+        if self._reported is None or self._reported[0] is not states or self._reported[1] is not planned:
+            newest = {"partitions": {partition: state.end for partition, state in states.items()}}
+            self._reported = states, planned, newest | self.behind()
+        return self._reported[2]  # Spark asks about 90 times a second
+
+    def behind(self) -> dict[str, Any]:
+        """How many events the newest batch leaves unread of the partitions held, by the names of Spark's Kafka source;
+        empty where none is held."""
+        states = self._hub.states()
+        behind = [max(0, states[p].end - each.end) for p, each in self._planned.items() if p in states]
+        if not behind:
+            return {}
+        return {
+            "minOffsetsBehindLatest": min(behind),
+            "maxOffsetsBehindLatest": max(behind),
+            "avgOffsetsBehindLatest": round(sum(behind) / len(behind), 1),
+        }
+
+
+def lag_answer(lags: Mapping[str, Lag], now_ms: int) -> dict[str, Any]:
+    """The planner's answer to the driver: by partition `next`, `end` and for how many seconds it is behind."""
+    return {"lag": {partition: [each.next, each.end, each.seconds(now_ms)] for partition, each in lags.items()}}

@@ -1,0 +1,86 @@
+"""What is said of options that do not exist: each says what to write instead, as far as that can be known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.eventhub.sending.write_options import WRITE_OPTIONS
+from spark_ehbalance.settings.secrets import could_be_secret, shown
+from spark_ehbalance.settings.suggestions import nearest
+
+#: Options that Spark adds for what this source does not have, in lower case.
+_OF_SPARK = {
+    "path": "ehbalance has no path, as in load(PATH), save(PATH) or option path: eventHubName is the event hub, "
+    "leaseTable the path of the lease table",
+    "checkpointlocation": "checkpointLocation is an option of df.writeStream, leave it out here",
+}
+
+_SHARED = "leave it out: partitions are shared by load, see strategy"
+_ENTRA = "write fullyQualifiedNamespace, eventHubName and credential"
+
+#: The options of the Scala connector (2.3.22) → what to write instead.
+SCALA_OPTIONS = {
+    "eventhubs.connectionString": "write connectionString, not encrypted, best as env:NAME",
+    "eventhubs.consumerGroup": "write consumerGroup",
+    "eventhubs.startingPosition": "write startingPosition: earliest, latest, a sequence number or a time",
+    "eventhubs.startingPositions": 'write startingPosition, by partition: {"0": 4711, "*": "latest"}',
+    "eventhubs.endingPosition": "write endingPosition: earliest, latest, a sequence number or a time",
+    "eventhubs.endingPositions": 'write endingPosition, by partition: {"0": 4711, "*": "latest"}',
+    "eventhubs.maxEventsPerTrigger": "write maxEventsPerTrigger",
+    "eventhubs.maxRatePerPartition": "write maxEventsPerTrigger, for all partitions together",
+    "eventhubs.maxRatesPerPartition": "write maxEventsPerTrigger, for all partitions together",
+    "eventhubs.receiverTimeout": "write receiverTimeout, such as 60 s",
+    "eventhubs.prefetchCount": "write prefetch",
+    "eventhubs.useExclusiveReceiver": "write ownerLevel=0 for true; leave it out with leaseTable",
+    "eventhubs.operationTimeout": "leave it out: a batch fails after receiverTimeout",
+    "eventhubs.maxSilentTime": "leave it out: silent connections are renewed",
+    "eventhubs.threadPoolSize": "leave it out; minPartitions sets the number of tasks",
+    "eventhubs.dynamicPartitionDiscovery": "leave it out: partitions that are added to the hub are always found",
+    "eventhubs.slowPartitionAdjustment": _SHARED,
+    "eventhubs.maxAcceptableBatchReceiveTime": _SHARED,
+    "eventhubs.throttlingStatusPlugin": _SHARED,
+    "eventhubs.metricPlugin": "leave it out: the query's progress has its lag, and `ehbalance status` the group",
+    "eventhubs.useAadAuth": _ENTRA,
+    "eventhubs.aadAuthCallback": _ENTRA,
+    "eventhubs.aadAuthCallbackParams": _ENTRA,
+    "partitionPreferredLocationStrategy": "leave it out: Spark has no preferred locations for Python sources",
+    "useSimulatedClient": "leave it out, and run `ehbalance emulator`",
+}
+
+_BY_KEY = {name.lower(): name for name in SCALA_OPTIONS}
+
+_LIST = "docs/options.md lists all"
+
+#: What Spark puts before the options of a table in a catalog.
+_OF_TABLE = "option."
+
+
+def no_such_option(key: str, where: str, here: Iterable[str], elsewhere: Mapping[str, str]) -> OptionError:
+    """The error for the option `key`, which `where` does not have. It has those of `here`; those of `elsewhere`, by
+    their keys, are for the other kind of query."""
+    if key in _BY_KEY:
+        name = _BY_KEY[key]
+        return OptionError(f"{name} is an option of the Scala connector: {SCALA_OPTIONS[name]}")
+    if key in _OF_SPARK:
+        return OptionError(_OF_SPARK[key])
+    if key.startswith(_OF_TABLE):
+        return OptionError(
+            "ehbalance has no tables in a catalog, which would keep and show the connection: use CREATE TEMPORARY VIEW "
+            "NAME USING ehbalance OPTIONS (...), or spark.read"
+        )
+    if key in elsewhere:
+        other = "spark.read" if where == "spark.readStream" else "spark.readStream"
+        return OptionError(f"{where} has no option {elsewhere[key]}: it is for {other}, leave it out")
+    writing = {name.lower(): name for name in WRITE_OPTIONS}
+    if key in writing:
+        return OptionError(f"{where} has no option {writing[key]}: it is for df.write, leave it out")
+    if could_be_secret(key):
+        return OptionError(f"there is no option {shown(key)}: {_LIST}")
+    here = sorted(here)
+    if alike := nearest(key, [*here, *writing.values()]):  # what is to be done may not be known yet
+        return OptionError(f"there is no option {shown(key)}: did you mean {alike[0]}?")
+    first, second, third = nearest(key, here, most=3, alike=0)
+    return OptionError(
+        f"there is no option {shown(key)} for {where}: the nearest are {first}, {second} and {third}; {_LIST}"
+    )

@@ -1,0 +1,205 @@
+"""The Spark offset of the source: who read, and from where to where in each partition of the batch.
+
+Spark compares offsets as JSON text, so the keys are always in the same order. An offset is all that
+`partitions(start, end)` needs, also after a restart. Without a lease table it is the query's whole progress: then it
+names every partition, whether or not the batch has events of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeVar
+
+from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.position import partition_order
+from spark_ehbalance.text import time_of
+
+
+def group_name(lease_table: str | None) -> str:
+    """A digest of the lease table's location, which tells groups on one machine apart; empty without a lease table."""
+    return "" if lease_table is None else hashlib.sha256(lease_table.encode()).hexdigest()[:12]
+
+
+_T = TypeVar("_T")
+
+#: Rises with every change. Nothing is released yet, so that no earlier one is read.
+_FORMAT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TableReference:
+    """The lease table that a batch was planned with: the id that it was created with, and its location."""
+
+    id: str
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
+class HubReference:
+    """The event hub whose sequence numbers an offset has: its name, and its namespace without port, in lower case.
+
+    One that has the same names may be another: it was made anew, or its namespace was. `created_ms` tells, the time at
+    which it was created in milliseconds since 1970, whatever name leads to it; None where the hub does not say.
+    """
+
+    name: str
+    namespace: str = ""
+    created_ms: int | None = None
+
+    @classmethod
+    def of(cls, group: Group, created_ms: int | None) -> HubReference:
+        """The hub of that group."""
+        return cls(group.hub, group.namespace.partition(":")[0], created_ms)
+
+    def __str__(self) -> str:
+        at = "" if self.created_ms is None else f", made {time_of(self.created_ms)}"
+        return f"event hub {self.name}{self.namespace and f' of {self.namespace}'}{at}"
+
+    def is_another(self, found: HubReference) -> bool:
+        """Whether `found` has other events under the same sequence numbers."""
+        both_known = None not in (self.created_ms, found.created_ms)
+        return self.name != found.name or (both_known and self.created_ms != found.created_ms)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EpochPosition:
+    """The last known epoch of a partition, and the sequence number to read next under it.
+
+    A later epoch is greater whatever the sequence numbers: events beyond it that were read under an earlier epoch
+    belong to a batch that was cut short, or to one before an operator's seek.
+    """
+
+    epoch: int
+    next: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """The end of a batch: the `owner` that read it, and the range of each partition in it.
+
+    `lineage` is made with the query's first offset and stays for as long as its checkpoint goes on, also in copies of
+    it. `batch` counts the offsets of a lineage, `run` identifies the process that planned this one, and `table_begun`
+    is the last begun batch that the lease table then contained.
+
+    `group` is the `group_name`; empty without a lease table. `table` is None without a lease table and before the first
+    batch was planned; `hub` is None before that. `other_positions` are those of the partitions that the query held
+    beside the ones in the batch. `checkpoints` are the sequence numbers at which the lease table had reading go on when
+    it was seen last, of those of all these partitions that the query had read further.
+    """
+
+    owner: str
+    ranges: Mapping[str, Range] = field(default_factory=dict)
+    group: str = ""
+    table: TableReference | None = None
+    hub: HubReference | None = None
+    other_positions: Mapping[str, EpochPosition] = field(default_factory=dict)
+    lineage: str = ""
+    batch: int = 0
+    run: str = ""
+    table_begun: int = 0
+    checkpoints: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def is_initial(self) -> bool:
+        """Whether nothing was planned yet, as in a query's initial offset."""
+        return self.table is None and not self.ranges
+
+    def without_epochs(self) -> StreamOffset:
+        """The same for a store that does not keep epochs, so that no lower one tells that it was set back."""
+        ranges = {partition: replace(each, epoch=0) for partition, each in self.ranges.items()}
+        others = {partition: replace(each, epoch=0) for partition, each in self.other_positions.items()}
+        return replace(self, ranges=ranges, other_positions=others)
+
+    def to_json(self) -> dict[str, Any]:
+        """The offset as Spark stores it."""
+        offset: dict[str, Any] = {"eventHub": asdict(self.hub)} if self.hub else {}
+        offset |= {"batch": self.batch} if self.batch else {}
+        offset |= {"checkpoints": dict(_in_order(self.checkpoints))} if self.checkpoints else {}
+        offset |= {"format": _FORMAT, "group": self.group}
+        if self.other_positions:
+            offset["held"] = {p: asdict(position) for p, position in _in_order(self.other_positions)}
+        offset |= {"lineage": self.lineage, "owner": self.owner}
+        offset["partitions"] = {p: _range_json(each) for p, each in _in_order(self.ranges)}
+        offset |= {"run": self.run} if self.run else {}
+        offset |= {"table": asdict(self.table)} if self.table else {}
+        return offset | ({"tableBegun": self.table_begun} if self.table_begun else {})
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> StreamOffset:
+        """The offset that `to_json` wrote. Raises `EhBalanceError` for any other JSON and for another format."""
+        try:
+            if (found := _int64(json["format"])) != _FORMAT:
+                help = "upgrade it" if found > _FORMAT else "give this query a new checkpointLocation"
+                raise EhBalanceError(
+                    f"the query's checkpoint has offsets of format {found}; this version of spark-ehbalance knows "
+                    f"format {_FORMAT}: {help}"
+                )
+            ranges = {partition: _range(partition, each) for partition, each in json["partitions"].items()}
+            table = _table(json["table"]) if "table" in json else None
+            others = {_string(p): _epoch_position(each) for p, each in json.get("held", {}).items()}
+            hub = _hub(json["eventHub"]) if "eventHub" in json else None
+            group, lineage, run = (_string(json.get(name, "")) for name in ("group", "lineage", "run"))
+            batch, begun = (_int64(json.get(name, 0)) for name in ("batch", "tableBegun"))
+            seen = {_string(p): _int64(each) for p, each in json.get("checkpoints", {}).items()}
+            owner = _string(json["owner"])
+            return cls(owner, ranges, group, table, hub, others, lineage, batch, run, begun, seen)
+        except (AttributeError, KeyError, TypeError):
+            raise EhBalanceError(
+                "the query's checkpoint holds offsets of another source: give this query a new checkpointLocation"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedBatch:
+    """The end of a batch in Spark's offset log, and whether the sink has finished the batch (Spark's commit log)."""
+
+    end: StreamOffset
+    finished: bool
+
+
+def _in_order(partitions: Mapping[str, _T]) -> list[tuple[str, _T]]:
+    return sorted(partitions.items(), key=lambda item: partition_order(item[0]))
+
+
+def _range(partition: Any, json: Mapping[str, Any]) -> Range:
+    start, end = _int64(json["from"]), _int64(json["to"])
+    if end < start:
+        raise TypeError(f"a range ends before it starts: {start} to {end}")
+    offsets = [None if json.get(name) is None else _string(json[name]) for name in ("fromOffset", "toOffset")]
+    return Range(_string(partition), _int64(json["epoch"]), start, end, _int64(json.get("since", 0)), *offsets)
+
+
+def _range_json(each: Range) -> dict[str, Any]:
+    json: dict[str, Any] = {"epoch": each.epoch, "from": each.start, "to": each.end}
+    json |= {"since": each.since_ms} if each.since_ms else {}
+    offsets = {"fromOffset": each.start_offset, "toOffset": each.end_offset}
+    return json | {name: offset for name, offset in offsets.items() if offset is not None}
+
+
+def _table(json: Mapping[str, Any]) -> TableReference:
+    return TableReference(_string(json["id"]), _string(json["location"]))
+
+
+def _hub(json: Mapping[str, Any]) -> HubReference:
+    created = None if json["created_ms"] is None else _int64(json["created_ms"])
+    return HubReference(_string(json["name"]), _string(json["namespace"]), created)
+
+
+def _epoch_position(json: Mapping[str, Any]) -> EpochPosition:
+    return EpochPosition(_int64(json["epoch"]), _int64(json["next"]))
+
+
+def _int64(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:  # `isinstance` would accept True
+        raise TypeError("not a whole number of 64 bits")
+    return value
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a string")
+    return value

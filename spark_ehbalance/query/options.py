@@ -1,0 +1,467 @@
+"""The options of `format("ehbalance")`: each is declared once, as a field of `Options`.
+
+The checks, and the tables in the documentation (`scripts/write_tables.py`), follow from the declarations. Everything is
+checked before anything is started, and each error is one line that names the option, its value and what is allowed.
+Values of options that may hold a secret are never repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.eventhub.connection import Connection
+from spark_ehbalance.eventhub.connection_options import CONNECTION_OPTIONS
+from spark_ehbalance.eventhub.credentials import Identity
+from spark_ehbalance.eventhub.network import is_server
+from spark_ehbalance.eventhub.sending.write_options import CHECKPOINT_LOCATION, WRITE_OPTIONS, write_options
+from spark_ehbalance.eventhub.unreadable import FAIL, POLICIES
+from spark_ehbalance.group.capabilities import LEASE_TABLE, Capabilities
+from spark_ehbalance.group.defaults import (
+    BALANCE_INTERVAL,
+    HANDOVER_TIMEOUT,
+    LEASE_DURATION,
+    PROCESSOR_LEASE_DURATION,
+)
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.starting_positions import LATEST, StartingPositions
+from spark_ehbalance.group.strategies import DECLARATIONS, DEFAULT_STRATEGY, PARAMETERS, Parameters, parameter_options
+from spark_ehbalance.lease_table.blob.layout import of_blobs
+from spark_ehbalance.lease_table.identity import with_identity
+from spark_ehbalance.lease_table.opening import capabilities, check_storage, location
+from spark_ehbalance.metrics.prometheus import need_prometheus
+from spark_ehbalance.query.no_such_option import no_such_option
+from spark_ehbalance.query.spark_checkpoint import checkpoint_location
+from spark_ehbalance.settings.declared import Declared, declared, option_name
+from spark_ehbalance.settings.option_texts import parsed, refuse_secret, wrong
+from spark_ehbalance.settings.parsing import flag, one_of, parse_delay, parse_duration, whole
+from spark_ehbalance.settings.secrets import (
+    REFERENCES,
+    could_be_secret,
+    is_reference,
+    looks_secret,
+    names_secret,
+    resolved,
+)
+
+#: Where an option is allowed, if not in both; `SHARED` are streams that have `leaseTable`.
+STREAM, BATCH, SHARED = "spark.readStream", "spark.read", "leaseTable"
+
+_STORAGE, _STORAGE_SECRET = "storageOptions.", "storageSecrets."
+
+
+def _owner_id(value: str) -> str:
+    if not re.fullmatch(r"[\w.:@-]{1,200}", value, re.ASCII):
+        raise ValueError("a name of 1 to 200 letters, digits and any of _ - . : @")
+    return value
+
+
+def _name(value: str) -> str:
+    if not re.fullmatch(r"[\w$.-]{1,256}", value, re.ASCII):
+        raise ValueError("a name of 1 to 256 letters, digits and any of _ - . $")
+    return value
+
+
+def _host(value: str) -> str:
+    if not re.fullmatch(r"[\w.:-]{1,253}", value, re.ASCII):
+        raise ValueError("an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all")
+    return value
+
+
+def _server(value: str) -> str:
+    if not is_server(value):
+        raise ValueError("a host, or HOST:PORT")
+    return value.lower()
+
+
+@dataclass(frozen=True)
+class Options:
+    """All options, checked. Times are in seconds.
+
+    The field `lease_table` is the option `leaseTable`. `only`: where an option is allowed, if not in both streams and
+    batches. `in_batch`: the text of the default that a batch has instead.
+    """
+
+    connection: Connection = field(metadata={"options": CONNECTION_OPTIONS})
+    consumer_group: str = declared("$Default", _name, "the consumer group")
+    lease_table: str | None = declared(
+        None,
+        location,
+        "[path or address](operations.md#where-the-lease-table-may-be) of the Delta table through which queries share, "
+        "or of a container to share [with Azure's event processors](processors.md). Without it one query reads all "
+        "partitions",
+        shown="none",
+        only=STREAM,
+    )
+    storage_options: Mapping[str, str] = field(
+        default_factory=dict,
+        repr=False,
+        metadata={
+            "options": {
+                f"{_STORAGE}*": Declared(
+                    meaning="delta-rs's options for the storage of that table; secrets by reference only", only=SHARED
+                ),
+                f"{_STORAGE_SECRET}*": Declared(
+                    meaning="the same for those whose values are secrets: `storageSecrets.account_key`", only=SHARED
+                ),
+            }
+        },
+    )
+    blob_namespace: str | None = declared(
+        None,
+        _server,
+        "[the namespace in the names of the blobs](processors.md#names), if `leaseTable` is a container",
+        shown="that of the connection, without a port",
+        only=SHARED,
+    )
+    strategy: str = declared(
+        DEFAULT_STRATEGY,
+        one_of(*PARAMETERS),
+        "[how partitions are shared](strategies.md), the same for all members. Beside Azure's event processors: "
+        "`balanced`, the default there, or `greedy`",
+        only=SHARED,
+    )
+    strategy_parameters: Parameters = field(default_factory=Parameters)  # of the kind that the strategy has
+    owner_id: str | None = declared(
+        None,
+        _owner_id,
+        "the query's name in the group, kept by its checkpoint from the first start on; the later of two with one name "
+        "continues",
+        shown="minted",
+        only=SHARED,
+    )
+    starting_position: StartingPositions = declared(
+        LATEST,
+        StartingPositions.parse,
+        "for what was never read before: `earliest`, `latest`, a sequence number, a time such as "
+        '`2026-01-31T12:00:00Z`, or JSON of these by partition: `{"0": 4711, "*": "latest"}`',
+        shown="`latest`",
+        in_batch="earliest",  # as with Spark's Kafka source
+    )
+    ending_position: StartingPositions = declared(
+        LATEST, StartingPositions.parse, "where reading ends (exclusive)", shown="`latest`", only=BATCH
+    )
+    max_events_per_trigger: int | None = declared(
+        None,
+        whole(1),
+        "most events of one micro-batch, shared in proportion to the partitions' backlogs",
+        shown="all",
+        only=STREAM,
+    )
+    min_partitions: int | None = declared(
+        None,
+        whole(1),
+        "least number of Spark tasks that read a batch: large ranges are split (and read without owner level)",
+    )
+    parallelism: int | None = declared(
+        None,
+        whole(1),
+        "the cores that read a batch at the same time: more tasks than that only cost. Without `minPartitions`",
+        shown="those of a local master; of a cluster what `spark_ehbalance.register(spark)` finds, else as many tasks "
+        "as large ranges",
+    )
+    max_partitions_owned: int | None = declared(
+        None,
+        whole(1),
+        "most partitions this query may own. Where the sum of all limits is too small, partitions stay unread, and a "
+        "warning says so",
+        only=SHARED,
+    )
+    #: As with Spark's Kafka source: losing events silently must be asked for.
+    fail_on_data_loss: bool = declared(
+        True,
+        flag,
+        "whether the query fails if events that it was to read have [aged out](operations.md#the-hub-lost-events); "
+        "`false` warns and continues at the nearest event",
+    )
+    compacted: bool = declared(
+        False,
+        flag,
+        "the event hub is compacted, so that gaps in sequence numbers are no loss: see [Compacted hubs]"
+        "(operations.md#compacted-hubs)",
+    )
+    balance_interval: float = declared(
+        BALANCE_INTERVAL, parse_duration, "time between two cycles of balancing", only=SHARED
+    )
+    checkpoint_interval: float = declared(
+        0.0,
+        parse_delay,
+        "for how long the progress of finished batches may wait for a commit that is made anyway, such as a renewal: "
+        "[fewer requests, and more is read twice after a crash](operations.md#fewer-checkpoints). `0`: the end of each "
+        "batch makes one",
+        shown="`0`",
+        only=SHARED,
+    )
+    lease_duration: float = declared(
+        LEASE_DURATION,
+        parse_duration,
+        "a query without a sign of life for this long loses its partitions; must be longer than `balanceInterval`. All "
+        "members use that of the oldest one, or [a longer one](sizing.md#lease-duration); beside [Azure's event "
+        "processors](processors.md#set-up) each its own, by default 60 s",
+        only=SHARED,
+    )
+    handover_timeout: float = declared(
+        HANDOVER_TIMEOUT,
+        parse_duration,
+        "how long the owner may take to hand a partition over before it is taken by force; with `cooperative` "
+        "[longer for slow batches](strategies.md#which-to-use)",
+        only=SHARED,
+    )
+    #: How long a batch may take is for the user to say.
+    max_stall: float | None = declared(
+        None,
+        parse_duration,
+        "a batch that runs longer makes the query release its partitions; with a trigger interval longer than this "
+        "call `spark_ehbalance.register(spark)`",
+        shown="off",
+        only=SHARED,
+    )
+    #: 300 in the SDK; 1,000 to 5,000 keep a fast reader busy without holding much memory.
+    prefetch: int = declared(1000, whole(1, 10_000), "events that the hub may send ahead, 1 to 10,000")
+    #: That of the Scala connector.
+    receiver_timeout: float = declared(60.0, parse_duration, "a batch fails if no event arrives for this long")
+    owner_level: int | None = declared(
+        None, whole(0), "owner level of the readers of a query without `leaseTable`", shown="none"
+    )
+    json_properties: bool = declared(
+        False, flag, "write text in `properties` and `systemProperties` as JSON too, so that it differs from all else"
+    )
+    gc_freeze: bool = declared(
+        True,
+        flag,
+        "leave the modules that Spark's Python workers have loaded out of the garbage collection after each task, "
+        "which takes 29 ms otherwise: `gc.freeze()` in the second and third task of a worker",
+    )
+    #: Losing events silently must be asked for.
+    on_malformed: str = declared(
+        FAIL,
+        one_of(*POLICIES),
+        "an event that [cannot be read](columns.md#events-that-cannot-be-read): `fail`, `keep` a row, or `skip` it",
+    )
+    metrics_port: int | None = declared(
+        None,
+        whole(1, 65535),
+        "port of the driver's machine at which Prometheus gets [the query's metrics](monitoring.md); each query of a "
+        "driver needs another one",
+        shown="none",
+        only=STREAM,
+    )
+    #: Metrics name hosts and positions: whoever shows them to the network must ask for it.
+    metrics_host: str = declared(
+        "127.0.0.1",
+        _host,
+        "the address of that port; `0.0.0.0` is [open to the network](security.md#metrics)",
+        only=STREAM,
+    )
+
+    @property
+    def group(self) -> Group:
+        """The group that the query belongs to, as its lease table has it."""
+        group = self.connection.group(self.consumer_group)
+        return group if self.capabilities.members else of_blobs(group, self.blob_namespace)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of the group's store; a query alone has a lease table in memory."""
+        return LEASE_TABLE if self.lease_table is None else capabilities(self.lease_table)
+
+    def level(self, epoch: int) -> int | None:
+        """The AMQP owner level with which the query reads a partition whose lease has this epoch."""
+        if self.lease_table is None:
+            return self.owner_level
+        return self.capabilities.owner_level(epoch)
+
+    def __post_init__(self) -> None:
+        if self.lease_duration <= self.balance_interval:
+            raise OptionError(
+                f"leaseDuration ({self.lease_duration:g} s) must be longer than balanceInterval "
+                f"({self.balance_interval:g} s), at best three times as long"
+            )
+        if problem := self.strategy_parameters.problem(self.lease_duration):
+            raise OptionError(problem)
+        if self.lease_table is not None and self.owner_level is not None:
+            raise OptionError(
+                "ownerLevel cannot be set together with leaseTable: the epoch of the lease is the owner level"
+            )
+        if self.min_partitions is not None and self.owner_level is not None:
+            raise OptionError(
+                "minPartitions cannot be set together with ownerLevel: Event Hubs allows one reader with an owner level"
+            )
+        if self.min_partitions is not None and self.parallelism is not None:
+            raise OptionError("minPartitions cannot be set together with parallelism: both set the number of tasks")
+        if self.blob_namespace is not None and self.capabilities.members:
+            raise OptionError("blobNamespace needs a container of the Azure SDKs' checkpoint store as leaseTable")
+        if self.metrics_port is not None:
+            need_prometheus("metricsPort")
+        if self.lease_table is None and self.storage_options:
+            raise OptionError(f"{_STORAGE}* needs leaseTable: without it there is no table to store")
+
+
+def stream_options(raw: Mapping[str, str]) -> Options:
+    """The options of `readStream`, from keys in any case. Raises `OptionError`."""
+    return _parse(raw, STREAM)
+
+
+def batch_options(raw: Mapping[str, str]) -> Options:
+    """The options of `read`, which reads all partitions once and shares nothing. Raises `OptionError`."""
+    given = {key.lower() for key, value in raw.items() if value is not None}
+    defaults = {name: each.in_batch for name, each in OPTIONS.items() if each.in_batch and name.lower() not in given}
+    return _parse({**raw, **defaults}, BATCH)
+
+
+def check_options(raw: Mapping[str, str]) -> None:
+    """Check options of which it is not known yet whether a stream or a batch is meant, or whether they are for writing.
+    Raises `OptionError`."""
+    keys = {key.lower() for key in raw}
+    if keys & _FOR_WRITING:
+        write_options(raw, OPTIONS)
+    elif any(each.only == BATCH and name.lower() in keys for name, each in OPTIONS.items()):
+        batch_options(raw)
+    else:
+        stream_options(raw)
+
+
+def storage_options(
+    public: Mapping[str, str], secret: Mapping[str, str], lease_table: str | None, identity: Identity | None = None
+) -> dict[str, str]:
+    """delta-rs's options for the lease table, from those that Spark shows (`public`) and those that it hides; and the
+    hub's `identity`, if they name no credential.
+
+    Each value may be a reference. Raises `OptionError`.
+    """
+    given = {_STORAGE + name: value for name, value in public.items()}
+    given |= {_STORAGE_SECRET + name: value for name, value in secret.items()}
+    for option, value in given.items():
+        prefix, _, name = option.partition(".")
+        if could_be_secret(name):
+            raise OptionError(f"option {prefix}.* has a name that could be a secret, and is not shown here")
+        if option.startswith(_STORAGE) and not is_reference(value) and (names_secret(name) or looks_secret(value)):
+            raise OptionError(
+                f"option {option} holds a secret, which would be shown: give a reference as its value, {REFERENCES}, "
+                f"or write {_STORAGE_SECRET}{name}, whose value Spark hides"
+            )
+    options = {option.partition(".")[2]: resolved(option, value) for option, value in given.items()}
+    if lease_table is not None:
+        options = with_identity(lease_table, options, identity, os.environ)
+        check_storage(lease_table, options, os.environ)
+    return options
+
+
+def checked_location(text: str, option: str = "leaseTable") -> str:
+    """The location in `option`: an address, or a path for any working directory. Raises `OptionError`."""
+    return _checked(location, text, option)
+
+
+def checked_namespace(text: str, option: str) -> str:
+    """The namespace of blobs in `option`: HOST or HOST:PORT. Raises `OptionError`."""
+    return _checked(_server, text, option)
+
+
+def checked_checkpoint(text: str, option: str) -> str:
+    """The checkpoint in `option`: an address, or an absolute path. Raises `OptionError`."""
+    return _checked(checkpoint_location, text, option)
+
+
+def _checked(parse: Callable[[str], str], text: str, option: str) -> str:
+    _refuse_secret(option, text)
+    try:
+        return parse(text.strip())
+    except ValueError as allowed:
+        raise wrong(option, text, allowed) from None
+
+
+def _declared_options() -> Iterator[tuple[str, Declared]]:
+    for each in fields(Options):
+        if "declared" in each.metadata:
+            yield option_name(each.name), each.metadata["declared"]
+        yield from each.metadata.get("options", {}).items()
+
+
+#: Option name → declaration, but for the strategies' own options.
+OPTIONS: dict[str, Declared] = dict(_declared_options())
+
+#: Keys that only a writer has.
+_FOR_WRITING = {CHECKPOINT_LOCATION} | {name.lower() for name in WRITE_OPTIONS.keys() - OPTIONS.keys()}
+
+#: The same of the options that one strategy has; they are for streams.
+STRATEGY_OPTIONS: dict[str, Declared] = {
+    name: each for strategy in PARAMETERS for name, each in parameter_options(strategy).items()
+}
+
+
+def option_names(where: str) -> tuple[str, ...]:
+    """The options that are allowed at `where`: `STREAM` or `BATCH`."""
+    if where == BATCH:
+        return tuple(name for name, each in OPTIONS.items() if each.only in ("", BATCH))
+    return (*(name for name, each in OPTIONS.items() if each.only != BATCH), *STRATEGY_OPTIONS)
+
+
+def _parse(raw: Mapping[str, str], where: str) -> Options:
+    given = {key.lower(): str(value).strip() for key, value in raw.items() if value is not None}
+    public, secret = (_pop_prefixed(given, prefix) for prefix in (_STORAGE, _STORAGE_SECRET))
+    names = {name.lower(): name for name in option_names(where)}
+    if unknown := sorted(given.keys() - names.keys()):
+        others = {*option_names(STREAM), *option_names(BATCH)} - set(names.values())
+        elsewhere = {name.lower(): name for name in others}
+        raise no_such_option(unknown[0], where, names.values(), elsewhere)
+    for name, text in given.items():
+        if name not in ("connectionstring", "httpproxy"):  # they check themselves
+            _refuse_secret(names[name], text)
+    connection = Connection.from_options({name: given.get(name.lower()) for name in CONNECTION_OPTIONS})
+    values = parsed(given, Options)
+    lease_table = values.get("lease_table")
+    if lease_table is None:
+        _refuse_sharing(given)
+    elif not capabilities(lease_table).members:
+        _join_processors(values, lease_table)
+    if where == STREAM:
+        values["strategy_parameters"] = _strategy_parameters(given, values.get("strategy", DEFAULT_STRATEGY))
+    storage = storage_options(public, secret, lease_table, connection.identity)
+    return Options(connection=connection, storage_options=storage, **values)
+
+
+def _refuse_sharing(given: Mapping[str, str]) -> None:
+    """Refuse options of sharing where nothing is shared: who has forgotten leaseTable would read everything twice."""
+    shared = (name for name, each in OPTIONS.items() if each.only == SHARED)
+    for name in (*shared, *STRATEGY_OPTIONS):
+        if name.lower() in given:
+            raise OptionError(f"{name} needs leaseTable: without it one query reads all partitions")
+
+
+def _join_processors(values: dict[str, Any], lease_table: str) -> None:
+    """Set the defaults of a group of Azure's event processors, and refuse what they know nothing of."""
+    allowed = [name for name, each in DECLARATIONS.items() if each.by_leases_alone]
+    given, why = f"with leaseTable={lease_table}", "as Azure's event processors, which share the group, know no"
+    if (strategy := values.setdefault("strategy", allowed[0])) not in allowed:
+        raise OptionError(
+            f"option strategy={strategy} is wrong: allowed is one of {', '.join(allowed)} {given}, {why} handovers and "
+            "no members without partitions"
+        )
+    if "handover_timeout" in values:
+        raise OptionError(f"handoverTimeout cannot be set {given}, {why} handovers: leave it out")
+    values.setdefault("lease_duration", PROCESSOR_LEASE_DURATION)
+
+
+def _pop_prefixed(given: dict[str, str], prefix: str) -> dict[str, str]:
+    """Remove from `given` what has a name with this prefix; return it without the prefix."""
+    names = [key for key in given if key.startswith(prefix.lower())]
+    return {key[len(prefix) :]: given.pop(key) for key in names}
+
+
+def _refuse_secret(name: str, text: str) -> None:
+    refuse_secret(name, text, f"connectionString and {_STORAGE_SECRET}*")
+
+
+def _strategy_parameters(given: Mapping[str, str], strategy: str) -> Parameters:
+    own = parameter_options(strategy)
+    for name in STRATEGY_OPTIONS:
+        if name.lower() in given and name not in own:
+            raise OptionError(
+                f"option {name} is for strategy={name.partition('.')[0]}, and the strategy is {strategy}: leave it out"
+            )
+    kind = PARAMETERS[strategy]
+    return kind(**parsed(given, kind, f"{strategy}."))

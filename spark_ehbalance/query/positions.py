@@ -1,0 +1,193 @@
+"""Where reading of an event hub continues, by partition, from what lease tables, containers and checkpoints contain.
+Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.position import START_OFFSET, Position, partition_order
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.group.starting_positions import HUB_KEY, AfterOffset
+from spark_ehbalance.lease_table.blob.layout import Kind, Metadata, checkpoint, owner
+from spark_ehbalance.query.offsets import EpochPosition, HubReference, LoggedBatch
+from spark_ehbalance.settings.secrets import shown as shown_text
+
+#: The batches of each `ehbalance` source of a query, oldest first.
+Logs = Sequence[Sequence[LoggedBatch]]
+
+
+#: What a query without a lease table has read with.
+_NO_TABLE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """The positions of `hub` in a source. `remarks` are sentences about those that are conservative."""
+
+    hub: HubReference
+    named: Mapping[str, Position | AfterOffset]
+    remarks: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """The positions for `--positions` and, but for the hub, for `startingPosition`."""
+        hub = {"name": self.hub.name, "namespace": self.hub.namespace or None, "createdMs": self.hub.created_ms}
+        entries: dict[str, object] = {HUB_KEY: {name: value for name, value in hub.items() if value is not None}}
+        for partition in sorted(self.named, key=partition_order):
+            position = self.named[partition]
+            number = {} if isinstance(position, AfterOffset) else {"next": position.next}
+            entries[partition] = {**number, **({} if position.offset is None else {"offset": position.offset})}
+        lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in entries.items())
+        return "{\n" + ",\n".join(lines) + "\n}"
+
+
+def hub_of_json(value: object) -> HubReference | None:
+    """The hub that `Positions.to_json` wrote. Raises `ValueError` with what is allowed."""
+    if value is None:
+        return None
+    name, namespace, created = (
+        (value.get("name"), value.get("namespace", ""), value.get("createdMs"))
+        if isinstance(value, dict)
+        else (None, None, None)
+    )
+    if isinstance(name, str) and isinstance(namespace, str) and (created is None or type(created) is int):
+        return HubReference(name.lower(), namespace, created)
+    raise ValueError('{"name": HUB, "namespace": HOST, "createdMs": NUMBER}')
+
+
+def of_lease_table(found: Snapshot) -> Positions:
+    """The checkpoints in a lease table."""
+    hub = HubReference.of(found.group, found.table.hub_created_ms if found.table else None)
+    named = {partition: each.checkpoint for partition, each in found.leases.items() if each.checkpoint}
+    return Positions(hub, named, _of_owners(each.owner for each in found.leases.values()))
+
+
+def of_container(blobs: Mapping[str, Metadata], wanted: str | None) -> Positions:
+    """The checkpoints in a container of the Azure SDKs, from its `blobs` by name, of the group `wanted`, spelled as in
+    their names; None: there is one. Raises `OptionError`."""
+    parts = [(name.split("/"), metadata) for name, metadata in blobs.items()]
+    groups: dict[str, dict[str, dict[str, Metadata]]] = {}
+    for (*group, kind, partition), metadata in (each for each in parts if len(each[0]) == 5):
+        groups.setdefault("/".join(group), {}).setdefault(kind, {})[partition] = metadata
+    groups = {name: kinds for name, kinds in groups.items() if kinds.keys() & {each.value for each in Kind}}
+    name = _only(groups, wanted, "--group", "groups")
+    stored = {p: checkpoint(each) for p, each in groups[name].get(Kind.CHECKPOINT.value, {}).items()}
+    named: dict[str, Position | AfterOffset] = {}
+    for partition, each in stored.items():
+        if each.sequence_number is not None:
+            # The start of a partition is no event's offset.
+            offset = None if each.offset == START_OFFSET else each.offset
+            named[partition] = Position(each.sequence_number, offset)
+        elif each.offset is not None:
+            named[partition] = AfterOffset(each.offset)
+    owners = map(owner, groups[name].get(Kind.OWNERSHIP.value, {}).values())
+    return Positions(HubReference.of(Group.of(*name.split("/")), None), named, _of_owners(owners))
+
+
+def of_queries(checkpoints: Mapping[str, Logs], wanted: str | None) -> Positions:
+    """The positions of a group in its queries' `checkpoints`, by location, of the hub `wanted`; None: there is one.
+
+    For each partition the latest epoch counts: later events under an earlier one belong to a batch that was cut short.
+    Raises `OptionError`.
+    """
+    names = {each.name for logs in checkpoints.values() for log in logs if (each := log[-1].end.hub) is not None}
+    name = _only(names, wanted, "--event-hub-name", "event hubs")
+    read = [(folder, log) for folder, logs in checkpoints.items() for log in logs if _reads(log, name)]
+    hub = _only_hub([each.end.hub for _, log in read for each in log if each.end.hub is not None])
+    _check_copies(read)
+    tables = sorted({_table(log) for _, log in read})
+    shared = tables != [_NO_TABLE]
+    if len(tables) > 1:
+        raise OptionError(
+            f"the queries have last read with {', '.join(tables)}: allowed are checkpoints of queries that share one "
+            "lease table"
+        )
+    if len(read) > 1 and not shared:
+        raise OptionError(
+            f"{len(read)} sources without a lease table have each read all partitions of {name}: allowed is one"
+        )
+    progress = [_progress(log, shared=shared) for _, log in read]
+    latest: dict[str, tuple[EpochPosition, int]] = {}
+    for own in progress:
+        latest |= {p: max(found, latest.get(p, found)) for p, found in own.items()}
+    named = {p: Position.before(position.next) for p, (position, _) in latest.items()}
+    remarks = _again({p: (position.next, end) for p, (position, end) in latest.items()}, shared=shared)
+    return Positions(hub, named, remarks)
+
+
+def _progress(log: Sequence[LoggedBatch], *, shared: bool) -> dict[str, tuple[EpochPosition, int]]:
+    """By partition, where reading continues without losing an event, and where the last batch ends.
+
+    Spark counts a batch as finished even if a change of owner cut a partition short. Only the lease table knows, so a
+    shared partition continues where its last batch began, or at the checkpoint that the table had then.
+    """
+    found: dict[str, tuple[EpochPosition, int]] = {}
+    for batch in log:
+        known = batch.end.checkpoints if shared else {}
+        for partition, each in batch.end.ranges.items():
+            start = each.start if shared or not batch.finished else each.end
+            found[partition] = EpochPosition(each.epoch, known.get(partition, start)), each.end
+        for partition, held in batch.end.other_positions.items():
+            found[partition] = EpochPosition(held.epoch, known.get(partition, held.next)), held.next
+    return found
+
+
+def _reads(log: Sequence[LoggedBatch], hub: str) -> bool:
+    last = log[-1].end.hub
+    return last is not None and last.name == hub
+
+
+def _only_hub(hubs: Sequence[HubReference]) -> HubReference:
+    """The last one. Raises `OptionError` if the hub was recreated meanwhile."""
+    for each in hubs:
+        if each.is_another(hubs[-1]):
+            raise OptionError(f"the checkpoints have positions of {each} and of {hubs[-1]}: allowed is one of them")
+    return hubs[-1]
+
+
+def _check_copies(logs: Sequence[tuple[str, Sequence[LoggedBatch]]]) -> None:
+    seen: dict[str, str] = {}
+    for folder, log in logs:
+        lineage = log[-1].end.lineage
+        if lineage and seen.setdefault(lineage, folder) != folder:
+            raise OptionError(
+                f"{seen[lineage]} and {folder} are copies of one checkpoint: allowed is the one that is to go on"
+            )
+
+
+def _table(log: Sequence[LoggedBatch]) -> str:
+    """The location of the lease table that the last batch used."""
+    end = log[-1].end
+    return end.table.location if end.table else end.group or _NO_TABLE
+
+
+def _only(found: Collection[str], wanted: str | None, option: str, what: str) -> str:
+    """The one of `found` that is `wanted`, or the only one. Raises `OptionError`."""
+    named = [each for each in found if wanted is None or each.lower() == wanted.lower()]
+    named = [each for each in named if each == wanted] or named
+    if len(named) == 1:
+        return named[0]
+    shown = ", ".join(sorted(found)[:5]) + (" and more" if len(found) > 5 else "") or "none"
+    given = " is not given" if wanted is None else f"={shown_text(wanted)} is wrong"
+    raise OptionError(f"{option}{given}: the {what} are {shown}")
+
+
+def _of_owners(owners: Iterable[str | None]) -> tuple[str, ...]:
+    named = sorted({each for each in owners if each})
+    if not named:
+        return ()
+    shown = ", ".join(named[:5]) + (f" and {len(named) - 5} more" if len(named) > 5 else "")
+    return (f"{shown} may still be reading: stop them first, or events that they read from now on are read twice.",)
+
+
+def _again(ranges: Mapping[str, tuple[int, int]], *, shared: bool) -> tuple[str, ...]:
+    """The remark about events that may be read twice, from the partitions' `ranges`, which may be empty."""
+    doubtful = [f"{start} to {end - 1} of partition {p}" for p, (start, end) in ranges.items() if start < end]
+    if not doubtful:
+        return ()
+    why = "only the lease table knew how far they were read" if shared else "their batch is unfinished"
+    return (f"Conservative: events {', '.join(doubtful)} may be read twice, as {why}.",)

@@ -1,0 +1,93 @@
+"""What the operating system tells about this host and its processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import uuid
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+
+from spark_ehbalance.group.member.load_meter import CpuTime
+
+_MASTER = "spark.master"
+
+
+def mint_owner_id() -> str:
+    """A new owner id: the host's name, for people, and a unique part."""
+    host = re.sub(r"[^\w.-]", "-", socket.gethostname(), flags=re.ASCII)[:100]
+    return f"{host}-{uuid.uuid4().hex[:12]}"
+
+
+def cpu_time() -> CpuTime | None:
+    """How long the host's cores have been busy, in seconds of all cores together; None where the system does not
+    tell."""
+    try:
+        spent = psutil.cpu_times()._asdict()
+    except (OSError, RuntimeError, psutil.Error):
+        return None
+    total = sum(spent.values()) - spent.get("guest", 0.0) - spent.get("guest_nice", 0.0)  # they are in user and nice
+    return CpuTime(total - spent["idle"] - spent.get("iowait", 0.0), total)
+
+
+def spark_master() -> str | None:
+    """The master of the Spark whose JVM is an ancestor of this process; None if it cannot be found. Spark does not tell
+    its Python workers, so it is read off the JVM's command line and properties."""
+    return (started_settings() or {}).get(_MASTER)
+
+
+def local_cores(master: str | None) -> int | None:
+    """How many tasks run at the same time in a Spark with that master; None for a cluster, or if it is not known."""
+    if master == "local":
+        return 1
+    cluster = re.match(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,", master or "")
+    if cluster:
+        return int(cluster[1]) * int(cluster[2])
+    threads = re.match(r"local\[\s*(\d+|\*)\s*[,\]]", master or "")
+    if threads:
+        return (os.cpu_count() or 1) if threads[1] == "*" else int(threads[1])
+    return None
+
+
+def jvm_pid(pid: int | None = None) -> int:
+    """The process id of the JVM that is an ancestor of a process, by default of this one; 0 if there is none, or it
+    cannot be found."""
+    try:
+        return next((each.pid for each in psutil.Process(pid).parents() if each.name() == "java"), 0)
+    except (OSError, psutil.Error):
+        return 0
+
+
+def started_settings() -> dict[str, str] | None:
+    """The settings with which spark-submit has started the JVM that is an ancestor of this process; None if there is
+    none, or they cannot be read."""
+    try:
+        commands = (each.cmdline() for each in psutil.Process().parents())
+        jvm = next((words for words in commands if words and words[0].endswith("java")), None)
+        return settings_of(jvm, os.environ) if jvm else None
+    except (OSError, psutil.Error):
+        return None
+
+
+def settings_of(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a JVM with this command line, as spark-submit finds them: there, else in the properties file
+    named there, else in the default one. Of a JVM that spark-submit has not started, those of the command line."""
+    follows = dict(pairwise(words))
+    settings = {_MASTER: follows["--master"]} if "--master" in follows else {}
+    settings |= _matches(r"(spark\.[^=]+)=(.*)", words)
+    if not any(word.endswith(".SparkSubmit") for word in words):
+        return settings
+    conf = environment.get("SPARK_CONF_DIR") or environment.get("SPARK_HOME", "") + "/conf"
+    file = Path(follows.get("--properties-file", conf + "/spark-defaults.conf"))
+    lines = file.read_text().splitlines() if file.is_file() else []
+    default = {_MASTER: environment.get("MASTER", "local[*]")}
+    return default | _matches(r"\s*(spark\.[^\s=:]+)[\s=:]+(\S+)", lines) | settings
+
+
+def _matches(setting: str, lines: Sequence[str]) -> dict[str, str]:
+    """The names and values in the lines that begin with a `setting`."""
+    return {match[1]: match[2] for line in lines if (match := re.match(setting, line))}

@@ -1,0 +1,99 @@
+"""Where a query's progress is stored, and what its offsets therefore name: two policies. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.model import Lease, TableIdentity
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.query.offsets import EpochPosition, StreamOffset, TableReference
+
+
+class SeenTable(NamedTuple):
+    """The lease table as last read: its identity, and the last begun batch of the query."""
+
+    identity: TableIdentity | None
+    begun: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SharedProgress:
+    """The lease table at `location` stores the progress, so that an offset names only what its batch reads.
+
+    `query` is an offset with owner, group, event hub, lineage and run.
+    """
+
+    query: StreamOffset
+    location: str
+
+    def named(self, start: StreamOffset, ranges: Mapping[str, Range]) -> Mapping[str, Range]:
+        """What the batch after `start` names if it could read `ranges` (one for each owned partition, with or without
+        events). Empty if that is not worth a batch."""
+        return {partition: each for partition, each in ranges.items() if len(each)}
+
+    def batch_end(
+        self,
+        start: StreamOffset,
+        named: Mapping[str, Range],
+        ranges: Mapping[str, Range],
+        reserved: Collection[str],
+        table: SeenTable,
+        checkpoints: Mapping[str, int],
+    ) -> StreamOffset:
+        """The end of the batch of `named` after `start`, of which the partitions `reserved` are still owned. The
+        `checkpoints` are where the `table` has reading continue."""
+        read = {partition: each for partition, each in named.items() if partition in reserved}
+        others = {p: EpochPosition(each.epoch, each.start) for p, each in ranges.items() if p not in read}
+        return replace(
+            self.query,
+            ranges=read,
+            table=TableReference(table.identity.id, self.location) if table.identity else None,
+            other_positions=others,
+            batch=start.batch + 1,
+            table_begun=table.begun,
+            checkpoints={p: each for p, each in checkpoints.items() if p in ranges and each < ranges[p].start},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AloneProgress:
+    """Without a lease table the offset alone stores the progress, so that it names every partition ever read. Methods
+    as in `SharedProgress`.
+
+    `query` is an offset with owner, event hub, lineage and run.
+    """
+
+    query: StreamOffset
+
+    def snapshot(self, group: Group, finished: StreamOffset, unfinished: StreamOffset) -> Snapshot:
+        """The state of a group of this query alone, from the ends of its last finished batch and of a batch that was
+        logged and not finished."""
+        positions = {p: (each.epoch, Position(each.end - 1, each.end_offset)) for p, each in finished.ranges.items()}
+        positions |= {
+            p: (each.epoch, Position(each.start - 1, each.start_offset)) for p, each in unfinished.ranges.items()
+        }
+        leases = {
+            p: Lease(p, owner=self.query.owner, epoch=epoch, checkpoint=position)
+            for p, (epoch, position) in positions.items()
+        }
+        return Snapshot(group, leases=leases)
+
+    def named(self, start: StreamOffset, ranges: Mapping[str, Range]) -> Mapping[str, Range]:
+        unmoved = {
+            p: Range(p, each.epoch, each.end, each.end, 0, each.end_offset, each.end_offset)
+            for p, each in start.ranges.items()
+        }
+        # A partition's first range is worth a batch without events: it stores where reading starts.
+        worth_a_batch = any(len(each) or p not in unmoved for p, each in ranges.items())
+        return {**unmoved, **ranges} if worth_a_batch else {}
+
+    def batch_end(self, start: StreamOffset, named: Mapping[str, Range], *_: object) -> StreamOffset:
+        return replace(self.query, ranges=named, batch=start.batch + 1)
+
+
+ProgressPolicy = SharedProgress | AloneProgress

@@ -1,0 +1,375 @@
+"""Reads one exact range of a partition in an executor's Python worker, whatever happens to the connection meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_ehbalance.errors import (
+    DataLossError,
+    EhBalanceError,
+    FencedError,
+    ForeignReaderError,
+    HubUnavailableError,
+    MissingError,
+)
+from spark_ehbalance.eventhub.conditions import Meaning, busy_wait, explained
+from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.receiver import Disconnected, PartitionAddress, RowFormat
+from spark_ehbalance.eventhub.refusals import Busy, RefusedError, Unreachable
+from spark_ehbalance.eventhub.rows import COLUMNS, sequence_numbers
+from spark_ehbalance.eventhub.tail import is_bare
+from spark_ehbalance.lease_table.opening import open_store
+from spark_ehbalance.query.options import Options
+from spark_ehbalance.query.range_receiver import RangeReceiver
+from spark_ehbalance.query.receivers import RECEIVERS, Key, Receivers
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
+
+#: Seconds to wait before the first reconnection, and at most before any later one.
+_FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
+
+#: Seconds for which the service may remember the owner level of a reader that has died, so that it is no foreign reader
+#: yet: it forgets one as soon as the connection ends; when it notices that a dead one's has is not documented.
+_DEAD_READER = 90.0
+
+#: Seconds for which a hub, group or partition of a running query must be missing: the service moves hubs between its
+#: machines, and one wrong answer must not fail a query.
+_MISSING_FOR = 2.0
+
+#: Seconds without an event after which the hub is asked whether there is any left: it costs connections. After another
+#: answer it is asked again when it has been silent for twice as long.
+_SILENCE = 5.0
+
+#: Seconds without an event after which that is said: longer than it takes to find out that none is left.
+_TOLD_SILENCE = 15.0
+
+_NO_EVENT = TimeoutError("no event came")
+
+
+class Batches(NamedTuple):
+    """The columns of the record batches that are wanted, and the most rows of each."""
+
+    columns: frozenset[str] = COLUMNS
+    #: Spark takes 10,000 at once faster than 1,000 ten times. Receivers bound the bytes.
+    max_rows: int = 10_000
+
+
+def read_range(
+    options: Options,
+    wanted: Range,
+    owner: str | None,
+    owner_level: int | None,
+    ended: threading.Event | None = None,
+    *,
+    receivers: Receivers = RECEIVERS,
+    batches: Batches = Batches(),
+) -> Generator[pa.RecordBatch, None, None]:
+    """The events of `wanted` as rows, in record batches as of `batches`, which may have a few columns more.
+
+    `owner` is the member that holds the lease, None without leases. `receivers` are those that the process keeps open
+    between tasks. Ends early, without an error, if the lease is lost while reading (the new owner reads the rest), and
+    soon after `ended` is set. Raises `ForeignReaderError`,
+    `FencedError`, `DataLossError`, `MalformedEventError`, `HubUnavailableError`, `MissingError`, `ClientVersionError`,
+    `StoreError`.
+    """
+    address = PartitionAddress(options.connection, options.consumer_group, wanted.partition)
+    row_format = RowFormat(batches.columns, options.json_properties, options.on_malformed)
+    key = Key(address, owner_level, row_format, options.compacted)
+    with contextlib.closing(RangeReceiver(receivers, key, options.prefetch, wanted.end, batches.max_rows)) as receiver:
+        yield from _RangeReader(options, wanted, owner, owner_level, receiver).read(ended or threading.Event())
+
+
+@dataclass(slots=True)
+class _SinceProgress:
+    """What has happened since the last event came, at monotonic time `at`; and since when (monotonic) another group's
+    reader has the partition, or the hub says that it is missing."""
+
+    at: float
+    last_error: Exception = _NO_EVENT
+    reconnections: int = 0
+    token_renewed: bool = False
+    foreign_since: float | None = None
+    missing_since: float | None = None
+    #: Seconds after `at` from which on the hub is asked again whether any event is left.
+    asks_after: float = 0.0
+    silence_told: bool = False
+
+    def timed_out(self, timeout: float) -> bool:
+        since = self.at if self.foreign_since is None else self.foreign_since + _DEAD_READER
+        return time.monotonic() - since >= timeout
+
+    def backoff(self) -> float:
+        """Seconds to wait before the next reconnection, which is counted."""
+        self.reconnections += 1
+        if isinstance(self.last_error, Busy):
+            return busy_wait()
+        return random.uniform(0.5, 1) * min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**self.reconnections)
+
+
+class _RangeReader:
+    """Reads one range: `position` is the sequence number to read next."""
+
+    def __init__(
+        self, options: Options, wanted: Range, owner: str | None, owner_level: int | None, receiver: RangeReceiver
+    ) -> None:
+        self._options = options
+        self._wanted = wanted
+        self._owner = owner
+        self._owner_level = owner_level
+        self._receiver = receiver
+        self._address = PartitionAddress(options.connection, options.consumer_group, wanted.partition)
+        self._position = wanted.start
+        self._end = wanted.end
+        self._since = _SinceProgress(time.monotonic())
+
+    def read(self, ended: threading.Event) -> Generator[pa.RecordBatch, None, None]:
+        while self._position < self._end and not ended.is_set():
+            self._tell_silence()
+            try:
+                batch = self._receiver.receive(self._position)
+                compacted = self._options.compacted
+                if compacted and self._receiver.next == self._position and self._rest_is_gone(ended):
+                    return
+            except Disconnected as other:
+                if self._lease_is_lost(other):
+                    return
+                self._since.last_error = other
+            except Unreachable as error:
+                self._since.last_error = error
+            except RefusedError as refusal:
+                self._renew_token(refusal)
+            except MissingError as missing:
+                self._confirm(missing)
+            else:
+                moved, batch = self._advance(batch)
+                if batch.num_rows:
+                    yield batch
+                    self._since.at = time.monotonic()  # the sink's time does not count towards receiverTimeout
+                if moved or not self._timed_out():
+                    continue
+            if not self._timed_out():
+                ended.wait(self._since.backoff())
+            elif (end_of_loss := self._end_of_loss()) > self._position:
+                self._position = end_of_loss
+                self._since = _SinceProgress(time.monotonic())
+            else:
+                raise self._timeout() from self._since.last_error
+
+    def _timed_out(self) -> bool:
+        return self._since.timed_out(self._options.receiver_timeout)
+
+    def _tell_silence(self) -> None:
+        """Say once which partition a batch waits for, and why, unless that was said already."""
+        since, silent = self._since, time.monotonic() - self._since.at
+        told = since.silence_told or since.foreign_since is not None or isinstance(since.last_error, Busy)
+        if told or silent < _TOLD_SILENCE:
+            return
+        since.silence_told = True
+        _LOG.warning(
+            "partition %s: the batch waits for events %d to %d, of which none has come for %.0f s; after "
+            "receiverTimeout=%g s it fails. Last seen: %s",
+            self._wanted.partition, self._position, self._end - 1, silent, self._options.receiver_timeout,
+            since.last_error,
+        )  # fmt: skip
+
+    def _advance(self, batch: pa.RecordBatch) -> tuple[bool, pa.RecordBatch]:
+        """Move on to after `batch`. Returns whether the position has moved, and the events that are in the range."""
+        before, self._position = self._position, self._receiver.next
+        if self._position == before:
+            return False, batch
+        self._since = _SinceProgress(time.monotonic())
+        if self._receiver.first is not None and self._receiver.first != before:
+            self._check_gap(before, self._receiver.first)
+        # Sequence numbers may have gaps, so that there are fewer events than was planned.
+        beyond = pc.index(pc.greater_equal(sequence_numbers(batch), self._wanted.end), True).as_py()
+        return True, batch.slice(0, beyond) if beyond >= 0 else batch
+
+    def _renew_token(self, refusal: RefusedError) -> None:
+        """The token of a receiver that waited for its sink, or for this task, may have expired: try once more with a
+        new one."""
+        if self._since.token_renewed:
+            raise refusal
+        self._since.token_renewed, self._since.last_error = True, refusal
+        self._options.connection.renew()
+
+    def _confirm(self, missing: MissingError) -> None:
+        """Raise `missing` if it is no passing answer, and say what is missing if that can be told."""
+        now = time.monotonic()
+        if self._since.missing_since is None:
+            self._since.missing_since, self._since.last_error = now, missing
+        elif now - self._since.missing_since >= _MISSING_FOR:
+            if missing.sure:
+                raise missing
+            connection, group = self._options.connection, self._options.consumer_group
+            with HubMetadata(connection, group) as metadata:
+                metadata.partition_ids()  # raises if it is the hub
+            raise MissingError(explained(Meaning.NO_GROUP, connection.namespace, connection.hub, group, None))
+
+    # --- other readers -----------------------------------------------------------------------------------------
+
+    def _lease_is_lost(self, other: Disconnected) -> bool:
+        """Whether the reader that has disconnected ours is the next owner's. Raises `ForeignReaderError` if it does
+        not belong to the group, and has been there for as long as a dead one is remembered.
+
+        A reader whose level is not higher than ours belongs to the group and leaves the range to us: one that another
+        worker has kept open, another attempt of this task, or `ehbalance seek`, which looks up a time. A reader
+        without level also waits for one that a former owner's worker has kept, which is closed soon.
+
+        Where the store has no epochs the next owner's reader has the same level, and takes its partition in the store
+        first. So ours opens again only while the lease is ours, and no two owners disconnect each other for ever.
+        """
+        if other.epoch is not None and other.epoch <= self._highest_own_level():
+            if self._options.capabilities.epochs or self._owner is None or self._still_held(self._owner):
+                return False
+            return self._ends_early()
+        if self._owner is None or self._still_held(self._owner):
+            self._wait_for_foreign(other)
+            return False
+        return self._ends_early()
+
+    def _wait_for_foreign(self, other: Disconnected) -> None:
+        """A reader of another group, or one of this group that is dead and not forgotten yet, has the partition. Raises
+        `ForeignReaderError` if it stays."""
+        if self._since.foreign_since is None:
+            self._since.foreign_since = time.monotonic()
+            _LOG.warning(
+                "partition %s: a reader with owner level %s has it, not the lease's owner. Waiting for %g s, in which "
+                "Event Hubs may remember a dead one",
+                self._wanted.partition, other.epoch, _DEAD_READER,
+            )  # fmt: skip
+        elif time.monotonic() - self._since.foreign_since >= _DEAD_READER:
+            raise self._foreign(other) from other
+
+    def _ends_early(self) -> bool:
+        _LOG.info("partition %s: lease lost while reading, ending at %d", self._wanted.partition, self._position)
+        return True
+
+    def _highest_own_level(self) -> int:
+        """The highest owner level at which another reader may belong to this group."""
+        if self._owner_level is not None:
+            return self._owner_level
+        if not self._options.capabilities.epochs:
+            return 0
+        return -1 if self._owner is None else self._wanted.epoch - 1
+
+    def _still_held(self, owner: str) -> bool:
+        """Whether the lease table has `owner` with the range's epoch, or a seek's since. A lease that its owner has
+        given back meanwhile counts: under the same epoch nobody else has it, and its checkpoint is still accepted.
+
+        Raises `StoreError` if it cannot be read: then the batch has to fail, because nobody else may read the rest; and
+        `FencedError` if a later process of this query has claimed it.
+        """
+        options = self._options
+        assert options.lease_table is not None
+        with open_store(options.lease_table, options.storage_options, group=options.group) as store:
+            lease = store.read().leases.get(self._wanted.partition)
+        if lease is None or lease.owner not in (owner, None):
+            return False
+        if lease.still_owned(self._wanted.epoch, self._wanted.since_ms):
+            return True
+        if lease.epoch > self._wanted.epoch and 0 < lease.owned_since_ms == self._wanted.since_ms:
+            # A sink may take the rows of a batch that is cut short for the whole batch, which that process runs again.
+            raise FencedError(
+                f"partition {self._wanted.partition}: a later process of this query, {owner}, reads it now. The batch "
+                "of this process fails, so that nothing is written of it. Stop this process"
+            )
+        return not options.capabilities.epochs
+
+    def _foreign(self, other: Disconnected) -> EhBalanceError:
+        return ForeignReaderError(
+            f"partition {self._wanted.partition}: a reader outside this group takes it with owner level "
+            f"{'unknown' if other.epoch is None else other.epoch}, while this query holds it with "
+            f"{self._wanted.epoch}. Stop that reader or give it another consumer group. Event Hubs says: {other}"
+        )
+
+    def _timeout(self) -> EhBalanceError:
+        if self._owner_level is None and isinstance(self._since.last_error, Disconnected):
+            return self._foreign(self._since.last_error)
+        compacted = ". If the event hub is compacted, set compacted=true"
+        if self._options.compacted:
+            compacted = ". The last of them may be gone: the batch can end once another event is sent to the partition"
+        return HubUnavailableError(
+            f"partition {self._wanted.partition}: no event came for receiverTimeout="
+            f"{self._options.receiver_timeout:g} s while reading sequence numbers {self._wanted.start} to "
+            f"{self._wanted.end - 1}, now at {self._position}. The batch fails and can be run again. "
+            f"Last seen: {self._since.last_error}{compacted if self._since.last_error is _NO_EVENT else ''}"
+        )
+
+    # --- events that are gone ----------------------------------------------------------------------------------
+
+    def _check_gap(self, expected: int, found: int) -> None:
+        """A new receiver at `expected` began with `found`. That is normal in a compacted hub unless the events between
+        have aged out."""
+        begin = self._partition_state().begin
+        if begin > expected:
+            self._report_loss(expected, min(found, self._end), f"have aged out (the first retained event is {begin})")
+        elif not self._options.compacted:
+            why = f"do not exist, although {begin} is retained. If the event hub is compacted, set compacted=true"
+            self._report_loss(expected, min(found, self._end), why)
+
+    def _rest_is_gone(self, ended: threading.Event) -> bool:
+        """Whether the hub has been silent for long, and it is sure that no event is left from the position on, as where
+        compaction has taken the newest one, a tombstone. Raises what a `Receiver` raises."""
+        if time.monotonic() - self._since.at < max(_SILENCE, self._since.asks_after):
+            return False
+        partition, position = self._wanted.partition, self._position
+        try:
+            state = self._partition_state()
+            if state.end < self._end:
+                return False
+            self._receiver.close()  # the hub allows one receiver with this owner level
+            if not is_bare(
+                self._address, position, state.begin, self._owner_level, lambda: ended.is_set() or self._timed_out()
+            ):
+                return False
+        except (RefusedError, MissingError):
+            raise
+        except HubUnavailableError as error:
+            _LOG.warning("partition %s: cannot find out whether its events are gone: %s", partition, error)
+            return False
+        finally:
+            self._since.asks_after = 2 * (time.monotonic() - self._since.at)
+        _LOG.warning(
+            "partition %s: events %d to %d do not exist, and none after them, although earlier ones come. That is "
+            "normal in a compacted event hub only", partition, position, self._end - 1,
+        )  # fmt: skip
+        return True
+
+    def _end_of_loss(self) -> int:
+        """Where reading goes on if the events from the position on are gone; the position if they are not."""
+        partition, position, end = self._wanted.partition, self._position, self._end
+        try:
+            state = self._partition_state()
+        except HubUnavailableError as error:
+            _LOG.warning("partition %s: cannot find out what has become of its events: %s", partition, error)
+            return position
+        if state.begin > position:
+            end, why = min(state.begin, end), f"have aged out (the first retained event is {state.begin})"
+        elif state.end < end and state.end <= position:  # else the events before the new end are late, not lost
+            why = f"are gone (the last event is {state.end - 1}: the event hub was made anew)"
+        else:
+            return position
+        self._report_loss(position, end, why)
+        return end
+
+    def _report_loss(self, start: int, end: int, why: str) -> None:
+        what = f"partition {self._wanted.partition}: events {start} to {end - 1} were planned and now {why}"
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{what}. Set failOnDataLoss=false to go on without them")
+        _LOG.warning("%s. Going on at %d, because failOnDataLoss=false", what, end)
+
+    def _partition_state(self) -> PartitionState:
+        partition = self._wanted.partition
+        with HubMetadata(self._options.connection, self._options.consumer_group) as metadata:
+            return metadata.partition_states([partition])[partition]

@@ -1,0 +1,65 @@
+"""What is left of the batches of a query's earlier processes: which logged batch is read again, and how much of it.
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.group.member.membership import Holding
+from spark_ehbalance.query.offsets import StreamOffset
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierBatches:
+    """What the earlier processes of a query have left, by its checkpoint and its lease table.
+
+    `finished` is the end of the last batch that the sink has finished, by the checkpoint; `finished_number` the number
+    of the last one by the lease table.
+    """
+
+    finished: StreamOffset | None = None
+    finished_number: int = 0
+
+    def replay(self, end: StreamOffset, holdings: Mapping[str, Holding]) -> dict[str, Range]:
+        """What to read again of the logged batch that ends at `end`."""
+        return plan_replay(end.ranges, holdings, finished=end.batch <= self.finished_number)
+
+
+def plan_replay(
+    ranges: Mapping[str, Range], holdings: Mapping[str, Holding], *, finished: bool = False
+) -> dict[str, Range]:
+    """What to read again of a batch that an earlier process of the query has logged, with the new epochs.
+
+    That is each partition whose checkpoint is still at the start of its range, and that the query has owned without a
+    break since it was logged. Whoever owns or has owned one of the others reads or has read it. If nobody has read it
+    meanwhile, the next batch does: the earlier process may have read and written a part of the range only, and a sink
+    that has written a batch of this number skips this one.
+
+    Of a partition that was sought since then the checkpoint tells nothing: it is read unless the table knows that the
+    batch is `finished`.
+    """
+
+    def unread(each: Range, holding: Holding) -> bool:
+        return not finished if sought_since(each, holding) else holding.checkpoint.next == each.start
+
+    return {
+        partition: replace(each, epoch=holdings[partition].epoch, since_ms=holdings[partition].since_ms)
+        for partition, each in ranges.items()
+        if partition in holdings
+        and unread(each, holdings[partition])
+        and _owned_without_break(each, holdings[partition])
+    }
+
+
+def sought_since(logged: Range, holding: Holding) -> bool:
+    """Whether the partition was sought after its range was logged, so that reading goes on elsewhere."""
+    return logged.epoch < holding.sought
+
+
+def _owned_without_break(logged: Range, holding: Holding) -> bool:
+    """Whether nobody else can have owned the partition since the range was logged: the query's new process made the
+    only claim since then, or none of the claims since then was another member's."""
+    return holding.epoch <= logged.epoch + 1 or 0 < logged.since_ms == holding.since_ms

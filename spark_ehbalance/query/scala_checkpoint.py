@@ -1,0 +1,138 @@
+"""Reads how far a query of the Scala connector (Azure/azure-event-hubs-spark) has read, from its checkpointLocation.
+
+An offset of it is `{"HUB": {"PARTITION": NUMBER, ...}, ...}` (`EventHubsSourceOffset`). A number is the first sequence
+number after the batch: the connector reads from the number of the batch before (inclusive) to that of the batch
+(exclusive), see its `EventHubsSource.getBatch`. Where its first batch begins is in `sources/INDEX/0`, in the same
+form after a zero byte and a line with the version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from spark_ehbalance.group.position import Position, partition_order
+from spark_ehbalance.query.offsets import HubReference
+from spark_ehbalance.query.positions import Positions
+from spark_ehbalance.query.spark_checkpoint import CheckpointFolder
+
+#: The version of the connector's own files (`EventHubsSource.VERSION`) and of Spark's offset log.
+_VERSION = "v1"
+
+
+class UnusableError(Exception):
+    """The text is a clause: what is wrong with the folder, or what is allowed."""
+
+
+def of_scala_query(folder: CheckpointFolder, wanted: str | None) -> Positions:
+    """Where the last finished batch of the query ended in the event hub `wanted`; None: it has read one. A batch that
+    was only planned does not count, and a partition that the query first saw in such a batch has no position.
+
+    Raises `UnusableError`.
+    """
+    planned, finished = folder.planned(), folder.finished()
+    last = finished[-1] if finished else -1
+    if finished and last not in planned:
+        raise UnusableError(f"the batch {last} is finished, and there is no offsets/{last} that has its end")
+    hub = wanted or _only_hub(folder, planned)
+    again = () if last == planned[-1] else (f"Conservative: batch {planned[-1]} is unfinished and is read again.",)
+    others, source = set[str](), -1
+    for batch in reversed(planned):
+        found = dict(_of_hub(folder.offsets(batch), hub, f"offsets/{batch}", others, finished=batch <= last))
+        if len(found) > 1:
+            raise UnusableError(f"{len(found)} sources have read event hub {hub}: allowed is a query with one")
+        if found:
+            source, numbers = found.popitem()
+            if batch == last:
+                return _positions(hub, numbers, again)
+            if batch < last:  # a source that has had a position has one in each later batch
+                raise UnusableError(
+                    f"offsets/{batch} has positions of event hub {hub}, and offsets/{last}, of the last finished "
+                    "batch, has none: it is damaged, or the query has read something else since"
+                )
+    if source >= 0:
+        return _positions(hub, _initial(folder, source, hub), again)
+    raise UnusableError(f"its sources have read {', '.join(sorted(others)) or 'no event hub'}, not {hub}")
+
+
+def has_scala_form(folder: CheckpointFolder) -> bool:
+    """Whether a source of the query may be the connector. Spark's Kafka source writes the same files, with topics for
+    hubs and Kafka's offsets for sequence numbers: nothing in them tells the two apart."""
+    return bool(_hubs(folder, folder.planned()))
+
+
+def _hubs(folder: CheckpointFolder, planned: Sequence[int]) -> set[str]:
+    """The hubs, or topics, in the offset log."""
+    found = set[str]()
+    for batch in planned:
+        dict(_of_hub(folder.offsets(batch), "", f"offsets/{batch}", found, finished=False))
+    return found
+
+
+def _only_hub(folder: CheckpointFolder, planned: Sequence[int]) -> str:
+    found = _hubs(folder, planned)
+    if len({each.lower() for each in found}) != 1:
+        raise UnusableError(f"its sources have read {', '.join(sorted(found)) or 'no event hub'}: name one of them")
+    return found.pop()
+
+
+def _positions(hub: str, numbers: Mapping[str, int], remarks: tuple[str, ...]) -> Positions:
+    return Positions(HubReference(hub.lower()), {p: Position.before(n) for p, n in numbers.items()}, remarks)
+
+
+def _of_hub(
+    text: str, hub: str, file: str, others: set[str], *, finished: bool
+) -> Iterator[tuple[int, dict[str, int]]]:
+    """The numbers of `hub` in each source, by index, of an offset log file; names of other hubs go to `others`.
+
+    Raises `UnusableError` if the file of a finished batch is damaged. An unfinished one does not count anyway.
+    """
+    version, _, *lines = (text + "\n\n").splitlines()  # at least two lines: the version and the batch's settings
+    if finished and version != _VERSION:
+        raise UnusableError(f"{file} is no offset log of version {_VERSION[1:]}")
+    for source, line in enumerate(lines):
+        try:
+            offset = json.loads(line)
+        except (ValueError, RecursionError):  # a source without an offset, or one that does not write JSON
+            if finished and line.startswith("{"):
+                raise UnusableError(f"{file} is damaged in its line {source + 3}") from None
+            continue
+        if isinstance(offset, dict) and (numbers := _numbers(offset, hub, file, others)) is not None:
+            yield source, numbers
+
+
+def _initial(folder: CheckpointFolder, source: int, hub: str) -> dict[str, int]:
+    """Where the first batch of the query begins."""
+    file = f"sources/{source}/0"
+    try:
+        text = folder.text(file)
+    except FileNotFoundError:
+        raise UnusableError(f"no batch is finished, and there is no {file}, where the first one begins") from None
+    version, line, rest = text.lstrip("\0").partition("\n")
+    try:
+        offset = json.loads(rest if line else version)  # files of Spark 2.1 have no version
+    except (ValueError, RecursionError):
+        offset = None
+    numbers = _numbers(offset, hub, file, set()) if isinstance(offset, dict) else None
+    if numbers is None or (line and version != _VERSION):
+        raise UnusableError(f"{file} has no positions of event hub {hub} in a form of version {_VERSION[1:]}")
+    return numbers
+
+
+def _numbers(offset: Mapping[str, object], hub: str, file: str, others: set[str]) -> dict[str, int] | None:
+    """The numbers of `hub` in an offset; None if it is one of another hub, or of another kind of source."""
+    if not offset or not all(isinstance(each, dict) for each in offset.values()):
+        return None
+    named = [name for name in offset if name.lower() == hub.lower()]  # Event Hubs ignores case
+    if len(named) > 1:
+        raise UnusableError(f"{file} has event hub {hub} as {' and as '.join(named)}: it is not clear which one counts")
+    if not named:
+        others.update(offset)
+        return None
+    numbers = offset[named[0]]
+    assert isinstance(numbers, dict)
+    for partition, number in numbers.items():
+        if type(number) is not int or not -(2**63) <= number < 2**63 or not partition.isdecimal():
+            raise UnusableError(f"{file} has {number!r} for partition {partition}: allowed is a sequence number")
+    # The connector takes what lies before the first retained event, such as -1, for that event.
+    return {partition: max(0, numbers[partition]) for partition in sorted(numbers, key=partition_order)}

@@ -1,0 +1,117 @@
+"""Reads the offsets of a source from a streaming query's checkpointLocation: those of `ehbalance` sources here, those
+of the Scala connector in `scala_checkpoint`.
+
+Spark writes a file `offsets/N` for each batch N that it begins, with one line per source, and a file `commits/N` for
+each batch that the sink has finished. It keeps the last 100 (`spark.sql.streaming.minBatchesToRetain`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from deltalake.exceptions import DeltaError
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, PyFileSystem, SubTreeFileSystem
+
+from spark_ehbalance.errors import EhBalanceError, OptionError
+from spark_ehbalance.lease_table.identity import for_delta_rs
+from spark_ehbalance.lease_table.opening import location
+from spark_ehbalance.query.offsets import LoggedBatch, StreamOffset
+from spark_ehbalance.settings.locations import path_in_url, scheme
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFolder:
+    """The files of a checkpointLocation. Its methods raise what the storage raises: see `opened`."""
+
+    files: FileSystem
+
+    def planned(self) -> list[int]:
+        """The ids of the batches that were begun, in order."""
+        return self._batch_ids("offsets")
+
+    def finished(self) -> list[int]:
+        """The ids of the batches that the sink has finished, in order."""
+        return self._batch_ids("commits")
+
+    def offsets(self, batch: int) -> str:
+        """The text of the file `offsets/batch`."""
+        return self.text(f"offsets/{batch}")
+
+    def text(self, name: str) -> str:
+        """The text of the file `name`."""
+        text: str = self.files.open_input_file(name).read().decode(errors="replace")
+        return text
+
+    def _batch_ids(self, folder: str) -> list[int]:
+        """The ids of the batches that have a file in `folder`, which may be missing."""
+        found = self.files.get_file_info(FileSelector(folder, allow_not_found=True))
+        names = [each.base_name for each in found if each.type is FileType.File]
+        return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+
+
+@contextlib.contextmanager
+def opened(location: str, storage_options: Mapping[str, str]) -> Iterator[CheckpointFolder]:
+    """The checkpointLocation at `location`.
+
+    Raises `OptionError` if there is no such folder, or if it cannot be read.
+    """
+    try:
+        yield CheckpointFolder(_folder(location, storage_options))
+    except EhBalanceError:
+        raise
+    except (OSError, DeltaError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise OptionError(f"{location} cannot be read: {reason}") from None
+
+
+def logs(folder: CheckpointFolder) -> list[list[LoggedBatch]]:
+    """The logged batches, oldest first, of each `ehbalance` source of the query."""
+    found: dict[int, list[LoggedBatch]] = {}
+    finished = set(folder.finished())
+    for batch in folder.planned():
+        for source, end in logged_ends(folder.offsets(batch)):
+            found.setdefault(source, []).append(LoggedBatch(end, batch in finished))
+    return list(found.values())
+
+
+def checkpoint_location(text: str) -> str:
+    """The folder that `text` means: an address, or an absolute path. It is only read, so any mount will do.
+
+    Raises `ValueError` with what is allowed instead.
+    """
+    kind, mounts = scheme(text), {"file": "", "dbfs": "/dbfs"}
+    if text and kind is None:
+        return os.path.abspath(text)
+    if kind in mounts:
+        return os.path.normpath(mounts[kind] + unquote(path_in_url(kind, text.partition(":")[2])))
+    return location(text)
+
+
+def logged_ends(text: str) -> Iterator[tuple[int, StreamOffset]]:
+    """The end of the batch in each `ehbalance` source, with the source's index among all sources, from the `text` of
+    an offset log file.
+
+    Raises `EhBalanceError` if an offset has a newer format.
+    """
+    for source, line in enumerate(text.splitlines()[2:]):
+        try:
+            offset = json.loads(line)
+        except (ValueError, RecursionError):
+            continue  # a source without an offset, or one that does not write JSON
+        if isinstance(offset, dict) and {"format", "group", "owner", "partitions"} <= offset.keys():
+            yield source, StreamOffset.from_json(offset)
+
+
+def _folder(location: str, storage_options: Mapping[str, str]) -> FileSystem:
+    """Raises `OSError` if there is no such local folder."""
+    if "://" in location:
+        return PyFileSystem(DeltaStorageHandler(location, for_delta_rs(storage_options)))
+    files = LocalFileSystem()  # accepts any path, which delta-rs does not
+    files.get_file_info(FileSelector(location))
+    return SubTreeFileSystem(location, files)

@@ -1,0 +1,78 @@
+"""Checks of a query's start, before anything is read: lease table, event hub and starting position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Protocol
+
+from spark_ehbalance.eventhub.metadata import PartitionState
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.lease_table.contract import LeaseStore
+from spark_ehbalance.query.offsets import HubReference, StreamOffset
+from spark_ehbalance.query.options import Options
+from spark_ehbalance.query.past import mismatch
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
+
+#: A time that is a slip, such as one of another time zone, is off by more; the clocks of machines by less.
+CLOCKS_DIFFER = timedelta(minutes=5)
+
+
+class Hub(Protocol):
+    """What is asked of the hub; see `HubWatcher`."""
+
+    def partition_ids(self) -> tuple[str, ...]: ...
+    def states(self) -> Mapping[str, PartitionState]: ...
+    def refresh(self, partitions: Iterable[str]) -> None: ...
+
+
+def join_table(store: LeaseStore, options: Options, known: StreamOffset, found: HubReference, hub: Hub) -> Snapshot:
+    """The lease table of `options`, open as `store`, after it was checked and, at a first start, created.
+
+    `known` is the query's last offset, `found` identifies the `hub`. Raises `StoreFormatError`,
+    `StoreUnavailableError`, and what `check_past` and `check_start` raise.
+    """
+    table = None
+    if store.exists():
+        store.create(options.group)  # raises an error for the table of another group
+        table = store.read()
+    check_past(options, known, table, found)
+    if known.is_initial:
+        leases = table.leases if table else {}
+        # What a table with others lacks was added to the hub, and begins at its first event.
+        first = not leases or not store.capabilities.members
+        states = states_at_start(options, hub).items()
+        check_start(options, {p: e for p, e in states if (leases[p].checkpoint is None if p in leases else first)})
+    store.create(options.group)
+    return table or store.read()
+
+
+def check_past(options: Options, known: StreamOffset, table: Snapshot | None, found: HubReference) -> None:
+    """Raise `DataLossError` if the checkpoint that ends with `known`, the lease `table` and the hub do not belong
+    together."""
+    if wrong := mismatch(known, table, found, options.lease_table):
+        raise wrong.error()
+
+
+def states_at_start(options: Options, hub: Hub) -> Mapping[str, PartitionState]:
+    """The states that `check_start` needs, and those that are known besides: of a hub with many partitions not all are
+    asked for at once."""
+    numbers = [p for p in hub.partition_ids() if options.starting_position.number_of(p) is not None]
+    if unknown := [partition for partition in numbers if partition not in hub.states()]:
+        hub.refresh(unknown)
+    return hub.states()
+
+
+def check_start(options: Options, states: Mapping[str, PartitionState]) -> None:
+    """Check startingPosition where a first reading begins, in partitions with these `states`, and warn of a time that
+    has not come. Raises `OptionError` if it is beyond a partition's last event: no event was read, so none is lost."""
+    options.starting_position.check_ends({partition: state.end for partition, state in states.items()})
+    times = [each for each in map(options.starting_position.of, states) if isinstance(each, datetime)]
+    if times and max(times) > datetime.now(timezone.utc) + CLOCKS_DIFFER:
+        _LOG.warning(
+            "startingPosition=%s has not come yet: what the event hub holds now is not read, and reading begins with "
+            "the next events, also with those that come before that time",
+            max(times).isoformat(),
+        )

@@ -1,0 +1,60 @@
+"""What a user may set, declared once: a dataclass field with its default, its parser and its meaning.
+
+The source's options, the strategies' parameters and the simulator's scenarios are declared in this way. Checks and the
+documentation's tables follow from the declarations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from spark_ehbalance.settings.parsing import duration_text, parse_duration
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Declared:
+    """One declaration. `parse` reads a value's text and raises ValueError with what is allowed. `default` and `meaning`
+    are Markdown, for the documentation. `only` and `in_batch` are for options of the source (see `Options`)."""
+
+    parse: Callable[[str], Any] = str
+    meaning: str = ""
+    default: str = ""
+    only: str = ""
+    in_batch: str | None = None
+
+
+def declared(
+    default: Any,
+    parse: Callable[[str], Any],
+    meaning: str = "",
+    *,
+    shown: str | None = None,
+    only: str = "",
+    in_batch: str | None = None,
+) -> Any:
+    """A dataclass field with `default`; `shown` is its Markdown where it does not follow from the value."""
+    text = _markdown(default, parse) if shown is None else shown
+    if in_batch is not None:
+        text = f"stream {text}, batch `{in_batch}`"
+    return dataclasses.field(default=default, metadata={"declared": Declared(parse, meaning, text, only, in_batch)})
+
+
+def declarations(kind: type[Any]) -> dict[str, Declared]:
+    """Field → declaration, in the order of the dataclass `kind`; without the fields that have none."""
+    return {each.name: each.metadata["declared"] for each in dataclasses.fields(kind) if "declared" in each.metadata}
+
+
+def option_name(field: str) -> str:
+    """The option of a field: `lease_table` is `leaseTable`."""
+    first, *others = field.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+def _markdown(value: Any, parse: Callable[[str], Any]) -> str:
+    if value is None:
+        return ""
+    if parse is parse_duration:
+        return f"`{duration_text(value)}`"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"

@@ -1,0 +1,115 @@
+"""Parsers for the texts of values. Each takes the text and raises `ValueError`, which names what is allowed."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+
+from spark_ehbalance.settings.suggestions import did_you_mean
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_UNIT_NAMES = {
+    "millisecond": "ms",
+    "milliseconds": "ms",
+    "sec": "s",
+    "second": "s",
+    "seconds": "s",
+    "min": "m",
+    "minute": "m",
+    "minutes": "m",
+    "hour": "h",
+    "hours": "h",
+}
+#: In seconds. What is longer is a slip, and too long for the clocks of operating systems.
+_LONGEST = 366 * 86400.0
+_DURATION_FORMS = "such as 10 seconds, 500 ms, 2 minutes or 10 (seconds), at most 366 days"
+
+
+def parse_duration(value: str) -> float:
+    """The seconds of a duration such as `10 seconds`, `500ms`, `2m` or `1.5` (seconds)."""
+    seconds = _seconds(value)
+    if not seconds:
+        raise ValueError(f"a length of time over 0, {_DURATION_FORMS}")
+    return seconds
+
+
+def parse_delay(value: str) -> float:
+    """The seconds of a duration that may be 0."""
+    seconds = _seconds(value)
+    if seconds is None:
+        raise ValueError(f"a length of time, {_DURATION_FORMS}")
+    return seconds
+
+
+def parse_shift(value: str) -> float:
+    """The seconds of a duration that may be 0 or have a minus sign, such as a clock's offset."""
+    seconds = _seconds(value.strip().removeprefix("-"))
+    if seconds is None:
+        raise ValueError(f"a length of time, with or without a minus sign, {_DURATION_FORMS}")
+    return -seconds if value.strip().startswith("-") else seconds
+
+
+def _seconds(value: str) -> float | None:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)", value.strip().lower())
+    unit = _UNIT_NAMES.get(match[2], match[2] or "s") if match else ""
+    seconds = float(match[1]) * _UNITS[unit] if match and unit in _UNITS else None
+    return seconds if seconds is not None and seconds <= _LONGEST else None
+
+
+def duration_text(seconds: float) -> str:
+    """A text that `parse_duration` reads as `seconds`."""
+    return f"{seconds:g} seconds" if seconds >= 1 else f"{seconds * 1000:g} ms"
+
+
+def whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+    """Parses a whole number of at least `minimum`, and at most `maximum`."""
+    allowed = f"a whole number from {minimum}" + ("" if maximum is None else f" to {maximum}")
+
+    def parse(value: str) -> int:
+        if not re.fullmatch(r"[0-9]{1,18}", value) or not minimum <= int(value) <= (maximum or int(value)):
+            raise ValueError(allowed)
+        return int(value)
+
+    return parse
+
+
+def number(low: float, high: float = math.inf) -> Callable[[str], float]:
+    """Parses a finite number from `low` to `high`, both included."""
+    allowed = f"a number from {low:g}" + ("" if high == math.inf else f" to {high:g}")
+
+    def parse(value: str) -> float:
+        if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", value) or not low <= float(value) <= high or float(value) == math.inf:
+            raise ValueError(allowed)
+        return float(value)
+
+    return parse
+
+
+def positive(value: str) -> float:
+    """Parses a finite number above 0."""
+    try:
+        parsed = number(0)(value)
+    except ValueError:
+        parsed = 0.0
+    if parsed == 0:
+        raise ValueError("a number above 0")
+    return parsed
+
+
+def flag(value: str) -> bool:
+    """Parses `true` or `false`, in any case."""
+    if value.lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return value.lower() == "true"
+
+
+def one_of(*names: str) -> Callable[[str], str]:
+    """Parses one of `names`, in exactly this case."""
+
+    def parse(value: str) -> str:
+        if value not in names:
+            raise ValueError(f"one of {', '.join(names)}{did_you_mean(value, names)}")
+        return value
+
+    return parse

@@ -1,0 +1,79 @@
+"""Sinks that know by its number whether they have a batch: Spark's file sink, and Delta's own.
+
+With a checkpoint that is new or was set back Spark gives new batches the numbers of old ones, and such a sink leaves
+them out in silence. Spark tells its listeners that a query starts before it reads the query's log, so that the numbers
+can be compared before anything is read. Only by py4j, in the driver's JVM.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.errors import PySparkException
+
+from spark_ehbalance.errors import DataLossError
+from spark_ehbalance.installed import Py4JError
+from spark_ehbalance.spark.datasource import EhBalanceDataSource
+from spark_ehbalance.spark.error_line import line
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
+
+#: What the descriptions of the two sinks begin with; a path and a bracket follow.
+_FILES, _DELTA = "FileSink[", "DeltaSink["
+
+#: A platform's own JVM may lack classes and methods; py4j takes a class that is not there for a package.
+_NOT_THERE = (PySparkException, Py4JError, TypeError)
+
+
+def check_batch_numbers(jvm: Any, session: Any, query_id: str) -> None:
+    """End the query that is starting with that id in the JVM's `session`, before it reads anything, if it reads from
+    `ehbalance` and its sink has a batch with a later number than its checkpoint."""
+    try:
+        query = session.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query_id))
+        if query is None or not _reads_ehbalance(query):
+            return
+        logged, sink = query.offsetLog().getLatestBatchId(), str(query.sink())
+        last, in_sink = logged.get() if logged.isDefined() else None, _last_batch(jvm, session, query, sink)
+        if in_sink is not None and (last is None or in_sink > last):
+            error = DataLossError(described_later_batches(sink, in_sink, query.resolvedCheckpointRoot(), last))
+            query.errorNotifier().markError(jvm.java.lang.IllegalStateException(line(error)))
+    except _NOT_THERE as error:
+        _LOG.info("whether the sink of query %s has later batches cannot be looked up: %s", query_id, error)
+
+
+def described_later_batches(sink: str, in_sink: int, checkpoint: str, last: int | None) -> str:
+    """What it means that the `sink` has batch `in_sink`, and the `checkpoint` ends with batch `last`, for a message."""
+    ends = "has no batch yet" if last is None else f"ends with batch {last}"
+    # Delta tells checkpoints apart, the file sink does not.
+    other = "write to a new folder" if sink.startswith(_FILES) else "set a new checkpointLocation"
+    return (
+        f"{sink} has batches up to number {in_sink}, and this query's checkpoint {checkpoint} {ends}: it is new, was "
+        f"set back, or belongs to another output. Batches up to number {in_sink} would be left out there without a "
+        f"word. Nothing was read. Put back the checkpoint that belongs to this output, or {other}"
+    )
+
+
+def _reads_ehbalance(query: Any) -> bool:
+    leaves = query.analyzedPlan().collectLeaves()
+    sources = (leaves.apply(number) for number in range(leaves.size()))
+    return any(
+        each.getClass().getSimpleName() == "StreamingRelationV2"
+        and each.sourceName().lower() == EhBalanceDataSource.name()
+        for each in sources
+    )
+
+
+def _last_batch(jvm: Any, session: Any, query: Any, sink: str) -> int | None:
+    """The number of the last batch that the sink knows; None if it has none, or knows no numbers."""
+    if sink.startswith(_FILES):
+        log = jvm.org.apache.hadoop.fs.Path(sink[len(_FILES) : -1], "_spark_metadata")
+        files = log.getFileSystem(session.sessionState().newHadoopConf())
+        names = [each.getPath().getName() for each in files.listStatus(log)] if files.exists(log) else []
+        batches = (name.removesuffix(".compact") for name in names)
+        return max((int(each) for each in batches if each.isdecimal()), default=None)
+    if sink.startswith(_DELTA):
+        table = jvm.org.apache.spark.sql.delta.DeltaLog.forTableWithSnapshot(session, query.sink().path())._2()
+        known = table.transactions().get(str(query.id()))
+        return int(known.get()) if known.isDefined() else None
+    return None

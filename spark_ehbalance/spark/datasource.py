@@ -1,0 +1,317 @@
+"""The data source as Spark sees it: `format("ehbalance")` for streams and batches, to read and to write (`writer`).
+
+Spark runs each stream's reader in three places. In the driver it only creates it. In a *planner*, a Python process per
+query, it asks for offsets and partitions. In the executors' Python workers it calls `read`, once per task.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.rows import SPARK_SCHEMA
+from spark_ehbalance.eventhub.sending.write_options import WriteOptions, write_options
+from spark_ehbalance.query.assembly import start_planner
+from spark_ehbalance.query.batch_read import batch_ranges
+from spark_ehbalance.query.columns import ALL_COLUMNS, Columns
+from spark_ehbalance.query.concurrent_reader import read_together
+from spark_ehbalance.query.control_socket import PlannerAddress
+from spark_ehbalance.query.finished_batches import NewestBatch
+from spark_ehbalance.query.offsets import StreamOffset, group_name
+from spark_ehbalance.query.options import (
+    BATCH,
+    STREAM,
+    Options,
+    batch_options,
+    check_options,
+    option_names,
+    stream_options,
+)
+from spark_ehbalance.query.planner import Planner
+from spark_ehbalance.query.processes import local_cores, mint_owner_id, spark_master
+from spark_ehbalance.query.query_metrics import export_metrics
+from spark_ehbalance.query.range_reader import Batches, read_range
+from spark_ehbalance.query.tasks import plan_tasks
+from spark_ehbalance.query.two_sources import check_one_source, two_sources
+from spark_ehbalance.settings.locations import is_relative
+from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.spark.error_line import told_in_one_line
+from spark_ehbalance.spark.import_path import WithImportPath
+from spark_ehbalance.spark.logs import set_up_logging
+from spark_ehbalance.spark.spark_api import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from spark_ehbalance.spark.worker_memory import freeze_modules
+from spark_ehbalance.spark.writer import BatchWriter, StreamWriter, batch_writer, stream_writer
+
+
+class EhBalanceDataSource(WithImportPath, DataSource):
+    """Azure Event Hubs as a Spark source that shares partitions between queries. Options: see `options.Options`."""
+
+    @told_in_one_line()
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Raises `OptionError`. Spark garbles what `reader` and `streamReader` raise, so options are checked here."""
+        super().__init__(options)  # type: ignore[arg-type]
+        check_options(options)
+        table = next((value for name, value in options.items() if name.lower() == "leasetable"), "/")
+        if is_relative(table.strip()) and not (spark_master() or "").startswith("local"):
+            raise OptionError(
+                f"option leaseTable={shown(table)} is a relative path, another place for every job on a cluster: "
+                "that is allowed only where Spark's master is known to be local. Write an address or a whole path"
+            )
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format(...)`."""
+        return "ehbalance"
+
+    def schema(self) -> str:
+        """The columns, as DDL."""
+        return SPARK_SCHEMA
+
+    @told_in_one_line()
+    def reader(self, schema: StructType) -> BatchReader:
+        """The reader of a `spark.read`. Raises `OptionError`."""
+        columns = _columns(schema)
+        return BatchReader(batch_options(self.options), columns)
+
+    @told_in_one_line()
+    def streamReader(self, schema: StructType) -> StreamReader:
+        """The reader of a `spark.readStream`. Called once for the planner, and once more to pickle the reader for the
+        executors. Raises `OptionError`."""
+        columns = _columns(schema)
+        return StreamReader(stream_options(self.options), columns)
+
+    @told_in_one_line()
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """The writer of a `df.write`. Raises `OptionError`."""
+        return batch_writer(self._write_options(), schema, overwrite=overwrite)
+
+    @told_in_one_line()
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """The writer of a `df.writeStream`. Raises `OptionError`."""
+        return stream_writer(self._write_options(), schema)
+
+    def _write_options(self) -> WriteOptions:
+        return write_options(self.options, {*option_names(STREAM), *option_names(BATCH)})
+
+
+def _columns(schema: StructType) -> Columns:
+    """What the user asks for with `.schema(...)`, or all columns. Raises `OptionError`."""
+    return Columns.of((each.name, each.dataType.simpleString()) for each in schema)
+
+
+@dataclass
+class Task(InputPartition):
+    """One task: ranges, each with its AMQP owner level, the member that holds their leases (None without), and the
+    planner for which it is to `check_one_source`."""
+
+    ranges: tuple[tuple[Range, int | None], ...]
+    owner: str | None
+    checks: PlannerAddress | None = None
+
+
+def _read(options: Options, columns: Columns, task: Task) -> Iterator[pa.RecordBatch]:
+    set_up_logging()
+    if options.gc_freeze:
+        freeze_modules()
+    batches = Batches(frozenset(columns.names))
+    readers = [
+        partial(read_range, options, wanted, task.owner, level, batches=batches) for wanted, level in task.ranges
+    ]
+    with told_in_one_line():
+        if task.checks is not None:
+            check_one_source(options.lease_table, task.checks)
+        yield from map(columns.select, read_together(readers))
+
+
+class BatchReader(DataSourceReader):
+    """Reads all partitions once, from the starting to the ending positions, and stores no progress."""
+
+    def __init__(self, options: Options, columns: Columns = ALL_COLUMNS) -> None:
+        self._options, self._columns = options, columns
+
+    @told_in_one_line()
+    def partitions(self) -> list[InputPartition]:
+        """The tasks. Called once per read, beside the driver. Raises what `batch_ranges` raises."""
+        level = self._options.owner_level
+        cores = self._options.parallelism or local_cores(spark_master())
+        tasks = plan_tasks(batch_ranges(self._options), self._options.min_partitions, cores)
+        # Spark would make a task of its own of no tasks.
+        return [Task(tuple((each, level) for each in ranges), None) for ranges in tasks or [()]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task. Called once per attempt of the task, in an executor's Python worker."""
+        assert isinstance(partition, Task)
+        return _read(self._options, self._columns, partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Translates Spark's calls for the `Planner`.
+
+    The constructor starts nothing, because Spark also creates a reader only to pickle it for the executors. The first
+    call that needs the planner starts it.
+    """
+
+    def __init__(self, options: Options, columns: Columns = ALL_COLUMNS) -> None:
+        self._options, self._columns = options, columns
+        self._planner: Planner | None = None
+        self._exporters = ExitStack()
+        self._local_cores: int | None = None
+        self._owner, self._lineage = options.owner_id, uuid.uuid4().hex
+        self._available_now = False
+        self._told: NewestBatch | None = NewestBatch()  # None with a Spark that tells the start of each batch
+        self._start: dict[str, Any] | None = None
+        self._start_offset = StreamOffset("")
+
+    # --- in the planner ----------------------------------------------------------------------------------------
+
+    @told_in_one_line()
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a query without a checkpoint begins. Called at every trigger until there is a batch, also where batch 0
+        was logged and is run again; always returns the same offset."""
+        self._owner = self._owner or mint_owner_id()
+        group = group_name(self._options.lease_table)
+        return StreamOffset(self._owner, group=group, lineage=self._lineage).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """`maxEventsPerTrigger`, which Spark passes on to `latestOffset`. Spark 4.0 and 4.1 do not call this."""
+        limit = self._options.max_events_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Called once, before `latestOffset`, if the query has that trigger. Spark 4.0 and 4.1 do not call this and run
+        one batch only: the one that was logged and not finished, or else a new one."""
+        self._available_now = True
+
+    @told_in_one_line()
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
+        """The end of the next batch, or `start` itself if there is nothing to read.
+
+        Called once per trigger, and about every 10 ms while the query is idle. `start` is the end of the last batch:
+        Spark has written its commit before this call, so that it is finished here. Spark 4.0 and 4.1 give neither start
+        nor limit. Raises `EhBalanceError`.
+        """
+        if start is not None:
+            self._told = None
+            return self._end_after(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        told = self._told or NewestBatch()
+        if told.pending is not None:
+            return told.pending
+        begin = self.initialOffset() if told.finished is None else told.finished
+        end = self._end_after(begin, self._options.max_events_per_trigger)
+        if end is not told.newest:
+            self._told = told.after_answer(begin, end)
+        return end
+
+    def _end_after(self, start: dict[str, Any], limit: int | None) -> dict[str, Any]:
+        """The end of a batch of at most `limit` events after `start`, the end of the last finished batch."""
+        if start != self._start:
+            self._start, self._start_offset = start, StreamOffset.from_json(start)
+        elif self._planner is not None and self._planner.still_idle(self._start_offset):
+            return start
+        begin = self._start_offset
+        planner = self._running_planner(begin)
+        planner.finish(begin)
+        if planner.is_one_of_two:
+            raise two_sources(self._options.lease_table)
+        if self._available_now:
+            planner.fix_ends()
+        end = planner.next_batch(begin, limit)
+        if end is begin:
+            return start
+        # Spark 4.0 and 4.1 ask for no latest offset, and report this one as such.
+        return end.to_json() | ({} if self._told is None else planner.lag.behind())
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The hub's newest sequence numbers, and how far the batch is behind them, for the query's progress reports.
+        Called once per trigger."""
+        return None if self._planner is None else self._planner.lag.newest()
+
+    @told_in_one_line()
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of the batch that ends at `end`. Called once per batch, after Spark has logged it; the first call
+        of all if the query is restarted with a batch that was logged but not finished. A restarted query of Spark 4.0
+        and 4.1 begins with an empty batch that ends at the newest logged end. Raises `EhBalanceError`."""
+        if self._told is not None:
+            self._told = self._told.after_partitions(start, end)
+        if start == end and self._planner is None:
+            return []
+        to = StreamOffset.from_json(end)
+        planner = self._running_planner(StreamOffset.from_json(start), to)
+        cores = self._options.parallelism or planner.cores or self._local_cores
+        to_read = [] if start == end else planner.ranges(to)
+        tasks = plan_tasks(to_read, self._options.min_partitions, cores)
+        shared = self._options.lease_table is not None
+        owner = planner.owner if shared else None
+        # Event Hubs allows one reader of a partition with an owner level, so that a split range is read without.
+        split = self._options.min_partitions is not None
+        made = [
+            Task(tuple((each, None if split else self._options.level(each.epoch)) for each in ranges), owner)
+            for ranges in tasks
+        ]
+        if shared and planner.query is None:
+            made = made or [Task((), owner)]  # a query's first batch has each source, also those with nothing to read
+            made[0].checks = planner.address
+        return list(made)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Does nothing: Spark calls it one batch late, and never for the last one."""
+
+    def stop(self) -> None:
+        """Leave the group. Called once when the query ends; not guaranteed on SIGKILL, where leases expire instead."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Spark sends it as well, and would cut this short
+        if self._planner is not None:
+            if self._told is not None and self._told.in_doubt:
+                self._planner.await_report()
+            self._planner.stop()
+            self._exporters.close()
+            self._planner = None
+            if isinstance(sys.exc_info()[1], SystemExit | EOFError | ConnectionError):
+                os._exit(0)  # Spark listens no more, and its runner would print a traceback
+
+    def _exit_on_sigterm(self, signum: int, frame: FrameType | None) -> None:
+        """Turn SIGTERM into an orderly exit, in which Spark's runner calls `stop`; the default would skip that.
+
+        Spark closes the connection after it, which ends the planner as well. So a signal to all of a job's processes is
+        left to the driver if that receives signals, or a batch is in flight.
+        """
+        if self._planner is None or not (self._planner.attended or self._planner.in_batch):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            sys.exit(0)
+
+    def _running_planner(self, finished: StreamOffset, unfinished: StreamOffset | None = None) -> Planner:
+        """The planner, started by the first call."""
+        if self._planner is None:
+            signal.signal(signal.SIGTERM, self._exit_on_sigterm)
+            # Ctrl-C reaches every process of a terminal, but the driver decides what becomes of the query.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            set_up_logging()
+            # Spark asks for an initial offset also where batch 0 was logged and is to be run again.
+            last = unfinished if unfinished is not None and finished.is_initial else finished
+            self._local_cores = local_cores(spark_master())
+            # Spark 4.0 and 4.1 run one batch with `Trigger.AvailableNow`.
+            whole = self._told is not None or self._available_now
+            self._planner = start_planner(self._options, last.owner, finished, unfinished, whole=whole)
+            self._exporters = export_metrics(self._options, self._planner)
+        return self._planner
+
+    # --- in the executors --------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task. Called once per attempt of the task, in an executor's Python worker, where this reader
+        has no planner. Raises what `read_range` raises."""
+        assert isinstance(partition, Task)
+        return _read(self._options, self._columns, partition)

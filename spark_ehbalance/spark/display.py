@@ -1,0 +1,77 @@
+"""What `run` shows: a line for each query that is kept up to date on a terminal, log lines elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Sequence
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from spark_ehbalance.spark.figures import Figures
+from spark_ehbalance.text import logger, plain
+
+_LOG = logger(__name__)
+
+#: Seconds between two log lines of one query's figures.
+_LOG_INTERVAL = 10.0
+
+
+class Display:
+    """Writes to standard error. A context manager."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        """`names` are those of the queries; a single one is not named."""
+        self._names = [plain(name) for name in names]
+        console = Console(stderr=True)
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self._handler: logging.Handler | None = None
+        self._logged = [("", -_LOG_INTERVAL)] * len(names)
+
+    def __enter__(self) -> Display:
+        if self._live:
+            self._live.start()
+        elif not _LOG.hasHandlers():  # nobody has set logging up, and Python itself shows warnings only
+            self._handler = logging.StreamHandler(sys.stderr)
+            self._handler.setFormatter(logging.Formatter("%(asctime)s ehbalance: %(message)s"))
+            self._before = _LOG.level
+            _LOG.addHandler(self._handler)
+            _LOG.setLevel(logging.INFO)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+        if self._handler:
+            _LOG.removeHandler(self._handler)
+            _LOG.setLevel(self._before)
+
+    def show(self, figures: Sequence[Figures], *, last: bool = False) -> None:
+        """Show the queries' figures; the `last` ones are logged whenever the ones before were."""
+        now = time.monotonic()
+        if self._live:
+            lines = [Text(self._named(each.line(now), name), no_wrap=True, overflow="ellipsis")
+                     for each, name in zip(figures, self._names, strict=True)]  # fmt: skip
+            with contextlib.suppress(OSError):  # the terminal was closed
+                self._live.update(Group(*lines), refresh=True)
+            return
+        for number, each in enumerate(figures):
+            state, at = self._logged[number]
+            if each.state() != state and (last or now - at >= _LOG_INTERVAL):
+                self._logged[number] = (each.state(), now)
+                _LOG.info("%s", self._named(each.line(now), self._names[number]))
+
+    def say(self, text: str, name: str = "") -> None:
+        """Say what happens, about the query with that name."""
+        text = self._named(text, plain(name)) if name else text
+        if self._live:
+            self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        else:
+            _LOG.info("%s", text)
+
+    def _named(self, text: str, name: str) -> str:
+        return text if len(self._names) == 1 else f"{name}: {text}"

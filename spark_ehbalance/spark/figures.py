@@ -1,0 +1,87 @@
+"""What a person wants to know of a running query, out of its progress reports and its planner's answers."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from typing import Any
+
+from spark_ehbalance.spark.planners import ends_of
+
+#: Seconds over which the events a second are counted.
+_RATE_OVER = 30.0
+
+
+class Figures:
+    """The figures of one query, since they were made. No clock, no I/O."""
+
+    def __init__(self, now: float) -> None:
+        """`now`, as elsewhere here, is a monotonic time in seconds."""
+        self.events = 0
+        self.batches = 0
+        self._since = now
+        self._recent = deque[tuple[float, int]]()
+        self._newest: int | None = None
+        self._reported = False
+        self._status = ""
+        self._partitions: tuple[int, int] | None = None
+        self._behind: int | None = None
+        self._batch_seconds = 0.0
+
+    @property
+    def newest_batch(self) -> int | None:
+        """The number of the last batch that was added; None before the first one."""
+        return self._newest
+
+    def add(self, progress: dict[str, Any], now: float) -> None:
+        """A progress report. The events of a batch are added once, and none of a report without a batch: that has the
+        number of the next one, and the end of the last one."""
+        self._reported = True
+        if any(source.get("latestOffset") for source in progress["sources"]):
+            self._behind = _behind(progress)
+        no_batch = "addBatch" not in progress["durationMs"]
+        if no_batch or (self._newest is not None and progress["batchId"] <= self._newest):
+            return
+        self._newest = progress["batchId"]
+        ends = list(ends_of(progress))
+        events = sum(each.end - each.start for end in ends for each in end.ranges.values())
+        self.events += events
+        self.batches += 1
+        self._recent.append((now, events))
+        self._batch_seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
+
+    def update(self, status: str, planners: list[dict[str, Any]]) -> None:
+        """What Spark says that the query does, and the answers of its planners to `Planner.handle`."""
+        self._status = status
+        if planners:
+            self._partitions = (sum(each["owned"] for each in planners), sum(each["all"] for each in planners))
+
+    def line(self, now: float) -> str:
+        """All of it, in less than 80 columns as long as the numbers are not huge."""
+        while self._recent and self._recent[0][0] < now - _RATE_OVER:
+            self._recent.popleft()
+        if not self._reported:
+            return f"{self.state()} · {now - self._since:.0f} s"
+        a_second = sum(events for _, events in self._recent) / max(1.0, min(_RATE_OVER, now - self._since))
+        return f"{self.state()} · {a_second:,.0f} events/s · last batch {self._batch_seconds:.1f} s"
+
+    def state(self) -> str:
+        """What does not change while nothing happens."""
+        if not self._reported:
+            return f"starting: {self._status or 'the query'}"
+        of_all = [] if self._partitions is None else [f"{self._partitions[0]} of {self._partitions[1]} partitions"]
+        behind = [] if self._behind is None else [f"{self._behind:,} behind"]
+        return " · ".join([*of_all, f"{self.events:,} events", *behind])
+
+
+def _behind(progress: dict[str, Any]) -> int:
+    """How many events of the partitions that the query held were unread at the end of the batch."""
+    unread = 0
+    for source in progress["sources"]:
+        for end in ends_of({"sources": [source]}):
+            newest = source.get("latestOffset") or "{}"
+            ends = (json.loads(newest) if isinstance(newest, str) else newest).get("partitions", {})
+            read = {p: each.next for p, each in end.other_positions.items()}
+            read |= {p: each.end for p, each in end.ranges.items()}
+            unread += sum(max(0, ends.get(partition, 0) - position) for partition, position in read.items())
+    return unread

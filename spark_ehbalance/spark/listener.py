@@ -1,0 +1,92 @@
+"""The listener of a session's queries, which reports the end of each batch to their planners."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from spark_ehbalance.query.offsets import StreamOffset
+from spark_ehbalance.spark.batch_numbers import check_batch_numbers
+from spark_ehbalance.spark.planners import ends_of, process_id, report_end
+from spark_ehbalance.spark.sessions import remote
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
+
+#: Seconds between two reports of one query that take a job each: they only help queries with longer triggers.
+_RELAY_INTERVAL = 5.0
+
+
+class BatchEndListener(StreamingQueryListener):
+    """Reports the end of each batch to the planners of its `ehbalance` sources, and whether two of them share leases;
+    warns of sinks that lose rows if queries share a hub, and ends queries whose sink has later batches."""
+
+    def __init__(self, spark: Any = None) -> None:
+        """`spark` is the session of the queries; None: nothing is asked of it."""
+        super().__init__()
+        self._remote = remote(spark)
+        local: Any = spark if self._remote is None else None
+        self._jvm: Any = local and local._jvm
+        self._session: Any = local and local._jsparkSession
+        self._driver = 0 if self._jvm is None else process_id(self._jvm)
+        self._relayed: dict[str, float] = {}
+        self._warned: set[str] = set()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        if self._jvm is not None:  # then Spark waits for this before it reads the query's log
+            check_batch_numbers(self._jvm, self._session, str(event.id))
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        progress = json.loads(event.progress.json)
+        ends = list(ends_of(progress))
+        groups = Counter(end.group for end in ends if end.group)
+        cores = self._cores() if ends else None
+        for end in ends:
+            report_end(end, self._driver, self._relay_for(end), twice=groups[end.group] > 1, cores=cores)
+        if progress["id"] not in self._warned and (warning := _sink_warning(progress, ends)):
+            self._warned.add(progress["id"])
+            _LOG.warning(warning)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        pass
+
+    def _cores(self) -> int | None:
+        """How many tasks Spark runs at the same time; executors may have come or gone."""
+        if self._session is None:
+            return None
+        cores: int = self._session.sparkContext().defaultParallelism()
+        return cores
+
+    def _relay_for(self, end: StreamOffset) -> SparkSession | None:
+        """The session by which this report may be relayed."""
+        now = time.monotonic()
+        if now - self._relayed.get(end.lineage, -_RELAY_INTERVAL) < _RELAY_INTERVAL:
+            return None
+        self._relayed[end.lineage] = now
+        return self._remote
+
+
+def _sink_warning(progress: dict[str, Any], ends: list[StreamOffset]) -> str | None:
+    """The warning for a query that has a lease table and writes with Spark's file sink; None for others."""
+    sink = progress["sink"]["description"]
+    if not sink.startswith("FileSink[") or not any(end.group for end in ends):
+        return None
+    return (
+        f"query {progress['name'] or progress['id']} has a lease table and writes plain files, {sink}: if several "
+        "queries write into one folder, each skips the batches whose number another has written, and rows are lost; "
+        "write Delta, or give each query a folder of its own"
+    )

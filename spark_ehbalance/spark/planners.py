@@ -1,0 +1,76 @@
+"""Messages to the planners of a query, found by its progress reports: that a batch has ended, that it is to leave."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.query.control_socket import Answer, PlannerAddress, send
+from spark_ehbalance.query.offsets import StreamOffset
+from spark_ehbalance.spark.connect_messages import PlannerRelay, relay
+from spark_ehbalance.spark.sessions import SPARK_ERRORS, cause, remote
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
+
+#: The sessions in which `PlannerRelay` is registered.
+_with_relay = weakref.WeakSet[SparkSession]()
+
+
+def ends_of(progress: dict[str, Any]) -> Iterator[StreamOffset]:
+    """The end offset of each of our sources in a progress report."""
+    for source in progress["sources"]:
+        end = source.get("endOffset")
+        with contextlib.suppress(EhBalanceError, ValueError):  # of another source
+            yield StreamOffset.from_json(json.loads(end) if isinstance(end, str) else end)
+
+
+def report_end(
+    end: StreamOffset, driver: int, remote: SparkSession | None = None, **more: bool | int | None
+) -> Answer | None:
+    """Report to its planner, beside the JVM with the process id `driver`, that the sink has finished the batch that
+    ends at `end`, through the session `remote` if it is on another machine; `more` is as for `Planner.handle`. Returns
+    the planner's answer, or None."""
+    message = {"finished": end.to_json(), **more}
+    answer = send(PlannerAddress(end.lineage, driver), message)
+    if answer is None and remote is not None:
+        try:
+            if remote not in _with_relay:
+                remote.dataSource.register(PlannerRelay)
+                _with_relay.add(remote)
+            answer = relay(remote, end.lineage, message)
+        except SPARK_ERRORS as error:
+            _LOG.warning("the query's planner cannot be told that a batch has ended: %s", cause(error))
+    return answer
+
+
+def ask_planners(query: StreamingQuery, progress: Any, question: dict[str, Any]) -> list[dict[str, Any]]:
+    """The answers of the query's planners on this machine to a `question`, as for `Planner.handle`."""
+    _, driver = driver_of(query)
+    answers = [send(PlannerAddress(end.lineage, driver), question) for end in ends_of(json.loads(progress.json))]
+    return [each for each in answers if isinstance(each, dict)]
+
+
+def driver_of(query: StreamingQuery) -> tuple[SparkSession | None, int]:
+    """The session through which the query's planners are reached if they may be on another machine, and the process id
+    of the JVM beside which they are, 0 where that is not known."""
+    session = remote(getattr(query, "_session", None))
+    return session, 0 if session is not None else driver_of_this_process()
+
+
+def driver_of_this_process() -> int:
+    from pyspark import SparkContext  # a client of Spark Connect has none
+
+    return process_id(SparkContext._jvm)
+
+
+def process_id(jvm: Any) -> int:
+    pid: int = jvm.java.lang.ProcessHandle.current().pid()
+    return pid

@@ -1,0 +1,155 @@
+"""Wait for the end of queries, and stop them in order at SIGTERM and SIGINT."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.spark.display import Display
+from spark_ehbalance.spark.figures import Figures
+from spark_ehbalance.spark.planners import ask_planners
+from spark_ehbalance.spark.sessions import SPARK_ERRORS, remote
+from spark_ehbalance.spark.signals import StopSignals
+from spark_ehbalance.spark.stopping import hand_over
+
+#: Seconds between two looks at the queries.
+_INTERVAL = 0.5
+
+#: Seconds for Spark to end a query whose batch is broken off (a function of `foreachBatch` may never return), and for
+#: its listeners to be called.
+_GRACE = 2.0
+
+
+def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
+    """Wait for the end of all `queries`, and stop them without duplicates at SIGTERM or SIGINT (Ctrl-C).
+
+    A signal has the running batches finished and checkpointed and the partitions handed over, as `stop` does, and then
+    `run` returns: a program whose last line it is ends with exit code 0. After `timeout` seconds what still runs is
+    broken off; the default leaves a process that is killed after 30 s some time to end. A second signal ends at once:
+    it raises `SystemExit` with 128 + the signal's number. Signals are received in the main thread only.
+
+    On a terminal one line for each query is kept up to date, with the partitions that it owns of all, the events that
+    it has read, and how many it is behind; elsewhere it is logged when it has changed, every 10 s at most.
+
+    If a query fails the others are stopped in the same way, and its exception is raised as `awaitTermination` does.
+    Raises `EhBalanceError` without a query.
+    """
+    if not queries:
+        raise EhBalanceError("run() is called without a query: give it what start() or toTable() has returned")
+    watched = [_Watched(query) for query in queries]
+    jvm = None if remote(getattr(queries[0], "_session", None)) is not None else _context()._jvm
+    with Display([each.name for each in watched]) as display, StopSignals(jvm).received() as signals:
+        stops: list[threading.Thread] = []
+        deadline = float("inf")
+        while any(each.query.isActive for each in watched) and time.monotonic() < deadline:
+            display.show([each.look() for each in watched])
+            number = signals.wait(_INTERVAL)
+            failed = next((each for each in watched if each.has_failed()), None)
+            if number is not None and stops:
+                display.say(f"{_name(number)} again: ended at once, what was not finished is read again")
+                _end_now(queries)
+                if jvm is not None:
+                    atexit.register(_mute)
+                sys.exit(128 + number)
+            if stops or (number is None and failed is None):
+                continue
+            why = f"query {failed.name} has failed" if failed else _name(number or 0)
+            display.say(f"{why}: finishing the batch, {timeout:g} s at most; a second signal ends at once")
+            deadline = time.monotonic() + timeout + _GRACE
+            stops = [threading.Thread(target=each.stop, args=(timeout, display), daemon=True) for each in watched]
+            for each in stops:
+                each.start()
+        for thread in stops:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        # A message by Spark Connect waits for a core, which the batch may have.
+        _end_now([each.query for each in watched if each.query.isActive])
+        display.show([each.look() for each in watched], last=True)
+        events, batches = sum(each.figures.events for each in watched), sum(each.figures.batches for each in watched)
+        in_batches = f"{batches:,} batch{'' if batches == 1 else 'es'}"
+        display.say(f"{'stopped' if stops else 'ended'} after {events:,} events in {in_batches}")
+    if jvm is not None:
+        _deliver_events()
+    for one in watched:
+        # One that was stopped and whose function of `foreachBatch` does not return is not active, and never ends.
+        if one.has_failed() or not stops:
+            one.query.awaitTermination()  # raises the query's error
+
+
+class _Watched:
+    """One of the queries."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self.query = query
+        self.name = query.name or str(query.id)[:8]
+        self.figures = Figures(time.monotonic())
+
+    def look(self) -> Figures:
+        """Ask Spark and the planners anew."""
+        now = time.monotonic()
+        with contextlib.suppress(*SPARK_ERRORS):
+            newest: Any = self.query.lastProgress
+            if newest is None:
+                self.figures.update(self.query.status["message"], [])
+                return self.figures
+            before = self.figures.newest_batch
+            missed = before is not None and newest.batchId > before + 1
+            reports: list[Any] = list(self.query.recentProgress) if missed or before is None else [newest]
+            for each in reports:
+                self.figures.add(json.loads(each.json), now)
+            self.figures.update("", ask_planners(self.query, newest, {"state": True}))
+        return self.figures
+
+    def has_failed(self) -> bool:
+        """Whether the query has ended with an error."""
+        return not self.query.isActive and self.query.exception() is not None
+
+    def stop(self, timeout: float, display: Display) -> None:
+        """Stop it, and say so."""
+        with contextlib.suppress(*SPARK_ERRORS):
+            if hand_over(self.query, timeout):
+                display.say("the batch has ended, and all partitions are handed over", self.name)
+            elif self.query.isActive:
+                display.say(f"the batch has not ended within {timeout:g} s: it is broken off and read again", self.name)
+            self.query.stop()
+
+
+def _end_now(queries: Sequence[StreamingQuery]) -> None:
+    """Break the batches off, without waiting for a function of `foreachBatch` that does not return."""
+    threads = [threading.Thread(target=query.stop, daemon=True) for query in queries]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(_GRACE / len(threads))
+
+
+def _deliver_events() -> None:
+    """Wait until listeners have heard of the queries' ends: if the program ends before, the JVM that calls them prints
+    forty lines."""
+    with contextlib.suppress(*SPARK_ERRORS):
+        _context()._jsc.sc().listenerBus().waitUntilEmpty(round(_GRACE * 1000))
+
+
+def _mute() -> None:
+    """The same for a function of `foreachBatch` that is broken off, at the end of the program."""
+    with contextlib.suppress(*SPARK_ERRORS, OSError):
+        _context().setLogLevel("OFF")
+
+
+def _context() -> Any:
+    from pyspark import SparkContext  # a client of Spark Connect has none
+
+    return SparkContext._active_spark_context
+
+
+def _name(number: int) -> str:
+    return signal.Signals(number).name

@@ -1,0 +1,90 @@
+"""SIGTERM and SIGINT while `run` waits, whichever process of the driver they reach."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from spark_ehbalance.spark.sessions import SPARK_ERRORS
+
+_NUMBERS = (signal.SIGTERM, signal.SIGINT)
+
+#: How the command line of a JVM begins that ends with its program: spark-submit's, that of pyspark, YARN's. One that
+#: serves other programs too, as in a notebook service, keeps its own handlers.
+_OF_A_PROGRAM = "org.apache.spark.deploy."
+
+
+class StopSignals:
+    """Signals of this process, if the main thread enters it, and of its JVM. Otherwise pyspark's own handler of SIGINT
+    cancels the running batch, and a JVM that gets SIGTERM shuts Spark down in the middle of it.
+
+    Handlers only put a signal into a queue, so that nothing is interrupted wherever it is.
+    """
+
+    def __init__(self, jvm: Any) -> None:
+        """`jvm` is that of the queries; None with Spark Connect."""
+        self._jvm = jvm
+        self._received = queue.SimpleQueue[tuple[str, int]]()
+        self._counted = Counter[str]()
+        self._told = 0
+
+    @contextlib.contextmanager
+    def received(self) -> Iterator[StopSignals]:
+        """Receive them until the end of the block, which puts the handlers back that there were before."""
+        with contextlib.ExitStack() as handlers:
+            if threading.current_thread() is threading.main_thread():
+                for number in _NUMBERS:
+                    before = signal.signal(number, lambda number, _: self._received.put(("Python", number)))
+                    handlers.callback(signal.signal, number, signal.SIG_DFL if before is None else before)
+            if self._jvm is not None:
+                with contextlib.suppress(*SPARK_ERRORS):  # a platform may forbid it
+                    self._receive_in_jvm(handlers)
+            yield self
+
+    def wait(self, seconds: float) -> int | None:
+        """The number of the next signal within so many seconds. One that reaches both processes, as Ctrl-C does, counts
+        once."""
+        with contextlib.suppress(queue.Empty):
+            process, number = self._received.get(timeout=seconds)
+            self._counted[process] += 1
+            if self._counted[process] > self._told:
+                self._told += 1
+                return number
+        return None
+
+    def _receive_in_jvm(self, handlers: contextlib.ExitStack) -> None:
+        from pyspark import SparkContext
+        from pyspark.java_gateway import ensure_callback_server_started
+
+        if not self._jvm.System.getProperty("sun.java.command", "").startswith(_OF_A_PROGRAM):
+            return
+        ensure_callback_server_started(SparkContext._gateway)  # type: ignore[no-untyped-call] # the JVM calls by it
+        java = self._jvm.sun.misc.Signal
+        for number in _NUMBERS:
+            kind = java(number.name.removeprefix("SIG"))
+            handlers.callback(_put_back, java, kind, java.handle(kind, _JavaHandler(self._received)))
+
+
+def _put_back(java: Any, kind: Any, before: Any) -> None:
+    with contextlib.suppress(*SPARK_ERRORS, OSError):  # the JVM may have ended
+        java.handle(kind, before)
+
+
+class _JavaHandler:
+    """What the JVM calls."""
+
+    def __init__(self, received: queue.SimpleQueue[tuple[str, int]]) -> None:
+        self._received = received
+
+    def handle(self, kind: Any) -> None:
+        self._received.put(("JVM", kind.getNumber()))
+
+    class Java:
+        """The Java interface, for py4j."""
+
+        implements = ("sun.misc.SignalHandler",)

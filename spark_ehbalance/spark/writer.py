@@ -1,0 +1,152 @@
+"""The writers as Spark sees them: `df.write` and `df.writeStream`. Spark pickles them to the executors' Python workers.
+
+They are at least once: what was sent of a task or a batch that Spark runs again is in the hub twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Row, datasource
+from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.eventhub.sending.columns import Columns
+from spark_ehbalance.eventhub.sending.write_options import WriteOptions
+from spark_ehbalance.eventhub.sending.writing import Sent, Task
+from spark_ehbalance.spark.error_line import told_in_one_line
+from spark_ehbalance.spark.logs import set_up_logging
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
+
+#: Rows that are made an Arrow batch at a time, where Spark gives none.
+_ROWS = 10_000
+
+
+@dataclass
+class TaskDone(WriterCommitMessage):
+    """What a task has sent."""
+
+    sent: Sent
+
+
+@dataclass
+class _Writing:
+    """What both kinds of writers do."""
+
+    options: WriteOptions
+    columns: Columns
+    schema: StructType = field(repr=False)
+
+    @told_in_one_line()
+    def write(self, iterator: Iterator[Any]) -> TaskDone:
+        """Send the rows of one task. Called in an executor's Python worker, once per attempt of the task. Raises what
+        `Task.write` raises."""
+        set_up_logging()
+        batches = iterator if takes_arrow(self) else _as_arrow(iterator, self.schema)
+        return TaskDone(Task(self.options, self.columns).write(batches))
+
+    def finished(self, messages: Sequence[Any], what: str) -> None:
+        """Log what was sent."""
+        set_up_logging()
+        sent = _sent(messages)
+        _LOG.info(
+            "%s: %d events, %d bytes in %d batches sent to %s; it was too busy %d times, and %d attempts were repeated",
+            what, sent.events, sent.bytes, sent.batches, self.options.connection.hub_name, sent.busy, sent.again,
+        )  # fmt: skip
+
+    def failed(self, messages: Sequence[Any], what: str) -> None:
+        """Say what is in the hub."""
+        set_up_logging()
+        _LOG.warning(
+            "%s has failed or was stopped: %d events of its finished tasks are in %s, and what the others had sent; "
+            "run again, they are there twice",
+            what, _sent(messages).events, self.options.connection.hub_name,
+        )  # fmt: skip
+
+
+def _sent(messages: Sequence[Any]) -> Sent:
+    """What the tasks have sent that have told; of others there is no message."""
+    sent = Sent()
+    for each in messages:
+        if isinstance(each, TaskDone):
+            sent.add(each.sent)
+    return sent
+
+
+class BatchWriter(_Writing, getattr(datasource, "DataSourceArrowWriter", DataSourceWriter)):  # type: ignore[misc]
+    """Of a `df.write`."""
+
+    def commit(self, messages: list[Any]) -> None:
+        """Called beside the driver once all tasks have ended."""
+        self.finished(messages, "the write")
+
+    def abort(self, messages: list[Any]) -> None:
+        """Called beside the driver when a task has failed for good."""
+        self.failed(messages, "the write")
+
+
+class StreamWriter(_Writing, getattr(datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter)):  # type: ignore[misc]
+    """Of a `df.writeStream`."""
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        """Called beside the driver once all tasks of a micro-batch have ended."""
+        self.finished(messages, f"batch {batchId}")
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        """Called beside the driver when a task of a micro-batch has failed for good."""
+        self.failed(messages, f"batch {batchId}")
+
+
+def takes_arrow(writer: Any) -> bool:
+    """Whether Spark gives this writer Arrow batches: 4.0 gives rows (in a stream)."""
+    kinds = (getattr(datasource, name, None) for name in ("DataSourceArrowWriter", "DataSourceStreamArrowWriter"))
+    return isinstance(writer, tuple(kind for kind in kinds if kind is not None))
+
+
+def batch_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) -> BatchWriter:
+    """Raises `OptionError`."""
+    if overwrite:
+        raise OptionError("an event hub cannot be overwritten, events can be added only: write with mode('append')")
+    return BatchWriter(options, _columns(options, schema), schema)
+
+
+def stream_writer(options: WriteOptions, schema: StructType) -> StreamWriter:
+    """Also for the output modes complete and update, as Spark's Kafka sink: all rows of a batch are sent. Raises
+    `OptionError`."""
+    return StreamWriter(options, _columns(options, schema), schema)
+
+
+def _columns(options: WriteOptions, schema: StructType) -> Columns:
+    return Columns.of(schema, kafka=options.kafka_columns, json=options.json_properties)
+
+
+def _as_arrow(rows: Iterable[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
+    types = to_arrow_schema(schema)
+    some: list[Row] = []
+    for row in rows:
+        some.append(row)
+        if len(some) == _ROWS:
+            yield _batch(some, types)
+            some = []
+    if some:
+        yield _batch(some, types)
+
+
+def _batch(rows: list[Row], types: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array([_plain(each) for each in c], type) for c, type in zip(columns, types.types, strict=True)]
+    return pa.record_batch(arrays, schema=types)
+
+
+def _plain(value: Any) -> Any:
+    """As Arrow takes it: maps are lists of pairs."""
+    if isinstance(value, dict):
+        return list(value.items())
+    return [each.asDict() if isinstance(each, Row) else each for each in value] if isinstance(value, list) else value

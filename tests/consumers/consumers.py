@@ -1,0 +1,132 @@
+"""Consumers of a hub that share it through a lease table, without azure-eventhub's client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from spark_ehbalance.consumers import DeltaCheckpointStore
+from spark_ehbalance.consumers.aio import DeltaCheckpointStore as AsyncStore
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.group.changes import Transition
+from spark_ehbalance.group.model import Author, Lease
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.lease_table.contract import commit
+from spark_ehbalance.lease_table.delta import DeltaStore
+from tests.query.queries import Group
+from tests.query.support import HUB
+from tests.waiting import wait_until
+
+OPERATOR = Author("operator", "")
+
+Ownership = dict[str, Any]
+
+#: The clients' load balancing interval in seconds.
+INTERVAL = 0.5
+
+
+class Consumers:
+    """A hub, its lease table, and checkpoint stores; the methods that are given a store do what azure-eventhub's client
+    does with it."""
+
+    def __init__(self, emulator: Emulator, path: Path, partitions: int) -> None:
+        self.group = Group(emulator, path, partitions)
+        self.partitions = [str(each) for each in range(partitions)]
+        self.named = {
+            "fully_qualified_namespace": self.group.options().connection.namespace,
+            "eventhub_name": HUB,
+            "consumer_group": "$Default",
+        }
+        self._stores: list[DeltaCheckpointStore | AsyncStore] = []
+
+    def store(self, **options: Any) -> DeltaCheckpointStore:
+        store = DeltaCheckpointStore(self._options(**options), load_balancing_interval=INTERVAL)
+        self._stores.append(store)
+        return store
+
+    def owning(self, owner: str, *partitions: str, **options: Any) -> DeltaCheckpointStore:
+        """A store whose client owns partitions; by default everything."""
+        store = self.store(**options)
+        self.own(store, owner, *partitions)
+        return store
+
+    def async_store(self, **options: Any) -> AsyncStore:
+        store = AsyncStore(self._options(**options), load_balancing_interval=INTERVAL)
+        self._stores.append(store)
+        return store
+
+    def _options(self, **more: str) -> dict[str, str]:
+        times = {"leaseDuration": "3s", "handoverTimeout": "3s", "balanceInterval": "500ms"}
+        hub = {"connectionString": self.group.emulator.connection_string(HUB), "startingPosition": "earliest"}
+        return {"leaseTable": str(self.group.table), **hub, **times, **more}
+
+    def listed(self, store: DeltaCheckpointStore) -> dict[str, Ownership]:
+        return {each["partition_id"]: each for each in store.list_ownership(**self.named)}
+
+    def checkpoints(self, store: DeltaCheckpointStore) -> dict[str, dict[str, Any]]:
+        return {each["partition_id"]: each for each in store.list_checkpoints(**self.named)}
+
+    def claim(self, store: DeltaCheckpointStore, owner: str, *partitions: str, **more: Any) -> dict[str, Ownership]:
+        """Claim what no list has shown yet; by default everything."""
+        wanted = [
+            {**self.named, "partition_id": each, "owner_id": owner, **more} for each in partitions or self.partitions
+        ]
+        return {each["partition_id"]: each for each in store.claim_ownership(wanted)}
+
+    def own(self, store: DeltaCheckpointStore, owner: str, *partitions: str) -> dict[str, Ownership]:
+        """Claim partitions that are free until all are owned, as the client does in each of its cycles; by default
+        everything."""
+        wanted = partitions or self.partitions
+        claimed = wait_until(
+            lambda: found if (found := self.claim_listed(store, owner, *wanted)).keys() == {*wanted} else None,
+            f"{owner} owns {', '.join(wanted)}",
+        )
+        self.checkpoints(store)  # as the client does before it opens its receivers
+        return claimed
+
+    def claim_listed(self, store: DeltaCheckpointStore, owner: str, *partitions: str) -> dict[str, Ownership]:
+        """Claim as the client does what a list shows; by default what it shows as the owner's."""
+        listed = self.listed(store)
+        wanted = partitions or [p for p, each in listed.items() if each["owner_id"] == owner]
+        entries = [self.named | {"partition_id": p} | listed.get(p, {}) | {"owner_id": owner} for p in wanted]
+        return {each["partition_id"]: each for each in store.claim_ownership(entries)}
+
+    def checkpoint(self, store: DeltaCheckpointStore, partition: str, number: int, offset: str | None = None) -> None:
+        store.update_checkpoint(
+            {**self.named, "partition_id": partition, "sequence_number": number, "offset": offset or f"at {number}"}
+        )
+
+    def snapshot(self) -> Snapshot:
+        return self.group.snapshot()
+
+    def leases(self) -> Mapping[str, Lease]:
+        return self.snapshot().leases
+
+    def owners(self) -> set[str | None]:
+        return {each.owner for each in self.leases().values()}
+
+    def lease(self, partition: str) -> Lease:
+        return self.leases()[partition]
+
+    def shares(self) -> list[int]:
+        leases = self.snapshot().leases.values() if self.group.exists() else ()
+        return sorted(Counter(each.owner for each in leases if each.owner).values())
+
+    def asked_for(self, member: str) -> list[str]:
+        """The partitions whose handover to `member` is pending."""
+        return [p for p, each in self.snapshot().leases.items() if each.handover and each.handover.to == member]
+
+    def order(self, transition: Transition) -> None:
+        with DeltaStore(str(self.group.table)) as table:
+            commit(table, table.read(), [transition])
+
+    def close(self) -> None:
+        for store in self._stores:
+            if isinstance(store, AsyncStore):
+                asyncio.run(store.close())
+            else:
+                store.close()
+        self.group.close()

@@ -1,0 +1,404 @@
+"""What azure-eventhub expects of a checkpoint store, and a consumer's part in its group."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from azure.eventhub.exceptions import OwnershipLostError
+
+from spark_ehbalance.consumers import DeltaCheckpointStore, checkpoint_store
+from spark_ehbalance.consumers.ownership import checkpoint_entry
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import DataLossError, FencedError, OptionError, StoreReplacedError, StoreUnavailableError
+from spark_ehbalance.group.changes import Drain
+from spark_ehbalance.group.model import Lease
+from spark_ehbalance.group.orders import PinTo, Seek
+from spark_ehbalance.group.position import START_OFFSET, Position
+from tests.consumers.consumers import INTERVAL, OPERATOR, Consumers, Ownership
+from tests.proxy import HttpProxy
+from tests.query.queries import Query
+from tests.query.support import HUB
+from tests.waiting import wait_until
+
+PARTITIONS = 4
+
+
+# --- what azure-eventhub expects ---------------------------------------------------------------------------------
+
+
+def test_a_claim_is_granted_listed_and_renewed_in_one_epoch(consumers: Consumers) -> None:
+    store, before = consumers.store(), time.time()
+    assert not consumers.listed(store)
+    assert not consumers.checkpoints(store)
+    claimed = consumers.own(store, "a")
+    assert list(claimed) == consumers.partitions
+    for each in claimed.values():
+        assert {name: each[name] for name in consumers.named} == consumers.named
+        assert each["owner_id"] == "a"
+        assert each["last_modified_time"] >= before
+    renewals = {p: lease.renewal for p, lease in consumers.leases().items()}
+    assert consumers.claim_listed(store, "a").keys() == claimed.keys()
+    listed = consumers.listed(store)
+    assert {p: (each["owner_id"], each["etag"]) for p, each in listed.items()} == dict.fromkeys(claimed, ("a", "1"))
+    assert all(lease.epoch == 1 and lease.renewal > renewals[p] for p, lease in consumers.leases().items())
+
+
+def test_of_two_claimers_one_wins_and_a_stale_etag_claims_nothing(consumers: Consumers) -> None:
+    stores = {owner: consumers.store() for owner in "ab"}
+    with ThreadPoolExecutor() as threads:
+        claimed = dict(zip(stores, threads.map(consumers.claim, stores.values(), stores), strict=True))
+    assert not claimed["a"].keys() & claimed["b"].keys()
+    owners = {p: lease.owner for p, lease in consumers.leases().items()}
+    assert all(owners[p] == owner for owner, theirs in claimed.items() for p in theirs)
+    before = consumers.leases()
+    for owner, store in stores.items():
+        assert consumers.claim(store, owner, etag="0").keys() == claimed[owner].keys()
+    assert not [p for p, lease in consumers.leases().items() if lease.handover or lease.epoch != before[p].epoch]
+
+
+def test_released_partitions_are_free_and_with_the_last_one_the_consumer_has_left(consumers: Consumers) -> None:
+    store = consumers.store()
+    claimed = consumers.own(store, "a")
+    store.claim_ownership([claimed["1"] | {"owner_id": "", "etag": "17"}])
+    assert consumers.owners() == {"a"}, "what was lost is not released"
+    [given] = store.claim_ownership([claimed["1"] | {"owner_id": ""}])
+    assert (given["partition_id"], given["owner_id"]) == ("1", "")
+    assert (consumers.lease("1").owner, consumers.lease("1").epoch) == (None, 1)
+    consumers.own(store, "a")
+    assert consumers.lease("1").epoch == 2
+    for each in consumers.listed(store).values():
+        store.claim_ownership([each | {"owner_id": ""}])
+    assert not consumers.snapshot().members
+    assert {each["owner_id"] for each in consumers.listed(store).values()} == {""}
+    consumers.own(store, "a")
+    store.close()
+    assert not consumers.snapshot().members
+    assert consumers.owners() == {None}
+
+
+def test_checkpoints_are_durable_never_move_back_and_need_the_partition(consumers: Consumers) -> None:
+    store = consumers.store()
+    with pytest.raises(OwnershipLostError, match="partition 0"):
+        consumers.checkpoint(store, "0", 1)
+    consumers.own(store, "a", "0", "1")
+    for number, kept in ((20, 20), (21, 21), (7, 21)):
+        consumers.checkpoint(store, "0", number)
+        assert consumers.lease("0").checkpoint == Position(kept, f"at {kept}")
+    with pytest.raises(OwnershipLostError, match="partition 2"):
+        consumers.checkpoint(store, "2", 1)
+    found = consumers.checkpoints(store)["0"]
+    assert {name: found[name] for name in consumers.named} == consumers.named
+    assert (found["sequence_number"], found["offset"]) == (21, "at 21")
+
+
+@pytest.mark.parametrize(
+    ("position", "start_after"),
+    [(Position(7, "@1"), "@1"), (Position(7), 7), (Position(0), 0), (Position(-1), START_OFFSET)],
+)
+def test_the_client_starts_after_the_checkpoint(position: Position, start_after: str | int) -> None:
+    offset = checkpoint_entry(Lease("0", checkpoint=position))["offset"]
+    assert offset == start_after
+    assert offset or not start_after, "the client takes what is false for no checkpoint"
+    assert bool(offset)
+
+
+def test_concurrent_checkpoints_share_commits(consumers: Consumers) -> None:
+    store = consumers.owning("a")
+
+    def use(partition: str) -> None:
+        for number in range(10):
+            consumers.claim_listed(store, "a")
+            consumers.checkpoint(store, partition, number)
+
+    with ThreadPoolExecutor() as threads:
+        assert len([*threads.map(use, consumers.partitions)]) == PARTITIONS
+    assert consumers.group.checkpoints() == dict.fromkeys(consumers.partitions, 10)
+    before = consumers.snapshot().version
+    with store._checkpointing, ThreadPoolExecutor() as threads:  # type: ignore[union-attr]
+        waiting = [threads.submit(consumers.checkpoint, store, p, 50) for p in consumers.partitions]
+        wait_until(lambda: len(store._waiting) == PARTITIONS, "all wait")
+        store._checkpointing.release()
+        for each in waiting:
+            each.result(60)
+        store._checkpointing.acquire()
+    assert consumers.group.checkpoints() == dict.fromkeys(consumers.partitions, 51)
+    assert consumers.snapshot().version == before + 1
+
+
+def test_the_asynchronous_store_does_the_same(consumers: Consumers) -> None:
+    async def use() -> None:
+        async with consumers.async_store() as store:
+            named = tuple(consumers.named.values())
+            assert await store.list_ownership(*named) == []
+            wanted = [{**consumers.named, "partition_id": p, "owner_id": "a"} for p in consumers.partitions]
+            claimed = await store.claim_ownership(wanted)
+            assert [each["partition_id"] for each in claimed] == consumers.partitions
+            await store.list_checkpoints(*named)
+            entry = consumers.named | {"sequence_number": 5, "offset": "five"}
+            await asyncio.gather(*(store.update_checkpoint(entry | {"partition_id": p}) for p in "0123"))
+            assert {each["offset"] for each in await store.list_checkpoints(*named)} == {"five"}
+            with pytest.raises(OwnershipLostError):
+                await store.update_checkpoint(entry | {"partition_id": "17"})
+        with pytest.raises(OptionError, match="is closed"):
+            await store.list_ownership(*named)
+
+    asyncio.run(use())
+    assert not consumers.snapshot().members
+
+
+# --- what is refused ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"leaseTable": "https://account.blob.core.windows.net/container"}, "handoverTimeout cannot be set"),
+        ({"leaseTable": "ftp://somewhere/leases"}, "leaseTable"),
+        ({"startingPosition": "soon"}, "startingPosition"),
+        ({"expiration": "5"}, "expiration"),
+    ],
+)
+def test_wrong_options_are_refused_by_name(consumers: Consumers, options: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        consumers.store(**options)
+
+
+def test_a_wrong_store_or_interval_is_refused(consumers: Consumers) -> None:
+    hub = {"connectionString": consumers.group.emulator.connection_string(HUB)}
+    for table in ({}, {"leaseTable": "https://account.blob.core.windows.net/container"}):
+        with pytest.raises(OptionError, match="leaseTable must be"):
+            DeltaCheckpointStore(hub | table)
+    with pytest.raises(OptionError, match="load_balancing_interval=0"):
+        DeltaCheckpointStore(hub | {"leaseTable": "/leases"}, load_balancing_interval=0)
+
+
+@pytest.mark.parametrize("position", ['{"0": 500, "*": "latest"}', '{"17": 5}'], ids=["too late", "of no partition"])
+def test_a_wrong_starting_position_is_refused_at_the_first_claim(consumers: Consumers, position: str) -> None:
+    with pytest.raises(OptionError, match=r"500|17"):
+        consumers.claim(consumers.store(startingPosition=position), "a")
+    assert not consumers.shares()
+
+
+def test_another_group_a_second_client_and_a_closed_store_are_refused(consumers: Consumers) -> None:
+    store = consumers.owning("a")
+    for name in consumers.named:
+        with pytest.raises(OptionError, match="the client reads"):
+            store.claim_ownership([{**consumers.named, name: "other", "partition_id": "0", "owner_id": "a"}])
+    assert store.list_ownership(*(name.upper() for name in consumers.named.values())), "names differ only by case"
+    with pytest.raises(OptionError, match="serves the client a: make one for each client"):
+        consumers.claim_listed(store, "b", "0")
+    with pytest.raises(FencedError, match="another process reads as a"):
+        consumers.claim_listed(consumers.store(), "a")
+    wait_until(lambda: _served(consumers, store, "b"), "b is served when a has been silent for its lease duration")
+    store.close()
+    store.close()
+    with pytest.raises(OptionError, match="is closed"):
+        consumers.claim(store, "b")
+    with pytest.raises(OptionError, match="is closed"):
+        consumers.checkpoint(store, "0", 1)
+
+
+def _served(consumers: Consumers, store: DeltaCheckpointStore, owner: str) -> bool:
+    try:
+        return consumers.claim_listed(store, owner, *consumers.partitions).keys() == {*consumers.partitions}
+    except OptionError:
+        return False
+
+
+def test_a_replaced_table_and_a_recreated_hub_end_the_consumer(
+    consumers: Consumers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_store, "_HUB_INTERVAL", 0.1)
+    store = consumers.owning("a")
+    consumers.group.emulator.delete_hub(HUB)
+    consumers.group.emulator.add_hub(HUB, PARTITIONS)
+    before = consumers.leases()
+    for each, owner in ((store, "a"), (consumers.store(), "b")):
+        with pytest.raises(DataLossError, match="it has the positions of event hub hub of localhost"):
+            wait_until(lambda each=each, owner=owner: not consumers.claim(each, owner), "the consumer is told")
+    assert {p: x.checkpoint for p, x in consumers.leases().items()} == {p: x.checkpoint for p, x in before.items()}
+    shutil.rmtree(consumers.group.table)
+    consumers.owning("b")
+    with pytest.raises(StoreReplacedError, match="replaced"):
+        wait_until(lambda: not consumers.listed(store), "the consumer is told")
+
+
+def test_while_the_table_is_away_nothing_is_lost(consumers: Consumers, tmp_path: Path) -> None:
+    store = consumers.owning("a")
+    consumers.group.table.rename(tmp_path / "away")
+    with pytest.raises(StoreUnavailableError):
+        consumers.claim_listed(store, "a")
+    with pytest.raises(StoreUnavailableError):
+        consumers.checkpoint(store, "0", 5)
+    (tmp_path / "away").rename(consumers.group.table)
+    consumers.checkpoint(store, "0", 6)
+    assert consumers.lease("0").checkpoint == Position(6, "at 6")
+    assert len(consumers.claim_listed(store, "a")) == PARTITIONS
+    assert {each.epoch for each in consumers.leases().values()} == {1}
+
+
+def test_the_store_reaches_the_hub_as_a_query_does(tmp_path: Path) -> None:
+    namespace = "space.servicebus.invalid"
+    with Emulator({HUB: 2}, tls=True, tls_names=(namespace,), websocket_port=0) as secure:
+        secure.append(HUB, 0, [b"x"] * 5)
+        string = secure.connection_string(HUB).replace(f"localhost:{secure.port}", namespace)
+        with HttpProxy({f"{namespace}:443": secure.websocket_port}) as proxy:
+            options = {
+                "leaseTable": str(tmp_path / "leases"),
+                "connectionString": string,
+                "httpProxy": f"http://localhost:{proxy.port}",
+                "transportType": "AmqpOverWebsocket",
+                "caFile": str(secure.ca_file),
+                "startingPosition": "2020-01-01T00:00:00Z",  # which takes a receiver to resolve
+            }
+            named = {"fully_qualified_namespace": namespace, "eventhub_name": HUB, "consumer_group": "$Default"}
+            with DeltaCheckpointStore(options, load_balancing_interval=0.5) as store:
+                assert len(store.claim_ownership([{**named, "partition_id": p, "owner_id": "ann"} for p in "01"])) == 2
+                found = {each["partition_id"]: each for each in store.list_checkpoints(**named)}
+            assert found["0"]["sequence_number"] == -1
+            assert proxy.connected >= 2
+
+
+# --- the group ---------------------------------------------------------------------------------------------------
+
+
+def joined(consumers: Consumers, store: DeltaCheckpointStore, query: Query) -> dict[str, Ownership]:
+    """The consumer's claims once it has its share, half of the partitions."""
+
+    def cycle() -> dict[str, Ownership]:
+        query.step()
+        mine = [p for p, each in consumers.listed(store).items() if each["owner_id"] == "a"]
+        wanted = {*mine, *consumers.partitions[: PARTITIONS // 2]}
+        claimed = consumers.claim_listed(store, "a", *sorted(wanted))
+        return claimed if len(claimed) == PARTITIONS // 2 else {}
+
+    return wait_until(cycle, "the consumer has its share")
+
+
+def test_a_claim_from_a_living_query_is_a_handover(consumers: Consumers) -> None:
+    query = consumers.group.query("q", handoverTimeout="60s")
+    consumers.group.append(3, PARTITIONS)
+    query.batch()
+    epochs = {p: each.epoch for p, each in consumers.leases().items()}
+    store = consumers.store(handoverTimeout="60s")
+    wanted = consumers.partitions[: PARTITIONS // 2]
+    assert consumers.claim_listed(store, "a", *wanted) == {}, "a batch is in flight"
+    assert sorted(consumers.asked_for("a")) == wanted
+    listed = consumers.listed(store)
+    assert [listed[p]["owner_id"] for p in consumers.partitions] == ["a", "a", "q", "q"], "what is requested counts"
+    assert all(each["last_modified_time"] > time.time() - 60 for each in listed.values())
+    query.run(query.logged)
+    assert joined(consumers, store, query).keys() == set(wanted)
+    for partition, lease in consumers.leases().items():
+        moved = partition in wanted
+        assert (lease.owner, lease.epoch) == ("a" if moved else "q", epochs[partition] + moved)
+    assert all(consumers.checkpoints(store)[p]["sequence_number"] == 2 for p in wanted), "of the finished batch"
+
+
+def test_a_requested_partition_goes_with_the_next_checkpoint_or_before_the_deadline(consumers: Consumers) -> None:
+    consumers.group.append(1, PARTITIONS)
+    store = consumers.store(leaseDuration="30s")
+    claimed = consumers.own(store, "a")
+    consumers.checkpoints(store)
+    query = consumers.group.query("q", handoverTimeout="10s", leaseDuration="30s")
+    first, second = wait_until(lambda: consumers.asked_for("q"), "the query has asked")
+    assert consumers.claim_listed(store, "a").keys() == claimed.keys(), "it is read on"
+    with pytest.raises(OwnershipLostError):
+        consumers.checkpoint(store, first, 41)
+    lease = consumers.lease(first)
+    assert (lease.owner, lease.epoch, lease.checkpoint) == ("q", 2, Position(41, "at 41"))
+    assert consumers.lease(second).owner == "a"
+    wait_until(lambda: consumers.listed(store)[second]["owner_id"] == "q", "it is handed over before the deadline")
+    wait_until(lambda: query.owned() == {first, second}, "the query has both")
+    assert consumers.lease(second).epoch == 2
+    for partition in (first, second):
+        with pytest.raises(OwnershipLostError):
+            consumers.checkpoint(store, partition, 42)
+    assert consumers.claim_listed(store, "a").keys() == claimed.keys() - {first, second}
+
+
+def test_a_dead_querys_partitions_are_claimed_when_they_have_expired(consumers: Consumers) -> None:
+    process, _ = consumers.group.process("dead", leaseDuration="2s")
+    store = consumers.store()
+    wait_until(lambda: consumers.shares() == [PARTITIONS], "the query has everything")
+    epochs = {p: each.epoch for p, each in consumers.leases().items()}
+    assert {each["owner_id"] for each in consumers.listed(store).values()} == {"dead"}
+    process.kill()
+
+    def free() -> bool:
+        time.sleep(INTERVAL)
+        return {each["owner_id"] for each in consumers.listed(store).values()} == {""}
+
+    wait_until(free, "they have expired")
+    assert len(consumers.claim_listed(store, "a", *consumers.partitions)) == PARTITIONS
+    assert {p: lease.epoch for p, lease in consumers.leases().items()} == {p: e + 1 for p, e in epochs.items()}
+
+
+def test_a_silent_consumer_counts_as_dead_after_the_duration_in_its_row(consumers: Consumers) -> None:
+    store = consumers.owning("a")
+    assert consumers.snapshot().members["a"].lease_duration_ms == 3000
+    query = consumers.group.query("q")
+    wait_until(lambda: len(query.owned()) == PARTITIONS, "the query has everything")
+    with pytest.raises(OwnershipLostError):
+        consumers.checkpoint(store, "0", 99)
+    assert consumers.lease("0").checkpoint == Position(-1)
+    with DeltaCheckpointStore(consumers._options(), load_balancing_interval=30.0) as slow:
+        consumers.claim_listed(slow, "b", "0")
+        assert consumers.snapshot().members["b"].lease_duration_ms == 108_000, "for a client that calls this rarely"
+        assert consumers.snapshot().leader == "q", "which never runs the group's maintenance"
+
+
+def test_orders_of_operators_hold_for_consumers(consumers: Consumers) -> None:
+    store, by = consumers.owning("a"), {"by": OPERATOR, "at_ms": 0}
+    consumers.checkpoints(store)
+    consumers.order(Seek(partition="0", position=Position(-1), force=True, **by))
+    assert "0" not in consumers.claim_listed(store, "a"), "so that the client closes its receiver"
+    with pytest.raises(OwnershipLostError):
+        consumers.checkpoint(store, "0", 99)
+    assert "0" in consumers.claim_listed(store, "a")
+    with pytest.raises(OwnershipLostError):
+        consumers.checkpoint(store, "0", 99)  # by a handler that takes longer than two cycles
+    assert consumers.checkpoints(store)["0"]["offset"] == "-1"
+    consumers.checkpoint(store, "0", 0)  # by a receiver that has begun there
+    assert consumers.lease("0").checkpoint == Position(0, "at 0")
+
+    other = consumers.store()
+    assert consumers.claim(other, "b", "0") == {}, "b is a member"
+    consumers.order(PinTo(partition="1", to="b", timeout_ms=1, **by))
+    consumers.claim_listed(store, "a")
+    consumers.listed(store)
+    assert consumers.claim_listed(other, "b", "2").keys() == {"1"}, "the client has not named it"
+    consumers.order(Drain(member="a", **by))
+    consumers.claim_listed(store, "a")
+    with pytest.raises(OwnershipLostError):
+        consumers.checkpoint(store, "3", 5)
+    assert (consumers.lease("3").owner, consumers.lease("3").checkpoint) == (None, Position(5, "at 5"))
+    consumers.listed(store)
+    assert "a" not in consumers.owners()
+    assert consumers.claim_listed(store, "a", *consumers.partitions) == {}
+
+
+def test_what_nobody_takes_is_claimed_though_the_client_does_not_ask(consumers: Consumers) -> None:
+    """As where the others have limits, which the client does not know."""
+    store = consumers.owning("a", leaseDuration="600ms", balanceInterval="100ms")
+    store.claim_ownership([each | {"owner_id": ""} for p, each in consumers.listed(store).items() if p != "0"])
+    assert consumers.shares() == [1]
+    everything = {*consumers.partitions}
+    wait_until(lambda: consumers.claim_listed(store, "a", "0").keys() == everything, "it has everything", timeout=30)
+
+
+def test_added_partitions_are_read_from_their_first_event(
+    consumers: Consumers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_store, "_HUB_INTERVAL", 0.1)
+    store = consumers.owning("a", startingPosition="latest")
+    consumers.group.emulator.add_partitions(HUB, 1)
+    consumers.group.append(2, PARTITIONS + 1, PARTITIONS)
+    new = str(PARTITIONS)
+    wait_until(lambda: new in consumers.claim(store, "a", *consumers.partitions, new), "it is claimed")
+    assert consumers.lease(new).checkpoint == Position(-1)

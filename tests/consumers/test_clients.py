@@ -1,0 +1,179 @@
+"""azure-eventhub's clients with the stores, and what azure-eventhub's own tests expect of the two."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.eventhub import CloseReason, EventHubConsumerClient, LoadBalancingStrategy
+from azure.eventhub.exceptions import OwnershipLostError
+
+from spark_ehbalance.consumers import DeltaCheckpointStore
+from spark_ehbalance.consumers.aio import DeltaCheckpointStore as AsyncStore
+from tests.consumers.clients import Client
+from tests.consumers.consumers import Consumers
+from tests.query.support import HUB
+from tests.waiting import wait_until
+
+PARTITIONS = 2  # a client takes half a second to close each
+
+DOCUMENTATION = Path(__file__).parents[2] / "docs/consumers.md"
+
+both_kinds = pytest.mark.parametrize("kind", ["sync", "async"])
+
+NewClient = Callable[..., Client]
+
+
+@pytest.fixture
+def partitions() -> int:
+    return PARTITIONS
+
+
+@pytest.fixture
+def client(consumers: Consumers) -> Iterator[NewClient]:
+    """Starts a client with a store; all are stopped after the test."""
+    started: list[Client] = []
+
+    def start(store: DeltaCheckpointStore | AsyncStore, *arguments: Any, **options: Any) -> Client:
+        started.append(Client(consumers.group.emulator.connection_string(HUB), store, *arguments, **options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.stop()
+
+
+def new_store(consumers: Consumers, kind: str, **options: Any) -> DeltaCheckpointStore | AsyncStore:
+    return consumers.store(**options) if kind == "sync" else consumers.async_store(**options)
+
+
+@both_kinds
+def test_a_client_goes_on_with_the_event_after_the_checkpoint(
+    consumers: Consumers, client: NewClient, kind: str
+) -> None:
+    consumers.group.append(PARTITIONS + 1, PARTITIONS)
+    first = client(new_store(consumers, kind), lambda partition, number: number <= int(partition))
+    wait_until(lambda: len(first.seen) == PARTITIONS * (PARTITIONS + 1), "all was read")
+    first.stop()
+    after = {p: int(p) + 1 for p in consumers.partitions}
+    assert consumers.group.checkpoints() == after, "what a query would read next"
+    listed = consumers.checkpoints(consumers.store())
+    assert {p: each["offset"] for p, each in listed.items()} == {p: first.offsets[p, int(p)] for p in after}
+    second = client(new_store(consumers, kind))
+    expected = [(p, number) for p, start in after.items() for number in range(start, PARTITIONS + 1)]
+    wait_until(lambda: len(second.seen) >= len(expected), "the rest was read")
+    second.stop()
+    assert sorted(second.seen) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "strategy"), [("sync", LoadBalancingStrategy.BALANCED), ("async", LoadBalancingStrategy.GREEDY)]
+)
+def test_clients_share_without_any_query(
+    consumers: Consumers, client: NewClient, kind: str, strategy: LoadBalancingStrategy
+) -> None:
+    first = client(new_store(consumers, kind), load_balancing_strategy=strategy)
+    wait_until(lambda: consumers.shares() == [PARTITIONS], "the first has everything")
+    consumers.group.append(5, PARTITIONS)
+    wait_until(lambda: len(first.seen) == 5 * PARTITIONS, "the first reads everything")
+    second = client(new_store(consumers, kind), load_balancing_strategy=strategy)
+
+    def shared() -> bool:
+        consumers.group.append(1, PARTITIONS)  # a checkpoint lets a partition go
+        return consumers.shares() == [1, 1]
+
+    wait_until(shared, "each has one")
+    third = client(new_store(consumers, kind), load_balancing_strategy=strategy)
+    first.stop()
+    wait_until(lambda: third.opened and consumers.shares() == [1, 1], "the third has what the first had")
+    everything = consumers.group.everything()
+    wait_until(lambda: not everything - Counter(first.seen + second.seen + third.seen), "everything was read")
+    assert Counter(first.seen + second.seen + third.seen) == everything, "once"
+
+
+@both_kinds
+def test_an_error_of_the_handler_reopens_its_partition(consumers: Consumers, client: NewClient, kind: str) -> None:
+    failed = threading.Event()
+
+    def process(partition: str, number: int) -> bool:
+        if partition == "1" and not failed.is_set():
+            failed.set()
+            raise RuntimeError("not this time")
+        return True
+
+    consumers.group.append(1, PARTITIONS)
+    reading = client(new_store(consumers, kind), process)
+    wait_until(lambda: sorted(reading.seen) == [("0", 0), ("1", 0), ("1", 0)], "the event is processed again")
+    assert [(partition, str(error)) for partition, error in reading.errors] == [("1", "not this time")]
+    assert reading.closed == [("1", CloseReason.OWNERSHIP_LOST)]
+    assert sorted(reading.opened) == ["0", "1", "1"]
+    wait_until(lambda: consumers.group.checkpoints() == {"0": 1, "1": 1}, "both are checkpointed")
+    reading.stop()
+    assert sorted(reading.closed[1:]) == [(p, CloseReason.SHUTDOWN) for p in consumers.partitions]
+    assert not consumers.shares(), "everything was given back"
+    assert not consumers.snapshot().members
+
+
+@both_kinds
+def test_a_client_of_one_partition_cannot_checkpoint(consumers: Consumers, client: NewClient, kind: str) -> None:
+    consumers.group.append(1, PARTITIONS)
+    reading = client(
+        new_store(consumers, kind), receive={"partition_id": "1", "starting_position": "-1"}, retry_total=0
+    )
+    wait_until(lambda: reading.errors, "it has tried")
+    assert all(partition == "1" and isinstance(error, OwnershipLostError) for partition, error in reading.errors)
+    assert set(reading.seen) == {("1", 0)}
+
+
+def test_the_example_of_the_documentation_reads_and_leaves_when_it_is_interrupted(consumers: Consumers) -> None:
+    example = re.findall(r"```python\n(.*?)```", DOCUMENTATION.read_text(encoding="utf-8"), re.DOTALL)[0]
+    consumers.group.append(1, PARTITIONS)
+    environment = {
+        "EVENTHUB_CONNECTION_STRING": consumers.group.emulator.connection_string(HUB),
+        "LEASE_TABLE": str(consumers.group.table),
+    }
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", example], env=os.environ | environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        try:
+            lines = [process.stdout.readline() for _ in consumers.partitions]
+            wait_until(lambda: consumers.group.checkpoints() == {"0": 1, "1": 1}, "both are checkpointed")
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+        finally:
+            process.kill()
+    assert sorted(lines) == ["0 0 x\n", "1 0 x\n"]
+    assert not consumers.snapshot().members
+
+
+def test_a_client_continues_where_a_query_has_stopped(consumers: Consumers, client: NewClient) -> None:
+    query = consumers.group.query("q")
+    consumers.group.append(1, PARTITIONS)
+    query.read(PARTITIONS)
+    query.tell()
+    worker = EventHubConsumerClient.from_connection_string(
+        consumers.group.emulator.connection_string(HUB), "$Default", socket_timeout=0.02
+    )
+    kept = threading.Event()  # what a query's worker keeps open when its lease has moved
+    thread = threading.Thread(
+        target=lambda: worker.receive(lambda *_: kept.set(), partition_id="0", owner_level=1, starting_position="-1")
+    )
+    thread.start()
+    assert kept.wait(60)
+    query.stop()
+    consumers.group.append(1, PARTITIONS)
+    reading = client(consumers.store())
+    wait_until(lambda: len(reading.seen) >= PARTITIONS, "the consumer reads")
+    assert sorted(reading.seen) == [(p, 1) for p in consumers.partitions], "where the query has stopped"
+    worker.close()
+    thread.join(60)

@@ -1,0 +1,20 @@
+"""What the client's own decoder makes of a message: with it the rows are compared."""
+
+from __future__ import annotations
+
+from azure.eventhub import EventData
+from azure.eventhub.amqp import AmqpMessageBodyType
+
+from spark_ehbalance.eventhub.rows import Event, data_body, sequence_body, value_body
+
+
+def decoded_by_client(message: bytes) -> Event:
+    """The event, for `record_batch`."""
+    event = EventData.from_bytes(message)
+    kind, parts = event.body_type, event.body
+    body: bytes | None
+    if kind == AmqpMessageBodyType.DATA:
+        body = data_body([parts] if isinstance(parts, bytes) else parts)
+    else:
+        body = sequence_body(parts) if kind == AmqpMessageBodyType.SEQUENCE else value_body(parts)
+    return body, {**event.system_properties}, event.properties or {}

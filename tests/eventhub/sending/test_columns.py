@@ -1,0 +1,218 @@
+"""Which frames are taken, and what their rows become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from azure.eventhub import EventData
+from azure.eventhub._pyamqp._decode import decode_payload
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from spark_ehbalance.errors import OptionError, UnsendableEventError
+from spark_ehbalance.eventhub.sending.columns import Columns, Events, Rows, check_topic
+from spark_ehbalance.eventhub.wire.outgoing import Encoder, batches
+
+ROOM = 1 << 20
+
+
+TEXT, BINARY, INT = StringType(), BinaryType(), IntegerType()
+HEADERS = ArrayType(StructType([StructField("key", TEXT), StructField("value", BINARY)]))
+
+
+def schema(**types: DataType) -> StructType:
+    return StructType([StructField(name, type) for name, type in types.items()])
+
+
+@pytest.mark.parametrize(
+    ("frame", "kafka", "said"),
+    [
+        (schema(a=TEXT), False, "the frame has a column 'a', of which nothing can be made: allowed are body, "),
+        (
+            schema(partitionKey=TEXT),
+            False,
+            "the frame has no column body, which is needed: allowed are body",
+        ),
+        (schema(body=INT), False, "column body is of the type int: allowed is string or binary"),
+        (schema(body=TEXT, BODY=TEXT), False, "the frame has two columns body: select one of them"),
+        (
+            schema(body=TEXT, partition_key=TEXT),
+            False,
+            r"'partition_key', of which .*did you mean partitionKey\?",
+        ),
+        (
+            schema(body=TEXT, partition=TEXT),
+            False,
+            "the frame has a column partition: name it partitionId",
+        ),
+        (schema(value=TEXT), False, "the frame has a column value, as for Kafka's sink: set kafkaColumns=true"),
+        (schema(body=TEXT), True, "the frame has a column body, and kafkaColumns=true: allowed are value, key"),
+        (
+            schema(body=TEXT, properties=MapType(INT, TEXT)),
+            False,
+            "column properties is of the type map<int",
+        ),
+        (
+            schema(body=TEXT, properties=MapType(TEXT, ArrayType(INT))),
+            False,
+            "column properties is of the type map<str",
+        ),
+        (
+            schema(value=TEXT, headers=ArrayType(TEXT)),
+            True,
+            "column headers is of the type array<string>",
+        ),
+    ],
+)
+def test_a_frame_that_is_no_frame_of_events_is_refused(frame: StructType, kafka: bool, said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        Columns.of(frame, kafka=kafka)
+
+
+@pytest.mark.parametrize("frame", [schema(body=TEXT), schema(body=TEXT, properties=MapType(TEXT, INT))])
+def test_properties_as_json_must_be_text(frame: StructType) -> None:
+    with pytest.raises(OptionError, match="jsonProperties=true needs a column properties"):
+        Columns.of(frame, json=True)
+
+
+def made(rows: list[dict[str, Any]], frame: StructType, *, most: int = ROOM, **how: bool) -> Events:
+    """The events of rows, in a hub of four partitions."""
+    found: Events = {}
+    batch = pa.RecordBatch.from_pylist([rows[0], *rows], to_arrow_schema(frame)).slice(1)
+    Rows(Columns.of(frame, **how), lambda: "0123", most).add(batch, found)
+    return found
+
+
+def only(found: Events) -> bytes:
+    """The one event that there is."""
+    ((head, body),) = found.values()
+    return head + body
+
+
+def read(section: bytes) -> tuple[bytes | None, str | None, dict[str, Any]]:
+    """Body, key and properties of an event, as azure-eventhub reads them."""
+    (message,) = decode_payload(memoryview(section)).data
+    decoded = decode_payload(memoryview(bytes(message)))
+    event = EventData._from_message(decoded)
+    body = b"".join(decoded.data) if decoded.data else decoded.value
+    key = event.partition_key
+    return body, None if key is None else key.decode(), {k.decode(): v for k, v in (event.properties or {}).items()}
+
+
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-(1 << 63), (1 << 64) - 1), st.floats(allow_nan=False), st.text(), st.binary()
+)
+
+
+@given(st.binary(max_size=600), st.text(max_size=100), st.dictionaries(st.text(max_size=300), VALUES, max_size=5))
+def test_the_client_reads_what_is_encoded(body: bytes, key: str, properties: Mapping[str, Any]) -> None:
+    encoder = Encoder()
+    for _ in range(2):  # what repeats is kept
+        pairs = [encoder.pair(name, value) for name, value in properties.items()]
+        got = read(encoder.head(body, key, pairs) + body)
+    assert got[:2] == (body, key or None)
+    assert got[2] == {name: v.encode() if isinstance(v, str) else v for name, v in properties.items()}
+
+
+def test_a_large_number_of_properties_and_a_tombstone() -> None:
+    many = {f"name {number}": number for number in range(300)}
+    encoder = Encoder()
+    assert read(encoder.head(b"", None, [encoder.pair(*each) for each in many.items()]))[2] == many
+    assert read(encoder.head(None, "key"))[:2] == (None, "key")
+    assert encoder.pair("a", True) != encoder.pair("a", 1)
+
+
+@given(st.lists(st.tuples(st.binary(min_size=1, max_size=20), st.binary(max_size=20))), st.integers(1, 60))
+def test_batches_keep_the_order_and_the_limit(events: list[tuple[bytes, bytes]], most: int) -> None:
+    found = list(batches([part for event in events for part in event], most))
+    assert b"".join(payload for _, payload in found) == b"".join(map(b"".join, events))
+    assert sum(count for count, _ in found) == len(events)
+    assert all(len(payload) <= most or count == 1 for count, payload in found)
+    sizes = [len(head) + len(body) for head, body in events]
+    ends = list(accumulate(count for count, _ in found))[:-1]
+    assert all(len(payload) + sizes[end] > most for (_, payload), end in zip(found, ends, strict=False))
+
+
+KEYED = schema(body=TEXT, partitionKey=TEXT, partitionId=INT)
+
+
+@pytest.mark.parametrize(
+    ("row", "frame", "said"),
+    [
+        ({"body": "a", "partitionKey": "k", "partitionId": 1}, KEYED, "both a partition key and a partition"),
+        ({"body": "a", "partitionId": 4}, KEYED, "partition '4' does not exist: the hub has 4, from 0 on"),
+        ({"body": "a", "partitionId": -1}, KEYED, "partition '-1' does not exist"),
+        ({"body": "a", "partitionKey": "k" * 129}, KEYED, "its partition key has 129 characters: allowed are 128"),
+        (
+            {"body": "x" * 2000},
+            schema(body=TEXT),
+            "the event has 2,0.. bytes .* and the hub takes 1,000",
+        ),
+    ],
+)
+def test_a_row_that_is_no_event_is_named(row: dict[str, Any], frame: StructType, said: str) -> None:
+    with pytest.raises(UnsendableEventError, match=f"row 2 of a task cannot be sent: .*{said}"):
+        made([{"body": "fine"}, row], frame, most=1000)
+
+
+def test_a_row_goes_to_its_partition_or_that_of_its_key() -> None:
+    rows = [
+        {"body": "a", "partitionKey": "7"},
+        {"body": "b", "partitionId": 2},
+        {"body": "c"},
+        {"body": "d", "partitionKey": ""},
+    ]
+    found = made(rows, KEYED)
+    assert {to: parts[1::2] for to, parts in found.items()} == {"3": [b"a"], "2": [b"b"], None: [b"c", b"d"]}
+
+
+def test_columns_of_kafkas_sink() -> None:
+    row = {"value": b"v", "key": b"k", "headers": [{"key": "h", "value": b"1"}], "topic": "elsewhere"}
+    frame = schema(value=BINARY, key=BINARY, headers=HEADERS, topic=TEXT)
+    assert read(only(made([row], frame, kafka=True))) == (b"v", "k", {"h": b"1"})
+    batch = pa.RecordBatch.from_pylist([row], to_arrow_schema(frame))
+    check_topic(batch, Columns.of(frame, kafka=True), "Elsewhere")
+    with pytest.raises(UnsendableEventError, match="a row has the topic 'elsewhere', and eventHubName is hub: write"):
+        check_topic(batch, Columns.of(frame, kafka=True), "hub")
+    with pytest.raises(UnsendableEventError, match="its key is no UTF-8"):
+        made([row | {"key": b"\xff"}], frame, kafka=True)
+    one, other, none = ({"key": key, "value": b"1"} for key in ("h", "i", None))
+    for headers, said in (([one, other, one], "several values of 'h'"), ([none], "a header without a key")):
+        with pytest.raises(UnsendableEventError, match=f"row 1 of a task cannot be sent: it has {said}"):
+            made([row | {"headers": headers}], frame, kafka=True)
+
+
+def test_properties_that_are_json_get_their_types_back() -> None:
+    properties = {"text": '"a"', "number": "5", "flag": "true", "half": "0.5", "none": "null", "bytes": "[1,-1]"}
+    properties |= {"map": '{"a":1}', "unsigned": str((1 << 64) - 1), "deep": "[" * 3000 + "]" * 3000}
+    frame = schema(body=TEXT, properties=MapType(TEXT, TEXT))
+    assert read(only(made([{"body": "a", "properties": list(properties.items())}], frame, json=True)))[2] == {
+        "text": b"a", "number": 5, "flag": True, "half": 0.5, "none": None, "bytes": b"\x01\xff", "map": b'{"a":1}',
+        "unsigned": (1 << 64) - 1, "deep": b"[" * 3000 + b"]" * 3000,
+    }  # fmt: skip
+    with pytest.raises(UnsendableEventError, match="it has several values of 'p', and an event has one"):
+        made([{"body": "a", "properties": [("p", "1"), ("p", "2")]}], frame, json=True)
+    for wrong, said in (("{", "is no JSON, as jsonProperties=true asks for"), (str(1 << 64), "more than 64 bits")):
+        with pytest.raises(UnsendableEventError, match=said):
+            made([{"body": "a", "properties": [("p", wrong)]}], frame, json=True)
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings(recwarn: pytest.WarningsRecorder) -> Iterator[None]:
+    yield
+    assert not recwarn.list

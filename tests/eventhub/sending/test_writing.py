@@ -1,0 +1,223 @@
+"""A task against the emulator: what arrives, in which order, and what happens when the hub does not take it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from azure.eventhub import EventData
+from azure.eventhub._client_base import ConsumerProducerMixin
+
+from spark_ehbalance.emulator import Emulator, EventHub
+from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, MissingError, UnsendableEventError
+from spark_ehbalance.eventhub import conditions, sender
+from spark_ehbalance.eventhub.refusals import RefusedError
+from spark_ehbalance.eventhub.sending import writing
+from spark_ehbalance.eventhub.sending.columns import Columns
+from spark_ehbalance.eventhub.sending.write_options import write_options
+from spark_ehbalance.eventhub.sending.writing import Links, Sent, Task
+from tests.emulator.clients import producer
+from tests.waiting import wait_until
+
+KEYED = pa.schema([("body", pa.binary()), ("key", pa.string())])
+PLAIN = pa.schema([("body", pa.binary())])
+
+
+@pytest.fixture
+def links() -> Links:
+    return Links()
+
+
+@pytest.fixture
+def write(event_hub: EventHub, links: Links) -> Callable[..., Sent]:
+    """Sends rows in a task, in batches of some rows."""
+
+    def send(rows: list[dict[str, Any]], schema: pa.Schema = PLAIN, size: int = 100, **options: str) -> Sent:
+        given = {"connectionString": event_hub.connection_string, "sendTimeout": "30 s"} | options
+        columns = Columns(0, key=1 if "key" in schema.names else None)
+        task = Task(write_options(given), columns, links)
+        return task.write(pa.Table.from_pylist(rows, schema).to_batches(size))
+
+    return send
+
+
+def test_events_of_a_key_arrive_in_order_and_all_are_counted(event_hub: EventHub, write: Callable[..., Sent]) -> None:
+    rows = [{"body": b"%d" % number, "key": f"key {number % 50}"} for number in range(3000)]
+    sent = write(rows, KEYED)
+    assert (sent.events, sent.busy, sent.again) == (3000, 0, 0)
+    by_key: dict[str | None, list[int]] = {}
+    for event in event_hub.events():
+        by_key.setdefault(event.partition_key, []).append(int(event.body))
+    assert by_key == {f"key {k}": list(range(k, 3000, 50)) for k in range(50)}
+    assert len({event.partition for event in event_hub.events()}) == 4, "keys are in all partitions"
+
+
+def test_keys_go_where_the_hub_itself_sends_them(event_hub: EventHub, write: Callable[..., Sent]) -> None:
+    with producer(event_hub.connection_string) as client:
+        for number in range(20):
+            client.send_event(EventData(b"client"), partition_key=f"key {number}")
+    write([{"body": b"sink", "key": f"key {number}"} for number in range(20)], KEYED)
+    for number in range(20):
+        client, sink = (e for e in event_hub.events() if e.partition_key == f"key {number}")
+        assert (client.body, sink.body) == (b"client", b"sink")
+        assert client.partition == sink.partition
+
+
+def test_large_and_small_events_fill_batches(event_hub: EventHub, write: Callable[..., Sent]) -> None:
+    sent = write([{"body": b"x" * size} for size in (1_000_000, 1, 600_000, 600_000, 0)])
+    assert (sent.events, sent.batches) == (5, 3)
+    assert len(event_hub.events()) == 5
+
+
+def test_nothing_is_sent_of_a_task_with_a_row_that_is_too_large(
+    event_hub: EventHub, write: Callable[..., Sent]
+) -> None:
+    with pytest.raises(UnsendableEventError, match="row 301 of a task"):
+        write([{"body": b"x"}] * 300 + [{"body": b"x" * (1 << 20)}])
+    assert len(event_hub.events()) == 0
+
+
+def test_a_busy_hub_is_waited_for_and_counted(
+    event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "busy_wait", lambda: 0.05)
+    write([{"body": b"first"}])
+    event_hub.busy(3)
+    sent = write([{"body": b"x"}] * 10)
+    assert (sent.busy, sent.again) == (3, 0)
+    assert len(event_hub.events()) == 11, "a refusal is no doubt: nothing is there twice"
+    assert conditions.busy_wait() >= 4
+
+
+def test_a_hub_that_is_away_for_a_while(
+    event_hub: EventHub, write: Callable[..., Sent], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "spark_ehbalance")
+    result: list[Sent] = []
+    thread = threading.Thread(target=lambda: result.append(write([{"body": b"x", "key": "k"}] * 10, KEYED)))
+    with event_hub.away():
+        thread.start()
+        wait_until(lambda: "trying again" in caplog.text, "it tries again")
+    thread.join(60)
+    assert result
+    assert result[0].events == len(event_hub.events()) == 10
+
+
+def test_a_hub_that_stays_away_fails_the_task(event_hub: EventHub, write: Callable[..., Sent]) -> None:
+    write([{"body": b"x"}])
+    event_hub.away()
+    with pytest.raises(HubUnavailableError, match=r"has taken nothing for 0\.3 s \(sendTimeout\): .*The task fails"):
+        write([{"body": b"x"}], sendTimeout="300 ms")
+
+
+def test_a_hub_that_ends_the_session_is_sent_to_again(
+    event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client itself would wait for ever."""
+    monkeypatch.setattr(sender, "_SOCKET_TIMEOUT", 0.2)
+    emulator = event_hub.emulator
+
+    def end_sessions() -> None:
+        for client in emulator._server.clients:
+            for session in client._sessions.values():
+                session.close()
+            client._sessions.clear()
+            client.flush()
+
+    write([{"body": b"first"}])
+    emulator.delay(1000)
+    result: list[Sent] = []
+    thread = threading.Thread(target=lambda: result.append(write([{"body": b"x"}], sendTimeout="4 s")), daemon=True)
+    thread.start()
+    wait_until(lambda: len(event_hub.events()) == 2, "the batch is in the hub")
+    emulator._on_loop(end_sessions)
+    emulator.delay(0)
+    thread.join(30)
+    assert [each.again for each in result] == [1]
+    assert len(event_hub.events()) == 3
+
+
+def test_a_hub_that_pauses_gets_a_batch_once(event_hub: EventHub, write: Callable[..., Sent]) -> None:
+    """The client would break a connection on which nothing is acknowledged for a second."""
+    write([{"body": b"first"}])
+    reads_nothing = threading.Thread(target=event_hub.emulator._on_loop, args=(partial(time.sleep, 3.0),))
+    reads_nothing.start()
+    sent = write([{"body": b"x" * 1_000_000}])
+    reads_nothing.join()
+    assert (sent.events, sent.again) == (1, 0)
+    assert len(event_hub.events()) == 2
+
+
+def test_a_wrong_key_is_named_at_once() -> None:
+    with Emulator({"hub": 1}, sas_keys={"reader": "right"}) as locked:
+        options = write_options({"connectionString": locked.connection_string("hub", key="wrong")})
+        rows = pa.Table.from_pylist([{"body": b"x"}], PLAIN).to_batches()
+        with pytest.raises(RefusedError, match=r"refused the credentials: .*signature is wrong.* that it may send"):
+            Task(options, Columns(0), Links()).write(rows)
+
+
+def test_a_hub_that_does_not_exist(event_hub: EventHub, write: Callable[..., Sent]) -> None:
+    with pytest.raises(MissingError, match=r"event hub 'none' at .* does not exist: check eventHubName"):
+        write([{"body": b"x"}], connectionString=event_hub.emulator.connection_string("none"))
+
+
+@pytest.mark.parametrize("event_hub_settings", [{"sas_keys": {"writer": "the right key"}}])
+def test_a_wrong_key_fails_the_task_at_once(event_hub: EventHub, write: Callable[..., Sent]) -> None:
+    wrong = event_hub.emulator.connection_string(event_hub.name, "writer", "another key")
+    with pytest.raises(HubUnavailableError, match=r"refused the credentials: .*Check the key .* that it may send$"):
+        write([{"body": b"x"}], connectionString=wrong, sendTimeout="5 s")
+
+
+def test_links_are_kept_from_task_to_task_and_dropped_when_unused(
+    event_hub: EventHub, write: Callable[..., Sent], links: Links, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kept() -> list[Any]:
+        return [link for _, link in links._kept.values()]
+
+    write([{"body": b"x"}])
+    first, open_then = kept(), event_hub.emulator.connections()
+    write([{"body": b"y"}])
+    assert kept() == first
+    monkeypatch.setattr(writing, "_LINK_IDLE", 0.0)
+    write([{"body": b"z"}])
+    assert kept() != first
+    wait_until(lambda: event_hub.emulator.connections() <= open_then, "the old link is closed")
+    assert len(event_hub.events()) == 3
+
+
+def test_a_client_of_another_shape_is_refused(write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(ConsumerProducerMixin, "_open")
+    with pytest.raises(ClientVersionError, match="cannot be used"):
+        write([{"body": b"x"}])
+
+
+@pytest.fixture(autouse=True)
+def _closed(links: Links) -> Iterator[None]:
+    yield
+    for _, link in links._kept.values():
+        link.close()
+
+
+def test_what_fails_while_more_is_encoded_is_what_is_raised(
+    event_hub: EventHub, links: Links, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: Any, **__: Any) -> None:
+        raise HubUnavailableError("the hub is gone")
+
+    monkeypatch.setattr(writing, "_PART", 1)
+    monkeypatch.setattr(sender.Sender, "send", gone)
+    task = Task(write_options({"connectionString": event_hub.connection_string}), Columns(0, key=1), links)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pylist([{"body": b"a", "key": "k"}], KEYED)
+        wait_until(task._stop.is_set, "the first part has failed")
+        yield pa.RecordBatch.from_pylist([{"body": b"b", "key": "k"}], KEYED)
+
+    with pytest.raises(HubUnavailableError, match="the hub is gone"):
+        task.write(batches())

@@ -1,0 +1,208 @@
+"""The option `credential`, with `clientId` and `tenantId`: what is taken, what is refused, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import azure.identity
+import pytest
+
+from chaos.tokens import ShortLived
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import HubUnavailableError, OptionError
+from spark_ehbalance.eventhub import credentials
+from spark_ehbalance.eventhub.connection import Connection
+from spark_ehbalance.eventhub.credentials import CREDENTIALS, Identity
+from spark_ehbalance.eventhub.metadata import HubMetadata
+from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.eventhub.refusals import Unreachable
+from tests.eventhub import callables
+
+HERE = "tests.eventhub.callables"
+ID, TENANT = "5ce7f0ab-0000-4000-8000-1234567890ab", "contoso.onmicrosoft.com"
+HUB = {"fullyQualifiedNamespace": "ns.servicebus.windows.net", "eventHubName": "hub", "connectionString": None}
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    credentials.forget()
+    callables.MADE.clear()
+    yield
+    credentials.forget()
+
+
+def refusal(**options: str) -> str:
+    with pytest.raises(OptionError) as caught:
+        Connection.from_options(HUB | options)
+    assert "\n" not in str(caught.value)
+    assert callables.SECRET not in str(caught.value)
+    assert caught.value.__cause__ is None
+    return str(caught.value)
+
+
+# --- by name -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "ids", "given"),
+    [
+        ("managedIdentity", {"clientId": ID}, {"client_id": ID}),
+        ("workloadIdentity", {"clientId": ID, "tenantId": TENANT}, {"client_id": ID, "tenant_id": TENANT}),
+        ("azureCli", {"tenantId": TENANT}, {"tenant_id": TENANT}),
+        (
+            "default",
+            {"clientId": ID, "tenantId": TENANT},
+            {
+                "managed_identity_client_id": ID,
+                "workload_identity_client_id": ID,
+                "workload_identity_tenant_id": TENANT,
+            },
+        ),
+        ("environment", {}, {}),
+    ],
+)
+def test_a_credential_of_azure_identity_is_made_with_the_ids_that_it_takes(
+    name: str, ids: dict[str, str], given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[dict[str, Any]] = []
+    kind = getattr(azure.identity, CREDENTIALS[name].name)
+
+    class Noted(kind):  # type: ignore[misc]
+        def __init__(self, **settings: Any) -> None:
+            made.append(settings)
+
+        def get_token(self, *scopes: str, **_: Any) -> Any:
+            return callables.Counting().get_token(*scopes)
+
+    monkeypatch.setattr(azure.identity, CREDENTIALS[name].name, Noted)
+    connection = Connection.from_options(HUB | {"credential": name.upper(), **ids})
+    assert connection.identity is not None
+    assert connection.identity.tokens().get_token("scope").token == "token-1"
+    assert made == [given]
+
+
+def test_azure_identity_knows_the_arguments() -> None:
+    """A keyword that it does not know would be ignored by some of its classes."""
+    for kind in CREDENTIALS.values():
+        source = getattr(azure.identity, kind.name).__init__
+        code = source.__code__
+        known = {*code.co_varnames, *(each for each in code.co_consts if isinstance(each, str))}
+        assert {*kind.client_id, *kind.tenant_id} <= known, kind
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"credential": "environment", "clientId": ID}, [f"clientId='{ID}'", "credential=environment takes none"]),
+        ({"credential": "environment", "tenantId": TENANT}, [f"tenantId='{TENANT}'", "workloadIdentity"]),
+        ({"credential": "managedIdentity", "tenantId": TENANT}, ["tenantId", "credential=managedIdentity takes none"]),
+        ({"credential": "azureCli", "clientId": ID}, ["clientId", "managedIdentity", "callable"]),
+        ({"clientId": "a b"}, ["clientId='a b'", "letters, digits"]),
+        ({"credential": "magic"}, ["credential='magic'", "azureCli", "package.module:callable"]),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(options: dict[str, str], named: list[str]) -> None:
+    message = refusal(**options)
+    for each in named:
+        assert each in message
+
+
+@pytest.mark.parametrize("option", ["credential", "clientId", "tenantId"])
+def test_a_connection_string_has_its_own_credentials(option: str) -> None:
+    text = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b;EntityPath=hub"
+    with pytest.raises(OptionError, match=f"connectionString and {option} are both set"):
+        Connection.from_options({"connectionString": text, "fullyQualifiedNamespace": None, option: "default"})
+
+
+# --- callables ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "ids", "made"),
+    [
+        ("plain", {}, {}),
+        ("Holder.inner", {}, {}),
+        ("with_ids", {"clientId": ID}, {"client_id": ID, "tenant_id": None}),
+        ("with_all", {"clientId": ID, "tenantId": TENANT}, {"client_id": ID, "tenant_id": TENANT}),
+        ("Counting", {}, None),
+    ],
+)
+def test_a_callable_makes_the_credential_once_in_a_process(
+    name: str, ids: dict[str, str], made: dict[str, str] | None
+) -> None:
+    options = HUB | {"credential": f"{HERE}:{name}", **ids}
+    identity = Connection.from_options(options).identity
+    assert identity is not None
+    assert identity.tokens().get_token("scope").token == "token-1"
+    again = Connection.from_options(options).identity
+    assert again is not None
+    assert again.tokens().get_token("scope").token == "token-1"
+    assert ([] if made is None else [made]) == callables.MADE
+
+
+@pytest.mark.parametrize(
+    ("credential", "named"),
+    [
+        ("no_such_module:make", ["no_such_module cannot be imported", "ModuleNotFoundError", "--py-files"]),
+        ("tests.eventhub.failing_import:make", ["RuntimeError, whose text is not shown"]),
+        ("tests.eventhub.exiting_import:make", ["SystemExit, whose text is not shown"]),
+        ("tests.eventhub.lacking_import:make", ["ModuleNotFoundError: there is no 'no_such_vault'"]),
+        (f"{HERE}:missing", ["has no callable missing"]),
+        (f"{HERE}:NOT_CALLABLE", ["has no callable NOT_CALLABLE"]),
+        (f"{HERE}:returns_a_token", ["of the type str", "TokenCredential"]),
+        (f"{HERE}:Asynchronous", ["of the type Asynchronous", "azure.identity.aio"]),
+        (f"{HERE}:HIDING.make", ["HIDING.make", "raises RuntimeError, whose text is not shown"]),
+        (f"{HERE}:without_a_token_yet", ["it has raised RuntimeError, whose text is not shown"]),
+        (f"{HERE}:exits", ["it has raised SystemExit, whose text is not shown"]),
+        (f"{HERE}:raises", ["it has raised RuntimeError, whose text is not shown"]),
+        ("a b:c", ["package.module:callable"]),
+        (":c", ["package.module:callable"]),
+        ("os:", ["package.module:callable"]),
+    ],
+)
+def test_a_callable_that_cannot_be_used_is_refused_in_one_line(credential: str, named: list[str]) -> None:
+    message = refusal(credential=credential)
+    assert f"option credential='{credential}' is wrong: " in message
+    assert "correct-horse" not in message
+    for each in named:
+        assert each in message
+
+
+def test_a_callable_whose_signature_cannot_be_had_is_called_without_ids() -> None:
+    identity = Connection.from_options(HUB | {"credential": f"{HERE}:UNSIGNED"}).identity
+    assert identity is not None
+    assert identity.tokens().get_token("scope").token == "token-1"
+    message = refusal(credential=f"{HERE}:UNSIGNED", clientId=ID)
+    assert "takes no argument client_id" in message
+    assert "correct-horse" not in message
+
+
+def test_an_id_that_a_callable_does_not_take_is_refused() -> None:
+    assert "takes no argument client_id" in refusal(credential=f"{HERE}:plain", clientId=ID)
+    assert callables.MADE == []
+
+
+def test_a_credential_without_a_token_is_an_error_in_one_line(emulator: Emulator) -> None:
+    emulator.add_hub("hub", 1)
+    connection = ShortLived(f"localhost:{emulator.port}", "hub", Identity(f"{HERE}:failing"))
+    with HubMetadata(connection, "$Default") as metadata, pytest.raises(HubUnavailableError) as asked:
+        metadata.partition_ids()
+    with pytest.raises(Unreachable) as opened:
+        Receiver(PartitionAddress(connection, "$Default", "0"), 0, owner_level=None, prefetch=1).receive(1, 0.1)
+    for error in (asked, opened):
+        assert "no token could be fetched: RuntimeError, whose text is not shown" in str(error.value)
+
+
+def test_a_worker_that_lacks_the_module_says_so_at_once(emulator: Emulator) -> None:
+    emulator.add_hub("hub", 1)
+    connection = ShortLived(f"localhost:{emulator.port}", "hub", Identity("only_on_the_driver:make"))
+    with pytest.raises(OptionError, match="only_on_the_driver cannot be imported"):
+        Receiver(PartitionAddress(connection, "$Default", "0"), 0, owner_level=None, prefetch=1).receive(1, 0.1)
+
+
+def test_no_repr_has_a_token() -> None:
+    identity = Identity.from_options({"credential": f"{HERE}:plain"})
+    tokens = identity.tokens()
+    assert tokens.get_token("scope").token == "token-1"
+    assert "token-1" not in repr((identity, tokens, vars(Connection("ns.net", "hub", identity))))

@@ -1,0 +1,181 @@
+"""A hub's partitions and their states, over one open connection."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from azure.eventhub import EventHubConsumerClient
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.eventhub.connection import Connection
+from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.eventhub.wire import management
+from spark_ehbalance.eventhub.wire.management import Management
+from tests.query.support import HUB, hub_options
+from tests.waiting import wait_until
+
+KEY = "theRightKey"
+
+
+def fill(emulator: Emulator) -> None:
+    """Partition 0 stays empty, 1 has 5 events, 2 had 5 and lost 3."""
+    emulator.append(HUB, 1, [b"x"] * 5)
+    emulator.append(HUB, 2, [b"x"] * 5)
+    emulator.trim(HUB, 2, 3)
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
+    """An entry for each client that has been made, which is one for each connection."""
+    made: list[Connection] = []
+    make = Connection.consumer_client
+
+    def counted(connection: Connection, consumer_group: str, **settings: Any) -> EventHubConsumerClient:
+        made.append(connection)
+        return make(connection, consumer_group, **settings)
+
+    monkeypatch.setattr(Connection, "consumer_client", counted)
+    return made
+
+
+def test_states(emulator: Emulator, metadata: HubMetadata) -> None:
+    fill(emulator)
+    assert metadata.partition_ids() == ("0", "1", "2")
+    states = metadata.partition_states(["0", "1", "2"])
+    assert states["0"] == PartitionState(0, 0, None, None)
+    assert (states["1"].begin, states["1"].end) == (0, 5)
+    assert (states["2"].begin, states["2"].end) == (3, 5)
+    for partition in ("1", "2"):
+        state = emulator.partition_state(HUB, partition)
+        assert states[partition].last_offset == state.last_offset
+        assert states[partition].last_enqueued == state.last_enqueued_time
+
+
+def test_a_partition_whose_events_are_all_gone_is_empty_where_it_ended(
+    emulator: Emulator, metadata: HubMetadata
+) -> None:
+    emulator.append(HUB, 0, [b"x"] * 5)
+    emulator.trim(HUB, 0, 5)
+    state = metadata.partition_states(["0"])["0"]
+    assert (state.begin, state.end) == (5, 5)
+    assert state.last_offset == emulator.partition_state(HUB, 0).last_offset
+
+
+@pytest.mark.parametrize("begin", [0, 3, 5])
+def test_an_empty_partition_is_empty_wherever_the_hub_says_it_begins(
+    metadata: HubMetadata, monkeypatch: pytest.MonkeyPatch, begin: int
+) -> None:
+    response = {
+        b"begin_sequence_number": begin,
+        b"last_enqueued_sequence_number": 4,
+        b"last_enqueued_offset": b"99",
+        b"last_enqueued_time_utc": 1_770_000_000_000,
+        b"is_partition_empty": True,
+    }
+    monkeypatch.setattr(Management, "request", lambda *_: [response])
+    state = metadata.partition_states(["0"])["0"]
+    assert (state.begin, state.end, state.last_offset) == (5, 5, "99")
+
+
+def test_a_dropped_connection_is_replaced_without_an_error(
+    emulator: Emulator, metadata: HubMetadata, clients: list[Connection]
+) -> None:
+    for count in range(1, 6):
+        metadata.partition_ids()
+        emulator.drop_connections()
+        emulator.append(HUB, 0, [b"x"])
+        assert metadata.partition_states(["0"])["0"].end == count
+        assert len(clients) == count + 1
+
+
+def test_an_old_connection_is_replaced_before_its_token_expires(
+    metadata: HubMetadata, clients: list[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata.partition_ids()
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 601)
+    metadata.partition_ids()
+    assert len(clients) == 2
+
+
+def test_the_connection_is_closed_at_the_end(emulator: Emulator) -> None:
+    emulator.add_hub(HUB, 1)
+    with HubMetadata(hub_options(emulator).connection, "$Default") as metadata:
+        metadata.partition_ids()
+        assert emulator.connections() == 1
+    wait_until(lambda: emulator.connections() == 0, "it is closed")
+
+
+def test_credit_for_responses_is_granted_again_and_again(
+    clients: list[Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(management, "_CREDIT", 60)
+    with (
+        Emulator({HUB: 3}, management_requests=None) as unlimited,
+        HubMetadata(hub_options(unlimited).connection, "$Default", most_requests=None) as metadata,
+    ):
+        for _ in range(10):
+            metadata.partition_states(["0", "1", "2"] * 10)
+    assert len(clients) == 1
+
+
+def test_one_refused_request_among_many(metadata: HubMetadata) -> None:
+    with pytest.raises(HubUnavailableError, match="event hub 'hub'"):
+        metadata.partition_states(["0", "99", "1"])
+    assert metadata.partition_states(["0", "1"]).keys() == {"0", "1"}
+
+
+# --- errors ----------------------------------------------------------------------------------------------------
+
+
+def refusal(metadata: HubMetadata) -> str:
+    with pytest.raises(HubUnavailableError) as caught:
+        metadata.partition_ids()
+    message = str(caught.value)
+    assert "\n" not in message
+    metadata.close()
+    return message
+
+
+def test_a_hub_that_cannot_be_reached() -> None:
+    with Emulator({HUB: 1}) as emulator:
+        options = hub_options(emulator)
+    metadata = HubMetadata(options.connection, "$Default")
+    message = refusal(metadata)
+    assert f"event hub 'hub' at {options.connection.namespace} did not answer" in message
+    assert "asked for its properties over AMQP" in message
+    assert "Connection refused" in message
+
+
+def test_a_wrong_key_is_refused_and_not_shown() -> None:
+    with Emulator({HUB: 1}, sas_keys={"reader": KEY}) as emulator:
+        right = hub_options(emulator).connection
+        with HubMetadata(right, "$Default") as metadata:
+            assert metadata.partition_ids() == ("0",)
+        wrong = hub_options(emulator, connectionString=emulator.connection_string(HUB, key="theWrongKey")).connection
+        metadata = HubMetadata(wrong, "$Default")
+        message = refusal(metadata)
+    assert "event hub 'hub'" in message
+    assert "refused the credentials" in message
+    assert "Check the key or signature in connectionString" in message
+    assert KEY not in message
+    assert "theWrongKey" not in message
+
+
+def test_a_hub_that_was_deleted_and_created_again_is_seen_over_the_open_connection(
+    emulator: Emulator, metadata: HubMetadata
+) -> None:
+    fill(emulator)
+    assert metadata.partition_ids() == ("0", "1", "2")
+    before = metadata.created_ms
+    assert metadata.partition_states(["1"])["1"].end == 5
+    emulator.delete_hub(HUB)
+    emulator.add_hub(HUB, 2)
+    assert metadata.partition_ids() == ("0", "1")
+    assert metadata.created_ms is not None
+    assert before is not None
+    assert metadata.created_ms > before
+    assert metadata.partition_states(["1"])["1"] == PartitionState(0, 0, None, None)

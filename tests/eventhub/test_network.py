@@ -1,0 +1,416 @@
+"""The ways to the hub: options, what they become for the client, and errors that name the option to look at."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import certifi
+import pytest
+from azure.eventhub import TransportType
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator.certificates import make
+from spark_ehbalance.errors import HubUnavailableError, OptionError
+from spark_ehbalance.eventhub import network as network_module
+from spark_ehbalance.eventhub import receiver as receiver_module
+from spark_ehbalance.eventhub.connection import Connection
+from spark_ehbalance.eventhub.metadata import HubMetadata
+from spark_ehbalance.eventhub.network import AMQP, WEBSOCKET, Network, NetworkError, Proxy
+from spark_ehbalance.eventhub.receiver import PartitionAddress, disconnect_readers
+from spark_ehbalance.eventhub.refusals import Unreachable
+from spark_ehbalance.eventhub.resolve import find_offset
+from spark_ehbalance.query.options import Options, stream_options
+from tests.eventhub.receiving import address_of, reading
+from tests.proxy import HttpProxy
+from tests.query.support import HUB, hub_options
+
+PASSWORD = "hunter2 & more"
+NAMESPACE = "space.servicebus.windows.net"
+CONNECTION_STRING = f"Endpoint=sb://{NAMESPACE}/;SharedAccessKeyName=n;SharedAccessKey=k;EntityPath=hub"
+
+
+def network(**options: str) -> Network:
+    return Network.from_options(options)
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_options_it_is_the_hub_s_own_address() -> None:
+    made = network()
+    assert made == Network() == Network(AMQP)
+    settings = made.client_settings(NAMESPACE)
+    assert settings["transport_type"] is TransportType.Amqp
+    assert settings.keys() == {"transport_type", "ssl_context"}
+
+
+@pytest.mark.parametrize("text", ["AmqpOverWebsocket", "amqpoverwebsocket", "AMQPOVERWEBSOCKET"])
+def test_a_websocket_in_any_case(text: str) -> None:
+    made = network(transportType=text)
+    assert made.websocket
+    assert made.client_settings(NAMESPACE)["transport_type"] is TransportType.AmqpOverWebsocket
+
+
+def test_a_proxy_means_a_websocket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HUB_PROXY", "http://someone:hunter2%20%26%20more@proxy.example.com:3128/")
+    made = network(httpProxy="env:HUB_PROXY")
+    assert made == Network(WEBSOCKET, Proxy("proxy.example.com", 3128, "someone", PASSWORD))
+    assert made.client_settings(NAMESPACE)["http_proxy"] == {
+        "proxy_hostname": "proxy.example.com",
+        "proxy_port": 3128,
+        "username": "someone",
+        "password": PASSWORD,
+    }
+    (tmp_path / "proxy").write_text("http://someone:hunter2%20%26%20more@proxy.example.com:3128\n")
+    assert network(httpProxy=f"file:{tmp_path / 'proxy'}", transportType="amqpOverWebsocket") == made
+    assert network(httpProxy="http://10.0.0.1:80").proxy == Proxy("10.0.0.1", 80)
+
+
+@pytest.mark.parametrize(
+    ("text", "transport", "found"),
+    [
+        ("gateway.example.com", "Amqp", "sb://gateway.example.com:5671"),
+        ("gateway.example.com", "AmqpOverWebsocket", "sb://gateway.example.com:443"),
+        ("10.1.2.3:8443", "Amqp", "sb://10.1.2.3:8443"),
+        ("sb://gateway.example.com:1/", "Amqp", "sb://gateway.example.com:1"),
+    ],
+)
+def test_a_custom_address_has_the_port_of_the_transport(text: str, transport: str, found: str) -> None:
+    settings = network(customEndpointAddress=text, transportType=transport).client_settings(NAMESPACE)
+    assert settings["custom_endpoint_address"] == found
+    assert settings["transport_type"].value == TransportType[transport].value
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"transportType": "Http"}, "transportType='Http' is wrong: allowed is one of Amqp, AmqpOverWebsocket"),
+        ({"transportType": "Amqp", "httpProxy": "http://a:1"}, "transportType=Amqp and httpProxy are both set"),
+        ({"httpProxy": "proxy:3128"}, "httpProxy='proxy:3128' is wrong: allowed is http://HOST:PORT"),
+        ({"httpProxy": "https://proxy:3128"}, "httpProxy='https://proxy:3128' is wrong"),
+        ({"httpProxy": "socks5://proxy:3128"}, "httpProxy='socks5://proxy:3128' is wrong"),
+        ({"httpProxy": "http://proxy"}, "httpProxy='http://proxy' is wrong"),
+        ({"httpProxy": "http://proxy:99999"}, "httpProxy='http://proxy:99999' is wrong"),
+        ({"httpProxy": "http://proxy:80/path"}, "httpProxy='http://proxy:80/path' is wrong"),
+        (
+            {"httpProxy": f"http://me:{PASSWORD}@proxy:80"},
+            "httpProxy holds a user or a password, which would be shown: write",
+        ),
+        ({"httpProxy": f"http://{PASSWORD}@proxy:80"}, "httpProxy holds a user or a password, which would be shown"),
+        ({"httpProxy": f"https://me:{PASSWORD}@proxy:80"}, "httpProxy=(not shown, as it may hold a password) is wrong"),
+        ({"httpProxy": "env:NO_SUCH_PROXY"}, "httpProxy='env:NO_SUCH_PROXY' is wrong: the environment in which"),
+        ({"httpProxy": "env:BAD_PROXY"}, "httpProxy=(not shown, as it may hold a password) is wrong"),
+        ({"customEndpointAddress": "[::1]:443"}, "customEndpointAddress='[::1]:443' is wrong: allowed is HOST or HOST"),
+        ({"customEndpointAddress": "host:0"}, "customEndpointAddress='host:0' is wrong"),
+        ({"customEndpointAddress": "https://host"}, "customEndpointAddress='https://host' is wrong"),
+        ({"customEndpointAddress": f"me:{PASSWORD}@host"}, "customEndpointAddress=(not shown, as it could be"),
+        ({"customEndpointAddress": "host/path"}, "customEndpointAddress='host/path' is wrong"),
+        ({"caFile": "/no/such/file.pem"}, "caFile='/no/such/file.pem' is wrong: it cannot be read: No such file"),
+        ({"caFile": __file__}, "it holds no certificates in PEM form; allowed is the path"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAD_PROXY", f"http//me:{PASSWORD}@proxy:80")
+    given = {"connectionString": CONNECTION_STRING, **options}
+    with pytest.raises(OptionError) as caught:
+        stream_options(given)
+    assert why in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_password_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HUB_PROXY", f"http://me:{PASSWORD}@proxy:80")
+    options = stream_options({"connectionString": CONNECTION_STRING, "httpProxy": "env:HUB_PROXY"})
+    assert "hunter2" not in repr(options) + str(options.connection.network)
+    assert "me" not in repr(options.connection.network.proxy)
+    assert "proxy" in repr(options.connection.network)
+    assert pickle.loads(pickle.dumps(options)).connection == options.connection, "executors get what the driver has"
+    assert hash(pickle.loads(pickle.dumps(options)).connection) == hash(options.connection)
+
+
+# --- certificates ----------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_replaced_is_read_again_and_otherwise_once(tmp_path: Path) -> None:
+    first, second = (make(tmp_path / each) for each in ("first", "second") if (tmp_path / each).mkdir() is None)
+    used = tmp_path / "ca.pem"
+    used.write_bytes(first.ca_file.read_bytes())
+    made = network(caFile=str(used))
+    context = made.client_settings(NAMESPACE)["ssl_context"]
+    assert made.client_settings(NAMESPACE)["ssl_context"] is context
+    used.write_bytes(second.ca_file.read_bytes() + b"\n")
+    assert made.client_settings(NAMESPACE)["ssl_context"] is not context
+
+
+def test_an_executor_without_the_file_says_option_path_and_host(tmp_path: Path) -> None:
+    path = make(tmp_path).ca_file
+    connection = Connection.from_options(
+        {"connectionString": CONNECTION_STRING, "caFile": str(path)}
+        | dict.fromkeys(("fullyQualifiedNamespace", "credential", "eventHubName"))
+    )
+    path.unlink()
+    with pytest.raises(NetworkError) as caught, reading(PartitionAddress(connection, "$Default", "0")):
+        pass
+    for part in ("caFile", str(path), socket.gethostname(), NAMESPACE, "No such file"):
+        assert part in str(caught.value)
+    with pytest.raises(NetworkError, match="caFile"), HubMetadata(connection, "$Default") as metadata:
+        metadata.partition_ids()
+
+
+# --- what is in the way ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def secure() -> Iterator[Emulator]:
+    """An emulator with TLS, also by websocket."""
+    with Emulator({HUB: 1}, tls=True, tls_names=("hub.test",), websocket_port=0) as running:
+        running.append(HUB, 0, [b"x"])
+        yield running
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of an authority that has signed nothing here."""
+    return make(tmp_path_factory.mktemp("stranger")).ca_file
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """The port of a server that accepts and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def planner_and_executor_say(options: Options) -> tuple[HubUnavailableError, Exception]:
+    """The errors of the management connection and of a receiver, each of which comes within seconds."""
+    with pytest.raises(HubUnavailableError) as planner, HubMetadata(options.connection, "$Default") as metadata:
+        metadata.partition_ids()
+    address = PartitionAddress(options.connection, "$Default", "0")
+    with pytest.raises((Unreachable, NetworkError)) as executor, reading(address) as reader:
+        reader.receive(1, 1.0)
+    return planner.value, executor.value
+
+
+def by(emulator: Emulator, *, websocket: bool, **options: object) -> Options:
+    """The options of a query that connects to this emulator with TLS."""
+    port = emulator.websocket_port if websocket else emulator.port
+    transport = WEBSOCKET if websocket else AMQP
+    way = {"customEndpointAddress": f"localhost:{port}", "transportType": transport, "caFile": emulator.ca_file}
+    return hub_options(emulator, **(way | options))
+
+
+@pytest.mark.parametrize("websocket", [False, True])
+def test_an_authority_that_is_not_trusted(secure: Emulator, stranger: Path, websocket: bool) -> None:
+    options = by(secure, websocket=websocket, caFile=stranger)
+    for error in planner_and_executor_say(options):
+        assert isinstance(error, NetworkError)
+        assert "is not signed by an authority that is trusted" in str(error)
+        assert f"caFile={stranger}" in str(error)
+    public = by(secure, websocket=websocket, caFile=certifi.where())
+    assert "set caFile" in str(planner_and_executor_say(public)[0])
+
+
+def test_a_certificate_whose_time_is_over(secure: Emulator) -> None:
+    error = ssl.SSLCertVerificationError(1, "...")
+    error.verify_code, error.verify_message = 10, "certificate has expired"
+    problem = by(secure, websocket=False).connection.network.problem(error, NAMESPACE)
+    assert problem is not None
+    assert "is not valid now: check the clock of" in problem
+
+
+@pytest.mark.parametrize("websocket", [False, True])
+def test_a_certificate_for_another_name(secure: Emulator, websocket: bool) -> None:
+    port = secure.websocket_port if websocket else secure.port
+    for error in planner_and_executor_say(by(secure, websocket=websocket, customEndpointAddress=f"127.1:{port}")):
+        assert isinstance(error, NetworkError)
+        assert f"the certificate of 127.1:{port} is for another name: check customEndpointAddress" in str(error)
+
+
+@pytest.mark.parametrize("websocket", [False, True])
+def test_a_port_that_speaks_no_tls(secure: Emulator, websocket: bool) -> None:
+    with Emulator({HUB: 1}, websocket_port=0) as plain:
+        port = plain.websocket_port if websocket else plain.port
+        options = by(secure, websocket=websocket, customEndpointAddress=f"localhost:{port}")
+        for error in planner_and_executor_say(options):
+            assert f"localhost:{port} " in str(error)
+            assert "check customEndpointAddress" in str(error)
+            if websocket:  # this server ends the connection without a word
+                assert "no TLS connection to localhost" in str(error)
+            else:
+                assert isinstance(error, NetworkError)
+                assert "does not speak TLS on this port" in str(error)
+
+
+@pytest.mark.parametrize("websocket", [False, True])
+def test_a_name_that_does_not_resolve(secure: Emulator, websocket: bool) -> None:
+    for error in planner_and_executor_say(by(secure, websocket=websocket, customEndpointAddress="no.such.invalid:1")):
+        assert not isinstance(error, NetworkError), "it may resolve later"
+        assert "the name of no.such.invalid:1 does not resolve" in str(error)
+        assert "check customEndpointAddress" in str(error)
+
+
+def test_the_namespace_itself_does_not_resolve() -> None:
+    string = CONNECTION_STRING.replace(NAMESPACE, "no.such.invalid")
+    for transport, port in ((AMQP, 5671), (WEBSOCKET, 443)):
+        errors = planner_and_executor_say(stream_options({"connectionString": string, "transportType": transport}))
+        for error in errors:
+            assert f"the name of no.such.invalid:{port} does not resolve" in str(error)
+            assert "check connectionString or fullyQualifiedNamespace" in str(error)
+
+
+@pytest.mark.parametrize("websocket", [False, True])
+def test_a_server_that_says_nothing(
+    secure: Emulator, silent: int, websocket: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_module, "_STEP", 0.5)
+    options = by(secure, websocket=websocket, customEndpointAddress=f"localhost:{silent}")
+    for error in planner_and_executor_say(options):
+        assert f"localhost:{silent} does not answer: check customEndpointAddress" in str(error)
+
+
+@pytest.mark.parametrize("websocket", [False, True])
+def test_a_server_that_says_nothing_in_amqp(websocket: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_module, "_STEP", 0.5)
+    monkeypatch.setattr(receiver_module, "_OPEN_TIMEOUT", 1.0)
+    with Emulator({HUB: 1}, tls=True, websocket_port=0) as mute:
+        options = by(mute, websocket=websocket)
+        mute.silence_connections()
+        with HubMetadata(options.connection, "$Default", response_timeout=1.0) as metadata:
+            with pytest.raises(HubUnavailableError, match="did not answer"):
+                metadata.partition_ids()
+            mute.silence_connections(False)
+            assert metadata.partition_ids() == ("0",)
+        mute.silence_connections()
+        with pytest.raises(Unreachable), reading(PartitionAddress(options.connection, "$Default", "0")) as reader:
+            reader.receive(1, 1.0)
+
+
+@pytest.mark.parametrize("websocket", [False, True])
+def test_a_port_that_is_closed(secure: Emulator, websocket: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    for error in planner_and_executor_say(by(secure, websocket=websocket, customEndpointAddress=f"localhost:{port}")):
+        assert f"no connection could be made to localhost:{port} (Connection refused)" in str(error)
+        assert "check customEndpointAddress" in str(error)
+
+
+def test_a_firewall_is_named_where_the_port_is_amqp_s() -> None:
+    refused = ConnectionRefusedError(111, "Connection refused")
+    error = RuntimeError("Failed to initiate the connection due to exception: ...")
+    error.__cause__ = refused
+    assert "transportType=AmqpOverWebsocket uses 443" in str(Network().problem(error, NAMESPACE))
+    assert "443" not in str(Network(endpoint=("gateway", 5671)).problem(error, NAMESPACE))
+    assert "without which port 5671 is called" in str(Network().problem(error, "localhost:5672"))
+    assert Network().problem(refused, NAMESPACE) is None, "a connection that breaks later says nothing of the options"
+
+
+def test_a_server_without_the_hub_s_path(secure: Emulator) -> None:
+    async def not_found(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    with HttpProxy(handler=not_found) as server:
+        string = {"customEndpointAddress": f"localhost:{server.port}", "transportType": WEBSOCKET}
+        with Emulator({HUB: 1}) as plain:
+            errors = planner_and_executor_say(hub_options(plain, **string))
+    for error in errors:
+        assert f"localhost:{server.port} answers the websocket's request with status 404" in str(error)
+        assert "check customEndpointAddress" in str(error)
+
+
+# --- proxies ---------------------------------------------------------------------------------------------------------
+
+
+def through(emulator: Emulator, address: str, **options: object) -> Options:
+    """The options of a query that reaches the emulator by a name which only the proxy resolves."""
+    return by(emulator, websocket=True, httpProxy=address, customEndpointAddress="hub.test:443", **options)
+
+
+def test_the_credentials_are_refused(secure: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    with HttpProxy({"hub.test:443": secure.websocket_port}, user="me", password=PASSWORD) as proxy:
+        monkeypatch.setenv("WRONG", f"http://me:wrong@localhost:{proxy.port}")
+        for address, given in ((f"http://localhost:{proxy.port}", "no user"), ("env:WRONG", "user and password")):
+            for error in planner_and_executor_say(through(secure, address)):
+                assert isinstance(error, NetworkError)
+                assert f"the proxy localhost:{proxy.port} refuses the credentials (status 407): check" in str(error)
+                assert f"httpProxy, which gives it {given}" in str(error)
+                assert "wrong@" not in str(error)
+
+
+def test_the_proxy_refuses_the_host(secure: Emulator) -> None:
+    with HttpProxy({}) as proxy:
+        for error in planner_and_executor_say(through(secure, f"http://localhost:{proxy.port}")):
+            assert isinstance(error, NetworkError)
+            assert f"the proxy localhost:{proxy.port} does not connect to hub.test:443 (status 403)" in str(error)
+
+
+def test_the_proxy_is_away(secure: Emulator) -> None:
+    with HttpProxy({}) as proxy:
+        pass
+    for error in planner_and_executor_say(through(secure, f"http://localhost:{proxy.port}")):
+        assert not isinstance(error, NetworkError)
+        assert f"no connection could be made to the proxy localhost:{proxy.port} (Connection refused)" in str(error)
+        assert "check httpProxy" in str(error)
+    for error in planner_and_executor_say(through(secure, "http://no.such.invalid:80")):
+        assert "the name of the proxy no.such.invalid:80 does not resolve" in str(error)
+
+
+def test_a_slow_way_is_waited_for(secure: Emulator) -> None:
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(1.2)  # longer than the client's own limit of 1 s
+        await way.join(reader, writer, secure.websocket_port)
+
+    with HttpProxy(handler=slow) as way:
+        options = by(secure, websocket=True, customEndpointAddress=f"localhost:{way.port}")
+        with HubMetadata(options.connection, "$Default") as metadata:
+            assert metadata.partition_ids() == ("0",)
+        with reading(PartitionAddress(options.connection, "$Default", "0")) as reader:
+            assert reader.receive(1, 10.0).num_rows == 1
+            assert reader.is_usable()
+
+
+def test_the_proxy_of_the_environment(secure: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = by(secure, websocket=True, customEndpointAddress="hub.test:443")
+    with HttpProxy({"hub.test:443": secure.websocket_port}, user="me", password="right") as proxy:
+        monkeypatch.setenv("https_proxy", f"http://me:right@localhost:{proxy.port}")
+        with HubMetadata(options.connection, "$Default") as metadata:
+            assert metadata.partition_ids() == ("0",)
+        assert proxy.connected == 1
+        monkeypatch.setenv("https_proxy", f"http://me:wrong@localhost:{proxy.port}")
+        for error in planner_and_executor_say(options):
+            assert "the proxy that the environment names (https_proxy) refuses the credentials" in str(error)
+            assert "wrong" not in str(error)
+    for error in planner_and_executor_say(options):
+        assert "hub.test:443, or the proxy that the environment names, (Connection refused)" in str(error)
+    monkeypatch.setenv("no_proxy", "hub.test")
+    for error in planner_and_executor_say(options):
+        assert "does not resolve" in str(error)
+
+
+def test_what_is_called_a_proxy_is_none(secure: Emulator) -> None:
+    for error in planner_and_executor_say(through(secure, f"http://localhost:{secure.port}")):
+        assert "does not answer as an HTTP proxy: check httpProxy" in str(error)
+
+
+def test_all_that_talks_to_the_hub_goes_through_the_proxy(secure: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    with HttpProxy({"hub.test:443": secure.websocket_port}, user="me", password=PASSWORD) as proxy:
+        monkeypatch.setenv("RIGHT", f"http://me:{PASSWORD.replace(' ', '%20')}@localhost:{proxy.port}")
+        address = address_of(secure, through(secure, "env:RIGHT").connection)
+        for use in (
+            lambda: HubMetadata(address.connection, "$Default").partition_ids() == ("0",),
+            lambda: find_offset(address, 0, 1, 10.0) is not None,
+            lambda: disconnect_readers({address: 2}) is None,
+        ):
+            before = proxy.connected
+            assert use()
+            assert proxy.connected == before + 1
+        before = proxy.connected
+        with reading(address, owner_level=None) as reader:
+            assert reader.receive(1, 10.0).num_rows == 1
+        assert proxy.connected == before + 1
+        assert proxy.refused == 0

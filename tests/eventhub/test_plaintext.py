@@ -1,0 +1,178 @@
+"""TLS is off towards this machine only, unless an emulator elsewhere is allowed: the token goes over the wire."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator.certificates import make
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.eventhub.connection import Connection
+from spark_ehbalance.eventhub.metadata import HubMetadata
+from spark_ehbalance.eventhub.network import NetworkError
+from spark_ehbalance.query.options import stream_options
+from tests.query.support import HUB
+
+FAR = "hub.attacker.test"
+ALLOWED = {"allowPlaintextEmulator": "true"}
+
+
+@pytest.fixture
+def attacker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulator]:
+    """A server that sees the token of whoever connects to `FAR` without TLS."""
+    real = socket.getaddrinfo
+
+    def resolved(host: Any, *rest: Any, **more: Any) -> Any:
+        return real("127.0.0.1" if host in (FAR, FAR.encode()) else host, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    for name in ("http_proxy", "HTTP_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with Emulator({HUB: 1}, websocket_port=0) as running:
+        yield running
+
+
+def string(host: str, emulator: str = "UseDevelopmentEmulator=true") -> str:
+    return f"Endpoint=sb://{host};SharedAccessKeyName=n;SharedAccessKey=k;EntityPath={HUB};{emulator}"
+
+
+def partitions(given: str, **options: str) -> list[str]:
+    """What a query learns from the hub with this connection string."""
+    with HubMetadata(stream_options({"connectionString": given, **options}).connection, "$Default") as metadata:
+        return list(metadata.partition_ids())
+
+
+def test_no_token_goes_to_another_host_in_clear(attacker: Emulator) -> None:
+    with pytest.raises(OptionError, match=f"{FAR} is not on this machine.*allowPlaintextEmulator=true"):
+        partitions(string(f"{FAR}:{attacker.port}"))
+    assert attacker.connections() == 0
+    assert partitions(string(f"{FAR}:{attacker.port}"), **ALLOWED) == ["0"]
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        "UseDevelopmentEmulator=true",
+        "usedevelopmentemulator=true",
+        "USEDEVELOPMENTEMULATOR=true",
+        "UseDevelopmentEmulator=True",
+        " UseDevelopmentEmulator =true",
+        "UseDevelopmentEmulator= true ",
+        "UseDevelopmentEmulator=true;",
+        "UseDevelopmentEmulator=1",
+    ],
+)
+def test_in_any_spelling(spelled: str) -> None:
+    with pytest.raises(OptionError, match=r"switches TLS off, and hub\.attacker\.test is not on this machine"):
+        stream_options({"connectionString": string(FAR, spelled)})
+    stream_options({"connectionString": string(FAR, "UseDevelopmentEmulator=false")})
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost.evil.com",
+        "127.0.0.1.evil.com",
+        "evil.com:5672",
+        "127.1",
+        "2130706433",
+        "0.0.0.0",
+        "128.0.0.1",
+        "local",
+        "LOCALHOST.EVIL.COM",
+    ],
+)
+def test_what_is_not_loopback_by_its_own_text_is_refused(host: str) -> None:
+    with pytest.raises(OptionError, match="is not on this machine"):
+        stream_options({"connectionString": string(host)})
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost.", "[::1]:5672", "localhost@evil.com", "evil.com@localhost", "localhost#.evil.com:1", "localh ost"],
+)
+def test_a_host_with_tricks_is_refused_or_the_one_that_is_called(host: str) -> None:
+    try:
+        connection = stream_options({"connectionString": string(host)}).connection
+    except OptionError:
+        return
+    client = connection.consumer_client("$Default")
+    assert client._address.hostname == connection.namespace == "localhost"
+
+
+@pytest.mark.parametrize("host", ["localhost", "LocalHost:5672", "127.0.0.1", "127.8.9.10:1", " localhost "])
+def test_this_machine_is_allowed(host: str) -> None:
+    assert stream_options({"connectionString": string(host)}).connection.namespace == host.strip()
+
+
+@pytest.mark.parametrize(
+    "twice",
+    [
+        f"UseDevelopmentEmulator=false;Endpoint=sb://{FAR};UseDevelopmentEmulator=true",
+        "UseDevelopmentEmulator=false;usedevelopmentemulator=true",
+        f"UseDevelopmentEmulator=true;endpoint=sb://{FAR}",
+        f"UseDevelopmentEmulator=true;ENDPOINT=sb://{FAR}",
+    ],
+)
+def test_a_key_that_is_there_twice_is_refused(twice: str) -> None:
+    with pytest.raises(OptionError, match="connectionString is wrong"):
+        stream_options({"connectionString": string("localhost", twice)})
+
+
+def test_hostname_does_not_count_beside_the_endpoint() -> None:
+    connection = stream_options(
+        {"connectionString": string("localhost", f"Hostname=sb://{FAR};UseDevelopmentEmulator=true")}
+    )
+    assert connection.connection.consumer_client("$Default")._address.hostname == "localhost"
+
+
+def test_a_custom_address_counts_in_place_of_the_namespace(attacker: Emulator) -> None:
+    with pytest.raises(OptionError, match=f"{FAR} is not on this machine"):
+        partitions(string("localhost"), customEndpointAddress=f"{FAR}:{attacker.port}")
+    assert attacker.connections() == 0
+    assert partitions(string(FAR), customEndpointAddress=f"localhost:{attacker.port}") == ["0"]
+
+
+def test_a_proxy_is_another_host_too() -> None:
+    with pytest.raises(OptionError, match=r"proxy\.corp is not on this machine"):
+        stream_options({"connectionString": string("localhost"), "httpProxy": "http://proxy.corp:3128"})
+    stream_options({"connectionString": string("localhost"), "httpProxy": "http://127.0.0.1:3128"})
+
+
+def test_so_is_the_proxy_of_the_environment_where_the_client_runs(
+    attacker: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way = {"transportType": "AmqpOverWebsocket", "customEndpointAddress": f"localhost:{attacker.websocket_port}"}
+    connection = stream_options({"connectionString": string("localhost"), **way}).connection
+    monkeypatch.setenv("http_proxy", f"http://{FAR}:{attacker.port}")
+    with pytest.raises(OptionError, match="the proxy that the environment names"):
+        stream_options({"connectionString": string("localhost"), **way})
+    with pytest.raises(NetworkError, match="the proxy that the environment names"):
+        connection.consumer_client("$Default")
+    monkeypatch.setenv("no_proxy", "a.test, localhost")
+    assert partitions(string("localhost"), **way) == ["0"]
+
+
+def test_a_certificate_cannot_be_verified_without_tls(tmp_path: Path) -> None:
+    ca_file = str(make(tmp_path).ca_file)
+    for given, way in ((string("localhost"), {}), (string(FAR, "UseDevelopmentEmulator=false"), ALLOWED)):
+        with pytest.raises(OptionError, match="caFile"):
+            stream_options({"connectionString": given, "caFile": ca_file, **way})
+
+
+def test_the_option_is_true_or_false() -> None:
+    with pytest.raises(OptionError, match="option allowPlaintextEmulator='yes' is wrong: allowed is true or false"):
+        stream_options({"connectionString": string("localhost"), "allowPlaintextEmulator": "yes"})
+
+
+def test_without_the_setting_tls_is_on_whatever_is_allowed(attacker: Emulator) -> None:
+    connection = Connection.from_options(
+        {"connectionString": string(f"{FAR}:{attacker.port}", "UseDevelopmentEmulator=false"), "eventHubName": HUB}
+        | {"fullyQualifiedNamespace": None, **ALLOWED}
+    )
+    assert connection.consumer_client("$Default")._config.use_tls

@@ -1,0 +1,138 @@
+"""When which partitions are requested."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from spark_ehbalance.eventhub.poll_schedule import MOST_NEW, PollSchedule
+
+#: Answers a second of Event Hubs, for everybody together.
+QUOTA = 50
+
+
+def requests(
+    partitions: int, members: int = 1, *, seconds: float = 60.0, changed: float = float("inf"), resting: bool = False
+) -> list[tuple[float, list[str]]]:
+    """The requests of a query that owns its share of the partitions, waits (or runs a batch), and sees a change every
+    `changed` seconds: times and partitions, without the request at its start."""
+    schedule, now, made, last_change = PollSchedule(), 1000.0, [], 1000.0
+    everything = [f"{number}" for number in range(partitions)]
+    schedule.answered(everything, now, changed=True)
+    schedule.watch(everything[: -(-partitions // members)], members)
+    if resting:
+        schedule.rest()
+    while now < 1000.0 + seconds:
+        if schedule.due() <= now:
+            chosen = schedule.choose(everything, also_others=False)
+            due = now - last_change >= changed
+            last_change = now if due else last_change
+            schedule.answered(chosen, now, changed=due)
+            made.append((now, chosen))
+        now += 0.005
+    return made
+
+
+def gaps(made: list[tuple[float, list[str]]], partition: str) -> list[float]:
+    """Seconds between two requests of `partition`."""
+    return [after - before for before, after in pairwise(now for now, chosen in made if partition in chosen)]
+
+
+@pytest.mark.parametrize(
+    ("partitions", "members"), [(1, 1), (8, 1), (32, 1), (200, 1), (8, 4), (32, 10), (32, 32), (10, 40)]
+)
+@pytest.mark.parametrize("changed", [0.0, float("inf")])
+def test_a_group_requests_at_most_half_of_what_event_hubs_answers(
+    partitions: int, members: int, changed: float
+) -> None:
+    made = requests(partitions, members, changed=changed)
+    assert members * sum(len(chosen) for _, chosen in made) <= (60 + 2) * QUOTA / 2 + partitions
+
+
+@pytest.mark.parametrize(("partitions", "members"), [(8, 1), (100, 1), (32, 4)])
+def test_every_partition_is_requested(partitions: int, members: int) -> None:
+    made = requests(partitions, members, changed=0.0)
+    for number in range(-(-partitions // members)):
+        assert max(gaps(made, f"{number}")) <= 2 * max(0.1, partitions / (QUOTA / 2))
+
+
+def test_while_there_are_changes_a_request_is_made_every_tenth_of_a_second() -> None:
+    assert max(gaps(requests(2, changed=0.0), "0")) <= 0.11
+
+
+def test_without_changes_requests_become_fewer_but_at_least_two_a_second() -> None:
+    made = requests(2, seconds=120)
+    late = gaps(made, "0")[-20:]
+    assert max(late) <= 0.51
+    assert min(late) >= 0.49
+
+
+def test_after_a_change_requests_are_frequent_again() -> None:
+    times = [now for now, _ in requests(1, changed=20)]
+    assert max(after - before for before, after in pairwise(times) if 1010 <= before < 1020) > 0.45
+    assert max(after - before for before, after in pairwise(times) if 1020.5 <= before < 1022) <= 0.11
+
+
+def test_at_most_one_request_a_second_while_a_batch_runs() -> None:
+    late = gaps(requests(1, resting=True, changed=0.0), "0")
+    assert min(late[1:]) >= 1
+
+
+def test_after_a_batch_a_request_is_due_at_once() -> None:
+    schedule = PollSchedule()
+    schedule.watch(["0"], 1)
+    schedule.answered(["0"], 10.0, changed=True)
+    schedule.choose(["0"], also_others=False)
+    schedule.rest()
+    assert schedule.due() >= 11.0
+    assert schedule.watch(["0"], 1)
+    assert schedule.due() < 10.1
+
+
+@pytest.mark.parametrize("partitions", [8, 16, 24])
+def test_two_queries_that_start_at_once_stay_within_what_event_hubs_answers(partitions: int) -> None:
+    """Each counts itself alone at first; the request for everything includes the list of partitions."""
+    everything = [f"{number}" for number in range(partitions)]
+    schedule, made = PollSchedule(), partitions + 1
+    schedule.answered(everything, 10.0, changed=True, others=1)
+    assert schedule.watch(everything, 1)
+    if schedule.due() < 11.0:
+        made += len(schedule.choose(everything, also_others=False))
+    assert 2 * made <= QUOTA
+
+
+def test_a_partition_from_another_member_does_not_wait_for_the_limit() -> None:
+    schedule = PollSchedule()
+    everything = [f"{number}" for number in range(10)]
+    schedule.answered(everything, 10.0, changed=True)
+    schedule.watch(everything[:5], 20)
+    schedule.answered(schedule.choose(everything, also_others=False), 20.0, changed=True)
+    assert schedule.due() > 20.5
+    assert schedule.watch(everything[:6], 20)
+    assert schedule.due() <= 20.0
+    schedule.choose(everything, also_others=False)
+    assert not schedule.watch(everything[:3], 20)
+
+
+def test_added_partitions_are_requested_one_piece_after_the_other() -> None:
+    schedule = PollSchedule()
+    schedule.answered(["0", "1"], 10.0, changed=True)
+    schedule.watch(["0"], 10)
+    everything, requested = [f"{number}" for number in range(100)], set[str]()
+    for now in (20.0, 21.0, 22.0):
+        new = {*schedule.choose(everything, also_others=False)} - {"0"}
+        assert len(new) <= MOST_NEW
+        requested |= new
+        schedule.answered([*new], now, changed=True)
+        assert (schedule.due() == now) is (len(requested) < 98), "the next piece is due at once"
+    assert requested == {*everything[2:]}
+
+
+def test_partitions_of_others_are_requested_along_with_the_list() -> None:
+    schedule = PollSchedule()
+    schedule.answered(["0"], 10.0, changed=True)
+    schedule.answered(["1"], 9.0, changed=True)
+    schedule.watch(["0"], 1)
+    assert schedule.choose(["0", "1"], also_others=False) == ["0"]
+    assert schedule.choose(["0", "1"], also_others=True) == ["1", "0"]

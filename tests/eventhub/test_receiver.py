@@ -1,0 +1,208 @@
+"""The receiver of one partition: its position, and what ends it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import HubUnavailableError, MissingError
+from spark_ehbalance.eventhub.receiver import Disconnected, Receiver
+from spark_ehbalance.eventhub.refusals import Unreachable
+from spark_ehbalance.eventhub.rows import sequence_numbers
+from tests.eventhub.receiving import address_of, reading, receive_until_error
+from tests.query.support import HUB, hub_options, receive
+from tests.waiting import wait_until
+
+Open = Callable[..., Receiver]
+
+
+@pytest.fixture
+def receiver(emulator: Emulator) -> Iterator[Open]:
+    """Opens receivers of partition 0, which has ten events."""
+    emulator.add_hub(HUB, 1)
+    emulator.append(HUB, 0, [b"%d" % n for n in range(10)])
+    address = address_of(emulator)
+    receivers = []
+
+    def make(start: int = 0, owner_level: int | None = None, prefetch: int = 100) -> Receiver:
+        receivers.append(Receiver(address, start, owner_level=owner_level, prefetch=prefetch))
+        return receivers[-1]
+
+    yield make
+    for each in receivers:
+        each.close()
+
+
+def read(receiver: Receiver, count: int, most: int = 100) -> list[int]:
+    return receive(receiver, count, most)["sequenceNumber"].to_pylist()
+
+
+def disconnection(receiver: Receiver) -> Disconnected:
+    """The disconnection that `receiver` meets."""
+    with pytest.raises(Disconnected) as caught:
+        receive_until_error(receiver, 0.1)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def test_it_continues_where_it_stopped(emulator: Emulator, receiver: Open) -> None:
+    reader = receiver()
+    assert reader.next == 0
+    assert read(reader, 10) == list(range(10))
+    assert reader.next == 10
+    emulator.append(HUB, 0, [b"x"] * 5)
+    assert read(reader, 5) == list(range(10, 15))
+    assert reader.next == 15
+
+
+@pytest.mark.parametrize("start", [0, 4, 9])
+def test_it_starts_at_a_number_inclusive(receiver: Open, start: int) -> None:
+    assert read(receiver(start), 10 - start) == list(range(start, 10))
+
+
+def test_it_starts_at_a_time(emulator: Emulator) -> None:
+    emulator.add_hub(HUB, 1)
+    emulator.append(HUB, 0, [b"x"] * 3)
+    moment = emulator.partition_state(HUB, 0).last_enqueued_time
+    assert moment is not None
+    with reading(address_of(emulator), moment - timedelta(seconds=1)) as reader:
+        assert reader.next is None
+        assert read(reader, 3) == [0, 1, 2]
+        assert reader.next == 3
+
+
+def test_events_beyond_the_most_are_returned_next_time(receiver: Open) -> None:
+    reader = receiver()
+    got: list[int] = []
+    while len(got) < 10:
+        batch = reader.receive(3, 1.0)
+        assert 1 <= batch.num_rows <= 3
+        got += sequence_numbers(batch).to_pylist()
+        assert reader.next == got[-1] + 1
+    assert got == list(range(10))
+
+
+def test_an_empty_batch_if_nothing_comes_in_time(receiver: Open) -> None:
+    reader = receiver(10)
+    begun = time.monotonic()
+    assert reader.receive(5, 0.3).num_rows == 0
+    assert 0.3 <= time.monotonic() - begun < 3
+
+
+def test_single_events_are_returned_at_once(emulator: Emulator, receiver: Open) -> None:
+    reader = receiver()
+    read(reader, 10)
+    waits = []
+    for _ in range(5):
+        emulator.append(HUB, 0, [b"x"])
+        begun = time.monotonic()
+        assert reader.receive(100, 5.0).num_rows == 1
+        waits.append(time.monotonic() - begun)
+    assert max(waits) < 1.0
+    assert min(waits) < 0.15, "it does not wait for the client's default socket timeout of 0.2 s"
+
+
+def test_frequent_single_events_do_not_prolong_the_wait(emulator: Emulator, receiver: Open) -> None:
+    reader = receiver(prefetch=1000)
+    read(reader, 10)
+    done = threading.Event()
+
+    def trickle() -> None:
+        while not done.wait(0.005):
+            emulator.append(HUB, 0, [b"x"])
+
+    feeding = threading.Thread(target=trickle)
+    feeding.start()
+    try:
+        assert reader.receive(3, 5.0).num_rows <= 3
+        assert reader.receive(1000, 0.3).num_rows < 500  # 60 are sent in that time
+    finally:
+        done.set()
+        feeding.join()
+
+
+@pytest.mark.parametrize(("mine", "other"), [(3, 4), (3, 3), (0, 7), (None, 0), (None, 5)])
+def test_it_is_disconnected_by_a_higher_or_equal_owner_level(receiver: Open, mine: int | None, other: int) -> None:
+    first = receiver(owner_level=mine)
+    read(first, 10)
+    second = receiver(owner_level=other)
+    read(second, 10)
+    assert disconnection(first).epoch == other
+
+
+@pytest.mark.parametrize("level", [3, None])
+def test_it_is_refused_with_a_lower_owner_level_or_none(receiver: Open, level: int | None) -> None:
+    first = receiver(owner_level=7)
+    read(first, 10)
+    assert disconnection(receiver(owner_level=level)).epoch == 7
+    assert first.receive(1, 0.1).num_rows == 0
+
+
+def test_five_may_read_without_owner_level_and_a_sixth_once_one_has_gone(emulator: Emulator, receiver: Open) -> None:
+    five = [receiver() for _ in range(5)]
+    for each in five:
+        read(each, 10)
+    sixth = receiver()
+    with pytest.raises(Unreachable, match="maximum number of allowed receivers"):
+        receive_until_error(sixth, 1.0)
+    five[0].close()
+    wait_until(lambda: len(emulator.readers(HUB, 0)) == 4, "one is gone")
+    assert len(read(receiver(), 10)) == 10
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda emulator: emulator.drop_connections(),
+        lambda emulator: emulator.detach(HUB, 0),
+        lambda emulator: emulator.detach(HUB, 0, "amqp:internal-error", "epoch went wrong"),
+        lambda emulator: emulator.detach(HUB, 0, "com.microsoft:server-busy", "busy"),
+    ],
+    ids=["drop", "detach", "internal error", "busy"],
+)
+def test_a_broken_connection_is_unreachable(emulator: Emulator, receiver: Open, break_it: Callable[..., None]) -> None:
+    reader = receiver()
+    read(reader, 10)
+    break_it(emulator)
+    with pytest.raises(Unreachable) as caught:
+        receive_until_error(reader, 0.1)
+    assert "\n" not in str(caught.value)
+    assert reader.next == 10
+
+
+def test_epoch_in_a_hub_s_name_does_not_mean_disconnected(emulator: Emulator) -> None:
+    connection = hub_options(emulator, connectionString=emulator.connection_string("epochs")).connection
+    with (
+        reading(address_of(emulator, connection)) as reader,
+        pytest.raises(MissingError, match="'epochs' at localhost"),
+    ):
+        receive_until_error(reader, 0.5)
+
+
+def test_a_wrong_key_is_refused_and_not_shown() -> None:
+    with Emulator({HUB: 1}, sas_keys={"reader": "theRightKey"}) as emulator:
+        wrong = emulator.connection_string(HUB, key="theWrongKey")
+        address = address_of(emulator, hub_options(emulator, connectionString=wrong).connection)
+        with (
+            reading(address) as reader,
+            pytest.raises(HubUnavailableError, match=r"partition 0: .* refused the credentials") as caught,
+        ):
+            reader.receive(1, 5.0)
+    assert "theWrongKey" not in str(caught.value)
+
+
+def test_a_closed_receiver_leaves_and_may_be_closed_again(emulator: Emulator, receiver: Open) -> None:
+    reader = receiver(owner_level=3)
+    read(reader, 10)
+    assert emulator.readers(HUB, 0) == [3]
+    begun = time.monotonic()
+    reader.close()
+    assert time.monotonic() - begun < 0.5
+    reader.close()
+    assert reader.receive(10, 0.1).num_rows == 0
+    wait_until(lambda: not emulator.readers(HUB, 0), "it has gone")

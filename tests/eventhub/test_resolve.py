@@ -1,0 +1,155 @@
+"""`earliest`, `latest`, sequence numbers and times, resolved in a partition as it is now."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.eventhub.resolve import find_offset, position_of, resolve
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.starting_positions import Edge, UnresolvedPosition
+from tests.eventhub.receiving import address_of, reading
+from tests.query.support import HUB, receive
+from tests.waiting import wait_until
+
+
+class Hub:
+    """One partition, 0."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        emulator.add_hub(HUB, 1)
+        self.emulator = emulator
+        self.address = address_of(emulator)
+
+    def state(self) -> PartitionState:
+        with HubMetadata(self.address.connection, "$Default") as metadata:
+            return metadata.partition_states(["0"])["0"]
+
+    def append(self, count: int) -> datetime:
+        """Add events; returns the time of the last one, which no event of another call has."""
+        last = self.emulator.partition_state(HUB, 0).last_enqueued_ms or 0
+        wait_until(lambda: time.time_ns() // 1_000_000 > last, "the clock has advanced")
+        self.emulator.append(HUB, 0, [b"x"] * count)
+        time_of_last = self.emulator.partition_state(HUB, 0).last_enqueued_time
+        assert time_of_last is not None
+        return time_of_last
+
+    def resolve(self, position: UnresolvedPosition) -> Position:
+        return resolve(position, self.address, self.state(), timeout=20)
+
+
+@pytest.fixture
+def hub(emulator: Emulator) -> Hub:
+    return Hub(emulator)
+
+
+AGES = [timedelta(days=-4000), timedelta(seconds=-1), timedelta(), timedelta(days=4000)]
+
+
+def test_an_empty_partition(hub: Hub) -> None:
+    assert hub.resolve(Edge.EARLIEST).next == 0
+    assert hub.resolve(Edge.LATEST) == Position(-1)
+    assert hub.resolve(7) == Position(6)
+    for age in AGES:
+        assert hub.resolve(datetime.now(timezone.utc) + age).next == 0
+
+
+def test_a_partition_whose_events_are_all_gone(hub: Hub) -> None:
+    hub.append(5)
+    hub.emulator.trim(HUB, 0, 5)
+    assert hub.resolve(Edge.EARLIEST).next == 5
+    assert hub.resolve(Edge.LATEST).next == 5
+    assert hub.resolve(datetime.now(timezone.utc) + timedelta(seconds=5)).next == 5
+
+
+def test_edges_and_numbers(hub: Hub) -> None:
+    hub.append(10)
+    hub.emulator.trim(HUB, 0, 4)
+    assert hub.resolve(Edge.EARLIEST) == Position(3)
+    assert hub.resolve(Edge.LATEST) == Position(9, hub.emulator.partition_state(HUB, 0).last_offset)
+    assert hub.resolve(6) == Position(5)
+    assert hub.resolve(0).next == 0
+
+
+def test_times(hub: Hub) -> None:
+    first = hub.append(3)
+    second = hub.append(1)
+    hub.append(1)
+    third = hub.append(2)
+    assert hub.resolve(first - timedelta(days=1)).next == 0
+    assert hub.resolve(second).next == 3
+    assert hub.resolve(second + timedelta(milliseconds=1)).next == 4
+    assert hub.resolve(second.astimezone(timezone(timedelta(hours=9)))).next == 3
+    assert hub.resolve(third + timedelta(milliseconds=1)).next == 7
+    hub.emulator.trim(HUB, 0, 2)
+    assert hub.resolve(first - timedelta(days=1)).next == 2
+
+
+def test_a_time_survives_a_connection_that_breaks(hub: Hub) -> None:
+    moment = hub.append(3) - timedelta(seconds=1)
+    hub.emulator.server_busy(count=2)
+    state = PartitionState(0, 3, None, moment + timedelta(seconds=1))
+    assert resolve(moment, hub.address, state, timeout=20).next == 0
+
+
+def test_a_time_that_cannot_be_resolved_is_an_error_after_the_timeout(hub: Hub) -> None:
+    moment = hub.append(3)
+    state = hub.state()
+    hub.emulator.server_busy(seconds=60)
+    with pytest.raises(HubUnavailableError) as caught:
+        resolve(moment, hub.address, state, timeout=0.5)
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in ("partition 0", moment.isoformat(), "within 0.5 s", "throttled"):
+        assert part in message
+
+
+@pytest.mark.parametrize("level", [None, 6])
+def test_a_time_takes_no_owner_level_above_the_highest_given(hub: Hub, level: int | None) -> None:
+    moment = hub.append(3)
+    with reading(hub.address, owner_level=7, prefetch=1) as other:
+        receive(other, 3)
+        with pytest.raises(HubUnavailableError, match="epoch of '7'"):
+            resolve(moment, hub.address, hub.state(), timeout=1, highest_level=level)
+        hub.append(1)
+        assert receive(other, 1).num_rows == 1
+        assert resolve(moment, hub.address, hub.state(), timeout=20, highest_level=7).next == 0
+
+
+def test_an_offset_is_resolved_to_the_position_after_its_event(hub: Hub) -> None:
+    hub.append(10)
+    state = hub.state()
+    offsets = {number: find_offset(hub.address, number, 0, timeout=20) for number in (0, 4, 9)}
+    assert offsets[9] == state.last_offset
+    for number, offset in offsets.items():
+        assert offset is not None
+        assert position_of(offset, hub.address, state, timeout=20) == Position(number, offset)
+    assert position_of("-1", hub.address, state, timeout=20).next == 0
+
+    hub.emulator.trim(HUB, 0, 6)
+    assert position_of(str(offsets[4]), hub.address, hub.state(), timeout=20) == Position(5)
+    hub.emulator.trim(HUB, 0, 10)
+    assert position_of(str(offsets[4]), hub.address, hub.state(), timeout=20) == Position(9)
+
+
+@pytest.mark.parametrize(("first", "before"), [(9, 8), (2, 1), (0, None)])
+def test_where_a_compacted_hub_has_no_such_event_it_is_the_offset_of_the_one_before(
+    hub: Hub, first: int, before: int | None
+) -> None:
+    hub.append(40)
+    expected = "-1" if before is None else find_offset(hub.address, before, 0, timeout=20)
+    hub.emulator.compact(HUB, "0", first, 30)
+    assert find_offset(hub.address, 20, 0, timeout=20) == expected
+    assert find_offset(hub.address, 30, 0, timeout=20) not in (None, expected)
+
+
+def test_an_offset_beyond_the_last_event_is_an_error_after_the_timeout(hub: Hub) -> None:
+    hub.append(3)
+    beyond = str(int(hub.state().last_offset or 0) + 1)
+    with pytest.raises(HubUnavailableError, match=f"at offset {beyond}, or the next one could not be found"):
+        position_of(beyond, hub.address, hub.state(), timeout=1)

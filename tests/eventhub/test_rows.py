@@ -1,0 +1,336 @@
+"""Events as rows: sent by the real client, stored by the emulator, received, and compared with the client's decoder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import uuid
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from azure.eventhub import EventData, EventHubProducerClient
+from azure.eventhub.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver, RowFormat
+from spark_ehbalance.eventhub.rows import ARROW_SCHEMA, Rows, record_batch
+from spark_ehbalance.eventhub.wire.decoder import Decoder
+from spark_ehbalance.eventhub.wire.transfers import RawMessages
+from tests.eventhub.client_decoder import decoded_by_client
+from tests.eventhub.encodings import compound, in_buffer, long, ordinary, section, text
+from tests.query.support import HUB, hub_options, receive
+
+ID = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
+
+
+class RecordingDecoder(Decoder):
+    """Remembers the messages."""
+
+    def __init__(self, partition: str, json_properties: bool) -> None:
+        super().__init__(partition, json_properties)
+        self.seen: list[bytes] = []
+
+    def record_batch(self, messages: RawMessages) -> Rows:
+        self.seen += messages
+        return super().record_batch(messages)
+
+
+def by_client(messages: Iterable[bytes], json_properties: bool) -> pa.RecordBatch:
+    """The rows of partition 0 from what the client's own decoder returns."""
+    return record_batch(map(decoded_by_client, messages), "0", json_properties=json_properties)
+
+
+class RoundTrip:
+    """Sends events to the hub's only partition, and returns what is received, as a table."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self.emulator = emulator
+        self._address = PartitionAddress(hub_options(emulator).connection, "$Default", "0")
+        # one client for all tests, because its first batch takes more than a second
+        self._producer = self.producer(HUB)
+
+    def producer(self, hub: str) -> EventHubProducerClient:
+        return EventHubProducerClient.from_connection_string(
+            self.emulator.connection_string(), eventhub_name=hub, socket_timeout=0.005
+        )
+
+    def close(self) -> None:
+        self._producer.close()
+
+    def __call__(self, *events: Any, json_properties: bool = False, alike: bool = True, **how: str) -> pa.Table:
+        before = self.end()
+        self._producer.send_batch(list(events), **(how or {"partition_id": "0"}))  # type: ignore[arg-type]
+        assert self.end() == before + len(events)
+        return self.received(before, self.end(), json_properties=json_properties, alike=alike)
+
+    def end(self) -> int:
+        return self.emulator.partition_state(HUB, 0).next_sequence_number
+
+    def received(self, start: int, end: int, *, json_properties: bool = False, alike: bool = True) -> pa.Table:
+        """The rows from `start` to `end`. With `alike` they are those of the client's own decoder."""
+        receiver = Receiver(
+            self._address, start, owner_level=None, prefetch=100, row_format=RowFormat(json_properties=json_properties)
+        )
+        with contextlib.closing(receiver):
+            receiver._decoder = decoder = RecordingDecoder("0", json_properties)
+            table = receive(receiver, end - start)
+        assert not alike or table.equals(pa.Table.from_batches([by_client(decoder.seen, json_properties)]))
+        assert table.schema == ARROW_SCHEMA
+        table.validate(full=True)
+        assert table["sequenceNumber"].to_pylist() == list(range(start, end))
+        return table
+
+
+@pytest.fixture(scope="module")
+def trip() -> Iterator[RoundTrip]:
+    with Emulator({HUB: 1}) as emulator, contextlib.closing(RoundTrip(emulator)) as made:
+        yield made
+
+
+def event(properties: dict[Any, Any] | None = None, body: Any = b"body") -> EventData:
+    made = EventData(body)
+    if properties is not None:
+        made.properties = properties
+    return made
+
+
+def maps(batch: pa.Table, column: str) -> list[dict[str, str]]:
+    return [dict(pairs) for pairs in batch[column].to_pylist()]
+
+
+def test_the_columns_of_a_plain_event(trip: RoundTrip) -> None:
+    before = datetime.now(timezone.utc) - timedelta(milliseconds=1)
+    row = trip(event(body="grüße")).to_pylist()[0]
+    assert row["body"] == "grüße".encode()
+    assert (row["partition"], row["publisher"], row["partitionKey"]) == ("0", None, None)
+    assert isinstance(row["offset"], str)
+    assert row["offset"]
+    assert before <= row["enqueuedTime"] <= datetime.now(timezone.utc)
+    assert row["properties"] == []
+    assert row["systemProperties"] == []
+
+
+PROPERTIES: dict[str, tuple[Any, str, str]] = {
+    # name → value, text, JSON text
+    "text": ("größer", "größer", '"größer"'),
+    "empty": ("", "", '""'),
+    "quoted": ('a "b"\n', 'a "b"\n', '"a \\"b\\"\\n"'),
+    "like a number": ("17", "17", '"17"'),
+    "int": (17, "17", "17"),
+    "negative": (-17, "-17", "-17"),
+    "float": (1.5, "1.5", "1.5"),
+    "true": (True, "true", "true"),
+    "false": (False, "false", "false"),
+    "none": (None, "null", "null"),
+    "bytes": (b"\xff\x00", "[-1,0]", "[-1,0]"),
+    "uuid": (ID, f'"{ID}"', f'"{ID}"'),
+}
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_properties(trip: RoundTrip, as_json: bool) -> None:
+    sent = {name: value for name, (value, _, _) in PROPERTIES.items()}
+    batch = trip(event(sent), event(), json_properties=as_json)
+    found, none = maps(batch, "properties")
+    assert found == {name: texts[as_json] for name, (_, *texts) in PROPERTIES.items()}
+    assert none == {}
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("count", [1, 600], ids=["one", "many at a time"])
+def test_binary_is_an_array_of_its_bytes_even_if_it_is_utf_8(trip: RoundTrip, as_json: bool, count: int) -> None:
+    """The client's decoder does not tell it from text."""
+    sent = [
+        AmqpAnnotatedMessage(
+            data_body=b"x",
+            application_properties={"header": b"432", "number": str(number), "none": b"", "list": [b"a", "a"]},
+            annotations={"x-opt-kafka-key": "ü".encode()},
+        )
+        for number in range(count)
+    ]
+    batch = trip(*sent, json_properties=as_json, alike=False)
+    own, system = maps(batch, "properties")[-1], maps(batch, "systemProperties")[-1]
+    assert (own["header"], own["none"], own["list"]) == ("[52,51,50]", "[]", '[[97], "a"]')
+    assert system == {"x-opt-kafka-key": "[-61,-68]"}
+    assert own["number"] == (f'"{count - 1}"' if as_json else str(count - 1))
+
+
+NO_BODIES: dict[str, tuple[tuple[bytes, ...], bytes | None]] = {
+    "none": ((), None),
+    "null data": ((section(0x75, b"\x40"),), None),
+    "null value": ((section(0x77, b"\x40"),), None),
+    "empty data": ((section(0x75, text(b"", 0xA0)),), b""),
+    "null and data": ((section(0x75, b"\x40"), section(0x75, text(b"x", 0xA0))), b"x"),
+    "the text": ((section(0x77, text(b"null")),), b"null"),
+    "nothing in a sequence": ((section(0x76, b"\x45"),), b"[]"),
+}
+
+
+@pytest.mark.parametrize("count", [1, 600], ids=["one", "many at a time"])
+@pytest.mark.parametrize("what", NO_BODIES)
+def test_a_missing_body_is_null(what: str, count: int) -> None:
+    sections, body = NO_BODIES[what]
+    sent = [ordinary(number, b"".join(sections)) for number in range(count)]
+    batch = Decoder("0", False).record_batch(in_buffer(sent)).batch
+    assert batch.equals(by_client(sent, False))
+    assert batch["body"].to_pylist() == [body] * count
+
+
+#: Pairs of which keys have the same text, and the map that they become.
+SAME_KEYS: dict[str, tuple[list[tuple[bytes, bytes]], dict[str, str]]] = {
+    "a number": ([(text(b"1"), text(b"text")), (long(1), text(b"number"))], {"1": "number"}),
+    "a text": ([(long(1), text(b"number")), (text(b"1"), text(b"text"))], {"1": "text"}),
+    "a symbol": (
+        [(text(b"1", 0xA3), text(b"a")), (text(b"2"), text(b"b")), (text(b"1"), text(b"c"))],
+        {"1": "c", "2": "b"},
+    ),
+    "binary": ([(text(b"\xff", 0xA0), text(b"a")), (text(b"[-1]"), text(b"b"))], {"[-1]": "b"}),
+}
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("count", [1, 600], ids=["one", "many at a time"])
+@pytest.mark.parametrize("where", ["properties", "annotations"])
+@pytest.mark.parametrize("what", SAME_KEYS)
+def test_of_keys_with_the_same_text_the_last_value_counts(what: str, where: str, count: int, as_json: bool) -> None:
+    pairs, expected = SAME_KEYS[what]
+    raw, sent = b"".join(key + value for key, value in pairs), []
+    for number in range(count):
+        if where == "properties":
+            sent.append(ordinary(number, section(0x74, compound(0xC1, 2 * len(pairs), raw))))
+        else:
+            numbered = text(b"x-opt-sequence-number", 0xA3) + long(number)
+            sent.append(section(0x72, compound(0xC1, 2 + 2 * len(pairs), raw + numbered)))
+    batch = Decoder("0", as_json).record_batch(in_buffer(sent)).batch
+    assert batch.equals(by_client(sent, as_json))
+    column = batch["properties" if where == "properties" else "systemProperties"].to_pylist()
+    assert column == [[(key, f'"{value}"' if as_json else value) for key, value in expected.items()]] * count
+
+
+def test_values_that_are_not_strings_are_json(trip: RoundTrip) -> None:
+    moment = datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=timezone.utc)
+    sent = {"time": moment, "nan": math.nan, "infinity": -math.inf}
+    found = maps(trip(event(sent)), "properties")[0]
+    assert json.loads(found["time"]) in (round(moment.timestamp() * 1000), moment.isoformat())
+    assert math.isnan(json.loads(found["nan"]))
+    assert json.loads(found["infinity"]) == -math.inf
+
+
+def test_partition_key(trip: RoundTrip) -> None:
+    batch = trip(event(), event(), partition_key="schlüssel")
+    assert batch["partitionKey"].to_pylist() == ["schlüssel"] * 2
+    assert maps(batch, "systemProperties") == [{}, {}]
+
+
+def test_publisher(trip: RoundTrip) -> None:
+    before = trip.end()
+    with trip.producer(f"{HUB}/Publishers/device-7") as client:
+        client.send_batch([event(body=b"x")])
+    batch = trip.received(before, before + 1)
+    assert batch["publisher"].to_pylist() == ["device-7"]
+    assert maps(batch, "systemProperties") == [{}]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_message_properties_are_system_properties(trip: RoundTrip, as_json: bool) -> None:
+    sent = AmqpAnnotatedMessage(
+        data_body=b"x",
+        properties=AmqpMessageProperties(  # type: ignore[no-untyped-call]
+            message_id="id-1",
+            user_id=b"\xffuser",
+            to="there",
+            subject="subject",
+            reply_to="back",
+            correlation_id="correlated",
+            content_type="text/plain",
+            content_encoding="gzip",
+            group_id="g",
+            group_sequence=3,
+        ),
+        annotations={"x-own": 5, "x-text": "t"},
+    )
+    found = maps(trip(sent, json_properties=as_json), "systemProperties")[0]
+    texts = {
+        "message-id": "id-1",
+        "to": "there",
+        "subject": "subject",
+        "reply-to": "back",
+        "correlation-id": "correlated",
+        "content-type": "text/plain",
+        "content-encoding": "gzip",
+        "group-id": "g",
+        "x-text": "t",
+    }
+    expected = {name: json.dumps(text) if as_json else text for name, text in texts.items()}
+    assert found == expected | {"group-sequence": "3", "x-own": "5", "user-id": "[-1,117,115,101,114]"}
+
+
+VALUES: list[tuple[dict[str, Any], bytes]] = [
+    ({"value_body": "text ü"}, "text ü".encode()),
+    ({"value_body": b"\xff\x00"}, b"\xff\x00"),
+    ({"value_body": 17}, b"17"),
+    ({"value_body": 1.5}, b"1.5"),
+    ({"value_body": True}, b"true"),
+    ({"value_body": ID}, f'"{ID}"'.encode()),
+    ({"value_body": {"a": [1, "b", None]}}, b'{"a": [1, "b", null]}'),
+    ({"value_body": ["a", 2]}, b'["a", 2]'),
+    ({"sequence_body": ["a", 2, b"\xff"]}, b'["a", 2, [-1]]'),
+    ({"sequence_body": [["a"], [2, {"k": "v"}]]}, b'["a", 2, {"k": "v"}]'),
+]
+
+
+@pytest.mark.parametrize(("sent", "body"), VALUES, ids=[str(sent) for sent, _ in VALUES])
+def test_bodies_of_amqp_values(trip: RoundTrip, sent: dict[str, Any], body: bytes) -> None:
+    assert trip(AmqpAnnotatedMessage(**sent))["body"].to_pylist() == [body]
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**31), 2**31 - 1),
+    st.floats(),
+    st.text(max_size=20),
+    st.binary(max_size=20).map(b"\xff".__add__),  # else the client reads it as text
+    st.uuids(),
+    st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1), timezones=st.just(timezone.utc)),
+)
+NAMES = st.text(max_size=10)
+BODIES = st.one_of(
+    st.fixed_dictionaries(
+        {"data_body": st.one_of(st.binary(max_size=600), st.lists(st.binary(max_size=9), min_size=1))}
+    ),
+    st.fixed_dictionaries({"value_body": st.one_of(SCALARS, st.lists(SCALARS, max_size=3))}),
+    st.fixed_dictionaries({"sequence_body": st.lists(SCALARS, min_size=1, max_size=3)}),
+)
+
+
+@settings(deadline=None, max_examples=10, phases=[Phase.generate])
+@given(
+    st.lists(
+        st.tuples(
+            BODIES,
+            st.dictionaries(NAMES, SCALARS, max_size=3),
+            st.dictionaries(st.sampled_from(["x-own", "x-other", "subject"]), SCALARS, max_size=2),
+        ),
+        min_size=1,
+        max_size=30,
+    ),
+    st.one_of(st.none(), st.text(min_size=1, max_size=9)),
+    st.booleans(),
+)
+def test_any_event_is_the_same_row_as_by_the_client_s_decoder(
+    trip: RoundTrip, sent: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]], key: str | None, as_json: bool
+) -> None:
+    events = [
+        AmqpAnnotatedMessage(**body, application_properties=properties, annotations=annotations)
+        for body, properties, annotations in sent
+    ]
+    how = {"partition_id": "0"} if key is None else {"partition_key": key}
+    rows = trip(*events, json_properties=as_json, **how)
+    assert rows["partitionKey"].to_pylist() == [key] * len(sent)

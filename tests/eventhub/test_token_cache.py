@@ -1,0 +1,164 @@
+"""How long a process keeps a token, and when it fetches the next one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from azure.core.credentials import AccessToken
+
+from spark_ehbalance.eventhub import tokens as tokens_module
+from spark_ehbalance.eventhub.tokens import NoTokenError, Tokens
+from tests.eventhub.callables import Counting
+from tests.waiting import wait_until
+
+#: Long enough that no test reaches its end, on any machine.
+LONG = 3600.0
+
+
+class Stepped(Counting):
+    """A credential whose next tokens live for `life` seconds, which is changed between two calls; it can fail, and wait
+    for `released`."""
+
+    def __init__(self, life: float) -> None:
+        super().__init__(life)
+        self.fails = False
+        self.released = threading.Event()
+        self.released.set()
+
+    def get_token(self, *scopes: str, **settings: Any) -> AccessToken:
+        token = super().get_token(*scopes)
+        self.released.wait(60)
+        if self.fails:
+            raise RuntimeError("busy")
+        return token
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that the tokens see, in its only element."""
+    now = [time.time()]
+    monkeypatch.setattr("spark_ehbalance.eventhub.tokens.time.time", lambda: now[0])
+    return now
+
+
+def test_a_token_is_kept_for_each_scope() -> None:
+    credential = Counting()
+    tokens = Tokens(lambda: credential)
+    assert [tokens.get_token(scope).token for scope in ("a", "b", "a", "b")] == ["token-1", "token-2"] * 2
+    assert credential.asked == [("a",), ("b",)]
+
+
+def test_many_threads_fetch_one_token() -> None:
+    credential = Stepped(LONG)
+    credential.released.clear()
+    tokens = Tokens(lambda: credential)
+    with ThreadPoolExecutor(20) as pool:
+        asked = [pool.submit(tokens.get_token, "a") for _ in range(20)]
+        wait_until(lambda: credential.asked, "one of them fetches")
+        credential.released.set()
+        assert {each.result(60).token for each in asked} == {"token-1"}
+    assert len(credential.asked) == 1
+
+
+def test_the_next_token_is_fetched_beside_while_half_of_the_time_is_left(clock: list[float]) -> None:
+    credential = Stepped(LONG)
+    tokens = Tokens(lambda: credential)
+    first = tokens.get_token("a")
+    clock[0] += 0.45 * LONG
+    assert tokens.get_token("a") == first
+    assert len(credential.asked) == 1
+    credential.released.clear()
+    clock[0] += 0.2 * LONG
+    assert tokens.get_token("a") == first  # at once, though nobody answers
+    wait_until(lambda: len(credential.asked) == 2, "the next one is fetched")
+    assert tokens.get_token("a") == first
+    credential.released.set()
+    wait_until(lambda: tokens.get_token("a").token == "token-2", "it is used")
+    assert len(credential.asked) == 2
+
+
+def test_a_token_that_nearly_ends_is_waited_for(clock: list[float]) -> None:
+    credential = Stepped(LONG)
+    tokens = Tokens(lambda: credential)
+    tokens.get_token("a")
+    clock[0] += 0.9 * LONG
+    assert tokens.get_token("a").token == "token-2"
+
+
+def test_a_token_that_has_not_ended_is_used_while_there_is_no_next_one(clock: list[float]) -> None:
+    credential = Stepped(LONG)
+    tokens = Tokens(lambda: credential)
+    tokens.get_token("a")
+    credential.fails = True
+    clock[0] += 0.95 * LONG
+    assert tokens.get_token("a").token == "token-1"
+    clock[0] += 0.06 * LONG
+    with pytest.raises(NoTokenError, match="no token could be fetched: RuntimeError, whose text"):
+        tokens.get_token("a")
+    credential.fails = False
+    assert tokens.get_token("a").token.startswith("token-")
+
+
+def test_a_refused_token_is_not_used_again_and_its_credential_neither(clock: list[float]) -> None:
+    made: list[Counting] = []
+
+    def make() -> Counting:
+        made.append(Counting())
+        return made[-1]
+
+    tokens = Tokens(make)
+    tokens.get_token("a")
+    clock[0] += 1.0
+    tokens.renew()
+    tokens.get_token("a")
+    assert len(made) >= 2
+    count = len(made)
+    tokens.renew()  # by another receiver that was refused with the first one
+    tokens.get_token("a")
+    assert len(made) == count
+
+
+def test_what_a_service_asks_for_is_not_kept() -> None:
+    credential = Counting()
+    tokens = Tokens(lambda: credential)
+    assert tokens.get_token("a", claims="more").token == "token-1"
+    assert tokens.get_token("a").token == "token-2"
+
+
+def test_a_credential_that_does_not_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens_module, "_LONGEST_FETCH", 0.2)
+    credential = Stepped(LONG)
+    credential.released.clear()
+    tokens = Tokens(lambda: credential)
+    try:
+        with pytest.raises(NoTokenError, match=r"the credential has not answered for 0\.2 s"):
+            tokens.get_token("scope")
+    finally:
+        credential.released.set()
+    monkeypatch.undo()
+    assert tokens.get_token("scope").token == "token-2", "it is asked again"
+
+
+def test_a_failure_is_that_of_all_who_have_waited_for_it() -> None:
+    credential = Stepped(LONG)
+    credential.fails = True
+    credential.released.clear()
+    tokens = Tokens(lambda: credential)
+
+    def failure(_: int) -> str:
+        with pytest.raises(NoTokenError) as caught:
+            tokens.get_token("scope")
+        return str(caught.value)
+
+    with ThreadPoolExecutor(8) as pool:
+        failures = [pool.submit(failure, number) for number in range(8)]
+        wait_until(lambda: len(credential.asked) == 1, "one has asked")
+        wait_until(lambda: not any(each.done() for each in failures), "all wait")
+        time.sleep(0.2)  # so that all others have begun to wait; those that have not ask again
+        credential.released.set()
+        assert len({each.result() for each in failures}) == 1
+    assert len(credential.asked) < 8

@@ -1,0 +1,339 @@
+"""The watcher: requests the hub's state once at its start, then in the background."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import HubUnavailableError, OptionError
+from spark_ehbalance.eventhub import watcher as watcher_module
+from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.eventhub.poll_schedule import MOST_NEW, PollIntervals, PollSchedule
+from spark_ehbalance.eventhub.receiver import PartitionAddress
+from spark_ehbalance.eventhub.watcher import HubWatcher
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.starting_positions import StartingPositions
+from tests.eventhub.receiving import reading
+from tests.query.support import HUB, hub_options, receive
+from tests.waiting import wait_until
+
+Start = Callable[..., HubWatcher]
+
+
+@pytest.fixture
+def start(emulator: Emulator) -> Iterator[Start]:
+    """Starts a watcher of a hub with two partitions."""
+    emulator.add_hub(HUB, 2)
+    watchers = []
+
+    def make(positions: str = "latest", timeout: float = 20.0, **settings: Any) -> HubWatcher:
+        connection, parsed = hub_options(emulator).connection, StartingPositions.parse(positions)
+        settings = {"schedule": PollSchedule(PollIntervals(listing=0.3, retry=0.1)), **settings}
+        watchers.append(HubWatcher(connection, "$Default", parsed, timeout, **settings))
+        watchers[-1].start()
+        return watchers[-1]
+
+    yield make
+    for watcher in watchers:
+        watcher.stop()
+    wait_until(lambda: not running(), "the threads have ended")
+
+
+def running() -> list[threading.Thread]:
+    """The watchers' threads."""
+    return [thread for thread in threading.enumerate() if thread.name == "ehbalance-hub-watcher"]
+
+
+def test_everything_is_known_after_start(emulator: Emulator, start: Start) -> None:
+    emulator.append(HUB, 1, [b"x"] * 3)
+    watcher = start()
+    assert watcher.partition_ids() == ("0", "1")
+    assert {partition: state.end for partition, state in watcher.states().items()} == {"0": 0, "1": 3}
+
+
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [('{"0": 0, "1": 0, "7": 5}', "partition '7': the hub has 0, 1"), ('{"0": 5}', "for partition 1")],
+)
+def test_start_refuses_positions_that_do_not_fit(start: Start, positions: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        start(positions)
+
+
+def test_start_raises_an_error_without_a_response(emulator: Emulator, start: Start) -> None:
+    emulator.refuse_connections()
+    begun = time.monotonic()
+    with pytest.raises(HubUnavailableError, match="event hub 'hub'"):
+        start()
+    assert time.monotonic() - begun < 5
+
+
+def test_new_partitions_show_up(emulator: Emulator, start: Start) -> None:
+    watcher = start()
+    emulator.add_partitions(HUB, 2)
+    emulator.append(HUB, 3, [b"x"] * 5)
+    emulator.trim(HUB, 3, 2)
+    wait_until(lambda: watcher.partition_ids() == ("0", "1", "2", "3"), "they are listed")
+    assert watcher.states()["3"].end == 5
+    assert watcher.earliest_position("3").next == 2
+
+
+def test_refresh_tries_again_after_an_error(emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    watcher = start(timeout=10, schedule=PollSchedule(PollIntervals(listing=3600.0, retry=0.1)))
+    failures = iter([HubUnavailableError("for once")])
+    partition_ids = HubMetadata.partition_ids
+
+    def fail_once(metadata: HubMetadata) -> tuple[str, ...]:
+        for failure in failures:
+            raise failure
+        return partition_ids(metadata)
+
+    monkeypatch.setattr(HubMetadata, "partition_ids", fail_once)
+    emulator.append(HUB, 0, [b"x"])
+    watcher.refresh()
+    assert watcher.states()["0"].end == 1
+
+
+def test_several_threads_may_refresh(emulator: Emulator, start: Start) -> None:
+    watcher = start()
+    emulator.append(HUB, 0, [b"x"] * 7)
+    seen: list[int] = []
+
+    def refresh() -> None:
+        watcher.refresh()
+        seen.append(watcher.states()["0"].end)
+
+    threads = [threading.Thread(target=refresh) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert seen == [7] * 8
+
+
+def test_an_error_is_raised_after_the_timeout_and_passes(emulator: Emulator, start: Start) -> None:
+    watcher = start(timeout=0.5)
+    emulator.refuse_connections()
+    emulator.drop_connections()
+    assert watcher.states().keys() == {"0", "1"}
+
+    def last_error() -> str:
+        try:
+            watcher.states()
+        except HubUnavailableError as error:
+            return str(error)
+        return ""
+
+    message = wait_until(last_error, "the error is raised")
+    assert "event hub 'hub'" in message
+    assert "\n" not in message
+    with pytest.raises(HubUnavailableError):
+        watcher.refresh()
+    emulator.append(HUB, 0, [b"x"])
+    emulator.refuse_connections(False)
+    wait_until(lambda: not last_error(), "it is over")
+    watcher.refresh()
+    assert watcher.states()["0"].end == 1
+
+
+def refreshed(watcher: HubWatcher) -> bool:
+    """Whether it has answered in time."""
+    try:
+        watcher.refresh()
+    except HubUnavailableError:
+        return False
+    return True
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # which is what must not happen
+@pytest.mark.parametrize("kind", [KeyError, BaseException])  # a panic in a Rust library is the second
+def test_an_error_of_any_kind_is_raised_and_passes(
+    start: Start, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
+    watcher = start(timeout=0.3)
+
+    def surprise(*_: object) -> None:
+        raise kind("surprise")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(HubMetadata, "partition_ids", surprise)
+        with pytest.raises(HubUnavailableError, match=f"could not be asked: {kind.__name__}"):
+            watcher.refresh()
+    wait_until(lambda: refreshed(watcher), "the hub answers")
+    assert watcher.states().keys() == {"0", "1"}
+
+
+@pytest.mark.parametrize(("positions", "begin"), [("earliest", 2), ("latest", 5), ("4", 4), ('{"0": 3, "*": 4}', 3)])
+def test_starting_positions(emulator: Emulator, start: Start, positions: str, begin: int) -> None:
+    emulator.append(HUB, 0, [b"x"] * 5)
+    emulator.trim(HUB, 0, 2)
+    assert start(positions).starting_positions(["0"])["0"].next == begin
+
+
+def test_a_start_that_cannot_be_resolved_in_time_delays_no_other(
+    emulator: Emulator, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    for partition in (0, 1):
+        emulator.append(HUB, partition, [b"x"])
+    watcher = start("2020-01-01T00:00:00Z", patience=3.0)
+    emulator.pause(HUB, 0)
+    begun = time.monotonic()
+    assert watcher.starting_positions(["0", "1"]) == {"1": Position.before(0)}
+    assert "partition 0: the first event at or after" in caplog.text
+    with pytest.raises(HubUnavailableError, match="partition 0: the first event at or after"):
+        watcher.starting_positions(["0"])
+    assert time.monotonic() - begun < 20, "it has not waited for the whole timeout of the hub"
+
+
+def test_an_unknown_partition_is_an_error(start: Start) -> None:
+    watcher = start()
+    with pytest.raises(HubUnavailableError, match="the state of partition 9"):
+        watcher.earliest_position("9")
+
+
+# --- when it requests -----------------------------------------------------------------------------------------
+
+
+def on_demand() -> dict[str, Any]:
+    """Settings with which nothing is requested by time alone."""
+    return {"schedule": PollSchedule(PollIntervals(3600.0, 3600.0, 3600.0, listing=3600.0, retry=0.1))}
+
+
+def test_catching_up_requests_at_once(emulator: Emulator, start: Start) -> None:
+    watcher = start(**on_demand())
+    watcher.watch(["0"])
+    for count in range(1, 20):
+        emulator.append(HUB, 0, [b"x"])
+        watcher.catch_up(20)
+        assert watcher.states()["0"].end == count
+
+
+def test_after_a_batch_a_request_is_made_at_once(emulator: Emulator, start: Start) -> None:
+    watcher = start(**on_demand())
+    watcher.watch(["0"])
+    watcher.catch_up(20)
+    emulator.append(HUB, 0, [b"x"])
+    watcher.rest()
+    watcher.watch(["0"])
+    wait_until(lambda: watcher.states()["0"].end == 1, "the event is seen")
+
+
+def test_catching_up_ends_after_the_patience(emulator: Emulator, start: Start) -> None:
+    watcher = start()
+    watcher.watch(["0"])
+    emulator.refuse_connections()
+    emulator.drop_connections()
+    watcher.catch_up(0.2)
+    assert watcher.states().keys() == {"0", "1"}
+
+
+def test_requests_stay_within_the_limit_and_none_is_forgotten(
+    emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit, requested = 20, []
+    emulator.add_partitions(HUB, 28)
+    partition_states = HubMetadata.partition_states
+
+    def counted(metadata: HubMetadata, partitions: Sequence[str]) -> dict[str, PartitionState]:
+        requested.append(len(partitions))
+        return partition_states(metadata, partitions)
+
+    watcher = start(schedule=PollSchedule(PollIntervals(listing=0.3), most_requests=limit))
+    monkeypatch.setattr(HubMetadata, "partition_states", counted)
+    for partition in range(30):
+        emulator.append(HUB, partition, [b"x"])
+    begun = time.monotonic()
+    watcher.watch(map(str, range(30)))
+
+    def all_seen() -> bool:
+        watcher.catch_up(5)
+        return all(state.end == 1 for state in watcher.states().values())
+
+    wait_until(all_seen, "the events of all partitions are seen")
+    assert max(requested) <= limit
+    assert sum(requested) <= limit * (time.monotonic() - begun) + limit
+
+
+def test_with_many_partitions_the_first_ones_can_be_read_before_all_are_known(emulator: Emulator, start: Start) -> None:
+    emulator.add_hub("many", 4 * MOST_NEW)
+    connection = replace(hub_options(emulator).connection, hub="many")
+    watcher = HubWatcher(connection, "$Default", StartingPositions.parse("earliest"), 20.0)
+    try:
+        watcher.start()
+        known = {*watcher.states()}
+        assert 0 < len(known) < 2 * MOST_NEW
+        everything = watcher.partition_ids()
+        assert len(everything) == 4 * MOST_NEW
+        assert known <= {*watcher.starting_positions(everything)} < {*everything}
+        wait_until(lambda: {*watcher.states()} == {*everything}, "all are known")
+    finally:
+        watcher.stop()
+
+
+def test_latest_is_as_late_as_each_of_many_partitions_can_be_asked_about(
+    emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher_module, "MOST_REQUESTS", 0.001)  # as with very many partitions
+    emulator.append(HUB, 1, [b"x"] * 3)
+    watcher = start(schedule=PollSchedule(PollIntervals(listing=0.0)))
+    monkeypatch.setattr(HubMetadata, "partition_states", None)  # nothing more is asked
+    assert watcher.starting_positions(["1"]) == {"1": Position(2, watcher.states()["1"].last_offset)}
+
+
+# --- offsets of events whose sequence numbers are known -------------------------------------------------------
+
+
+#: The owner level of all readers of the group.
+LEVEL = 0
+
+
+@pytest.fixture
+def remembering(emulator: Emulator, start: Start) -> HubWatcher:
+    """Of a hub whose partitions have ten events each; it knows the last ones only."""
+    for partition in range(2):
+        emulator.append(HUB, partition, [b"x"] * 10)
+    return start(patience=2.0, remembered_offsets=100)
+
+
+def sent(emulator: Emulator, partition: str) -> dict[int, str]:
+    """The offsets by sequence number, as events have them."""
+    address = PartitionAddress(hub_options(emulator).connection, "$Default", partition)
+    with reading(address, owner_level=LEVEL) as receiver:
+        rows = receive(receiver, 10)
+    return dict(zip(rows["sequenceNumber"].to_pylist(), rows["offset"].to_pylist(), strict=True))
+
+
+def test_of_events_that_have_been_the_last_one_without_a_receiver(emulator: Emulator, remembering: HubWatcher) -> None:
+    known = remembering.offsets({"0": 9}, LEVEL)
+    emulator.append(HUB, 0, [b"x"] * 5)
+    remembering.watch(["0"])
+    wait_until(lambda: remembering.states()["0"].end == 15, "the new events are seen")
+    emulator.pause(HUB, 0)  # nothing is received
+    assert remembering.offsets({"0": 9}, LEVEL) == known
+    assert remembering.offsets({"0": 14}, LEVEL)
+    assert remembering.offsets({"0": 12}, LEVEL) == {}, "not in time"
+
+
+def test_before_the_first_retained_event_it_is_the_start(emulator: Emulator, remembering: HubWatcher) -> None:
+    emulator.trim(HUB, 0, 6)
+    remembering.refresh()
+    assert remembering.offsets({"0": 4}, LEVEL) == {"0": "-1"}
+
+
+def test_an_event_that_there_is_not_delays_no_other(emulator: Emulator, remembering: HubWatcher) -> None:
+    assert remembering.offsets({"0": 100, "1": 5}, LEVEL) == {"1": sent(emulator, "1")[5]}
+
+
+def test_of_a_hub_made_anew_nothing_earlier_is_remembered(emulator: Emulator, remembering: HubWatcher) -> None:
+    emulator.delete_hub(HUB)
+    emulator.add_hub(HUB, 2)
+    emulator.append(HUB, 0, [b"x"] * 5)
+    remembering.refresh()
+    emulator.append(HUB, 0, [b"longer" * 100] * 10)
+    assert remembering.offsets({"0": 9}, LEVEL) == {"0": sent(emulator, "0")[9]}

@@ -1,0 +1,383 @@
+"""Many messages at a time: the same rows as one at a time, whatever their shapes and whichever tier reads them."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_ehbalance.eventhub.rows import COLUMNS, Event, UnreadableError, record_batch, schema_of, unreadable
+from spark_ehbalance.eventhub.wire import decoder as decoder_module
+from spark_ehbalance.eventhub.wire import scan
+from spark_ehbalance.eventhub.wire.decoder import Decoder
+from spark_ehbalance.eventhub.wire.messages import parse
+from tests.eventhub.encodings import (
+    TEXTS,
+    VALUES,
+    compound,
+    contradictions,
+    in_buffer,
+    long,
+    maps,
+    messages,
+    ordinary,
+    section,
+    service_annotations,
+    text,
+    timestamp,
+)
+
+#: Decoders of partition 0 whose fast tiers read where that pays, and wherever there is one message.
+DECODERS = {"where it pays": partial(Decoder, "0"), "everywhere": partial(Decoder, "0", few=1, many=1)}
+
+
+@pytest.fixture(scope="module", params=DECODERS)
+def make(request: pytest.FixtureRequest) -> partial[Decoder]:
+    """Makes a decoder."""
+    return DECODERS[request.param]
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> list[bytes]:
+    """Up to 40 messages of one shape: the service's values differ from one to the next, and the sender's may."""
+    names = [b"x-opt-sequence-number", b"x-opt-offset", b"x-opt-enqueued-time"]
+    names += draw(st.lists(st.sampled_from([b"x-opt-partition-key", b"x-opt-publisher", b"x-own"]), unique=True))
+    order, code, wide = draw(st.permutations(names)), draw(st.sampled_from([0xA1, 0xA3])), draw(st.booleans())
+    wide_text, big = draw(st.booleans()), draw(st.integers(0, 2**60))
+    constant = {b"x-opt-publisher": draw(TEXTS), b"x-own": draw(VALUES)}
+    head = draw(st.sampled_from([b"", section(0x70, compound(0xC0, 1, b"\x41"))]))
+    properties = draw(st.sampled_from(["none", "same", "other", "texts", "texts"]))
+    keys = [
+        text(key, draw(st.sampled_from([0xA0, 0xA1, 0xA3])))
+        for key in draw(st.lists(st.binary(max_size=6), max_size=3))
+    ]
+    forms = [(draw(st.sampled_from([0xA0, 0xA1])), draw(st.booleans())) for _ in keys]
+    same = section(0x73, compound(0xC0, 2, draw(TEXTS) + draw(TEXTS))) + section(0x74, draw(maps(TEXTS, VALUES)))
+    wide_body, odd = draw(st.booleans()), draw(st.sampled_from([-1, -1, 5]))
+    made = []
+    for number in range(draw(st.integers(10, 40))):
+        values = {
+            b"x-opt-sequence-number": long(big + number),
+            b"x-opt-offset": text(str(draw(st.integers(0, 10**12))).encode(), wide=wide_text),
+            b"x-opt-enqueued-time": timestamp(draw(st.integers(0, 2**45))),
+            b"x-opt-partition-key": text(draw(st.one_of(st.text(max_size=9).map(str.encode), st.binary(max_size=9)))),
+            **constant,
+        }
+        body = b"".join(text(name, code) + values[name] for name in order)
+        own = {"none": b"", "same": same}.get(properties, b"")
+        if properties == "other":
+            own = section(0x74, draw(maps(TEXTS, TEXTS)))
+        elif properties == "texts":
+            raws = [draw(st.one_of(st.text(max_size=5).map(str.encode), st.binary(max_size=5))) for _ in keys]
+            pairs = [key + text(raw, *form) for key, raw, form in zip(keys, raws, forms, strict=True)]
+            if number == odd:  # one that is not like the others
+                pairs = pairs[1:]
+            own = section(0x74, compound(0xC1, 2 * len(pairs), b"".join(pairs), wide))
+        data = section(0x75, text(draw(st.binary(max_size=20)), 0xA0, wide_body))
+        made.append(head + section(0x72, compound(0xC1, 2 * len(order), body, wide)) + own + data)
+    return made
+
+
+GROUPS = st.one_of(shapes(), st.lists(messages(), max_size=3))
+
+
+def alone(message: bytes) -> Event:
+    """The slow path, which `test_wire_messages.py` compares with the client."""
+    try:
+        return parse(message)
+    except UnreadableError as error:
+        return unreadable(message, error)
+
+
+def expected(sent: list[bytes], json_properties: bool = False) -> object:
+    return record_batch(map(alone, sent), "0", json_properties=json_properties)
+
+
+@settings(deadline=None, max_examples=50)
+@given(groups=st.lists(GROUPS, min_size=1, max_size=3), json_properties=st.booleans(), data=st.data())
+def test_the_rows_are_those_of_one_message_at_a_time(
+    make: partial[Decoder], groups: list[list[bytes]], json_properties: bool, data: st.DataObject
+) -> None:
+    sent = data.draw(st.permutations([each for group in groups for each in group]), label="order")
+    decoder = make(json_properties)
+    for _ in range(2):  # the second time with templates
+        joined = data.draw(st.lists(st.integers(0, len(sent) - 1), max_size=3, unique=True)) if sent else []
+        batch = decoder.record_batch(in_buffer(sent, joined=joined)).batch
+        batch.validate(full=True)
+        assert batch.equals(expected(sent, json_properties))
+
+
+@settings(deadline=None, max_examples=100)
+@given(sent=shapes(), json_properties=st.booleans(), data=st.data())
+def test_a_changed_message_among_others_is_what_it_is_alone(
+    make: partial[Decoder], sent: list[bytes], json_properties: bool, data: st.DataObject
+) -> None:
+    at = data.draw(st.integers(0, len(sent) - 1))
+    changed = bytearray(sent[at])
+    for _ in range(data.draw(st.integers(1, 3))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    sent[at] = bytes(changed)
+    made = make(json_properties).record_batch(in_buffer(sent))
+    made.batch.validate(full=True)
+    assert made.batch.equals(expected(sent, json_properties))
+    assert set(made.unreadable) <= {at}
+
+
+#: A sound sequence number or time, one that no column can hold, and the reason.
+NOT_HOLDABLE = {
+    "number": (long(50), b"\x80" + b"\xff" * 8, "no column can hold its sequence number"),
+    "number that is none": (long(50), b"\x41", "no column can hold its sequence number"),
+    "time": (timestamp(1_700_000_000_050), timestamp(2**62), "no column can hold its time"),
+    "time that is none": (timestamp(1_700_000_000_050), text(b"late", 0xA1), "no column can hold its time"),
+}
+
+
+@pytest.mark.parametrize("what", NOT_HOLDABLE)
+def test_an_event_whose_sequence_number_or_time_fits_no_column_is_unreadable(make: partial[Decoder], what: str) -> None:
+    sent, (sound, changed, reason) = [ordinary(number) for number in range(300)], NOT_HOLDABLE[what]
+    assert sound in sent[50]
+    sent[50] = sent[50].replace(sound, changed)
+    sent[60] = sent[60][:-1] + b"\xff\xff"
+    made = make(False).record_batch(in_buffer(sent))
+    assert made.batch.equals(expected(sent))
+    assert made.unreadable[50] == reason
+    assert set(made.unreadable) == {50, 60}
+    assert made.batch["sequenceNumber"].to_pylist()[50:53] == [None if "number" in what else 50, 51, 52]
+
+
+#: A body alone, no column at all, or any columns.
+SOME_COLUMNS = st.one_of(st.just({"body"}), st.just(set[str]()), st.sets(st.sampled_from(sorted(COLUMNS))))
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    groups=st.lists(st.one_of(GROUPS, st.lists(contradictions(), max_size=3)), min_size=1, max_size=3),
+    columns=SOME_COLUMNS,
+    json_properties=st.booleans(),
+    data=st.data(),
+)
+def test_any_columns_are_those_of_the_whole_rows(
+    make: partial[Decoder], groups: list[list[bytes]], columns: set[str], json_properties: bool, data: st.DataObject
+) -> None:
+    sent = data.draw(st.permutations([each for group in groups for each in group]), label="order")
+    for at in data.draw(st.lists(st.integers(0, len(sent) - 1), max_size=3)) if sent else []:
+        changed = bytearray(sent[at])
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+        sent[at] = bytes(changed)
+    whole, decoder = make(json_properties), make(json_properties, schema_of(columns))
+    for _ in range(2):  # the second time with templates
+        expected, found = (each.record_batch(in_buffer(sent)) for each in (whole, decoder))
+        assert found.batch.schema == schema_of(columns)
+        assert found.batch.equals(expected.batch.select(found.batch.schema.names))
+        assert found.unreadable == expected.unreadable
+
+
+#: What makes an event unreadable, in place of what is sound, by the column that it belongs to.
+NOT_READABLE = {
+    "enqueuedTime": (timestamp(1_700_000_000_050), timestamp(2**62)),
+    "properties": (text(b"kind") + text(b"50"), text(b"kind") + b"\xee\x0250"),
+    "systemProperties": (text(b"id 50"), b"\xee\x05id 50"),
+}
+
+
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("column", NOT_READABLE)
+def test_what_is_unreadable_is_so_without_the_column_that_it_belongs_to(
+    make: partial[Decoder], column: str, alike: bool
+) -> None:
+    sent = []
+    for number in range(600):
+        standard = section(0x73, compound(0xC0, 1, text(b"id %d" % number)))
+        own = section(0x74, compound(0xC1, 2, text(b"kind") + text(b"%d" % number)))
+        encoded = None if alike else bytes((0x55, number % 128))
+        sent.append(ordinary(number, standard + own + section(0x75, text(b"body", 0xA0)), encoded=encoded))
+    sound, broken = NOT_READABLE[column]
+    assert sound in sent[50]
+    sent[50] = sent[50].replace(sound, broken)
+    found = make(False, schema_of({"body"})).record_batch(in_buffer(sent))
+    assert set(found.unreadable) == {50}
+    assert found.batch["body"].to_pylist() == [b"body"] * 50 + [None] + [b"body"] * 549
+
+
+@settings(deadline=None, max_examples=50)
+@given(sent=shapes(), contradicting=st.lists(contradictions(), min_size=1, max_size=3), random=st.randoms())
+def test_messages_that_contradict_themselves_among_others(
+    make: partial[Decoder], sent: list[bytes], contradicting: list[bytes], random: Random
+) -> None:
+    mixed = [*sent, *contradicting]
+    random.shuffle(mixed)
+    assert make(False).record_batch(in_buffer(mixed)).batch.equals(expected(mixed))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [b"\x00Sp" + text(b"header") + compound(0xC0, 0, b""), b"\x00Sr" + text(b"x-opt-sequence-number", 0xA3)],
+    ids=["a value that belongs to no section", "annotations that are a text"],
+)
+def test_many_messages_of_one_malformed_shape_are_unreadable(make: partial[Decoder], before: bytes) -> None:
+    sent = [ordinary(number) for number in range(50)]
+    malformed = [before + ordinary(number) for number in range(50, 100)]
+    made = make(False).record_batch(in_buffer(sent + malformed))
+    assert made.batch.equals(expected(sent + malformed))
+    assert set(made.unreadable) == set(range(50, 100))
+    assert all(reason.startswith("it is no sound AMQP message: ") for reason in made.unreadable.values())
+
+
+def test_a_template_longer_than_all_messages_together_fits_none(make: partial[Decoder]) -> None:
+    decoder = make(False)
+    long_ones = [
+        ordinary(number, head=section(0x70, compound(0xC0, 1, text(bytes(800), 0xA0)))) for number in range(20)
+    ]
+    assert decoder.record_batch(in_buffer(long_ones)).batch.equals(expected(long_ones))
+    short = [section(0x72, compound(0xC1, 2, text(b"x-opt-sequence-number") + long(at))) for at in range(16)]
+    assert sum(map(len, short)) < 800
+    assert decoder.record_batch(in_buffer(short, b"")).batch.equals(expected(short))
+
+
+@pytest.fixture
+def tiers(caplog: pytest.LogCaptureFixture) -> Callable[[], Counter[str]]:
+    """How many messages each tier has read since the last call, as it is logged."""
+    caplog.set_level(logging.DEBUG, logger=decoder_module.__name__)
+
+    def read() -> Counter[str]:
+        counts: Counter[str] = Counter()
+        for record in caplog.records:
+            assert isinstance(record.args, tuple)
+            counts.update(record.args[1])
+        caplog.clear()
+        return counts
+
+    return read
+
+
+def test_messages_of_one_shape_are_read_by_a_template(
+    make: partial[Decoder], tiers: Callable[[], Counter[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    sent, decoder = [ordinary(number) for number in range(1000)], make(False)
+    assert decoder.record_batch(in_buffer(sent)).batch.equals(expected(sent))
+    assert caplog.messages == ["partition 0: messages read by tier: {'new template': 1000}"]
+    assert tiers() == {"new template": 1000}
+    assert decoder.record_batch(in_buffer(sent)).batch.equals(expected(sent))
+    assert tiers() == {"known template": 1000}
+
+
+def test_each_tier_takes_what_those_before_have_left(make: partial[Decoder], tiers: Callable[[], Counter[str]]) -> None:
+    alike = [ordinary(number) for number in range(500)]
+    unlike = [ordinary(number, encoded=bytes((0x55, number % 128))) for number in range(500, 1000)]
+    sent = [message for pair in zip(alike, unlike, strict=True) for message in pair]
+    sent[501] = ordinary(501).replace(text(b"x-opt-offset", 0xA3), text(b"x-opt-offset", 0xA3)[:-1] + b"T")[:-1]
+    made = make(False).record_batch(in_buffer(sent, joined=[7, 3]))
+    assert made.batch.equals(expected(sent))
+    counts = tiers()
+    assert counts["several frames"] == 2
+    assert counts["new template"] == 500
+    assert counts["any shape"] + counts["slow path"] == 498
+
+
+#: Neither compound nor described.
+VALUE_OF_EACH_KIND = (
+    *(text(raw, code, wide) for raw in ("größe".encode(), b"\xff") for code in (0xA0, 0xA1, 0xA3) for wide in (0, 1)),
+    *(bytes((code,)) for code in (0x40, 0x41, 0x42, 0x43, 0x44)),
+    *(bytes((code, 0x81)) for code in (0x50, 0x51, 0x52, 0x53, 0x54, 0x55, 0x56)),
+    *(bytes((code, 0x81, 0)) for code in (0x60, 0x61)),
+    *(bytes((code, 0x81, 0, 0, 0)) for code in (0x70, 0x71, 0x72)),
+    *(bytes((code, 0x81, 0, 0, 0, 0, 0, 0, 0)) for code in (0x80, 0x81, 0x82, 0x83)),
+    b"\x98" + bytes(range(16)),
+)
+
+
+@pytest.mark.parametrize("json_properties", [False, True])
+def test_messages_of_which_no_two_are_alike_are_read_at_once(
+    make: partial[Decoder], tiers: Callable[[], Counter[str]], json_properties: bool
+) -> None:
+    sent = []
+    for number in range(1000):
+        pairs = (
+            text(b"x-%d" % number, 0xA3)
+            + VALUE_OF_EACH_KIND[number % len(VALUE_OF_EACH_KIND)]
+            + service_annotations(number)
+        )
+        other = VALUE_OF_EACH_KIND[7 * number % len(VALUE_OF_EACH_KIND)]
+        own = section(0x74, compound(0xC1, 2, text(b"p%d" % number) + other)) if number % 3 else b""
+        standard = section(0x73, compound(0xC0, 1, text(b"id %d" % number))) if number % 5 else b""
+        body = section(0x77, text(b"x" * (number % 400), 0xA1)) if number % 2 else section(0x75, text(b"y", 0xA0))
+        sent.append(section(0x72, compound(0xC1, 8, pairs)) + standard + own + body)
+    made = make(json_properties).record_batch(in_buffer(sent)).batch
+    assert made.equals(expected(sent, json_properties))
+    counts = tiers()
+    assert counts["any shape"] >= 990
+    assert not counts["slow path"]
+
+
+#: Pairs of a map that only the slow path reads.
+NOT_SIMPLE = {
+    "many": (140, b"".join(text(b"%d" % at) + long(at) for at in range(70))),
+    "a key twice": (4, text(b"key") + text(b"one") + text(b"key", 0xA3) + text(b"two")),
+    "a key that is a number": (2, long(5) + text(b"five")),
+    "a list": (2, text(b"list") + compound(0xC0, 1, long(5))),
+    "a described value": (2, text(b"described") + b"\x00" + text(b"kind") + long(5)),
+    "one item more than there is": (3, text(b"key") + text(b"value")),
+}
+
+
+@pytest.mark.parametrize("among", [1, 300], ids=["all", "one of 300"])
+@pytest.mark.parametrize("where", ["annotations", "properties"])
+@pytest.mark.parametrize("what", NOT_SIMPLE)
+def test_pairs_that_are_not_simple_are_what_they_are_alone(
+    make: partial[Decoder], what: str, where: str, among: int
+) -> None:
+    sent = []
+    for number in range(600):
+        count, pairs = NOT_SIMPLE[what] if number % among == 0 else (2, text(b"key") + long(number))
+        ours, own = (0, b""), b""
+        if where == "annotations":
+            ours = (count, pairs)
+        else:
+            own = section(0x74, compound(0xC1, count, pairs))
+        annotations = compound(0xC1, 6 + ours[0], service_annotations(number, bytes((0x55, number % 128))) + ours[1])
+        sent.append(section(0x72, annotations) + own + section(0x75, text(b"body", 0xA0)))
+    assert make(False).record_batch(in_buffer(sent)).batch.equals(expected(sent))
+
+
+def test_a_stream_that_begins_with_numbers_in_a_short_form_is_read_by_a_template_later(
+    make: partial[Decoder], tiers: Callable[[], Counter[str]]
+) -> None:
+    decoder = make(False)
+    small = [ordinary(number, encoded=bytes((0x55, number % 128))) for number in range(300)]
+    for _ in range(3):
+        assert decoder.record_batch(in_buffer(small)).batch.equals(expected(small))
+    assert tiers() == {"any shape": 900}
+    sent = [ordinary(number) for number in range(128, 500)]
+    assert decoder.record_batch(in_buffer(sent)).batch.equals(expected(sent))
+    assert tiers() == {"new template": 372}
+
+
+def test_a_stream_of_ever_new_shapes_keeps_few_templates(
+    make: partial[Decoder], tiers: Callable[[], Counter[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned, learn = list[bytes](), scan.learn
+    monkeypatch.setattr(scan, "learn", lambda message: learned.append(message) or learn(message))
+    decoder = make(False)
+
+    def read(batch: int) -> Counter[str]:
+        heads = [section(0x70, compound(0xC0, 2, bytes((0x50, batch, 0x50, at % 2)))) for at in range(200)]
+        sent = [ordinary(number, head=head) for number, head in enumerate(heads)]
+        assert decoder.record_batch(in_buffer(sent)).batch.equals(expected(sent))
+        return tiers()
+
+    for batch in range(30):
+        assert read(batch) == {"new template": 200}
+    assert read(29) == {"known template": 200}
+    assert len(learned) == 60
+    assert read(0) == {"new template": 200}, "its templates are no longer kept"
+
+
+def test_no_messages_are_an_empty_batch(make: partial[Decoder]) -> None:
+    batch = make(False).record_batch(in_buffer([])).batch
+    assert batch.equals(expected([]))

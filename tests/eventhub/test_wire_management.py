@@ -1,0 +1,144 @@
+"""Requests over the real client's management link to the emulator, and invalid responses."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator.message import build_response
+from spark_ehbalance.errors import ClientVersionError, HubUnavailableError
+from spark_ehbalance.eventhub import metadata as metadata_module
+from spark_ehbalance.eventhub.metadata import HubMetadata
+from spark_ehbalance.eventhub.wire.management import management_incompatibility, read_response
+from spark_ehbalance.eventhub.wire.values import MalformedError
+from tests.query.support import HUB, hub_options
+from tests.waiting import wait_until
+
+PARTITIONS = ["0", "1", "2"]
+
+#: Called with the client's handler and its management operation.
+OnOpened = Callable[[Callable[[Any, Any], object]], None]
+
+
+@pytest.fixture
+def on_opened(monkeypatch: pytest.MonkeyPatch) -> OnOpened:
+    """Has a function called with what is about to be taken over from the client, each time."""
+
+    def set_up(call: Callable[[Any, Any], object]) -> None:
+        def called(handler: Any, operation: Any) -> str | None:
+            assert management_incompatibility(handler, operation) is None
+            call(handler, operation)
+            return management_incompatibility(handler, operation)
+
+        monkeypatch.setattr(metadata_module, "management_incompatibility", called)
+
+    return set_up
+
+
+def no_counter(operation: Any) -> None:
+    operation._mgmt_link._request_link.delivery_count = None
+
+
+INCOMPATIBLE: dict[str, tuple[Callable[[Any, Any], object], str]] = {
+    "no link": (lambda handler, operation: delattr(operation, "_mgmt_link"), "management link is not as expected"),
+    "counter": (lambda handler, operation: no_counter(operation), "management link is not as expected"),
+    "window": (lambda handler, operation: delattr(handler._session, "remote_incoming_window"), "not as expected"),
+    "credit": (lambda handler, operation: operation._mgmt_link._response_link.flow(link_credit=7), "counters"),
+    "thread": (lambda handler, operation: setattr(handler, "_keep_alive_thread", object()), "a thread"),
+}
+
+
+@pytest.mark.parametrize("what", INCOMPATIBLE)
+def test_an_incompatible_client_is_refused_once(
+    metadata: HubMetadata, emulator: Emulator, on_opened: OnOpened, what: str
+) -> None:
+    (change, reason), opened = INCOMPATIBLE[what], list[Any]()
+    on_opened(lambda handler, operation: (opened.append(handler), change(handler, operation)))
+    with pytest.raises(ClientVersionError, match=re.escape(reason)):
+        metadata.partition_ids()
+    assert len(opened) == 1
+    wait_until(lambda: emulator.connections() == 0, "it is closed")
+
+
+def test_no_more_is_sent_than_the_peer_grants(metadata: HubMetadata, on_opened: OnOpened) -> None:
+    written = []
+
+    def grant_little(handler: Any, operation: Any) -> None:
+        transport, sender = handler._connection._transport, operation._mgmt_link._request_link
+        granted, write = sender._incoming_flow, transport.write
+
+        def flow(frame: Any) -> None:
+            granted(frame)
+            sender.current_link_credit = 2
+
+        def little(data: bytes) -> None:
+            sender.current_link_credit = 2  # as a peer's flow would, once it has answered
+            written.append(data)
+            write(data)
+
+        sender._incoming_flow, transport.write, sender.current_link_credit = flow, little, 2
+
+    on_opened(grant_little)
+    assert metadata.partition_states(PARTITIONS * 4).keys() == {*PARTITIONS}
+    assert len(written) >= 6
+
+
+def test_a_silent_hub_is_an_error_after_the_timeout(emulator: Emulator, on_opened: OnOpened) -> None:
+    emulator.add_hub(HUB, 3)
+    silent = [True]
+
+    def lose(handler: Any, _: object) -> None:
+        transport = handler._connection._transport
+        write = transport.write
+        transport.write = lambda data: None if silent else write(data)
+
+    on_opened(lose)
+    with HubMetadata(hub_options(emulator).connection, "$Default", response_timeout=2.0) as metadata:
+        with pytest.raises(HubUnavailableError, match="3 responses have not come within 2 s"):
+            metadata.partition_states(PARTITIONS)
+        silent.clear()
+        assert metadata.partition_states(PARTITIONS).keys() == {*PARTITIONS}
+
+
+# --- responses ---------------------------------------------------------------------------------------------------
+
+
+class Refused(Exception):
+    """The status of a response is an error."""
+
+
+def refusal(status: int, description: str) -> Exception:
+    return Refused(f"{status}: {description}")
+
+
+RESPONSE = build_response(
+    "0000002a",
+    {"status-code": 200, "status-description": "OK"},
+    {"begin_sequence_number": 5, "is_partition_empty": False},
+)
+
+
+def test_a_response_has_a_value_or_a_refusal() -> None:
+    expected = {b"begin_sequence_number": 5, b"is_partition_empty": False}
+    assert read_response(RESPONSE, refusal) == (b"0000002a", expected)
+    refused = build_response("00000001", {"status-code": 404, "status-description": "no such entity"}, {})
+    request_id, error = read_response(refused, refusal)
+    assert (request_id, type(error), str(error)) == (b"00000001", Refused, "404: no such entity")
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_a_response_cut_off_or_changed_is_one_or_a_clear_error(data: st.DataObject) -> None:
+    response = bytearray(RESPONSE)
+    for _ in range(data.draw(st.integers(0, 3))):
+        response[data.draw(st.integers(0, len(response) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(MalformedError, Refused):
+        request_id, _ = read_response(bytes(response[: data.draw(st.integers(0, len(response)))]), refusal)
+        assert isinstance(request_id, bytes)

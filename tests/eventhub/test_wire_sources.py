@@ -1,0 +1,180 @@
+"""What is read from a websocket: its data alone, however its frames are made and cut."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+
+import pytest
+import websocket
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_ehbalance.eventhub.wire.sources import WebSocketSource, incompatible_transport
+from spark_ehbalance.eventhub.wire.values import MalformedError
+
+CONTINUED, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
+
+
+def frame(data: bytes, kind: int = BINARY, *, last: bool = True, bits: int = 0, mask: int = 0) -> bytes:
+    size = len(data)
+    short = size if size < 126 else 126 if size < 65536 else 127
+    length = b"" if size < 126 else struct.pack(">H", size) if size < 65536 else struct.pack(">Q", size)
+    return bytes([kind | 0x80 * last | bits, short | mask]) + length + data
+
+
+class Peer:
+    """The other side of a websocket of the client's library, after the handshake."""
+
+    def __init__(self) -> None:
+        self.socket, ours = socket.socketpair()
+        self.socket.settimeout(10)
+        self.websocket = websocket.WebSocket(enable_multithread=True)
+        self.websocket.sock, self.websocket.connected = ours, True
+        self.source = WebSocketSource(self.websocket)
+        self.sizes = iter(lambda: 1 << 16, 0)
+
+    def read(self, count: int) -> bytes:
+        """Read until there are `count` bytes, by buffers of `sizes`."""
+        found = bytearray()
+        while len(found) < count:
+            buffer = bytearray(next(self.sizes))
+            with memoryview(buffer) as view:
+                found += view[: self.source.read_into(view, 10)]
+        return bytes(found)
+
+    def sent(self) -> tuple[int, bytes]:
+        """Kind and data of the next frame that the client has sent."""
+        head = self.socket.recv(2, socket.MSG_WAITALL)
+        assert head[1] & 0x80, "a client masks what it sends"
+        mask, data = (self.socket.recv(size, socket.MSG_WAITALL) for size in (4, head[1] & 0x7F))
+        return head[0] & 0x0F, bytes(each ^ mask[n % 4] for n, each in enumerate(data))
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    made = Peer()
+    yield made
+    made.socket.close()
+    made.websocket.shutdown()
+
+
+def send_in_cuts(sock: socket.socket, stream: bytes, size: int) -> None:
+    size = max(size, len(stream) // 1000)
+    for start in range(0, len(stream), size):
+        sock.sendall(stream[start : start + size])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    pieces=st.lists(
+        st.tuples(
+            st.one_of(st.integers(0, 300), st.integers(65_500, 65_600), st.just(140_000)),
+            st.sampled_from(["message", "begin", "continue", "ping", "pong", "long ping"]),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    seed=st.integers(0, 1000),
+)
+def test_the_data_of_any_frames_in_any_cuts_is_the_stream(pieces: list[tuple[int, str]], seed: int) -> None:
+    randomly, peer = random.Random(seed), Peer()
+    try:
+        stream, expected, pings = b"", b"", 0
+        for size, kind in pieces:
+            data = randomly.randbytes(size)
+            if kind in ("ping", "long ping", "pong"):
+                stream += frame(data[:125] if kind == "long ping" else b"", PONG if kind == "pong" else PING)
+                pings += kind != "pong"
+            else:
+                expected += data
+                stream += frame(data, CONTINUED if kind == "continue" else BINARY, last=kind == "message")
+        stream += frame(b"end")
+        peer.sizes = iter(lambda: randomly.choice([200, 5_000, 1 << 20]), 0)
+        sender = threading.Thread(target=send_in_cuts, args=(peer.socket, stream, randomly.choice([9, 4_000, 60_000])))
+        sender.start()
+        assert peer.read(len(expected) + 3) == expected + b"end"
+        sender.join()
+        assert [peer.sent()[0] for _ in range(pings)] == [PONG] * pings
+    finally:
+        peer.socket.close()
+        peer.websocket.shutdown()
+
+
+def test_a_ping_is_answered_and_no_data(peer: Peer) -> None:
+    peer.socket.sendall(frame(b"a") + frame(b"are you there", PING) + frame(b"b"))
+    assert peer.read(2) == b"ab"
+    assert peer.sent() == (PONG, b"are you there")
+
+
+def test_what_came_before_a_close_is_read_first(peer: Peer) -> None:
+    peer.socket.sendall(frame(b"the reason") + frame(struct.pack(">H", 1001) + b"bye", CLOSE))
+    assert peer.read(10) == b"the reason"
+    with pytest.raises(ConnectionError, match="closed the websocket with code 1001"):
+        peer.read(1)
+    assert peer.sent()[0] == CLOSE
+
+
+def test_the_end_of_the_socket_is_an_error(peer: Peer) -> None:
+    peer.socket.sendall(frame(b"ab")[:3])
+    peer.socket.shutdown(socket.SHUT_WR)
+    assert peer.read(1) == b"a"
+    with pytest.raises(ConnectionError, match="closed the connection"):
+        peer.read(1)
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (frame(b"text", TEXT), "kind 1"),
+        (frame(b"", 5), "kind 5"),
+        (frame(b"x", bits=0x40), "extension or a mask"),
+        (frame(b"x", mask=0x80), "extension or a mask"),
+        (frame(b"x" * 126, PING), "control frame of 126 bytes"),
+    ],
+)
+def test_what_no_server_may_send_ends_the_connection(peer: Peer, sent: bytes, why: str) -> None:
+    peer.socket.sendall(frame(b"data") + sent)
+    assert peer.read(4) == b"data"
+    with pytest.raises(MalformedError, match=why):
+        peer.read(1)
+
+
+def test_nothing_comes_within_the_time(peer: Peer) -> None:
+    with memoryview(bytearray(100)) as view:
+        assert peer.source.read_into(view, 0) == 0
+        assert peer.source.read_into(view, 0.01) == 0
+    assert peer.websocket.sock.gettimeout() is None
+
+
+def test_closing_tells_the_peer_and_does_not_wait_for_it(peer: Peer) -> None:
+    peer.socket.sendall(frame(b"x" * 1000)[:500])  # the client's own would read on from here
+    peer.read(400)
+    read = list[int]()
+    peer.websocket.recv_frame = lambda: read.append(1)
+    peer.websocket.close()
+    assert not read
+    assert peer.sent()[0] == CLOSE
+    assert peer.socket.recv(1) == b""
+    assert peer.websocket.sock is None
+
+
+class SASLWithWebSocket:
+    """The client's transport, by its name."""
+
+    def __init__(self, sock: object) -> None:
+        self.sock = sock
+
+
+def test_which_websockets_can_be_taken_over(peer: Peer) -> None:
+    transport = SASLWithWebSocket(peer.websocket)
+    assert incompatible_transport(transport) is None
+    peer.websocket.frame_buffer.header = (1, 0, 0, 0, 2, 0, 5)
+    assert incompatible_transport(transport) == "its websocket is in the middle of a frame"
+    peer.websocket.frame_buffer.header = None
+    del peer.websocket.frame_buffer
+    assert "not as expected" in str(incompatible_transport(transport))
+    assert "not as expected" in str(incompatible_transport(SASLWithWebSocket(object())))

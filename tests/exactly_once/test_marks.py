@@ -1,0 +1,65 @@
+"""Marks: what of a batch is missing, and what a writer remembers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ehbalance.exactly_once.marks import Commit, Extent, Memory, missing, skipped
+
+NUMBERS = st.integers(0, 20)
+EXTENTS = st.tuples(NUMBERS, NUMBERS).map(lambda pair: Extent(min(pair), max(pair)))
+PARTITIONS = st.sampled_from("012")
+
+
+def numbers(extent: Extent | None) -> set[int]:
+    return set(range(extent.start, extent.end)) if extent else set()
+
+
+@given(st.dictionaries(PARTITIONS, EXTENTS), st.dictionaries(PARTITIONS, NUMBERS))
+def test_what_is_missing_is_what_was_read_from_the_mark_on(read: dict[str, Extent], marks: dict[str, int]) -> None:
+    found, gaps = missing(read, marks), skipped(read, marks)
+    for partition, each in read.items():
+        mark = marks.get(partition, 0)
+        assert numbers(found.get(partition)) == {number for number in numbers(each) if number >= mark}
+        assert numbers(gaps.get(partition)) == (set(range(mark, each.start)) if partition in marks else set())
+    assert found.keys() <= read.keys()
+    assert all(each.end == read[partition].end for partition, each in found.items()), "the mark will be the end"
+
+
+COMMITS = st.lists(st.dictionaries(st.sampled_from("abc"), NUMBERS, max_size=3))
+
+
+@given(COMMITS, st.integers(0, 5), st.sets(st.sampled_from("abc")))
+def test_memory_and_the_log_since_are_what_the_whole_log_says(
+    log: list[dict[str, int]], asked_at: int, asked: set[str]
+) -> None:
+    def at(version: int) -> dict[str, int | None]:
+        newest: dict[str, int | None] = dict.fromkeys("abc")
+        for each in log[: version + 1]:
+            newest |= each
+        return {name: newest[name] for name in asked}
+
+    asked_at = min(asked_at, len(log))
+    memory = Memory("table", asked_at - 1).learnt(at(asked_at - 1))
+    later = [Commit(version, identifiers) for version, identifiers in enumerate(log)][asked_at:]
+    memory = memory.after(later)
+    assert memory.identifiers == at(len(log) - 1)
+    assert memory.version == len(log) - 1
+    with pytest.raises(ValueError, match="does not follow"):
+        memory.after([Commit(memory.version + 2, {})])
+
+
+def test_a_log_file_is_parsed() -> None:
+    actions = [
+        {"commitInfo": {"operation": "WRITE", "operationParameters": {"txn": '{"txn":{"appId":"no","version":1}}'}}},
+        {"txn": {"appId": 'ehb/n s/ü"\n/0', "version": 2**62, "lastUpdated": 5}},
+        {"add": {"path": "x"}},
+        {"txn": {"appId": "query", "version": 3}},
+    ]
+    text = "\n".join(json.dumps(each, ensure_ascii=False, separators=(",", ":")) for each in actions)
+    assert Commit.parse(7, text + "\n") == Commit(7, {'ehb/n s/ü"\n/0': 2**62, "query": 3})
+    assert Commit.parse(0, "") == Commit(0, {})

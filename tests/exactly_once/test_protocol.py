@@ -1,0 +1,207 @@
+"""The transaction, with a scheduler that decides which writer takes its next step: never twice, never missing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from spark_ehbalance.errors import TargetError
+from spark_ehbalance.exactly_once.marks import Extent
+from spark_ehbalance.exactly_once.protocol import (
+    MOST_REFUSED,
+    Begin,
+    Commit,
+    Confirm,
+    Conflict,
+    Refusal,
+    Result,
+    Write,
+    write_exactly_once,
+)
+from tests.exactly_once.model import Entry, Group, Writer
+
+
+def schedules(make: Callable[[], Sequence[Writer]]) -> Iterator[Sequence[Writer]]:
+    """The writers of `make` at the end of every possible order of their steps."""
+    todo: list[list[int]] = [[]]
+    while todo:
+        choices = todo.pop()
+        writers = make()
+        for chosen in choices:
+            writers[chosen].step()
+        while running := [number for number, writer in enumerate(writers) if not writer.ended]:
+            todo.extend([*choices, other] for other in running[1:])
+            choices = [*choices, running[0]]
+            writers[running[0]].step()
+        yield writers
+
+
+def writers_of(group: Group, *ranges: dict[str, Extent]) -> list[Writer]:
+    """Writers of these ranges, of which each later one has taken over the partitions of those before."""
+    return [Writer(group, each, {partition: group.claim(partition) for partition in each}) for each in ranges]
+
+
+OVERLAPS = {
+    "the same": ({"0": Extent(0, 4)}, {"0": Extent(0, 4)}),
+    "one ends earlier": ({"0": Extent(0, 4)}, {"0": Extent(0, 2)}),
+    "one ends later": ({"0": Extent(0, 2)}, {"0": Extent(0, 4)}),
+    "two partitions": ({"0": Extent(0, 3), "1": Extent(0, 2)}, {"1": Extent(0, 4), "2": Extent(0, 1)}),
+}
+
+
+@pytest.mark.parametrize("ranges", OVERLAPS.values(), ids=OVERLAPS)
+def test_two_writers_in_every_order_of_their_steps_write_each_event_once(ranges: Sequence[dict[str, Extent]]) -> None:
+    group, orders = Group(0), 0
+
+    def make() -> list[Writer]:
+        nonlocal group
+        group = Group(3)
+        return writers_of(group, *ranges)
+
+    for _ in schedules(make):
+        orders += 1
+        written = group.target.events()
+        for partition, lease in group.leases.items():
+            numbers = sorted(number for p, number in written.elements() if p == partition)
+            assert numbers == list(range(len(numbers))), "each once, without a gap"
+            assert len(numbers) >= lease.checkpoint, "the lease table is never ahead"
+        last = ranges[-1]
+        assert all(written[p, n] == 1 for p, each in last.items() for n in range(each.start, each.end))
+    assert orders > 60
+
+
+# --- an early end ----------------------------------------------------------------------------------------------
+
+
+def prefix(partition: str, planned: Extent) -> set[int]:
+    """A range that ended in its middle."""
+    return set(range(planned.start, (planned.start + planned.end) // 2))
+
+
+def pieces(partition: str, planned: Extent) -> set[int]:
+    """A range in two pieces, of which the first has ended early: its last event is there."""
+    middle = (planned.start + planned.end) // 2
+    return set(range(planned.start, middle - 1)) | set(range(middle, planned.end))
+
+
+@pytest.mark.parametrize("reads", [prefix, pieces])
+def test_a_range_that_ended_early_loses_no_event(reads: Callable[[str, Extent], set[int]]) -> None:
+    group = Group(2)
+    batch = {"0": Extent(0, 10), "1": Extent(0, 4)}
+    zombie = Writer(group, batch, {partition: group.claim(partition) for partition in batch}, reads)
+    group.claim("0")
+    zombie.run()
+    assert group.leases["0"].checkpoint == 0, "its checkpoint is refused"
+    Writer(group, {"0": Extent(0, 12)}, {"0": group.leases["0"].epoch}).run()
+    expected = Counter([*(("0", number) for number in range(12)), *(("1", number) for number in range(4))])
+    assert group.target.events() == expected
+
+
+def test_all_is_lost_one_after_the_other() -> None:
+    batch = {str(partition): Extent(0, 1) for partition in range(3 * MOST_REFUSED)}
+    group = Group(len(batch))
+    writer = Writer(group, batch, {partition: group.claim(partition) for partition in batch})
+    for partition in batch:
+        group.claim(partition)
+        for _ in (Begin, Write, Confirm):
+            writer.step()
+    writer.run()
+    assert writer.result == Result({}, frozenset(batch))
+    assert not group.target.log
+
+
+# --- conflicts -------------------------------------------------------------------------------------------------
+
+
+def write(*refusals: Refusal | None) -> None:
+    """Write a batch whose commits get these answers."""
+    steps, waiting, answer = write_exactly_once({"0": Extent(0, 3)}), list(refusals), None
+    others = {Begin: {}, Write: None, Confirm: frozenset()}
+    with contextlib.suppress(StopIteration):
+        while True:
+            step = steps.send(answer)
+            answer = waiting.pop(0) if isinstance(step, Commit) else others[type(step)]
+
+
+@pytest.mark.parametrize("conflict", Conflict)
+def test_a_refused_commit_is_tried_again_but_not_for_ever(conflict: Conflict) -> None:
+    refusal = Refusal(conflict, "No space left on device", OSError())
+    write(*[refusal] * (MOST_REFUSED - 1), None)
+    with pytest.raises(TargetError, match=f"{conflict.value}.*No space left on device") as raised:
+        write(*[refusal] * MOST_REFUSED)
+    assert raised.value.__cause__ is refusal.error
+
+
+# --- everything together ---------------------------------------------------------------------------------------
+
+
+class Life(RuleBasedStateMachine):
+    """Events come, queries take partitions from each other, crash and begin again at the checkpoint; commits fail or
+    lose their answer; others append to the table and change it."""
+
+    @initialize(partitions=st.integers(1, 2), writers=st.integers(2, 3))
+    def begin(self, partitions: int, writers: int) -> None:
+        self.group = Group(partitions)
+        self.ends = dict.fromkeys(self.group.leases, 0)
+        self.writers: list[Writer | None] = [None] * writers
+
+    @rule(data=st.data(), count=st.integers(1, 4))
+    def events_come(self, data: st.DataObject, count: int) -> None:
+        self.ends[data.draw(st.sampled_from(sorted(self.ends)))] += count
+
+    @rule(data=st.data(), number=st.integers(0, 2), reads=st.sampled_from([prefix, pieces]))
+    def a_query_begins_a_batch(
+        self, data: st.DataObject, number: int, reads: Callable[[str, Extent], set[int]]
+    ) -> None:
+        """Whatever it did before is given up, as by a crash, or has ended."""
+        taken = data.draw(st.sets(st.sampled_from(sorted(self.ends)), min_size=1))
+        epochs = {partition: self.group.claim(partition) for partition in taken}
+        batch = {p: self._range(p, data.draw(st.integers(0, 6))) for p in taken}
+        self.writers[number % len(self.writers)] = Writer(self.group, batch, epochs, reads)
+
+    def _range(self, partition: str, count: int) -> Extent:
+        start = self.group.leases[partition].checkpoint
+        return Extent(start, min(start + count, self.ends[partition]))
+
+    @rule(data=st.data(), loses_answer=st.booleans(), fails=st.booleans())
+    def a_query_goes_on(self, data: st.DataObject, loses_answer: bool, fails: bool) -> None:
+        if running := [each for each in self.writers if each and not each.ended]:
+            with contextlib.suppress(TargetError):  # the batch fails, and is begun again
+                data.draw(st.sampled_from(running)).step(loses_answer=loses_answer, fails=fails)
+
+    @rule(partition=st.sampled_from("01"))
+    def a_lease_is_taken(self, partition: str) -> None:
+        if partition in self.group.leases:
+            self.group.claim(partition)
+
+    @rule(changes=st.booleans())
+    def somebody_else_commits(self, changes: bool) -> None:
+        self.group.target.log.append(Entry(changes_table=changes))
+
+    @invariant()
+    def nothing_is_there_twice(self) -> None:
+        if hasattr(self, "group"):
+            assert set(self.group.target.events().values()) <= {1}
+
+    def teardown(self) -> None:
+        if not hasattr(self, "group"):
+            return
+        for writer in self.writers:
+            if writer:
+                with contextlib.suppress(TargetError):
+                    writer.run()
+        for partition, end in self.ends.items():
+            start = self.group.leases[partition].checkpoint
+            Writer(self.group, {partition: Extent(start, end)}, {partition: self.group.claim(partition)}).run()
+        everything = Counter((partition, n) for partition, end in self.ends.items() for n in range(end))
+        assert self.group.target.events() == everything
+
+
+TestLife = Life.TestCase
+TestLife.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

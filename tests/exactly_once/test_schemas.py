@@ -1,0 +1,135 @@
+"""Which rows fit into a table: what Delta's append took and refused of all these pairs, with Delta 4.4."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+from spark_ehbalance.errors import TargetError
+from spark_ehbalance.exactly_once.schemas import Fit
+
+INT, STRING = IntegerType(), StringType()
+ATOMIC: list[DataType] = [
+    BooleanType(), ByteType(), ShortType(), INT, LongType(), FloatType(), DoubleType(),
+    DecimalType(10, 2), DecimalType(12, 2), DecimalType(12, 4), DecimalType(20, 0),
+    STRING, BinaryType(), DateType(), TimestampType(), TimestampNTZType(), VariantType(),
+]  # fmt: skip
+
+
+def struct(**fields: DataType) -> StructType:
+    result = StructType()
+    for name, type_ in fields.items():
+        result.add(name, type_)
+    return result
+
+
+ONE, TWO, TURNED = struct(a=INT), struct(a=INT, b=STRING), struct(B=STRING, A=INT)
+NESTED: list[DataType] = [
+    ArrayType(INT), ArrayType(LongType()), ArrayType(ONE), ArrayType(TWO), ArrayType(TURNED),
+    MapType(STRING, INT), MapType(STRING, LongType()), MapType(STRING, ONE), MapType(STRING, TWO),
+    MapType(ONE, INT), MapType(TWO, INT),
+    ONE, TWO, TURNED, struct(a=LongType()),
+]  # fmt: skip
+
+#: By the table's type, others that an append takes.
+TAKEN: dict[DataType, list[DataType]] = {
+    ShortType(): [ByteType()],
+    INT: [ByteType(), ShortType()],
+    TWO: [ONE, TURNED],
+    TURNED: [ONE, TWO],
+    ArrayType(TWO): [ArrayType(ONE), ArrayType(TURNED)],
+    ArrayType(TURNED): [ArrayType(ONE), ArrayType(TWO)],
+    MapType(STRING, TWO): [MapType(STRING, ONE)],
+    MapType(TWO, INT): [MapType(ONE, INT)],
+}
+
+#: By the table's type, those that an append with mergeSchema makes of it, if the table has type widening.
+WIDENED: dict[DataType, list[DataType]] = {
+    ByteType(): [ShortType(), INT, LongType(), DoubleType(), DecimalType(12, 2), DecimalType(20, 0)],
+    ShortType(): [INT, LongType(), DoubleType(), DecimalType(12, 2), DecimalType(20, 0)],
+    INT: [LongType(), DoubleType(), DecimalType(12, 2), DecimalType(20, 0)],
+    LongType(): [DecimalType(20, 0)],
+    FloatType(): [DoubleType()],
+    DecimalType(10, 2): [DecimalType(12, 2), DecimalType(12, 4)],
+    DateType(): [TimestampNTZType()],
+}
+
+
+def fitted(fit: Fit, rows: DataType, table: DataType) -> DataType | None:
+    """The type that a column gets; None if it is refused."""
+    try:
+        return fit.schema(struct(C=rows), struct(c=table))["c"].dataType
+    except TargetError:
+        return None
+
+
+@pytest.mark.parametrize("types", [ATOMIC, NESTED], ids=["atomic", "nested"])
+def test_the_types_that_an_append_takes_become_those_of_the_table(types: list[DataType]) -> None:
+    for table, rows in itertools.product(types, types):
+        taken = rows == table or rows in TAKEN.get(table, [])
+        assert fitted(Fit("t"), rows, table) == (table if taken else None), (rows, table)
+
+
+def test_null_without_a_type_is_taken_but_not_in_arrays_and_maps() -> None:
+    for table in ATOMIC + NESTED:
+        assert fitted(Fit("t"), NullType(), table) == table
+        assert fitted(Fit("t"), struct(a=NullType()), struct(a=table)) == struct(a=table)
+        assert fitted(Fit("t"), ArrayType(NullType()), ArrayType(table)) is None
+        assert fitted(Fit("t"), MapType(STRING, struct(a=NullType())), MapType(STRING, struct(a=table))) is None
+
+
+def test_with_type_widening_the_types_that_an_append_widens_stay() -> None:
+    for table, rows in itertools.product(ATOMIC, ATOMIC):
+        there = table if rows == table or rows in TAKEN.get(table, []) else None
+        expected = rows if rows in WIDENED.get(table, []) else there
+        assert fitted(Fit("t", evolves=True, widens=True), rows, table) == expected, (rows, table)
+        assert fitted(Fit("t", evolves=True), rows, table) == there
+        assert fitted(Fit("t", widens=True), rows, table) == there
+
+
+def test_a_column_without_a_type_gets_one_with_schema_evolution() -> None:
+    assert fitted(Fit("t", evolves=True), INT, NullType()) == INT
+    assert fitted(Fit("t"), INT, NullType()) is None
+
+
+def test_new_columns_and_fields_come_last_with_schema_evolution_and_are_refused_without_it() -> None:
+    rows = struct(new=INT, s=ArrayType(struct(c=INT, a=INT)))
+    table = struct(s=ArrayType(struct(a=INT, b=INT)), other=STRING)
+    with pytest.raises(TargetError, match=r"column s\.element\.c is in the frame and not in the table"):
+        Fit("t").schema(rows, table)
+    expected = struct(s=ArrayType(struct(a=INT, b=INT, c=INT)), new=INT)
+    assert Fit("t", evolves=True).schema(rows, table) == expected
+
+
+def test_the_refusal_names_the_target_the_column_and_both_types() -> None:
+    rows, table = struct(s=struct(m=MapType(STRING, DoubleType()))), struct(s=struct(m=MapType(STRING, INT)))
+    said = r"^target 't': column s\.m\.value is double in the frame and int in the table: cast it in the frame"
+    with pytest.raises(TargetError, match=said):
+        Fit("t").schema(rows, table)
+
+
+def test_what_the_table_refuses_to_be_null_may_be_null_here_so_that_delta_checks_the_rows() -> None:
+    table = StructType().add("a", INT, nullable=False)
+    assert Fit("t").schema(struct(a=INT), table) == struct(a=INT)

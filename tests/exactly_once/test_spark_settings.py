@@ -1,0 +1,123 @@
+"""Spark's settings for Delta: the jars that Spark has are not fetched, and a local Spark runs few tasks.
+
+tests/spark/test_pythons.py has them with Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.exactly_once import spark_settings
+from spark_ehbalance.exactly_once.spark_settings import SESSION, TASKS
+from spark_ehbalance.spark_versions import UNIX_SOCKET
+
+#: The function has its name.
+MODULE = sys.modules["spark_ehbalance.exactly_once.spark_settings"]
+
+
+@pytest.fixture
+def spark_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    for name in ("SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "MASTER"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "conf").mkdir()
+    return tmp_path
+
+
+def test_a_spark_with_delta_fetches_nothing(spark_home: Path) -> None:
+    (spark_home / "jars" / "delta-spark_4.2_2.13-4.4.0.jar").touch()
+    assert spark_settings() == SESSION | {UNIX_SOCKET: "true"} | dict.fromkeys(TASKS, str(os.cpu_count()))
+
+
+@pytest.mark.parametrize(
+    ("version", "jar"),
+    [("4.1.4", "io.delta:delta-spark_4.1_2.13:4.4.0"), ("4.2.0", "io.delta:delta-spark_4.2_2.13:4.4.0")],
+)
+def test_a_spark_without_delta_fetches_the_one_that_goes_with_it(
+    spark_home: Path, monkeypatch: pytest.MonkeyPatch, version: str, jar: str
+) -> None:
+    monkeypatch.setattr(pyspark, "__version__", version)
+    settings = spark_settings()
+    assert settings["spark.jars.packages"] == jar
+    assert settings.items() >= SESSION.items()
+
+
+def test_a_spark_for_which_there_is_no_delta_is_named(spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "4.3.0")
+    with pytest.raises(EhBalanceError, match=r'for Spark 4\.3\.0 yet, .*: pip install "pyspark==4\.2\.\*"'):
+        spark_settings()
+
+
+@pytest.mark.usefixtures("spark_home")
+@pytest.mark.parametrize("arguments", ["pyspark-shell", "--master local-cluster[2,1,1024] pyspark-shell"])
+def test_a_local_master_gets_as_many_tasks_as_cores(monkeypatch: pytest.MonkeyPatch, arguments: str) -> None:
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", arguments)
+    assert {spark_settings()[name] for name in TASKS} == {str(os.cpu_count())}
+
+
+def test_what_the_user_has_set_is_left_alone(spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting of the builder would win over it."""
+    snapshot, shuffle = TASKS
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--conf {UNIX_SOCKET}=false pyspark-shell")
+    assert UNIX_SOCKET not in spark_settings()
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--conf {shuffle}=8 pyspark-shell")
+    assert snapshot in spark_settings()
+    assert shuffle not in spark_settings()
+    (spark_home / "conf" / "spark-defaults.conf").write_text(f"{snapshot}  3\n")
+    assert not spark_settings().keys() & set(TASKS)
+    started = {"spark.master": "local[2]", shuffle: "8"}
+    monkeypatch.setattr(MODULE, "started_settings", lambda: started)
+    assert spark_settings().keys() & set(TASKS) == {snapshot}, "spark-submit has read another file"
+
+
+def test_a_cluster_keeps_its_tasks(spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def given() -> set[str]:
+        return spark_settings().keys() & set(TASKS)
+
+    assert given()
+    with monkeypatch.context() as context:
+        context.setenv("PYSPARK_SUBMIT_ARGS", "--master spark://host:7077 pyspark-shell")
+        assert not given()
+    with monkeypatch.context() as context:
+        context.setattr(MODULE, "started_settings", lambda: {"spark.master": "yarn"})
+        assert not given()
+    (spark_home / "conf" / "spark-defaults.conf").write_text("spark.master  spark://host:7077\n")
+    assert not given()
+
+
+@pytest.fixture
+def environment(spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The `bin` of a virtual environment that is not activated, in which this program runs."""
+    (spark_home / "bin").mkdir()
+    (spark_home / "bin" / "python").symlink_to(sys.executable)
+    (spark_home / "bin" / "python3").symlink_to("python")
+    monkeypatch.setattr(sys, "executable", str(spark_home / "bin" / "python"))
+    monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    return spark_home / "bin"
+
+
+def test_python3_is_this_python(environment: Path) -> None:
+    for _ in range(2):
+        spark_settings()
+        assert os.environ["PATH"] == f"{environment}:/usr/bin"
+
+
+def test_the_path_stays_if_pyspark_python_is_set(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "python3.13")
+    spark_settings()
+    assert os.environ["PATH"] == "/usr/bin"
+
+
+def test_the_path_stays_if_python3_beside_this_python_is_another(environment: Path) -> None:
+    (environment / "python3").unlink()
+    (environment / "python3").write_text("")
+    (environment / "python3").chmod(0o755)
+    spark_settings()
+    assert os.environ["PATH"] == "/usr/bin"

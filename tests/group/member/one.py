@@ -1,0 +1,115 @@
+"""One member that takes its turns on a table in a variable, with a clock that the test moves. No threads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from spark_ehbalance.group.changes import Join, Refused, RequestHandover, Transition, apply
+from spark_ehbalance.group.member.member_settings import Settings
+from spark_ehbalance.group.member.membership import Clocks
+from spark_ehbalance.group.member.query_state import Progress
+from spark_ehbalance.group.member.turn import Participant, Turn
+from spark_ehbalance.group.model import Author, Lease
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.group.strategies import STRATEGIES
+from tests.group.strategies.members import LEASE, snapshot_of
+from tests.lease_table.store_conformance import ANN, BOB
+
+OPERATOR = Author("operator", "")
+AT_MS = 0
+START = Position(-1)
+
+
+class One:
+    """ann, who owns all partitions, and the table. `others` write without her knowing before her next look."""
+
+    def __init__(self, partitions: int = 2, strategy: str = "greedy", **settings: Any) -> None:
+        self.now = 1000.0
+        self.table = snapshot_of((), [Lease(str(p), checkpoint=START) for p in range(partitions)])
+        self.ann = participant(strategy, **settings)
+        self.refused: list[Refused] = []
+        for _ in ("join", "claim", "rest"):
+            self.turn(balance=True)
+        assert len(self.ann.owned) == partitions
+
+    @property
+    def clocks(self) -> Clocks:
+        return Clocks(self.now, round(self.now * 1000))
+
+    def begin(self, *, balance: bool = False, hub: Sequence[str] = ()) -> Turn:
+        """A turn up to its commit; with `balance` it balances whether that is due or not. The hub has the table's
+        partitions and those of `hub`."""
+        turn = self.ann.begin(self.table, self.clocks)
+        if balance:
+            ask_hub(turn, (*self.table.leases, *hub))
+        return turn
+
+    def end(self, turn: Turn, *, seconds: float = 0.0) -> list[Transition]:
+        """Commit the turn; what it wanted to write."""
+        transitions = turn.transitions()
+        outcome = apply(self.table, transitions)
+        self.refused = [*outcome.refused]
+        if outcome.after is not outcome.before:
+            after = replace(outcome.after, version=self.table.version + 1)
+            outcome = replace(outcome, after=after, seconds=seconds)
+        self.table = outcome.after
+        self.ann.end(turn, outcome, seconds, self.now)
+        return transitions
+
+    def turn(self, *, balance: bool = False, hub: Sequence[str] = ()) -> list[Transition]:
+        """A whole turn; what it has written."""
+        transitions = self.end(self.begin(balance=balance, hub=hub))
+        assert not self.refused
+        return transitions
+
+    def stop(self) -> list[Transition]:
+        """The last turn; what it wanted to write."""
+        return self.end(self.ann.begin(self.table, self.clocks, stopping=True))
+
+    def reserve(self, *partitions: str) -> None:
+        """Begin a batch."""
+        epochs = {p: self.ann.owned[p].epoch for p in partitions}
+        assert self.ann.reserve(epochs, self.now) == set(partitions)
+
+    def finish(self, to: int, *partitions: str) -> None:
+        """The batch has ended: the sink has finished `partitions` up to a sequence number."""
+        self.ann.query.finish({p: Progress(1, Position(to)) for p in partitions})
+
+    def others(self, *transitions: Transition) -> None:
+        outcome = apply(self.table, transitions)
+        assert not outcome.refused
+        self.replace_table(outcome.after)
+
+    def add(self, *leases: Lease) -> None:
+        self.replace_table(replace(self.table, leases={**self.table.leases, **{p.partition: p for p in leases}}))
+
+    def replace_table(self, table: Snapshot) -> None:
+        self.table = replace(table, version=self.table.version + 1)
+
+    def request(self, partition: str) -> None:
+        """bob joins, if he has not, and requests a handover."""
+        if BOB.id not in self.table.members:
+            self.others(Join(by=BOB, at_ms=AT_MS))
+        epoch = self.table.leases[partition].epoch
+        self.others(
+            RequestHandover(by=BOB, at_ms=AT_MS, partition=partition, epoch=epoch, to=BOB.id, timeout_ms=30_000)
+        )
+
+
+def participant(strategy: str = "greedy", **settings: Any) -> Participant:
+    arguments = {name: settings.pop(name) for name in ("progress", "resume") if name in settings}
+    return Participant(ANN, Settings(STRATEGIES[strategy], LEASE, **settings), random.Random(0), **arguments)
+
+
+def ask_hub(turn: Turn, partitions: Sequence[str]) -> None:
+    """Balance, with a hub whose partitions all begin at their first event."""
+    earliest = dict.fromkeys(turn.added(tuple(partitions)), START)
+    turn.start_at(dict.fromkeys(turn.balance(tuple(partitions), earliest), START))
+
+
+def kinds(transitions: Sequence[Transition]) -> list[str]:
+    return [type(each).__name__ for each in transitions]

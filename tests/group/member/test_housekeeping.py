@@ -1,0 +1,67 @@
+"""Jobs of a keeper that no lease waits for."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from spark_ehbalance.errors import StoreUnavailableError
+from spark_ehbalance.query.housekeeping import Housekeeping
+from tests.waiting import wait_until
+
+
+def test_jobs_are_done_in_order_and_nobody_waits() -> None:
+    house, go, done = Housekeeping(), threading.Event(), list[int]()
+    house.do(go.wait)
+    for number in range(3):
+        house.do(lambda number=number: done.append(number))
+    assert house.busy
+    assert not done
+    go.set()
+    house.finish(20)
+    assert (house.busy, done) == (False, [0, 1, 2])
+
+
+def test_finishing_waits_no_longer_than_it_is_told() -> None:
+    house, go = Housekeeping(), threading.Event()
+    house.do(go.wait)
+    house.finish(0.05)
+    assert house.busy
+    go.set()
+
+
+def test_a_store_that_is_away_ends_nothing_and_what_else_goes_wrong_is_raised() -> None:
+    house, done = Housekeeping(), list[int]()
+
+    def fail(error: BaseException) -> None:
+        raise error
+
+    house.do(lambda: fail(StoreUnavailableError("away")))
+    house.do(lambda: done.append(1))
+    wait_until(lambda: done, "the next job is done")
+    house.check()
+    house.do(lambda: fail(KeyboardInterrupt()))
+    house.finish(20)
+    with pytest.raises(KeyboardInterrupt):
+        house.check()
+
+
+def test_each_problem_is_a_warning_once_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    house = Housekeeping()
+
+    def fail(why: str) -> None:
+        if why:
+            raise StoreUnavailableError(why)
+
+    for why in ("throttled", "throttled", "damaged", "", "damaged"):
+        house.do(lambda why=why: fail(why))
+    house.finish(20)
+    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+        ("WARNING", "throttled"),
+        ("INFO", "throttled"),
+        ("WARNING", "damaged"),
+        ("WARNING", "damaged"),
+    ]

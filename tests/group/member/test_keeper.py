@@ -1,0 +1,535 @@
+"""The lease keeper: turns with real threads and real clocks, and what ends or disturbs them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_ehbalance.errors import EhBalanceError, StoreUnavailableError
+from spark_ehbalance.group.changes import Join, Release, RequestHandover
+from spark_ehbalance.group.history import OwnershipChange
+from spark_ehbalance.group.member.decision_log import LongBatch
+from spark_ehbalance.group.model import Author
+from spark_ehbalance.group.orders import PinTo
+from spark_ehbalance.group.strategies import Decision, View
+from spark_ehbalance.lease_table.contract import LeaseStore
+from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.memory import MemoryStore
+from spark_ehbalance.query import keeper as module
+from spark_ehbalance.query.keeper import Keeper
+from tests.group.member.keepers import INTERVAL, LEASE, OPERATOR, Keepers, begin_batch, end_batch
+from tests.waiting import wait_until
+
+Make = Callable[..., Keepers]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Makes a group on a store in memory, or on another one; `settings` are those of all members. Looks follow each
+    other faster than by default."""
+    made: list[Keepers] = []
+
+    def make_one(partitions: int = 4, open_store: Callable[[], LeaseStore] | None = None, **settings: Any) -> Keepers:
+        memory = MemoryStore()
+        quick = {"look_interval": 0.1, "handover_look_interval": 0.05}
+        made.append(Keepers(open_store or (lambda: memory), partitions, **(quick | settings)))
+        return made[-1]
+
+    yield make_one
+    for group in made:
+        group.close()
+
+
+#: The default intervals.
+DEFAULT_LOOKS = {"look_interval": 1.0, "handover_look_interval": 0.2}
+
+
+def claim_what_is_free(view: View) -> Decision:
+    """A strategy that leaves handovers to the test."""
+    free = [p for p, lease in view.snapshot.leases.items() if lease.owner is None or p in view.expired]
+    return Decision("claim what is free" if free else "nothing, because all is owned", tuple(map(view.claim, free)))
+
+
+def let_pass(seconds: float) -> None:
+    """What must not happen cannot be waited for."""
+    time.sleep(seconds)
+
+
+# --- handover --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["memory", "delta"])
+def test_a_handover_waits_for_the_batch_and_takes_its_checkpoint_along(make: Make, kind: str, tmp_path: Path) -> None:
+    group = make(4, (lambda: DeltaStore(str(tmp_path / "leases"))) if kind == "delta" else None)
+    ann = group.start("ann", lease_duration=6.0)
+    batch = begin_batch(ann)
+    bob = group.start("bob", lease_duration=6.0)
+    wait_until(lambda: len(group.coming_to("bob")) == 2, "two handovers are pending")
+    coming = group.coming_to("bob")
+    wait_until(lambda: ann.holdings().keys() == batch.keys() - coming, "the others may be planned with")
+    let_pass(0.5)
+    assert group.owned("ann") == batch.keys(), "the batch is waited for"
+    assert not bob.holdings()
+
+    end_batch(ann, batch, 9)
+    wait_until(lambda: bob.holdings().keys() == coming, "they are handed over")
+    for before, after in pairwise(group.written):
+        for partition in coming & before.leases.keys():
+            if (before.leases[partition].owner, after.leases[partition].owner) == ("ann", "bob"):
+                was, now = before.leases[partition].checkpoint, after.leases[partition].checkpoint
+                assert was is not None
+                assert now is not None
+                assert (was.sequence_number, now.sequence_number) == (-1, 9), "in one version"
+    assert {group.leases[p].epoch for p in coming} == {2}
+    assert {holding.checkpoint.next for holding in bob.holdings().values()} == {10}
+    wait_until(lambda: all(group.leases[p].checkpoint == group.leases["0"].checkpoint for p in batch), "as are others'")
+
+
+def test_an_idle_partition_is_handed_over_within_about_a_second(make: Make) -> None:
+    group = make(8, **DEFAULT_LOOKS)
+    group.start("ann", lease_duration=30.0, balance_interval=10.0)
+    took = []
+    for name in ("bob", "cat"):
+        began = time.monotonic()
+        keeper = group.start(name, lease_duration=30.0, balance_interval=10.0)
+        wait_until(lambda keeper=keeper: len(keeper.holdings()) >= 2, f"{name} has its share")  # type: ignore[misc]
+        took.append(time.monotonic() - began)
+    print("handovers took", took)
+    assert max(took) < 3
+
+
+def test_a_partition_is_never_given_away_while_a_batch_reads_it(make: Make) -> None:
+    """The planner reserves and finishes as fast as it can while handovers are requested all the time."""
+    group = make(8)
+    ann = group.start("ann", lease_duration=30.0, strategy=claim_what_is_free)
+    group.stores[ann].delay = 0.01
+    bob = Author("bob", "by hand")
+    group.write(Join(by=bob, at_ms=0))
+    over = threading.Event()
+    batches: list[int] = []
+    broken: list[str] = []
+
+    def plan() -> None:
+        number = 0
+        while not over.is_set():
+            epochs = {partition: holding.epoch for partition, holding in ann.holdings().items()}
+            if number % 3 == 2:
+                time.sleep(0.002)  # time enough to be given away between planning and reserving
+            reserved = ann.reserve(epochs)
+            time.sleep(0.003)
+            now = group.leases
+            broken.extend(p for p in reserved if (now[p].owner, now[p].epoch) != ("ann", epochs[p]))
+            number += 1
+            batches.append(len(reserved))
+            end_batch(ann, {p: epochs[p] for p in reserved}, number)
+
+    planner = threading.Thread(target=plan)
+    planner.start()
+
+    def given() -> int:
+        return sum(change.event == "HandOver" for change in group.history())
+
+    try:
+        least, most = time.monotonic() + 2, time.monotonic() + 60
+        while time.monotonic() < least or (time.monotonic() < most and (given() <= 20 or sum(batches) <= 20)):
+            snapshot = group.snapshot
+            for lease in snapshot.leases.values():
+                change: RequestHandover | Release
+                by_hand = {"by": bob, "at_ms": 0, "partition": lease.partition, "epoch": lease.epoch}
+                if lease.owner == "bob":
+                    change = Release(**by_hand)  # type: ignore[arg-type]
+                elif lease.owner == "ann" and lease.handover is None:
+                    change = RequestHandover(**by_hand, to="bob", timeout_ms=60_000)  # type: ignore[arg-type]
+                else:
+                    continue
+                group.write_if_valid(change)
+    finally:
+        over.set()
+        planner.join()
+    assert given() > 20
+    assert sum(batches) > 20
+    assert not broken
+
+
+# --- stopping, leaving, draining -------------------------------------------------------------------------------
+
+
+def test_stopping_completes_pending_handovers_and_releases_everything_else(make: Make) -> None:
+    group = make()
+    ann = group.start("ann", lease_duration=6.0)
+    begin_batch(ann)
+    group.start("bob", lease_duration=6.0, balance_interval=5.0)
+    wait_until(lambda: len(group.coming_to("bob")) == 2, "two handovers are pending")
+    coming = group.coming_to("bob")
+    ann.stop()
+    assert "ann" not in group.snapshot.members
+    events = {change.partition: change.event for change in group.stores[ann].recorded if change.event != "Claim"}
+    assert events == {p: "HandOver" if p in coming else "Release" for p in "0123"}
+    group.wait_owned(bob=4)
+
+
+def test_leaving_takes_nothing_from_that_moment_on(make: Make) -> None:
+    """Also in the turn in which balancing is due."""
+    group = make(2, **DEFAULT_LOOKS)
+    ann = group.start("ann", lease_duration=30.0, balance_interval=1.0)
+    group.hub.partitions += ("2", "3")
+    ann.leave()
+    began = time.monotonic()
+    wait_until(lambda: ann.idle, "everything is given back")
+    assert time.monotonic() - began < 0.7, "it does not wait for the next look"
+    let_pass(1.5)
+    assert not any(version.leases[p].owner for version in group.written for p in ("2", "3") if p in version.leases)
+    assert not ann.holdings()
+
+
+# --- a keeper that fails -----------------------------------------------------------------------------------------
+
+
+class PanicException(BaseException):
+    """As a panic in a Rust library shows in Python: `pyo3_runtime.PanicException` is no `Exception` either."""
+
+
+def has_failed(keeper: Keeper) -> bool:
+    try:
+        keeper.holdings()
+    except EhBalanceError:
+        return True
+    return False
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # which is what must not happen
+@pytest.mark.parametrize("method", ["read", "write", "record", "close"])
+def test_whatever_ends_a_keeper_is_raised_in_its_query_and_others_take_over(
+    make: Make, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def panic(*_: object) -> None:
+        raise PanicException("called `Option::unwrap()` on a `None` value")
+
+    group = make()
+    ann = group.start("ann")
+    begin_batch(ann)
+    changed = group.changed[ann]
+    changed.clear()
+    store = group.stores[ann]
+    if method == "close":  # the keeper ends by an error of its own, and then the store cannot even be closed
+        monkeypatch.setattr(store, "read", lambda: panic())
+    monkeypatch.setattr(store, method, panic)
+    if method == "record":
+        group.hub.partitions += ("4",)
+    wait_until(changed.is_set, "the planner is told that something has changed")
+    if method == "record":  # which is done after the commit, in another thread
+        wait_until(lambda: has_failed(ann), "the keeper notices")
+    for ask in (ann.holdings, lambda: ann.wait_balanced(20), ann.holdings):
+        with pytest.raises(EhBalanceError, match=r"lease keeper has failed.*PanicException.*Option::unwrap") as error:
+            ask()
+        assert "\n" not in str(error.value)
+    bob = group.start("bob")
+    wait_until(lambda: bob.holdings().keys() == set(group.hub.partitions), "nothing is held for ever")
+    ann.stop()
+
+
+# --- a store that is away --------------------------------------------------------------------------------------
+
+
+def test_while_the_store_is_away_everything_stays_and_its_return_causes_no_stampede(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = make(12)
+    keepers = [group.start(name) for name in ("ann", "bob", "cat")]
+    group.wait_owned(ann=4, bob=4, cat=4)
+    wait_until(lambda: all(len(keeper.holdings()) == 4 for keeper in keepers), "all know")
+    held = [keeper.holdings().keys() for keeper in keepers]
+    layout, counters = group.layout(), group.counters()
+
+    for keeper in keepers:
+        group.stores[keeper].away = True
+    until = time.monotonic() + 2 * LEASE
+    while time.monotonic() < until:
+        assert [keeper.holdings().keys() for keeper in keepers] == held, "what is held stays"
+        time.sleep(0.05)
+    assert group.counters().keys() == counters.keys()
+    for keeper in keepers:
+        assert 5 < group.stores[keeper].failures < 60, "tries are spaced"
+    warnings = [r for r in caplog.records if r.levelno == logging.WARNING and "is away" in r.getMessage()]
+    assert len(warnings) == len(keepers), "each logs it once"
+
+    counters, before = group.counters(), len(group.written)
+    for keeper in keepers:
+        group.stores[keeper].away = False
+    back = time.monotonic()
+    wait_until(lambda: all(group.counters()[p] != counters[p] for p in counters), "all are renewed")
+    assert time.monotonic() - back < 1.2 * INTERVAL + 0.5, "within an interval"
+    let_pass(2 * LEASE)
+    assert group.layout() == layout, "nothing was stolen, and nothing moves"
+    assert [keeper.holdings().keys() for keeper in keepers] == held
+    assert len(group.written) - before < 3 * (3 * 2 * LEASE / (LEASE / 6)), "no flood of commits"
+    assert caplog.text.count("the lease table is back") == len(keepers)
+
+
+def test_a_member_that_alone_cannot_reach_the_store_loses_its_leases_and_knows_it_afterwards(make: Make) -> None:
+    group = make()
+    ann = group.start("ann")
+    bob = group.start("bob")
+    group.wait_owned(ann=2, bob=2)
+    group.stores[ann].away = True
+    wait_until(lambda: len(bob.holdings()) == 4, "bob has taken them")
+    group.stores[ann].away = False
+    group.wait_owned(ann=2, bob=2)
+    wait_until(lambda: ann.holdings().keys() == group.owned("ann"), "ann knows")
+    assert all(lease.epoch >= 2 for lease in group.leases.values() if lease.owner == "ann")
+
+
+@pytest.mark.parametrize("kind", ["memory", "delta"])
+def test_after_an_outage_in_which_nobody_could_write_nobody_is_taken_for_dead(
+    make: Make, tmp_path: Path, kind: str
+) -> None:
+    """With other strategies: tests/simulation/test_runs.py."""
+    group = make(6, (lambda: DeltaStore(str(tmp_path / "leases"))) if kind == "delta" else None)
+    keepers = [group.start(each, lease_duration=2.0) for each in ("ann", "bob", "cat")]
+    group.wait_owned(ann=2, bob=2, cat=2)
+    wait_until(lambda: all(len(keeper.holdings()) == 2 for keeper in keepers), "all know")
+    layout, stores = group.layout(), [group.stores[keeper] for keeper in keepers]
+    for store in stores:
+        store.read_only = True
+    let_pass(1.5 * 2.0)
+    assert all(len(keeper.holdings()) == 2 for keeper in keepers), "what is held is read on"
+    stores[0].read_only = False  # not all find out in the same moment
+    let_pass(0.5)
+    for store in stores[1:]:
+        store.read_only = False
+    let_pass(1.5 * 2.0)
+    assert group.layout() == layout
+
+
+def test_a_member_that_alone_cannot_write_stops_before_others_take_its_leases(make: Make) -> None:
+    group = make()
+    ann, bob = group.start("ann", lease_duration=3.0), group.start("bob", lease_duration=3.0)
+    group.wait_owned(ann=2, bob=2)
+    wait_until(lambda: len(ann.holdings()) == len(bob.holdings()) == 2, "both know")
+    group.stores[ann].read_only = True
+    while len(taken := bob.holdings()) < 4:
+        assert not taken.keys() & ann.holdings().keys()  # asked for later: what has expired since then is none of them
+    assert not ann.holdings()
+    group.stores[ann].read_only = False
+    group.wait_owned(ann=2, bob=2)
+    assert {change.event for change in group.stores[ann].recorded} <= {"Claim", "HandOver"}
+
+
+def test_a_suspended_member_plans_nothing_until_it_has_looked(make: Make) -> None:
+    group = make()
+    ann = group.start("ann")
+    stuck = group.stores[ann].stuck = threading.Event()
+    assert len(ann.holdings()) == 4
+    wait_until(lambda: not ann.holdings(), "the lease duration has passed")
+    group.start("bob")
+    group.wait_owned(ann=0, bob=4)
+    assert not ann.holdings()
+    stuck.set()
+    group.wait_owned(ann=2, bob=2)
+    assert {change.event for change in group.stores[ann].recorded} == {"Claim"}
+    handovers = "two moves by handover, not by force"
+    wait_until(lambda: sum(change.event == "HandOver" for change in group.history()) == 2, handovers)
+
+
+def test_a_member_that_has_not_looked_for_long_does_not_take_others_for_dead(make: Make) -> None:
+    """All were suspended together, as with their machine; one is awake earlier."""
+    group = make()
+    ann = group.start("ann")
+    bob = group.start("bob")
+    group.wait_owned(ann=2, bob=2)
+    layout = group.layout()
+    events = [threading.Event(), threading.Event()]
+    group.stores[ann].stuck, group.stores[bob].stuck = events
+    let_pass(1.5 * LEASE)
+    events[0].set()
+    wait_until(lambda: len(ann.holdings()) == 2, "ann is back")
+    let_pass(LEASE / 3)
+    events[1].set()
+    wait_until(lambda: len(bob.holdings()) == 2, "bob is back")
+    let_pass(LEASE)
+    assert group.layout() == layout
+
+
+# --- a hub that is away ----------------------------------------------------------------------------------------
+
+
+def test_a_hub_that_does_not_answer_stops_taking_but_not_renewing(make: Make) -> None:
+    group = make()
+    ann = group.start("ann")
+    bob = group.start("bob")
+    group.wait_owned(ann=2, bob=2)
+    mine = group.owned("ann")
+    group.hub.away = True
+    bob.stop()
+    before = group.counters()
+    let_pass(1.5 * LEASE)
+    assert group.owned("ann") == mine, "nothing is taken"
+    assert all(group.counters()[p] > before[p] for p in mine), "what is held is renewed"
+    assert ann.holdings().keys() == mine
+    end_batch(ann, begin_batch(ann), 9)
+    wait_until(lambda: {group.leases[p].checkpoint.next for p in mine} == {10}, "and checkpointed")  # type: ignore[union-attr]
+    group.hub.away = False
+    group.wait_owned(ann=4)
+
+
+# --- housekeeping ----------------------------------------------------------------------------------------------
+
+
+def test_only_the_leader_tidies_up(make: Make) -> None:
+    group = make(tidy_interval=0.5)
+    ann, bob = group.start("ann"), group.start("bob")
+    began = time.monotonic()
+    wait_until(lambda: len(group.stores[ann].tidied) >= 3, "the leader has tidied up")
+    assert len(group.stores[ann].tidied) <= (time.monotonic() - began) / 0.5 + 3
+    assert not group.stores[bob].tidied
+    ann.stop()
+    wait_until(lambda: group.stores[bob].tidied, "the next leader does it")
+
+
+def test_errors_in_housekeeping_do_not_matter(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise StoreUnavailableError("the history is away")
+
+    group = make(tidy_interval=0.1)
+    ann = group.start("ann")
+    store = group.stores[ann]
+    monkeypatch.setattr(store, "record", fail)
+    monkeypatch.setattr(store, "tidy", fail)
+    group.start("bob")
+    group.wait_owned(ann=2, bob=2)
+    assert len(ann.holdings()) == 2
+    assert store.failures == 0
+
+
+def test_a_member_that_tidies_up_for_long_records_history_meanwhile(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = make(tidy_interval=0.1)
+    ann = group.start("ann")
+    tidying, over = threading.Event(), threading.Event()
+
+    def tidy() -> None:
+        tidying.set()
+        over.wait()
+
+    monkeypatch.setattr(group.stores[ann], "tidy", tidy)
+    try:
+        wait_until(tidying.is_set, "ann tidies up")
+        group.hub.partitions += ("4",)
+        wait_until(lambda: any(change.partition == "4" for change in group.stores[ann].recorded), "a claim is recorded")
+    finally:
+        over.set()
+
+
+def test_history_has_changes_of_ownership_and_nothing_else(make: Make) -> None:
+    group = make()
+    ann = group.start("ann")
+    wait_until(lambda: len(group.history()) == 4, "four claims")
+    assert {(c.event, c.owner_before, c.owner, c.epoch, c.by) for c in group.history()} == {
+        ("Claim", None, "ann", 1, "ann")
+    }
+    counters = group.counters()
+    for number in range(5):
+        end_batch(ann, begin_batch(ann), number)
+        let_pass(0.1)
+    wait_until(lambda: all(group.counters()[p] > counters[p] for p in counters), "renewed and checkpointed")
+    let_pass(LEASE / 2)
+    assert len(group.history()) == 4
+
+    group.start("bob")
+    group.wait_owned(ann=2, bob=2)
+    wait_until(lambda: len(group.history()) == 6, "two moves")
+    moves = [c for c in group.history() if c.event == "HandOver"]
+    assert {(c.owner_before, c.owner, c.epoch, c.sequence_number, c.by) for c in moves} == {("ann", "bob", 2, 4, "ann")}
+    ann.stop()
+    assert sorted(c.event for c in group.stores[ann].recorded)[-2:] == ["Release", "Release"]
+
+
+def test_a_keeper_that_cannot_reach_its_store_waits(make: Make) -> None:
+    group = make()
+    keeper: Keeper = group.start("ann", lease_duration=30.0)
+    assert keeper.wait_balanced(0.1)
+    assert keeper.wait_balanced(10, settled=True)
+    store = group.stores[keeper]
+    store.away = True
+    assert not keeper.wait_balanced(0.3, settled=True)
+
+
+# --- operators, and what is logged --------------------------------------------------------------------------------
+
+
+def test_an_operator_s_order_is_carried_out_at_once_and_recorded(make: Make) -> None:
+    group = make()
+    ann, bob = (
+        group.start("ann", balance_interval=60.0, lease_duration=100.0),
+        group.start("bob", balance_interval=60.0, lease_duration=100.0),
+    )
+    group.wait_owned(ann=2, bob=2)
+    partition = min(group.owned("ann"))
+    wait_until(lambda: partition in ann.holdings(), "ann knows")
+    group.write(PinTo(by=OPERATOR, at_ms=0, partition=partition, to="bob", timeout_ms=60_000, why="nearer"))
+    wait_until(lambda: partition in bob.holdings(), "bob has it")
+
+    def moves() -> list[OwnershipChange]:
+        return [each for each in group.history() if each.event == "HandOver" and each.partition == partition]
+
+    wait_until(moves, "the move is recorded")
+    (move,) = moves()
+    assert (move.owner_before, move.owner, move.why) == ("ann", "bob", "ordered by operator: nearer")
+
+
+def test_each_decision_is_logged_with_its_reason(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "spark_ehbalance.query.keeper")
+    ann = make().start("ann")
+    wait_until(lambda: "all is under way or done" in caplog.text, "it has come to rest")
+    let_pass(4 * INTERVAL)
+    ann.stop()
+    told = [record.getMessage() for record in caplog.records]
+    decided = [json.loads(line.removeprefix("balance: ")) for line in told if line.startswith("balance: ")]
+    assert decided[0]["why"] == "nothing yet, because this member is joining"
+    (claimed,) = (each for each in decided if each["decided"])
+    assert claimed["decided"] == {"Claim": ["0", "1", "2", "3"]}
+    assert (claimed["member"], claimed["seen"]["own"], claimed["seen"]["free"]) == ("ann", 0, 4)
+    at_rest = [each for each in decided if each["why"] == decided[-1]["why"]]
+    assert len(at_rest) == 1, "the same decision is not logged again"
+
+
+def test_a_long_batch_is_logged_while_it_runs(
+    make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LongBatch", partial(LongBatch, 0.1))
+    ann = make().start("ann")
+    batch = begin_batch(ann)
+    wait_until(lambda: "a batch with 4 of the 4 owned partitions has been running" in caplog.text, "it is told")
+    end_batch(ann, batch, 9)
+
+
+# --- limits ------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_whose_limits_leave_partitions_unread_is_warned_once(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warnings() -> list[str]:
+        lines = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+        return [line for line in lines if "maxPartitionsOwned" in line]
+
+    group = make(4)
+    group.start("ann", max_owned=1)
+    bob = group.start("bob", max_owned=2)
+    wait_until(lambda: len(warnings()) == 2, "each of the two has logged it")
+    assert all("1 of 4 partitions are read by nobody" in line for line in warnings())
+    group.wait_owned(ann=1, bob=2)
+    assert bob.wait_balanced(20, settled=True)
+    group.start("cat")
+    group.wait_owned(ann=1, bob=2, cat=1)
+    assert len(warnings()) == 2

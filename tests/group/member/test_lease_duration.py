@@ -1,0 +1,388 @@
+"""The group's lease duration as members follow it: who adopts what when, and that nobody is taken for dead by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from spark_ehbalance.group.changes import Claim, Heartbeat, Join, Renew, Transition, apply
+from spark_ehbalance.group.durations import Durations, minimum_tenure
+from spark_ehbalance.group.expiry import expired_leases, expired_members
+from spark_ehbalance.group.member.lease_duration import LeaseDuration
+from spark_ehbalance.group.member.member_settings import Settings
+from spark_ehbalance.group.member.membership import Clocks, Membership
+from spark_ehbalance.group.member.pending import pending
+from spark_ehbalance.group.member.query_state import QueryState
+from spark_ehbalance.group.model import Author, Lease, Pin, TableIdentity
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.group.strategies import STRATEGIES
+from spark_ehbalance.lease_table.delta import DeltaStore
+from tests.group.member.keepers import INTERVAL, Keepers
+from tests.group.member.one import START, One, kinds
+from tests.lease_table.store_conformance import ANN, BOB, GROUP
+from tests.waiting import wait_until
+
+# --- any looks and changes -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Process:
+    """A member that looks, and commits later what it has decided then."""
+
+    membership: Membership
+    decided: list[Transition]
+    looked: float = 0.0
+
+
+class World:
+    """Three members with a partition each, in a table whose lease duration anybody's hand changes at any time.
+
+    It fails where an owner counts on a lease that another member takes for expired.
+    """
+
+    def __init__(self, configured: tuple[float, float, float], in_table: float) -> None:
+        self.now = 0.0
+        leases = {str(number): Lease(str(number), checkpoint=Position(-1)) for number in range(3)}
+        self.table = Snapshot(
+            GROUP,
+            leases=MappingProxyType(leases),
+            table=TableIdentity("one"),
+            lease_duration_ms=round(1000 * in_table),
+        )
+        self.processes: dict[str, Process] = {}
+        for number, seconds in enumerate(configured):
+            author = Author(f"member-{number}", "1")
+            membership = Membership(author, Settings(STRATEGIES["greedy"], seconds))
+            self.processes[author.id] = Process(membership, [])
+            self.look(number)
+            claim = Claim(by=author, at_ms=0, partition=str(number), epoch=0)
+            self.process(number).decided = [*membership.join(0, QueryState()), claim]
+            self.commit(number)
+
+    def process(self, number: int) -> Process:
+        return self.processes[f"member-{number}"]
+
+    @property
+    def clocks(self) -> Clocks:
+        return Clocks(self.now, round(1000 * self.now))
+
+    def set_duration(self, seconds: float) -> None:
+        change = replace(self.table, version=self.table.version + 1, lease_duration_ms=round(1000 * seconds))
+        self.table = change
+
+    def touch(self, number: int) -> None:
+        """Somebody changes a lease in a way that is no sign of life: a pin."""
+        lease = self.table.leases[str(number)]
+        pinned = replace(lease, pin=None if lease.pin else Pin("nobody", "somebody"))
+        leases = MappingProxyType({**self.table.leases, str(number): pinned})
+        self.table = replace(self.table, version=self.table.version + 1, leases=leases)
+
+    def look(self, number: int, *, beats: bool = True, renews: bool = True) -> None:
+        """Look, and decide: a sign of life, renewals, and claims of what has expired."""
+        process, by = self.process(number), Author(f"member-{number}", "1")
+        me, at_ms = process.membership, self.clocks.wall_ms
+        me.see(self.table, self.clocks)
+        process.looked, process.decided = self.now, []
+        if beats:
+            process.decided.append(me.beat(at_ms, QueryState()))
+        for partition, holding in me.holdings.items() if renews else ():
+            process.decided.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
+        if not me.joined:
+            return
+        seen = (me.belief.observations, self.table, Durations.of(self.table, me.duration.group), self.now, at_ms)
+        for partition in expired_leases(*seen).difference(me.holdings):
+            lease = self.table.leases[partition]
+            self.check_given_up(partition, lease.owner)
+            process.decided.append(
+                Claim(by=by, at_ms=at_ms, partition=partition, epoch=lease.epoch, unchanged_counter=lease.counter)
+            )
+        for id in expired_members(*seen) - {by.id}:
+            assert not any(self.now < each.ends for each in self.processes[id].membership.holdings.values())
+
+    def commit(self, number: int, *, answered: bool = True) -> None:
+        """Commit what was decided at the last look; if it is not `answered` the member does not learn of it."""
+        process = self.process(number)
+        outcome = apply(self.table, process.decided)
+        for claim in outcome.accepted:
+            if isinstance(claim, Claim):
+                self.check_given_up(claim.partition, outcome.before.leases[claim.partition].owner)
+        if outcome.after is not outcome.before:
+            outcome = replace(outcome, after=replace(outcome.after, version=self.table.version + 1))
+        self.table, process.decided = outcome.after, []
+        if answered:
+            process.membership.on_committed(outcome, Clocks(process.looked, round(1000 * process.looked)), self.now)
+
+    def check_given_up(self, partition: str, owner: str | None) -> None:
+        if owner is not None:
+            holding = self.processes[owner].membership.holdings.get(partition)
+            assert holding is None or self.now >= holding.ends, f"{owner} counts on {partition} at {self.now}"
+
+
+_SECONDS = st.sampled_from([10.0, 30.0, 37.5, 120.0, 600.0])
+_WAITS = st.sampled_from([0.0, 0.1, 3.0, 9.9, 10.0, 29.0, 30.0, 31.0, 100.0]) | st.floats(0, 700)
+_STEPS = st.one_of(
+    st.tuples(st.sampled_from(["look", "beat", "renew", "only look", "commit", "lost", "touch"]), st.integers(0, 2)),
+    st.tuples(st.just("set"), _SECONDS),
+)
+
+_LOOKED: list[Any] = [(0, ("look", 0)), (0, ("commit", 0))]
+_RAISED: list[Any] = [(0, ("set", 120.0)), (0, ("beat", 0)), (0, ("commit", 0))]
+#: Another member looks, and nothing else happens.
+_SILENT: list[Any] = [(10, ("only look", 1))]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    configured=st.tuples(_SECONDS, _SECONDS, _SECONDS),
+    in_table=_SECONDS,
+    steps=st.lists(st.tuples(_WAITS, _STEPS), max_size=40),
+)
+# Lowered: the owner has not looked since, and others have.
+@example((120, 30, 30), 120, [*_LOOKED, (1, ("set", 30.0)), *_SILENT * 5])
+# Lowered, and the owner has said so without knowing.
+@example((120, 30, 30), 120, [(0, ("set", 30.0)), (0, ("beat", 0)), (0, ("lost", 0)), *_SILENT * 5])
+# Raised, and renewed before the owner's row says so.
+@example((30, 30, 30), 30, [(0, ("set", 120.0)), (0, ("renew", 0)), (0, ("commit", 0)), *_SILENT * 5])
+# Raised, and said so late that another has already decided to take the lease.
+@example((30, 30, 30), 30, [*_SILENT * 4, *_RAISED, (1, ("commit", 1))])
+# The same, and somebody has touched the lease.
+@example((30, 30, 30), 30, [*_SILENT * 4, *_RAISED, (0, ("touch", 0)), (0, ("only look", 0)), (1, ("commit", 1))])
+# Committed between a look and a lost race of another, who then looks all the time.
+@example(
+    (30, 30, 30),
+    30,
+    [
+        *[(0, ("look", 1)), (14, ("look", 0)), (0, ("commit", 0)), (0.1, ("commit", 1))],
+        *[(8, ("only look", 1)), (8.9, ("only look", 1))],
+    ],
+)
+def test_an_owner_never_counts_on_a_lease_that_another_takes_for_expired(
+    configured: tuple[float, float, float], in_table: float, steps: list[tuple[float, tuple[str, float]]]
+) -> None:
+    world = World(configured, in_table)
+    for wait, (what, which) in steps:
+        world.now += wait
+        if what == "set":
+            world.set_duration(which)
+        elif what == "touch":
+            world.touch(int(which))
+        elif what in ("commit", "lost"):
+            world.commit(int(which), answered=what == "commit")
+        else:
+            world.look(int(which), beats=what in ("look", "beat"), renews=what in ("look", "renew"))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    configured=st.tuples(_SECONDS, _SECONDS, _SECONDS),
+    in_table=_SECONDS,
+    changes=st.lists(st.tuples(st.floats(0, 300), _SECONDS), max_size=6),
+    late=st.floats(0, 0.6),
+)
+def test_nobody_takes_the_lease_of_an_owner_that_renews_on_time(
+    configured: tuple[float, float, float], in_table: float, changes: list[tuple[float, float]], late: float
+) -> None:
+    """On time by what it has seen: when its renewals are due, and later by a part of its lease duration."""
+    world, end = World(configured, in_table), 600.0
+    at = sorted((time, seconds) for time, seconds in changes)
+    layout = {partition: lease.owner for partition, lease in world.table.leases.items()}
+    while world.now < end:
+        due = {
+            number: each.membership.renewal_due() + late * each.membership.duration.own
+            for number, each in enumerate(world.processes.values())
+        }
+        number = min(due, key=due.__getitem__)
+        if at and at[0][0] <= due[number]:
+            world.now, seconds = max(world.now, at[0][0]), at.pop(0)[1]
+            world.set_duration(seconds)
+        else:
+            world.now = max(world.now, due[number])
+            world.look(number, beats=False, renews=False)
+            process = world.process(number)
+            process.decided += pending(process.membership, QueryState({}), frozenset(), world.clocks, leaving=False)
+            assert process.decided, "what is due is written"
+            world.commit(number)
+    assert {partition: lease.owner for partition, lease in world.table.leases.items()} == layout
+
+
+# --- what a member follows -----------------------------------------------------------------------------------------
+
+
+def table(*members: tuple[Author, float | None], in_force: float | None = None, commit_ms: float = 1.0) -> Snapshot:
+    """A table with these members, the first of which leads; each says its seconds."""
+    snapshot = Snapshot(
+        GROUP, table=TableIdentity("one"), lease_duration_ms=None if in_force is None else round(1000 * in_force)
+    )
+    for by, seconds in members:
+        said = None if seconds is None else round(1000 * seconds)
+        join = Join(by=by, at_ms=0, lease_duration_ms=said)
+        snapshot = apply(snapshot, [join, Heartbeat(by=by, at_ms=0, commit_ms=commit_ms)]).after
+    return snapshot
+
+
+def following(configured: float, snapshot: Snapshot, author: Author = ANN) -> LeaseDuration:
+    new = LeaseDuration(author, configured)
+    new.follow(snapshot)
+    return new
+
+
+def changed(duration: LeaseDuration, snapshot: Snapshot, now: float = 0.0) -> list[float]:
+    duration.follow(snapshot)
+    return [each.lease_duration_ms / 1000 for each in duration.change(snapshot, now, 0)]
+
+
+def test_a_table_that_says_nothing_leaves_each_to_its_own() -> None:
+    seen = following(30, table((ANN, None)))
+    assert (seen.group, seen.own) == (30, 30)
+
+
+def test_a_longer_duration_is_ones_own_only_once_it_is_said() -> None:
+    seen = following(30, table((ANN, 30), in_force=60))
+    assert (seen.group, seen.own) == (60, 30)
+    seen.follow(table((ANN, 60), in_force=60))
+    assert (seen.group, seen.own) == (60, 60)
+    seen.follow(table((ANN, 60), in_force=40))
+    assert (seen.group, seen.own) == (40, 40), "a shorter one at once"
+
+
+def test_the_leader_sets_what_it_is_configured_with_and_nobody_else_does() -> None:
+    both = table((ANN, 30), (BOB, 20))
+    assert changed(following(30, both), both) == [30]
+    assert changed(following(20, both, BOB), both) == []
+    done = replace(both, lease_duration_ms=30_000)
+    assert changed(following(30, done), done) == []
+
+
+def test_a_group_that_grows_gets_a_longer_duration_at_once() -> None:
+    slow = table((ANN, 16), (BOB, 16), in_force=16, commit_ms=1000)
+    assert changed(following(16, slow), slow) == [20], "20 s are needed"
+
+
+@pytest.mark.parametrize("commit_ms", [5e3, 1e15, 2e18])
+def test_a_commit_time_that_makes_no_sense_counts_as_a_second(commit_ms: float) -> None:
+    odd = table((ANN, 16), (BOB, 16), in_force=16, commit_ms=commit_ms)
+    assert changed(following(16, odd), odd) == [20]
+
+
+def test_a_duration_that_somebody_has_set_far_too_long_is_soon_corrected() -> None:
+    odd = table((ANN, 30), (BOB, 30), in_force=30_000)
+    duration = following(30, odd)
+    assert changed(duration, odd, 0) == []
+    assert changed(duration, odd, minimum_tenure(30)) == [30]
+
+
+def test_it_is_lowered_after_a_minimum_tenure_in_which_it_was_clearly_too_long() -> None:
+    def small(commit_ms: float) -> Snapshot:
+        return table((ANN, 25), (BOB, 25), in_force=25, commit_ms=commit_ms)
+
+    duration, tenure = following(16, small(100)), minimum_tenure(16)
+    assert changed(duration, small(1000), 0) == [], "20 s are needed: it is not clearly too long"
+    assert changed(duration, small(100), 1) == []
+    assert changed(duration, small(900), tenure / 2) == []
+    assert changed(duration, small(100), tenure / 2 + 1) == []
+    assert changed(duration, small(100), 1.5 * tenure) == [], "it was not too long all the time"
+    assert changed(duration, small(100), 1.5 * tenure + 2) == [16]
+
+
+def test_a_commit_s_time_is_known_after_some_and_one_that_was_slow_counts_for_nothing() -> None:
+    duration = LeaseDuration(ANN, 30)
+    duration.wrote(5.0)
+    assert duration.commit_ms is None
+    duration.wrote(0.012)
+    assert duration.commit_ms == pytest.approx(12)
+    for _ in range(9):
+        duration.wrote(0.2)
+    assert duration.commit_ms == pytest.approx(200), "earlier ones are forgotten"
+    for _ in range(9):
+        duration.wrote(50)
+    assert duration.commit_ms == 1000, "that tells of the process, not of the store"
+
+
+def test_a_member_that_is_configured_otherwise_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    group = table((ANN, 30), (BOB, 30), in_force=30)
+    seen = following(20, group, BOB)
+    seen.follow(group)
+    (line,) = caplog.records
+    assert line.levelname == "WARNING"
+    assert line.message == "leaseDuration=20 s, but the group uses 30 s, as set by member ann: using 30 s"
+    following(30, group)
+    assert len(caplog.records) == 1, "who is configured with it says nothing"
+    caplog.clear()
+    following(16, table((ANN, 16), (BOB, 16), in_force=20, commit_ms=1000))
+    (line,) = caplog.records
+    assert line.levelname == "INFO"
+    assert line.message == (
+        "leaseDuration=16 s, but the group uses 20 s, as the commits of 2 members need it: using 20 s"
+    )
+
+
+def test_a_dead_member_that_renewed_more_often_than_the_group_does_now_is_noticed_by_members_that_look_seldom() -> None:
+    one = One(look_interval=10.0, balance_interval=10.0)
+    one.others(
+        Join(by=BOB, at_ms=0, lease_duration_ms=60_000),
+        Join(by=Author("cat", "cat-1"), at_ms=0, lease_duration_ms=5_000),
+    )
+    one.add(Lease("7", BOB.id, 1, checkpoint=START), Lease("8", "cat", 1, checkpoint=START))
+    said = {id: replace(each, commit_ms=900.0) for id, each in one.table.members.items()}
+    one.table = replace(one.table, members=said, lease_duration_ms=60_000, version=90)
+    end = one.now + 300
+    while one.now < end:
+        one.turn(balance=True)
+        one.now = max(one.now + 0.01, one.ann.due())
+    assert {each.owner for each in one.table.leases.values()} == {"ann"}
+    assert one.table.members.keys() == {"ann"}
+
+
+def test_leases_that_were_renewed_before_a_longer_duration_was_said_are_renewed_in_time() -> None:
+    one = One(look_interval=500.0, balance_interval=500.0)
+    one.now += 4
+    one.finish(5, "0", "1")
+    assert kinds(one.turn()) == ["Checkpoint", "Checkpoint"], "a sign of life of the leases alone"
+    one.replace_table(replace(one.table, lease_duration_ms=600_000))
+    one.now += 2
+    assert kinds(one.turn(balance=True)) == ["Heartbeat"]
+    for _ in range(10):
+        assert one.ann.due() > one.now, "then it is done"
+        one.now = one.ann.due()
+        assert one.ann.holdings(one.now).keys() == {"0", "1"}
+        one.turn(balance=True)
+    assert one.table.members["ann"].lease_duration_ms == 600_000
+
+
+# --- keepers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Keepers]:
+    keepers = Keepers(lambda: DeltaStore(str(tmp_path / "leases")), look_interval=INTERVAL / 3)
+    yield keepers
+    keepers.close()
+
+
+@pytest.mark.parametrize(("leaders", "others"), [(1.5, 6.0), (6.0, 1.5)])
+def test_keepers_with_very_different_durations_do_not_steal_from_each_other(
+    group: Keepers, leaders: float, others: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    group.start("ann", lease_duration=leaders)
+    group.start("bob", lease_duration=others)
+    group.wait_owned(ann=2, bob=2)
+    layout, counters = group.layout(), group.counters()
+    wait_until(
+        lambda: all(now[1] >= counters[p][1] + 2 for p, now in group.counters().items()),
+        "all renew again and again",
+        60,
+    )
+    assert group.layout() == layout
+    assert group.snapshot.lease_duration_ms == round(1000 * leaders)
+    assert {each.lease_duration_ms for each in group.snapshot.members.values()} == {round(1000 * leaders)}
+    message = f"leaseDuration={others:g} s, but the group uses {leaders:g} s, as set by member ann: using {leaders:g} s"
+    assert caplog.messages.count(message) == 1

@@ -1,0 +1,118 @@
+"""What a member owns and believes: fences, a table that has lost something, and who is taken for dead."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from spark_ehbalance.errors import DataLossError, FencedError
+from spark_ehbalance.group.changes import Drain, Join
+from spark_ehbalance.group.model import Author, TableIdentity
+from spark_ehbalance.group.orders import Seek
+from spark_ehbalance.group.position import Position
+from tests.group.member.one import AT_MS, OPERATOR, One
+from tests.group.strategies.members import LEASE, LOOK, Members
+
+# --- who it is -------------------------------------------------------------------------------------------------
+
+
+def test_a_later_process_of_the_same_member_fences_this_one() -> None:
+    one = One()
+    one.others(Join(by=Author("ann", "ann-2"), at_ms=AT_MS, host="elsewhere"))
+    with pytest.raises(FencedError, match="on elsewhere"):
+        one.begin()
+    assert not one.ann.owned
+
+
+def test_another_table_at_the_same_place_stops_this_member() -> None:
+    one = One()
+    one.replace_table(replace(one.table, table=TableIdentity("first")))
+    one.turn()
+    assert one.ann.table == TableIdentity("first")
+    one.replace_table(replace(one.table, table=TableIdentity("second")))
+    with pytest.raises(DataLossError, match=r"\[EHB_LEASE_TABLE_REPLACED\] .* id second, .* id first"):
+        one.begin()
+    assert not one.ann.owned
+
+
+@pytest.mark.parametrize("lost", ["a row", "an epoch", "everything"])
+@pytest.mark.parametrize("meanwhile", [False, True], ids=["before the read", "during the commit"])
+def test_a_table_that_lost_rows_or_epochs_stops_this_member(lost: str, meanwhile: bool) -> None:
+    one = One()
+    leases = {p: each for p, each in one.table.leases.items() if lost == "an epoch" or p == "0"}
+    if lost == "an epoch":
+        leases["1"] = replace(leases["1"], epoch=0)
+    turn = one.begin() if meanwhile else None
+    one.replace_table(replace(one.table, leases={} if lost == "everything" else leases))
+    with pytest.raises(DataLossError, match=r"\[EHB_LEASE_TABLE_STALE\] .* epoch of partition"):
+        one.begin() if turn is None else one.end(turn)
+    assert not one.ann.owned
+
+
+def test_an_operator_s_seek_moves_the_owner_on_at_its_next_look(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "spark_ehbalance.group.member.membership")
+    one = One()
+    one.others(Seek(by=OPERATOR, at_ms=AT_MS, partition="0", position=Position(70), force=True))
+    one.begin()
+    assert (one.ann.owned["0"].epoch, one.ann.owned["0"].checkpoint) == (2, Position(70))
+    assert "partition 0: goes on at 71 with epoch 2, because of a seek" in caplog.text
+
+
+def test_what_nobody_owns_any_more_is_said_to_be_nobody_s(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "spark_ehbalance.group.member.membership")
+    one = One()
+    one.others(Drain(by=OPERATOR, at_ms=AT_MS, member="ann"))
+    one.turn()
+    assert "partition 0: no longer owned, now by nobody" in caplog.text
+
+
+# --- who is taken for dead -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+# With up to a third since the last renewal, the last one awake has not been silent for a whole lease duration either.
+@pytest.mark.parametrize(("away", "apart"), [(0.4, 0.1), (1.2, 0.25), (20, 0.25)])
+def test_members_that_are_suspended_together_keep_what_they_own(away: float, apart: float, seed: int) -> None:
+    """The store was away, or the machine was suspended; some are awake before the others."""
+    group = Members(12, seed=seed)
+    names = group.join_many(3)
+    group.run(20)
+    layout = group.layout()
+    for name in names:
+        group.freeze(name)
+    group.run(away * LEASE)
+    for name in names:
+        group.nodes[name].frozen = False
+        group.run(apart * LEASE)
+    group.run(2 * LEASE)
+    assert group.layout() == layout
+
+
+def test_a_member_that_was_suspended_alone_requests_what_it_has_lost() -> None:
+    group = Members(12, seed=2)
+    group.join("ann", "bob", "cat")
+    group.run(20)
+    group.freeze("ann")
+    group.run(LEASE + 10)
+    assert group.counts()["ann"] == 0
+    group.moves.clear()
+    group.nodes["ann"].frozen = False
+    group.run(5 * LOOK)
+    assert group.counts() == {"ann": 4, "bob": 4, "cat": 4}
+    assert all(move.planned for move in group.moves)
+
+
+def test_the_leader_removes_a_dead_member_once_its_leases_are_taken() -> None:
+    group = Members(6, seed=2)
+    group.join("ann")
+    group.run(5)
+    group.join("bob")
+    group.run(5)
+    group.crash("ann")
+    group.run(20)
+    assert group.snapshot.members.keys() == {"ann", "bob"}
+    group.run(LEASE)
+    assert group.snapshot.members.keys() == {"bob"}
+    assert group.counts() == {"bob": 6}

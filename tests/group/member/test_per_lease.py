@@ -1,0 +1,107 @@
+"""A member whose store takes a request for each lease and each checkpoint that is written: when it looks and writes."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from spark_ehbalance.group.capabilities import Capabilities
+from spark_ehbalance.group.changes import Checkpoint, Heartbeat, Release, Renew, Transition, apply
+from spark_ehbalance.group.member.turn import Turn
+from tests.group.member.one import One, ask_hub
+from tests.group.strategies.members import LEASE
+
+#: Seconds between two looks, as the Azure SDKs have it.
+INTERVAL = LEASE / 6
+
+_PER_LEASE = Capabilities(atomic=False)
+
+#: The time of a turn, and what it has written.
+Written = list[tuple[float, list[Transition]]]
+
+
+class PerLease(One):
+    """Its store counts no checkpoint as a renewal."""
+
+    def __init__(self, **settings: float) -> None:
+        super().__init__(2, capabilities=_PER_LEASE, balance_interval=INTERVAL, look_interval=INTERVAL, **settings)
+
+    def end(self, turn: Turn, *, seconds: float = 0.0) -> list[Transition]:
+        transitions = turn.transitions()
+        outcome = apply(self.table, transitions)
+        assert not outcome.refused
+        if outcome.after is not outcome.before:
+            checkpoints = Counter(each.partition for each in transitions if isinstance(each, Checkpoint))
+            leases = {
+                p: replace(lease, renewal=lease.renewal - checkpoints[p]) for p, lease in outcome.after.leases.items()
+            }
+            self.replace_table(replace(outcome.after, leases=leases))
+            outcome = replace(outcome, after=self.table, seconds=seconds)
+        self.ann.end(turn, outcome, seconds, self.now)
+        return transitions
+
+
+def run(one: PerLease, seconds: float, batch: float | None = None) -> Written:
+    """All turns of so many `seconds`. Every `batch` seconds both partitions are an event further."""
+    end, batch_ends, turns = one.now + seconds, one.now + (batch or seconds), list[tuple[float, list[Transition]]]()
+    while min(one.ann.due(), batch_ends) < end:
+        if batch_ends < one.ann.due():
+            one.now, batch_ends = batch_ends, batch_ends + (batch or seconds)
+            one.finish(round(one.now * 1000), "0", "1")
+            continue
+        one.now = max(one.now, one.ann.due())
+        turn = one.begin()
+        assert turn.balances
+        ask_hub(turn, tuple(one.table.leases))
+        turns.append((one.now, one.end(turn)))
+    return turns
+
+
+def gaps(times: Iterable[float]) -> list[float]:
+    return [after - before for before, after in itertools.pairwise(times)]
+
+
+def test_it_looks_once_an_interval_whatever_there_is_to_write() -> None:
+    for batch in (None, INTERVAL / 10, 3 * INTERVAL):
+        one = PerLease()
+        found = gaps(now for now, _ in run(one, 60 * INTERVAL, batch))
+        assert min(found) >= 0.8 * INTERVAL
+        assert max(found) <= 1.2 * INTERVAL + 1e-6
+
+
+def test_each_lease_is_renewed_in_every_third_look_though_checkpoints_are_written() -> None:
+    for batch in (None, INTERVAL / 10):
+        turns = run(PerLease(), 60 * INTERVAL, batch)
+        renewed = [now for now, written in turns if any(isinstance(each, Renew) for each in written)]
+        assert min(gaps(renewed)) >= 0.4 * LEASE
+        assert max(gaps(renewed)) <= 0.6 * LEASE, "which leaves time for another try"
+
+
+def test_a_checkpoint_is_written_once_an_interval_and_only_where_there_is_progress() -> None:
+    one = PerLease()
+    turns = run(one, 20 * INTERVAL, INTERVAL / 10)
+    for _, written in turns[1:]:
+        checkpoints = [each for each in written if isinstance(each, Checkpoint)]
+        assert [each.partition for each in checkpoints] == ["0", "1"]
+    last = one.table.leases["0"].checkpoint
+    assert last
+    assert turns[-1][0] - last.sequence_number / 1000 <= INTERVAL / 10 + 1e-3, "what was finished last is written"
+    assert not [each for _, written in run(one, 3 * INTERVAL)[1:] for each in written if isinstance(each, Checkpoint)]
+
+
+@pytest.mark.parametrize("checkpoint_interval", [0.0, 1e6])
+@pytest.mark.parametrize("stops", [False, True])
+def test_progress_is_written_before_partitions_are_released(checkpoint_interval: float, stops: bool) -> None:
+    one = PerLease(checkpoint_interval=checkpoint_interval)
+    run(one, INTERVAL)
+    one.finish(5, "0")
+    if not stops:
+        one.ann.leave()
+        assert one.ann.due() <= one.now, "at once"
+    written = [each for each in (one.stop() if stops else one.turn()) if not isinstance(each, (Heartbeat, Renew))]
+    assert [type(each) for each in written[:2]] == [Checkpoint, Release]
+    assert {lease.owner for lease in one.table.leases.values()} == {None}

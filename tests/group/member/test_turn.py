@@ -1,0 +1,663 @@
+"""A member's turns as a function of what it sees, with a clock that the test moves: what it writes, and when."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from spark_ehbalance.group.changes import (
+    CancelHandover,
+    Checkpoint,
+    Claim,
+    Defend,
+    Drain,
+    Join,
+    Release,
+    Renew,
+    RequestHandover,
+    Reset,
+    Steal,
+    Transition,
+    apply,
+)
+from spark_ehbalance.group.member.membership import Clocks, Resumed
+from spark_ehbalance.group.member.query_state import Progress
+from spark_ehbalance.group.model import Lease, Load, MemberLoad, MemberState
+from spark_ehbalance.group.position import Position
+from tests.group.member.one import AT_MS, OPERATOR, START, One, ask_hub, kinds, participant
+from tests.group.strategies.groups import EVEN
+from tests.group.strategies.members import CYCLE, LEASE, Members, snapshot_of
+from tests.lease_table.store_conformance import ANN, BOB
+
+EACH = pytest.mark.parametrize("strategy", EVEN)
+
+#: Intervals that never pass in a test.
+SELDOM = dict.fromkeys(("look_interval", "handover_look_interval", "balance_interval"), 1e6)
+
+
+def claimed(transitions: list[Transition]) -> set[str]:
+    return {each.partition for each in transitions if isinstance(each, Claim)}
+
+
+def gaps(times: Sequence[float]) -> list[float]:
+    return [after - before for before, after in itertools.pairwise(times)]
+
+
+def older_bob(one: One) -> None:
+    """bob joins, as one who has been there before ann."""
+    one.others(Join(by=BOB, at_ms=AT_MS))
+    one.replace_table(
+        replace(one.table, members={**one.table.members, "bob": replace(one.table.members["bob"], joined=0)})
+    )
+
+
+# --- joining ---------------------------------------------------------------------------------------------------
+
+
+def test_a_new_member_joins_first_and_claims_in_the_next_turn() -> None:
+    ann, table = participant(), snapshot_of((), [Lease("0", checkpoint=START)])
+    turn = ann.begin(table, Clocks(0.0, 0))
+    assert turn.balances
+    ask_hub(turn, ("0",))
+    assert kinds(turn.transitions()) == ["Join"]
+    assert turn.decision
+    assert turn.decision.rebalance_now
+
+
+def test_a_restarted_member_claims_its_own_with_a_new_epoch_in_the_commit_of_its_join() -> None:
+    own = Lease("0", owner="ann", epoch=4, checkpoint=Position(8))
+    other = Lease("1", owner="bob", epoch=4, checkpoint=Position(8))
+    free, moved_on = Lease("2", epoch=4, checkpoint=Position(8)), Lease("3", epoch=4, checkpoint=Position(9))
+    ann = participant(
+        progress={"0": Progress(4, Position(20)), "1": Progress(3, Position(20))},
+        resume=dict.fromkeys("123", Resumed(9, since_ms=5)),
+    )
+    turn = ann.begin(snapshot_of((), [own, other, free, moved_on]), Clocks(0.0, 0))
+    outcome = apply(turn.snapshot, turn.transitions())
+    assert [each.transition.partition for each in outcome.refused if isinstance(each.transition, Checkpoint)] == ["1"]
+    assert len(outcome.refused) == 1
+    assert {p: (lease.owner, lease.epoch) for p, lease in outcome.after.leases.items()} == {
+        "0": ("ann", 5),
+        "1": ("bob", 4),
+        "2": ("ann", 5),
+        "3": (None, 4),
+    }
+    ann.end(turn, outcome, 0.0, 0.0)
+    assert {p: held.checkpoint.next for p, held in ann.owned.items()} == {"0": 21, "2": 9}
+    again = ann.begin(outcome.after, Clocks(1.0, 0)).transitions()
+    assert "Checkpoint" not in kinds(again), "a refused checkpoint is dropped"
+
+
+def test_a_forgotten_member_joins_again_and_keeps_its_leases() -> None:
+    one = One()
+    one.table = replace(one.table, members={})
+    assert kinds(one.turn()) == ["Join"]
+    assert {lease.epoch for lease in one.table.leases.values()} == {1}, "its batch in flight counts"
+    assert one.ann.owned.keys() == {"0", "1"}
+
+
+def test_a_member_joins_with_its_strategy() -> None:
+    assert One(strategy_name="race").table.members["ann"].strategy == "race"
+
+
+# --- signs of life ---------------------------------------------------------------------------------------------
+
+
+def test_renewals_are_due_at_a_third_of_the_lease_and_go_along_from_half_that_time_on() -> None:
+    one = One(**SELDOM)
+    assert 0.8 * LEASE / 3 <= one.ann.due() - one.now <= LEASE / 3, "a little ahead, so that members spread out"
+    one.now += LEASE / 6 - 0.1
+    assert one.turn() == []
+    one.now += 0.2
+    assert kinds(one.turn()) == ["Heartbeat", "Renew", "Renew"]
+    assert 0.8 * LEASE / 3 <= one.ann.due() - one.now <= LEASE / 3
+
+
+def test_the_load_is_written_with_a_sign_of_life() -> None:
+    one = One()
+    one.ann.query.loads = {"0": Load(5.0, 7.0)}
+    one.now += LEASE / 3
+    one.turn()
+    assert one.table.leases["0"].load == Load(5.0, 7.0)
+    assert one.table.leases["1"].load is None
+    one.ann.query.loads, one.ann.query.load = {"0": Load(5.1, 7.0)}, MemberLoad(6.0, 8.0, 0.5, 0.25)
+    one.now += LEASE / 3
+    assert kinds(one.turn()).count("Heartbeat") == 1, "it takes no commit of its own"
+    assert one.table.leases["0"].load == Load(5.0, 7.0), "a small change is not written"
+    assert one.table.members["ann"].load == MemberLoad(6.0, 8.0, 0.5, 0.25)
+
+
+def test_a_lease_counts_from_before_the_commit() -> None:
+    one = One()
+    one.now += LEASE / 3
+    turn, began = one.begin(), one.now
+    one.now += 5
+    one.end(turn, seconds=5.0)
+    assert {held.renewed for held in one.ann.owned.values()} == {began}
+
+
+def test_a_commit_that_failed_is_tried_again() -> None:
+    one = One()
+    one.finish(9, "0")
+    first = one.begin().transitions()
+    one.ann.commit_failed()
+    assert first == one.begin().transitions()
+    assert [each.position for each in first if isinstance(each, Checkpoint)] == [Position(9)]
+
+
+def test_progress_waits_for_the_checkpoint_interval_or_a_commit_that_is_made_anyway() -> None:
+    one = One(checkpoint_interval=60.0, **SELDOM)
+    last, delays, commits = one.now, list[float](), list[float]()
+    while one.now < last + 10 * LEASE:
+        one.now += 1.0
+        one.finish(round(one.now), "0", "1")
+        if one.ann.due() <= one.now and one.turn():
+            commits.append(one.now)
+        delays.append(one.now - one.table.leases["0"].checkpoint.sequence_number)  # type: ignore[union-attr]
+    assert 0.2 * LEASE < min(gaps(commits)) <= max(gaps(commits)) <= LEASE / 3, "renewals alone make commits, in time"
+    assert max(delays[60:]) < LEASE / 3, "and take the progress along"
+
+
+def test_progress_makes_a_commit_when_the_checkpoint_interval_is_over() -> None:
+    one = One(checkpoint_interval=1.5, **SELDOM)
+    one.finish(9, "0")
+    assert one.turn() == []
+    assert one.ann.due() == pytest.approx(one.now + 1.5, abs=1e-6)
+    one.now += 1.5
+    assert kinds(one.turn()) == ["Checkpoint"]
+    one.now += 1.6
+    one.finish(19, "0")
+    assert one.ann.due() <= one.now
+    assert kinds(one.turn()) == ["Checkpoint"], "nothing was written for so long"
+
+
+def test_progress_waits_no_more_once_others_are_to_go_on_from_there() -> None:
+    """A handover that is pending may be forced; what leaves need not wait; the last commit comes once."""
+    for told in ("request", "drain", "leave", "stop", "reset"):
+        one = One(checkpoint_interval=1e6)
+        one.reserve("0", "1")
+        one.finish(9, "0", "1")
+        assert one.turn() == []
+        one.reserve("0", "1")
+        if told == "request":
+            one.request("0")
+        elif told == "drain":
+            one.others(Drain(by=OPERATOR, at_ms=AT_MS, member="ann"))
+        elif told == "leave":
+            one.ann.leave()
+        elif told == "reset":
+            one.ann.query.reset({"1": Progress(1, Position(3))})
+        assert one.stop() if told == "stop" else one.turn(), told
+        assert one.table.leases["0"].checkpoint == Position(9), told
+        if told in ("request", "drain"):
+            one.finish(19, "0", "1")
+            assert one.ann.due() <= one.now, "the batch has ended"
+            one.turn()
+            assert one.table.leases["0"].checkpoint == Position(19)
+
+
+def test_progress_during_a_commit_is_not_lost() -> None:
+    one = One()
+    one.finish(9, "0")
+    turn = one.begin()
+    one.finish(19, "0")
+    one.end(turn)
+    assert not one.ann.idle
+    one.turn()
+    assert one.table.leases["0"].checkpoint == Position(19)
+
+
+def test_a_defence_renews() -> None:
+    one = One(**SELDOM)
+    for _ in range(20):
+        one.now += LEASE / 8
+        turn = one.begin()
+        transitions = turn.transitions()
+        assert not any(isinstance(each, Renew) and each.partition == "0" for each in transitions)
+        outcome = apply(one.table, [*transitions, Defend(by=ANN, at_ms=0, partition="0", epoch=1)])
+        assert not outcome.refused
+        one.replace_table(outcome.after)
+        one.ann.end(turn, replace(outcome, after=one.table), 0.0, one.now)
+    assert one.ann.due() > one.now
+
+
+def test_only_heartbeats_while_there_is_nothing_else() -> None:
+    group = Members(2, seed=0)
+    group.join("ann", "bob", "cat")
+    group.run(20)
+    idle = next(name for name, count in group.counts().items() if count == 0)
+    version, renewal = group.snapshot.version, group.snapshot.members[idle].renewal
+    group.run(LEASE)
+    assert 3 <= group.snapshot.members[idle].renewal - renewal <= 6
+    assert group.snapshot.version - version <= 3 * 6
+
+
+# --- batches ---------------------------------------------------------------------------------------------------
+
+
+def test_only_what_was_planned_with_its_current_epoch_is_reserved() -> None:
+    one = One(3)
+    one.request("2")
+    one.begin()
+    assert one.ann.reserve({"0": 1, "1": 7, "2": 1, "9": 1}, one.now) == {"0"}
+
+
+def test_a_reset_replaces_earlier_progress_and_is_written_at_once() -> None:
+    one = One()
+    one.finish(50, "0", "1")
+    one.turn()
+    one.finish(60, "0")
+    one.ann.query.reset({"0": Progress(1, Position(7))})
+    assert one.ann.due() == 0.0
+    assert [type(each) for each in one.turn()] == [Reset]
+    one.turn()
+    assert {p: lease.checkpoint for p, lease in one.table.leases.items()} == {"0": Position(7), "1": Position(50)}
+    assert one.ann.due() > one.now
+
+
+def test_a_checkpoint_of_an_earlier_epoch_is_refused_and_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    one = One()
+    one.request("0")
+    one.turn()
+    assert one.table.leases["0"].owner == "bob"
+    one.finish(50, "0", "1")
+    one.end(one.begin())
+    assert [each.transition.partition for each in one.refused if isinstance(each.transition, Checkpoint)] == ["0"]
+    assert "partition 0: checkpoint refused" in caplog.text
+    assert {p: lease.checkpoint for p, lease in one.table.leases.items()} == {"0": START, "1": Position(50)}
+    assert one.turn() == []
+
+
+# --- handing over ----------------------------------------------------------------------------------------------
+
+
+def test_a_handover_waits_for_the_batch_and_takes_its_checkpoint_along() -> None:
+    one = One()
+    one.reserve("0", "1")
+    one.request("0")
+    assert one.turn() == []
+    assert one.ann.plannable().keys() == {"1"}
+    assert one.ann.due() < one.now + 0.3, "it looks often while a handover is pending"
+
+    one.finish(9, "0", "1")
+    assert kinds(one.turn()) == ["Checkpoint", "Checkpoint", "HandOver"]
+    lease = one.table.leases["0"]
+    assert (lease.owner, lease.epoch, lease.checkpoint) == ("bob", 2, Position(9))
+    assert one.ann.owned.keys() == {"1"}
+    assert one.ann.due() > one.now + 0.3
+
+
+def test_a_cancelled_handover_is_planned_with_again() -> None:
+    one = One()
+    one.reserve("0", "1")
+    one.request("0")
+    one.begin()
+    one.others(CancelHandover(by=BOB, at_ms=AT_MS, partition="0", epoch=1))
+    one.begin()
+    assert one.ann.plannable().keys() == {"0", "1"}
+
+
+def test_a_handover_requested_during_a_commit_is_known_after_it() -> None:
+    one = One()
+    one.now += LEASE / 3
+    turn = one.begin()
+    one.request("0")
+    one.end(turn)
+    assert one.ann.plannable().keys() == {"1"}
+
+
+def test_a_handover_past_its_deadline_is_taken_by_force_and_the_old_owner_s_checkpoint_refused() -> None:
+    one = One()
+    one.reserve("0", "1")
+    one.request("0")
+    one.turn()
+    overdue = one.table.leases["0"].handover
+    one.others(Claim(by=BOB, at_ms=AT_MS, partition="0", epoch=1, overdue_handover=overdue))
+    one.finish(9, "0", "1")
+    one.end(one.begin())
+    assert len(one.refused) == 1
+    assert {p: lease.checkpoint for p, lease in one.table.leases.items()} == {"0": START, "1": Position(9)}
+    assert one.ann.owned.keys() == {"1"}
+
+
+# --- leaving ---------------------------------------------------------------------------------------------------
+
+
+def test_a_drained_member_gives_back_what_is_at_rest_and_takes_part_again_after_an_undo() -> None:
+    one = One()
+    one.reserve("0")
+    one.others(Drain(by=OPERATOR, at_ms=AT_MS, member="ann"))
+    assert kinds(one.turn(balance=True)) == ["Release"]
+    assert one.ann.plannable() == {}
+    assert one.ann.owned.keys() == {"0"}
+    one.finish(9, "0")
+    assert kinds(one.turn(balance=True)) == ["Checkpoint", "Release"]
+    assert {lease.owner for lease in one.table.leases.values()} == {None}
+    assert one.turn(balance=True) == [], "it takes nothing"
+    one.others(Drain(by=OPERATOR, at_ms=AT_MS, member="ann", undo=True))
+    assert claimed(one.turn(balance=True)) == {"0", "1"}
+
+
+def test_a_leaving_query_takes_nothing_and_gives_everything_back_after_its_batch() -> None:
+    one = One()
+    one.reserve("0")
+    one.ann.leave()
+    assert one.ann.due() == 0.0
+    assert one.ann.plannable() == {}, "from that moment on"
+    turn = one.begin(balance=True, hub=("2",))
+    assert turn.decision
+    assert "leaving" in turn.decision.reason
+    transitions = one.end(turn)
+    assert {each.partition for each in transitions if isinstance(each, Release)} == {"1"}
+    assert not claimed(transitions)
+    assert one.table.members["ann"].state is MemberState.LEAVING
+    assert not one.ann.idle
+    one.finish(9, "0")
+    one.end(one.begin(balance=True))
+    assert one.ann.idle
+    assert {p: (each.owner, each.checkpoint) for p, each in one.table.leases.items()} == {
+        "0": (None, Position(9)),
+        "1": (None, START),
+        "2": (None, START),
+    }
+    one.end(one.begin(balance=True))
+    assert {lease.owner for lease in one.table.leases.values()} == {None}
+
+
+def test_the_last_commit_writes_progress_gives_back_the_leases_and_leaves() -> None:
+    one = One(3)
+    one.reserve("0", "1", "2")
+    one.request("1")
+    one.finish(9, "0")
+    transitions = one.stop()
+    assert kinds(transitions) == ["Checkpoint", "Release", "HandOver", "Release", "Release", "Leave"]
+    assert [each.transition for each in one.refused] == [transitions[3]], "what was handed over is not released"
+    assert {p: lease.owner for p, lease in one.table.leases.items()} == {"0": None, "1": "bob", "2": None}
+    assert one.table.members.keys() == {"bob"}
+
+
+def test_a_begun_batch_is_told_with_a_commit_that_is_due_and_the_end_of_the_run_with_the_last_one() -> None:
+    one = One(1, lineage="l")
+    one.turn()
+    one.ann.query.begun = 3
+    assert one.turn() == [], "it is no reason to commit"
+    one.now += LEASE / 3
+    assert kinds(one.turn()) == ["Heartbeat", "Renew", "Advance"]
+    assert (one.table.queries["l"].run, one.table.queries["l"].begun) == (ANN.incarnation, 3)
+    one.ann.query.begun = 4
+    one.stop()
+    assert (one.table.queries["l"].run, one.table.queries["l"].begun) == ("", 4)
+    one.stop()  # the answer was lost
+
+
+def test_a_member_that_never_joined_writes_nothing_when_it_stops() -> None:
+    turn = participant().begin(snapshot_of((), ()), Clocks(0.0, 0), stopping=True)
+    assert not turn.balances
+    assert turn.transitions() == []
+
+
+# --- a query that hangs ----------------------------------------------------------------------------------------
+
+
+def test_a_query_that_hangs_gives_everything_back_and_takes_part_again_when_its_batch_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one = One(max_stall=20.0)
+    one.reserve("0", "1")
+    one.now += 20.0
+    one.turn(balance=True)
+    assert one.ann.plannable().keys() == {"0", "1"}
+    one.now += 0.1
+    assert kinds(one.turn(balance=True)) == ["Release", "Release", "Drain"]
+    assert one.ann.plannable() == {}
+    assert one.table.members["ann"].state is MemberState.LEAVING, "others are to take what it gives back"
+    (line,) = (record.getMessage() for record in caplog.records if record.levelno == logging.ERROR)
+    assert "longer than maxStall=20 s: giving back partitions 0, 1" in line
+    turn = one.begin(balance=True)
+    assert turn.decision
+    assert turn.decision.reason == "nothing, because the query hangs"
+    assert one.end(turn) == []
+
+    one.finish(9, "0")
+    assert kinds(one.turn(balance=True)) == ["Checkpoint", "Drain"]
+    assert one.table.members["ann"].state is MemberState.ACTIVE
+    assert claimed(one.turn(balance=True)) == {"0", "1"}
+    assert one.ann.owned["0"].checkpoint == Position(9), "nobody has had it since"
+    assert caplog.text.count("taking part again") == 1
+
+
+def test_an_operator_s_drain_outlasts_a_stall() -> None:
+    one = One(max_stall=20.0)
+    one.others(Drain(by=OPERATOR, at_ms=AT_MS, member="ann"))
+    one.ann.reserve({}, one.now)
+    one.now += 25.0
+    one.turn()
+    assert one.table.members["ann"].state is MemberState.LEAVING
+    one.finish(9)
+    one.turn()
+    assert one.table.members["ann"].state is MemberState.LEAVING
+
+
+def test_a_query_between_batches_does_not_hang(caplog: pytest.LogCaptureFixture) -> None:
+    one = One(max_stall=5.0)
+    for batch in range(5):
+        one.reserve("0", "1")
+        one.now += 4.0
+        one.turn()
+        one.finish(batch, "0", "1")
+        one.now += 9.0
+        one.turn()
+    one.ann.reserve({}, one.now)
+    one.now += 9.0
+    one.turn()
+    assert one.ann.plannable().keys() == {"0", "1"}
+    assert "maxStall" not in caplog.text
+
+
+@EACH
+def test_while_a_query_hangs_others_have_its_partitions(strategy: str) -> None:
+    group = Members(4, strategy=strategy)
+    group.join("ann", "bob", max_stall=15.0)
+    group.run(10 * CYCLE)
+    assert group.counts() == {"ann": 2, "bob": 2}
+    group.begin_batch("ann", 20 * CYCLE)
+    group.run(15 * CYCLE)
+    assert group.counts() == {"ann": 0, "bob": 4}
+    group.run(15 * CYCLE)
+    assert group.counts() == {"ann": 2, "bob": 2}
+
+
+# --- balancing -------------------------------------------------------------------------------------------------
+
+
+def test_all_changes_of_members_and_owners_are_a_reason_to_balance_at_once() -> None:
+    one = One(reactive=True)
+
+    def balances() -> bool:
+        return one.begin().balances
+
+    one.turn(balance=True)
+    assert not balances()
+    one.now += LEASE / 3 - 3
+    one.turn()
+    assert not balances(), "signs of life are no reason"
+    one.others(Join(by=BOB, at_ms=AT_MS))
+    assert balances()
+    one.turn(balance=True)
+    assert not balances()
+    one.request("0")
+    assert balances()
+    one.turn(balance=True)
+    one.others(Drain(by=OPERATOR, at_ms=AT_MS, member="bob"))
+    assert balances()
+    one.turn(balance=True)
+    one.now += 1.2 * CYCLE
+    assert balances(), "the interval has passed"
+
+
+def test_new_partitions_are_read_from_their_first_event_and_the_first_ones_from_the_starting_position() -> None:
+    one = One(0)
+    turn = one.begin()
+    assert turn.added(("0", "1")) == (), "they are as old as the group"
+    ask_hub(turn, ("0", "1"))
+    one.end(turn)
+    one.turn(balance=True)
+    assert one.ann.owned.keys() == {"0", "1"}
+    turn = one.begin()
+    assert turn.added(("0", "1", "2")) == ("2",)
+    assert turn.balance(("0", "1", "2"), {"2": Position(41)}) == [], "it is known where it begins"
+    one.end(turn)
+    assert (one.table.leases["2"].owner, one.table.leases["2"].checkpoint) == ("ann", Position(41))
+
+
+def test_starting_positions_are_asked_for_some_partitions_at_a_time() -> None:
+    one, asked = One(0), []
+    one.add(*(Lease(str(p)) for p in range(80)))
+    for _ in range(3):
+        turn = one.begin()
+        unread = turn.balance(tuple(one.table.leases), {})
+        turn.start_at({partition: Position(int(partition)) for partition in unread})
+        assert turn.decision
+        asked.append((len(unread), turn.decision.rebalance_now))
+        one.end(turn)
+        assert not one.refused
+    assert asked == [(32, True), (32, True), (16, True)]
+    assert all(lease.checkpoint == Position(int(p)) for p, lease in one.table.leases.items())
+
+
+def test_a_claim_whose_starting_position_is_unknown_is_left_for_later() -> None:
+    one = One()
+    one.add(Lease("2"), Lease("3"))
+    turn = one.begin()
+    assert turn.balance(("0", "1", "2", "3"), {}) == ["2", "3"]
+    turn.start_at({"2": Position(5)})
+    one.end(turn)
+    assert [each.transition.partition for each in one.refused if isinstance(each.transition, Claim)] == ["3"]
+    assert one.ann.owned.keys() == {"0", "1", "2"}
+
+
+def test_what_is_taken_from_an_owner_without_a_checkpoint_begins_where_the_hub_says() -> None:
+    one = One(0)
+    one.add(*(Lease(str(p), owner="theirs", epoch=1, owned_since_ms=1) for p in range(2)))
+    turn = one.begin()
+    turn.start_at(dict.fromkeys(turn.balance(tuple(one.table.leases), {}), Position(41)))
+    assert [type(each) for each in one.end(turn)] == [Steal]
+    assert not one.refused
+    assert [held.checkpoint for held in one.ann.owned.values()] == [Position(41)]
+
+
+def test_while_the_hub_is_away_nothing_is_taken_and_what_is_owned_is_renewed() -> None:
+    one = One()
+    one.add(Lease("2"))
+    one.now += LEASE / 3
+    one.finish(9, "0")
+    turn = one.begin()
+    assert turn.balance(("0", "1", "2"), {}) == ["2"]
+    turn.hub_unavailable()
+    assert turn.decision
+    assert turn.decision.reason == "nothing, because the hub does not answer"
+    assert kinds(one.end(turn)) == ["Heartbeat", "Checkpoint", "Renew"]
+
+
+def test_a_group_is_not_settled_while_the_hub_is_away() -> None:
+    one = One()
+    one.add(Lease("2"))
+    one.ann.settle()
+    settled = one.ann.settled_cycles
+    turn = one.begin(balance=True)
+    assert turn.balance(("0", "1", "2"), {}) == ["2"]
+    turn.hub_unavailable()
+    one.end(turn)
+    assert one.ann.settled_cycles == settled
+
+
+def test_a_settling_member_balances_at_once_until_there_is_nothing_more_to_take() -> None:
+    one = One()
+    one.add(Lease("2", checkpoint=START))
+    assert not one.begin().balances
+    one.ann.settle()
+    cycles, settled = one.ann.cycles, one.ann.settled_cycles
+    turn = one.begin(balance=True)
+    assert turn.balances
+    assert claimed(one.end(turn)) == {"2"}
+    assert (one.ann.cycles, one.ann.settled_cycles) == (cycles, settled)
+    turn = one.begin(balance=True)
+    assert turn.balances
+    one.end(turn)
+    assert (one.ann.cycles, one.ann.settled_cycles) == (cycles + 1, settled + 1)
+    assert not one.begin().balances
+
+
+# --- the store -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_owned_may_be_read_while_the_store_is_away_but_not_after_a_suspension() -> None:
+    one = One()
+    late = one.now + LEASE
+    assert one.ann.holdings(late - 0.1).keys() == {"0", "1"}
+    assert one.ann.holdings(late) == {}, "it has not looked"
+    one.ann.look_failed(late)
+    assert one.ann.holdings(late + 1.9 * CYCLE).keys() == {"0", "1"}, "nobody else can take it"
+    assert one.ann.holdings(late + 2 * CYCLE) == {}
+
+
+def test_pauses_grow_while_the_store_is_away_and_start_over_when_it_is_back() -> None:
+    one = One()
+    pauses = [one.ann.pause() for _ in range(12)]
+    assert pauses[0] < 0.3 < pauses[2] < pauses[5] < pauses[11] <= 1.2 * LEASE / 6
+    assert one.ann.failures == 12
+    one.turn()
+    assert one.ann.failures == 0
+    assert one.ann.pause() < 0.3
+
+
+def test_only_the_leader_tidies_up_when_the_table_has_changed_and_it_is_time() -> None:
+    one = One(tidy_interval=50.0)
+    assert one.ann.tidies(one.table, one.clocks), "at the start"
+    one.now += 60.0
+    assert not one.ann.tidies(one.table, one.clocks), "nothing has been written"
+    one.replace_table(one.table)
+    for _ in range(5):
+        one.now += LEASE / 3
+        one.end(one.begin(), seconds=0.01)
+    assert not one.ann.tidies(one.table, one.clocks, 0.03), "the store is slow"
+    assert one.ann.tidies(one.table, one.clocks, 0.01)
+    one.now += 49.0
+    one.replace_table(one.table)
+    assert not one.ann.tidies(one.table, one.clocks)
+    assert one.ann.tidies(replace(one.table, version=one.table.version + 300), one.clocks), "after many versions"
+    older_bob(one)
+    one.table = replace(one.table, version=one.table.version + 600)
+    one.now += 60.0
+    one.turn()
+    assert not one.ann.tidies(one.table, one.clocks)
+
+
+def test_the_next_oldest_leads_when_the_leader_is_dead_though_nobody_may_take_what_it_had() -> None:
+    one = One(max_owned=2, tidy_interval=0.0)
+    older_bob(one)
+    one.add(Lease("7", "bob", 1, checkpoint=START))
+    one.turn(balance=True)
+    assert not one.ann.tidies(one.table, one.clocks)
+    for _ in range(3):
+        one.now += LEASE / 2.5
+        one.turn(balance=True)
+    assert one.table.leases["7"].owner == "bob", "ann owns two already"
+    assert one.ann.tidies(one.table, one.clocks)
+
+
+def test_a_request_of_another_member_is_not_in_the_way_of_a_third() -> None:
+    """Only handovers that concern this member make it look more often."""
+    one = One()
+    cat = replace(BOB, id="cat")
+    one.others(Join(by=BOB, at_ms=AT_MS), Join(by=cat, at_ms=AT_MS))
+    one.others(Release(by=ANN, at_ms=AT_MS, partition="0", epoch=1))
+    one.others(Claim(by=BOB, at_ms=AT_MS, partition="0", epoch=1))
+    one.others(RequestHandover(by=cat, at_ms=AT_MS, partition="0", epoch=2, to="cat", timeout_ms=30_000))
+    one.turn(balance=True)
+    assert one.ann.due() > one.now + 0.3

@@ -1,0 +1,316 @@
+"""A group of members that take real turns on a store in memory, with one simulated clock and no waiting.
+
+All members whose turns are due at the same moment decide on the same snapshot, and then their commits come one after
+the other in random order: the hardest race that there can be.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from spark_ehbalance.group.changes import Claim, Drain, HandOver, Refused, Release, Steal, Transition
+from spark_ehbalance.group.member.member_settings import Settings
+from spark_ehbalance.group.member.membership import Clocks
+from spark_ehbalance.group.member.query_state import Progress
+from spark_ehbalance.group.member.turn import Participant, Turn
+from spark_ehbalance.group.model import Author, Lease, Load, Member, MemberState
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.group.strategies import DECLARATIONS, REACTIVE, STRATEGIES, Decision, Strategy
+from spark_ehbalance.lease_table.contract import commit
+from spark_ehbalance.lease_table.memory import MemoryStore
+from tests.lease_table.store_conformance import GROUP
+
+#: Seconds, as in the defaults of the options and of `Settings`.
+CYCLE, LOOK, HANDOVER_LOOK, LEASE, HANDOVER_TIMEOUT = 10.0, 1.0, 0.2, 30.0, 30.0
+
+#: The factors between which intervals are drawn.
+JITTER = (0.8, 1.2)
+
+START = Position(-1)
+
+OPERATOR = Author("operator", "")
+
+#: Events that a batch reads of each of its partitions.
+BATCH = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A partition has come to `after` at time `at`; `before` had it last. `planned`: by a handover; `stolen`: by a
+    steal; else it was claimed."""
+
+    at: float
+    partition: str
+    before: str | None
+    after: str
+    planned: bool
+    stolen: bool
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A member's process: when its next turn is due, and the current batch of its query."""
+
+    member: Participant
+    turn_at: float
+    ends_at: float = 0.0
+    batch: Mapping[str, Progress] = field(default_factory=dict)
+    frozen: bool = False
+    #: How many times as long as others it takes between its turns.
+    slowness: float = 1.0
+
+
+class Members:
+    """The group. Times are seconds on the one clock; everything follows from the seed."""
+
+    def __init__(
+        self,
+        partitions: int = 0,
+        *,
+        seed: int = 0,
+        leases: Iterable[Lease] | None = None,
+        strategy: str = "cooperative",
+        chosen: Mapping[str, Strategy] = STRATEGIES,
+    ) -> None:
+        self.strategy = strategy
+        self._chosen = chosen
+        self.rng = random.Random(seed)
+        self.now = 1000.0
+        made = [Lease(str(number), checkpoint=START) for number in range(partitions)]
+        given = made if leases is None else list(leases)
+        self.partitions = tuple(lease.partition for lease in given)
+        self.store = MemoryStore(Snapshot(GROUP, leases=MappingProxyType({each.partition: each for each in given})))
+        self.nodes: dict[str, Node] = {}
+        self.moves: list[Move] = []
+        #: (partition, first, last + 1) of everything that a sink has finished.
+        self.read: list[tuple[str, int, int]] = []
+        self.loads: Callable[[], Mapping[str, Load]] = dict
+        #: Told of every commit: the state before and after it.
+        self.wrote: Callable[[Snapshot, Snapshot], None] = lambda before, after: None
+        #: Every decision, by member.
+        self.decisions: list[tuple[str, Decision]] = []
+        self._late: list[tuple[Node, Turn]] = []
+        self._last_owner = {each.partition: each.owner for each in given}
+        self._joined = 0
+
+    # --- what happens to the group -----------------------------------------------------------------------------
+
+    def join(
+        self, *names: str, max_owned: int | None = None, max_stall: float | None = None, slowness: float = 1.0
+    ) -> list[str]:
+        """New processes with the current `strategy`, started at the same moment; without names one with a new name."""
+        names = names or (f"member-{self._joined}",)
+        for name in names:
+            self._joined += 1
+            strategy = self._chosen[self.strategy]
+            settings = Settings(
+                strategy,
+                LEASE,
+                HANDOVER_TIMEOUT,
+                max_owned,
+                strategy_name=self.strategy,
+                reactive=self.strategy in REACTIVE,
+                max_stall=max_stall,
+            )
+            member = Participant(Author(name, str(self._joined)), settings, random.Random(self.rng.random()))
+            self.nodes[name] = Node(member, turn_at=self.now, slowness=slowness)
+        return list(names)
+
+    def join_many(self, count: int, *, max_owned: int | None = None) -> list[str]:
+        return self.join(*(f"member-{self._joined + each}" for each in range(count)), max_owned=max_owned)
+
+    def leave(self, name: str) -> None:
+        """Stop in good order, as `query.stop()` does; a batch in flight is broken off."""
+        node = self.nodes.pop(name)
+        self._commit(node, node.member.begin(self.store.read(), self._clocks(), stopping=True))
+
+    def crash(self, name: str) -> None:
+        """Die without leaving the group."""
+        del self.nodes[name]
+
+    def freeze(self, name: str) -> None:
+        """Suspend the process, and its batch in flight with it."""
+        self.nodes[name].frozen = True
+
+    def thaw(self, name: str) -> None:
+        """Wake the process up."""
+        node = self.nodes[name]
+        node.frozen, node.turn_at = False, self.now
+
+    def drain(self, name: str, *, undo: bool = False) -> None:
+        """By an operator, also where that changes nothing."""
+        self.order_if_valid(Drain(by=OPERATOR, at_ms=self._clocks().wall_ms, member=name, undo=undo))
+
+    def order(self, *orders: Transition) -> None:
+        """By an operator; all of it must be valid."""
+        assert not self.order_if_valid(*orders)
+
+    def order_if_valid(self, *orders: Transition) -> tuple[Refused, ...]:
+        """By an operator; what was refused."""
+        outcome = commit(self.store, self.store.read(), orders)
+        self.wrote(outcome.before, outcome.after)
+        return outcome.refused
+
+    def add_partitions(self, count: int) -> None:
+        self.partitions += tuple(str(len(self.partitions) + each) for each in range(count))
+
+    def begin_batch(self, name: str, seconds: float) -> None:
+        """Plan a batch with everything that may be planned with; it takes `seconds`."""
+        node = self.nodes[name]
+        if not node.batch:
+            node.batch = {
+                p: Progress(held.epoch, Position(held.checkpoint.sequence_number + BATCH))
+                for p, held in node.member.plannable().items()
+            }
+            node.member.reserve({p: to.epoch for p, to in node.batch.items()}, self.now)
+            node.ends_at = self.now + seconds
+
+    # --- time --------------------------------------------------------------------------------------------------
+
+    def run(self, seconds: float) -> None:
+        """Let `seconds` pass."""
+        until = self.now + seconds
+        awake = [node for node in self.nodes.values() if not node.frozen]
+        while awake and (due := min(map(self._due, awake))) <= until:
+            self.now = max(self.now, due)
+            self._turns([node for node in awake if self._due(node) <= self.now])
+        self.now = until
+
+    def cycles(self, count: int, *, late: float = 0.0, racing: bool = True) -> None:
+        """`count` cycles in which everybody looks once and balances: faster than `run` where nothing happens. The part
+        `late` of all commits, chosen at random, comes a cycle after its look. Without `racing` one member after the
+        other looks and commits."""
+        for _ in range(count):
+            self.now += CYCLE
+            nodes = list(self.nodes.values())
+            for some in [nodes] if racing else [[node] for node in self.rng.sample(nodes, len(nodes))]:
+                self._turns(some, balance=True, late=late)
+
+    def claims_of_one_snapshot(self) -> list[Claim]:
+        """What everybody would claim if all decided at this moment."""
+        snapshot = self.store.read()
+        turns = [self._begin(node, snapshot, balance=True) for node in self.nodes.values()]
+        return [each for turn in turns for each in turn.transitions() if isinstance(each, Claim)]
+
+    # --- what can be seen --------------------------------------------------------------------------------------
+
+    @property
+    def snapshot(self) -> Snapshot:
+        return self.store.read()
+
+    def counts(self) -> dict[str, int]:
+        """How many partitions each running member owns."""
+        return {name: len(self.snapshot.owned_by(name)) for name in self.nodes}
+
+    def layout(self) -> dict[str, tuple[str | None, int]]:
+        """Owner and epoch of each partition."""
+        return {p: (lease.owner, lease.epoch) for p, lease in self.snapshot.leases.items()}
+
+    def planned_moves(self) -> list[Move]:
+        return [move for move in self.moves if move.planned]
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _clocks(self) -> Clocks:
+        return Clocks(self.now, round(self.now * 1000))
+
+    @staticmethod
+    def _due(node: Node) -> float:
+        return min(node.turn_at, node.ends_at) if node.batch else node.turn_at
+
+    def _turns(self, nodes: Sequence[Node], *, balance: bool = False, late: float = 0.0) -> None:
+        snapshot, loads = self.store.read(), self.loads()
+        turns = [(node, turn) for node, turn in self._late if node in self.nodes.values()]
+        busy, self._late = [node for node, _ in turns], []
+        for node in nodes:
+            if node in busy:
+                continue
+            if node.batch and node.ends_at <= self.now:
+                self._end_batch(node)
+            node.member.query.loads = loads
+            turn = self._begin(node, snapshot, balance=balance)
+            (self._late if late and self.rng.random() < late else turns).append((node, turn))
+        self.rng.shuffle(turns)
+        for node, turn in turns:
+            self._commit(node, turn)
+            node.turn_at = self.now + node.slowness * max(HANDOVER_LOOK, node.member.due() - self.now)
+
+    def _begin(self, node: Node, snapshot: Snapshot, *, balance: bool) -> Turn:
+        """A turn up to its commit; with `balance` it balances in any case."""
+        turn = node.member.begin(snapshot, self._clocks())
+        if turn.balances or balance:
+            added = turn.added(self.partitions)
+            turn.start_at(dict.fromkeys(turn.balance(self.partitions, dict.fromkeys(added, START)), START))
+            assert turn.decision is not None
+            self.decisions.append((node.member.author.id, turn.decision))
+        return turn
+
+    def _end_batch(self, node: Node) -> None:
+        node.member.query.finish(node.batch)
+        for partition, done in node.batch.items():
+            last = done.position.sequence_number + 1
+            self.read.append((partition, last - BATCH, last))
+        node.batch = {}
+
+    def _commit(self, node: Node, turn: Turn) -> None:
+        outcome = commit(self.store, self.store.read(), turn.transitions())
+        before, after = outcome.before, outcome.after
+        node.member.end(turn, outcome, 0.0, self.now)
+        self.wrote(before, after)
+        handed_over = {each.partition for each in outcome.accepted if isinstance(each, HandOver)}
+        stolen = {each.partition for each in outcome.accepted if isinstance(each, Steal)}
+        moves = DECLARATIONS[node.member.settings.strategy_name].moves
+        assert not stolen or moves == "steal", f"{node.member.settings.strategy_name} does not declare that it steals"
+        for partition, lease in after.leases.items():
+            earlier = before.leases.get(partition)
+            if earlier is lease:
+                continue
+            self._check(earlier, lease, handed_over | stolen)
+            if lease.owner is not None and lease.owner != self._last_owner.get(partition):
+                last = self._last_owner.get(partition)
+                how = partition in handed_over, partition in stolen
+                self.moves.append(Move(self.now, partition, last, lease.owner, *how))
+                self._last_owner[partition] = lease.owner
+        for release in (each for each in outcome.accepted if isinstance(each, Release)):
+            assert release.partition in node.member.owned or after.leases[release.partition].owner is None
+
+    def _check(self, before: Lease | None, after: Lease, given: set[str]) -> None:
+        """A running, unhindered owner that renews its lease loses it only to whom it is given by a handover or a steal,
+        or after the deadline of a handover."""
+        if before is None or before.owner in (None, after.owner) or after.owner is None:
+            return
+        node = self.nodes.get(before.owner or "")
+        if node is None or node.frozen or after.partition in given:
+            return
+        if self._clocks().wall_ms - before.renewed_at_ms >= LEASE * 1000:
+            return  # it was suspended until now
+        handover = before.handover
+        assert handover is not None, f"{after.owner} took partition {after.partition} from the living {before.owner}"
+        assert handover.to == after.owner
+        assert self._clocks().wall_ms - handover.requested_at_ms >= handover.timeout_ms, "before the deadline"
+
+
+def layout_of(owners: Sequence[str | None]) -> list[Lease]:
+    """Leases as an earlier life of the group has left them: the owner of each partition, in their order."""
+    return [
+        Lease(str(number), owner=owner, epoch=1, renewed_at_ms=1_000_000, checkpoint=START)
+        for number, owner in enumerate(owners)
+    ]
+
+
+def snapshot_of(
+    members: Mapping[str, int | None] | Iterable[str],
+    leases: Iterable[Lease],
+    *,
+    leaving: Iterable[str] = (),
+) -> Snapshot:
+    """A group's state: members in the order of their age, with their limits where given, and leases."""
+    limits = dict(members) if isinstance(members, Mapping) else dict.fromkeys(members)
+    rows = {id: Member(id, "1", joined=number, max_owned=limit) for number, (id, limit) in enumerate(limits.items(), 1)}
+    rows |= {id: replace(rows[id], state=MemberState.LEAVING) for id in leaving}
+    by_partition = MappingProxyType({lease.partition: lease for lease in leases})
+    return Snapshot(GROUP, 1, by_partition, MappingProxyType(rows))

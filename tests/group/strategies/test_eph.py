@@ -1,0 +1,96 @@
+"""EventProcessorHost's partition manager: a share at once of what is free, one at a time of what is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_ehbalance.group.changes import Claim, Steal
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.group.strategies.eph import eph
+from tests.group.strategies.groups import assert_balanced, moves_of_a_cycle, settle
+from tests.group.strategies.members import Members, layout_of, snapshot_of
+from tests.group.strategies.views import view_of
+
+
+def group_of(owners: str, free: int = 0) -> Snapshot:
+    """Single letters own partitions 0, 1, …; they and `d`, who owns nothing, are the members."""
+    return snapshot_of(sorted({*owners, "d"}), layout_of([*owners, *[None] * free]))
+
+
+@pytest.mark.parametrize(
+    ("owners", "free", "grabbed"),
+    [("", 5, 5), ("a", 5, 3), ("ab", 2, 2), ("abcabc", 3, 3), ("abcabcabc", 1, 1), ("dd", 1, 1)],
+)
+def test_it_claims_its_share_of_the_free_partitions_in_one_cycle(owners: str, free: int, grabbed: int) -> None:
+    decision = eph(view_of(group_of(owners, free), "d"))
+    assert [type(each) for each in decision.transitions] == [Claim] * grabbed
+    assert len({each.partition for each in decision.transitions if isinstance(each, Claim)}) == grabbed
+
+
+def test_expired_leases_count_as_free_and_their_owner_not_as_a_host() -> None:
+    decision = eph(view_of(group_of("aabb"), "d", expired="01"))
+    (first, second) = decision.transitions
+    assert isinstance(first, Claim)
+    assert isinstance(second, Claim)
+    assert {first.partition, second.partition} == {"0", "1"}
+
+
+def test_it_claims_no_more_than_its_limit() -> None:
+    assert len(eph(view_of(group_of("", 5), "d", max_owned=2)).transitions) == 2
+    assert not eph(view_of(group_of("dd", 3), "d", max_owned=2)).transitions
+
+
+def test_it_steals_one_from_the_biggest_owner_if_that_has_two_more() -> None:
+    (stolen,) = eph(view_of(group_of("aaabb"), "d")).transitions
+    assert isinstance(stolen, Steal)
+    assert stolen.partition in "012"
+
+
+def test_it_steals_nothing_if_no_owner_has_two_more() -> None:
+    assert not eph(view_of(group_of("abc"), "d")).transitions
+    assert not eph(view_of(group_of("aadb"), "d")).transitions
+
+
+def test_pinned_partitions_are_neither_claimed_nor_stolen() -> None:
+    (stolen,) = eph(view_of(group_of("aaabb"), "d", pinned="012")).transitions
+    assert isinstance(stolen, Steal)
+    assert stolen.partition in "34", "the biggest has nothing to give"
+    assert not eph(view_of(group_of("aa"), "d", pinned="01")).transitions
+    (grabbed,) = eph(view_of(group_of("", 2), "d", pinned="0")).transitions
+    assert isinstance(grabbed, Claim)
+    assert grabbed.partition == "1"
+
+
+def test_a_lease_that_was_taken_meanwhile_is_skipped() -> None:
+    """The fresh look before each acquisition: two grab on the same snapshot."""
+    group = Members(6, strategy="eph")
+    group.join("ann", "bob")
+    group.cycles(2)
+    assert 3 <= len({move.partition for move in group.moves}) == len(group.moves)
+    settle(group, 20)
+    assert group.counts() == {"ann": 3, "bob": 3}
+
+
+def test_a_fourth_host_is_given_one_lease_per_cycle() -> None:
+    group = Members(18, strategy="eph")
+    group.join_many(3)
+    settle(group, 20)
+    (name,) = group.join()
+    group.cycles(1)
+    owned = []
+    for _ in range(5):
+        group.cycles(1)
+        owned.append(group.counts()[name])
+    assert owned == [1, 2, 3, 4, 4]
+    assert_balanced(group)
+
+
+def test_a_dead_hosts_leases_are_claimed_in_one_cycle() -> None:
+    group = Members(20, strategy="eph")
+    names = group.join_many(4)
+    settle(group, 40)
+    group.crash(names[0])
+    while not (moves := moves_of_a_cycle(group)):
+        pass
+    assert len(moves) == 5
+    assert_balanced(group)

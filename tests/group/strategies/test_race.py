@@ -1,0 +1,286 @@
+"""The lease race: the least loaded is quickest, what is grabbed stays for a while, and equal loads change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ehbalance.group.changes import Claim, Defend, RequestHandover, apply
+from spark_ehbalance.group.model import Author, Handover, Lease, Load
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.group.strategies import Decision
+from spark_ehbalance.group.strategies.race import RaceParameters
+from spark_ehbalance.simulation.ideal import fewest_moves
+from tests.group.strategies.groups import FEW, SOME, assert_at_rest, groups, is_balanced, run_until, seeds
+from tests.group.strategies.members import CYCLE, LEASE, Members, layout_of, snapshot_of
+from tests.group.strategies.views import Observer
+
+#: Seconds, by default, for a lease duration of 30 s.
+NORMAL_LEASE, MINIMUM_GRAB, DELAY = 15.0, 3.75, 0.2
+
+#: Seconds within which joins, leaves and crashes on top of each other are over, some of which wait for others'
+#: handovers, and within which a node decides several times that looks every 10 s instead of every second.
+ALL_OVER = 60.0
+
+
+def observer(me: str, **parameters: Any) -> Observer:
+    return Observer("race", me, parameters)
+
+
+def owned(counts: Mapping[str, int], free: int = 0) -> Snapshot:
+    """A group in which each member owns so many partitions; the names are the members, oldest first."""
+    owners: list[str | None] = [name for name, count in counts.items() for _ in range(count)]
+    return snapshot_of(list(counts), layout_of([*owners, *[None] * free]))
+
+
+def kinds(decision: Decision) -> list[type]:
+    return [type(each) for each in decision.transitions]
+
+
+# --- how long one waits ----------------------------------------------------------------------------------------
+
+
+def test_a_free_lease_is_claimed_after_a_delay_for_each_lease_held_and_half_a_delay() -> None:
+    ann, bob = observer("ann", delay_per_lease=1.0), observer("bob", delay_per_lease=1.0)
+    snapshot = owned({"ann": 2, "bob": 0}, free=1)
+    assert ann.decide_at(0.0, snapshot).rebalance_after == 2.5
+    assert bob.decide_at(0.0, snapshot).rebalance_after == 0.5
+    assert not bob.decide_at(0.4, snapshot).transitions
+    assert kinds(bob.decide_at(0.5, snapshot)) == [Claim]
+    assert not ann.decide_at(2.4, snapshot).transitions
+    assert kinds(ann.decide_at(2.5, snapshot)) == [Claim], "though bob should have it, it does not seem to come"
+
+
+def test_beyond_its_share_a_member_claims_one_at_a_time() -> None:
+    late = observer("ann", delay_per_lease=1.0)
+    snapshot = owned({"ann": 2, "bob": 0}, free=4)
+    late.decide_at(0.0, snapshot)
+    assert len(late.decide_at(100.0, snapshot).transitions) == 1
+
+
+def test_a_member_that_looks_late_claims_at_once_all_that_it_would_have_claimed_meanwhile() -> None:
+    late = observer("bob", delay_per_lease=1.0)
+    snapshot = owned({"ann": 0, "bob": 0}, free=8)
+    late.decide_at(0.0, snapshot)
+    assert len(late.decide_at(2.6, snapshot).transitions) == 3
+
+
+def test_an_expired_lease_is_free_after_the_maximum_lease() -> None:
+    bob = observer("bob", maximum_lease=40.0, delay_per_lease=1.0)
+    snapshot = owned({"ann": 1, "bob": 0})
+    bob.decide_at(0.0, snapshot)
+    assert bob.decide_at(30.0, snapshot, expired={"0"}).rebalance_after is None
+    assert bob.decide_at(40.0, snapshot, expired={"0"}).rebalance_after == 0.5
+    assert kinds(bob.decide_at(40.5, snapshot, expired={"0"})) == [Claim]
+
+
+# --- challenges ------------------------------------------------------------------------------------------------
+
+
+def test_a_challenge_waits_for_the_minimum_grab_and_then_for_its_own_load() -> None:
+    bob, snapshot = observer("bob"), owned({"ann": 4, "bob": 0})
+    assert not bob.decide_at(0.0, snapshot).transitions
+    assert bob.decide_at(1.0, snapshot).rebalance_after == pytest.approx(MINIMUM_GRAB - 1)
+    (request,) = bob.decide_at(MINIMUM_GRAB, snapshot).transitions[:1]
+    assert isinstance(request, RequestHandover)
+    assert (request.to, request.timeout_ms) == ("bob", 30_000)
+
+
+def test_requests_of_one_decision_count_at_once() -> None:
+    bob, snapshot = observer("bob"), owned({"ann": 9, "bob": 0})
+    bob.decide_at(0.0, snapshot)
+    assert kinds(bob.decide_at(1000.0, snapshot)) == [RequestHandover] * 4, "and not five, which would hop"
+
+
+def test_a_pending_handover_counts_as_done() -> None:
+    bob, snapshot = observer("bob"), owned({"ann": 3, "bob": 0})
+    leases = {**snapshot.leases, "0": replace(snapshot.leases["0"], handover=Handover("bob", 30_000))}
+    pending = replace(snapshot, leases=leases)
+    bob.decide_at(0.0, pending)
+    assert not bob.decide_at(20.0, pending).transitions
+
+
+def test_a_partition_is_challenged_once_per_normal_lease() -> None:
+    bob, snapshot = observer("bob"), owned({"ann": 2, "bob": 0})
+    bob.decide_at(0.0, snapshot)
+    requests = [bob.decide_at(20 + at / 4, snapshot).transitions for at in range(round(8 * NORMAL_LEASE))]
+    partitions = [each.partition for said in requests for each in said if isinstance(each, RequestHandover)]
+    assert sorted(partitions) == ["0", "0", "1", "1"], "in twice that time, if the grabs of it come to nothing"
+
+
+@pytest.mark.parametrize("counts", [{"ann": 1, "bob": 0}, {"ann": 3, "bob": 3}, {"ann": 3, "bob": 2}])
+def test_a_member_does_not_challenge_what_it_would_not_win(counts: dict[str, int]) -> None:
+    bob, snapshot = observer("bob"), owned(counts)
+    for at in range(0, 200, 5):
+        assert not any(isinstance(each, RequestHandover) for each in bob.decide_at(float(at), snapshot).transitions)
+
+
+def test_the_maximum_shutdown_is_the_timeout_of_the_handover() -> None:
+    bob, snapshot = observer("bob", maximum_shutdown=7.0), owned({"ann": 2, "bob": 0})
+    bob.decide_at(0.0, snapshot)
+    (request,) = bob.decide_at(20.0, snapshot).transitions
+    assert isinstance(request, RequestHandover)
+    assert request.timeout_ms == 7000
+    after = apply(snapshot, [request]).after
+    (claim,) = bob.decide_at(30.0, after, overdue=frozenset({request.partition})).transitions
+    assert isinstance(claim, Claim), "it starts anyway"
+
+
+# --- defence ---------------------------------------------------------------------------------------------------
+
+
+def test_an_owner_defends_each_lease_once_per_normal_lease() -> None:
+    ann, snapshot = observer("ann"), owned({"ann": 2, "bob": 2})
+    defended = []
+    for at in range(50):
+        decision = ann.decide_at(float(at), snapshot)
+        defended += [(at, each.partition) for each in decision.transitions if isinstance(each, Defend)]
+        snapshot = apply(snapshot, decision.transitions).after
+    assert sorted(partition for _, partition in defended) == sorted(["0", "1"] * 3)
+    assert min(at for at, _ in defended) >= NORMAL_LEASE
+
+
+def test_an_owner_does_not_defend_what_another_member_should_win() -> None:
+    ann, snapshot = observer("ann"), owned({"ann": 4, "bob": 0})
+    assert not any(ann.decide_at(float(at), snapshot).transitions for at in range(0, 200, 5))
+
+
+def test_a_defended_lease_is_not_challenged_within_the_minimum_grab() -> None:
+    bob, snapshot = observer("bob"), owned({"ann": 2, "bob": 0})
+    bob.decide_at(0.0, snapshot)
+    ann = Author("ann", "1")
+    defended = apply(snapshot, [Defend(by=ann, at_ms=0, partition=p, epoch=1) for p in "01"])
+    assert not defended.refused
+    snapshot = defended.after
+    assert not bob.decide_at(14.0, snapshot).transitions
+    assert not bob.decide_at(14.0 + MINIMUM_GRAB - 0.1, snapshot).transitions
+    assert bob.decide_at(14.0 + MINIMUM_GRAB, snapshot).transitions
+
+
+# --- by load ---------------------------------------------------------------------------------------------------
+
+
+def test_with_weight_load_a_heavy_partition_counts_for_more() -> None:
+    leases = [
+        Lease(str(p), owner="ann" if p < 4 else "bob", epoch=1, checkpoint=Position(-1), load=Load(rate, 0.0))
+        for p, rate in enumerate([900.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0, 10.0])
+    ]
+    snapshot = snapshot_of(["ann", "bob"], leases)
+    by_count, by_load = observer("bob"), observer("bob", weight="load")
+    for each in (by_count, by_load):
+        each.decide_at(0.0, snapshot)
+    assert not by_count.decide_at(10.0, snapshot).transitions
+    challenged = {each.partition for each in by_load.decide_at(10.0, snapshot).transitions}  # type: ignore[attr-defined]
+    assert challenged
+    assert "0" not in challenged
+
+
+# --- groups ----------------------------------------------------------------------------------------------------
+
+
+@FEW
+@given(group=groups("race", 12, 64))
+def test_any_layout_comes_to_a_balanced_rest(group: Members) -> None:
+    run_until(group, LEASE + 2 * NORMAL_LEASE, lambda: is_balanced(group))
+    assert_at_rest(group)
+
+
+@SOME
+@given(data=st.data(), group=groups("race", 8, 48))
+def test_a_group_is_balanced_after_joins_leaves_and_crashes_in_quick_succession(
+    data: st.DataObject, group: Members
+) -> None:
+    group.run(LEASE + 2 * NORMAL_LEASE)
+    for _ in range(3):
+        match data.draw(st.sampled_from(["join", "leave", "crash"])):
+            case "leave" if len(group.nodes) > 1:
+                group.leave(data.draw(st.sampled_from(sorted(group.nodes))))
+                run_until(group, ALL_OVER, lambda: is_balanced(group))
+            case "crash" if len(group.nodes) > 1:
+                group.crash(data.draw(st.sampled_from(sorted(group.nodes))))
+                run_until(group, LEASE + ALL_OVER, lambda: is_balanced(group))
+            case _:
+                group.join_many(data.draw(st.integers(1, 3)))
+                run_until(group, ALL_OVER, lambda: is_balanced(group))
+    assert_at_rest(group)
+
+
+@SOME
+@given(count=st.integers(1, 64), members=st.integers(1, 8), seed=seeds)
+def test_a_newcomer_gets_its_share_within_a_normal_lease_by_the_fewest_moves(
+    count: int, members: int, seed: int
+) -> None:
+    group = Members(count, seed=seed, strategy="race")
+    group.join_many(members)
+    group.run(3 * NORMAL_LEASE)
+    before, group.moves = group.counts(), []
+    (name,) = group.join()
+    run_until(group, NORMAL_LEASE, lambda: is_balanced(group))
+    assert len(group.moves) == fewest_moves(before | {name: 0}, count)
+
+
+@SOME
+@given(data=st.data(), count=st.integers(1, 64), members=st.integers(1, 8), seed=seeds)
+def test_a_newcomer_gets_its_share_also_from_slow_members(
+    data: st.DataObject, count: int, members: int, seed: int
+) -> None:
+    """Each node looks up to ten times as seldom as it should, which is still often enough to hold its leases."""
+    slowness = st.floats(1.0, 10.0)
+    group = Members(count, seed=seed, strategy="race")
+    for _ in range(members):
+        group.join(slowness=data.draw(slowness))
+    group.run(5 * ALL_OVER)
+    (name,) = group.join(slowness=data.draw(slowness))
+    group.run(ALL_OVER)
+    assert group.counts()[name] >= count // (members + 1)
+    run_until(group, 2 * ALL_OVER, lambda: is_balanced(group))
+    assert_at_rest(group)
+
+
+@SOME
+@given(members=st.integers(2, 8), seed=seeds, slowness=st.floats(1.0, 10.0))
+def test_a_single_partition_never_moves(members: int, seed: int, slowness: float) -> None:
+    group = Members(1, seed=seed, strategy="race")
+    for _ in range(members):
+        group.join(slowness=slowness)
+    group.run(NORMAL_LEASE)
+    (move,) = group.moves
+    group.join_many(2)
+    group.run(20 * NORMAL_LEASE)
+    assert group.moves == [move]
+
+
+@SOME
+@given(count=st.integers(2, 64), members=st.integers(2, 8), seed=seeds)
+def test_a_killed_members_partitions_are_spread_after_the_lease_duration(count: int, members: int, seed: int) -> None:
+    group = Members(count, seed=seed, strategy="race")
+    group.join_many(members)
+    group.run(3 * NORMAL_LEASE)
+    group.crash(max(group.counts(), key=group.counts().__getitem__))
+    group.run(LEASE / 2)
+    assert sum(group.counts().values()) < count, "not before"
+    run_until(group, 3 * CYCLE, lambda: sum(group.counts().values()) == count)
+
+
+@pytest.mark.parametrize("in_force", [10.0, 30.0, 200.0])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        RaceParameters(),
+        RaceParameters(normal_lease=14.0, minimum_grab=10.0, maximum_lease=45.0),
+        RaceParameters(minimum_grab=14.0),
+    ],
+)
+def test_a_race_stays_possible_when_the_group_s_lease_duration_is_another(
+    parameters: RaceParameters, in_force: float
+) -> None:
+    assert parameters.problem(30.0) is None
+    normal, grab, maximum = parameters.in_group(in_force)
+    assert grab < normal
+    assert maximum >= max(in_force, 2 * normal)

@@ -1,0 +1,365 @@
+"""The transfer shedder: the leader alone moves load, when it has been uneven for long enough, and not too often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from statistics import pstdev
+from typing import Any
+
+import pytest
+
+from spark_ehbalance.group.changes import CancelHandover, Claim, RequestHandover, apply
+from spark_ehbalance.group.model import Author, Lease, Load, MemberLoad, MemberState
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.group.strategies import Decision
+from tests.group.strategies.members import CYCLE, LEASE, layout_of, snapshot_of
+from tests.group.strategies.views import Observer, heartbeats
+
+HITS, COOL_DOWN, STUCK, TARGET = 3, 180.0, 30.0, 0.25
+
+
+class Decider(Observer):
+    """A member that decides every ten seconds by `transfer`. Ann, the oldest in most of these groups, leads."""
+
+    def __init__(self, me: str = "ann", **parameters: Any) -> None:
+        super().__init__("transfer", me, parameters)
+
+    def decide(self, snapshot: Snapshot, *, passed: float = CYCLE, **view: Any) -> Decision:
+        return self.decide_at(self.now + passed, snapshot, **view)
+
+    def lead(
+        self, snapshot: Snapshot, cycles: int, *, silent: Iterable[str] = (), **view: Any
+    ) -> tuple[list[Decision], Snapshot]:
+        """`cycles` in which all members but the `silent` have a heartbeat, and nothing is carried out."""
+        decisions = []
+        for _ in range(cycles):
+            snapshot = heartbeats(snapshot, *silent)
+            decisions.append(self.decide(snapshot, **view))
+        return decisions, snapshot
+
+
+def leader_moves(snapshot: Snapshot, cycles: int, **parameters: Any) -> list[tuple[str, str]]:
+    """(partition, destination) of what the oldest member moves in so many cycles."""
+    return moves(Decider(next(iter(snapshot.members)), **parameters).lead(snapshot, cycles)[0])
+
+
+def loaded(rates: Mapping[str, Iterable[float]], **cpus: float) -> Snapshot:
+    """Members, oldest first, whose partitions have these loads."""
+    leases = [
+        Lease("", owner=name, epoch=1, checkpoint=Position(-1), load=Load(rate, 0.0))
+        for name, each in rates.items()
+        for rate in each
+    ]
+    snapshot = snapshot_of(list(rates), [replace(lease, partition=str(p)) for p, lease in enumerate(leases)])
+    members = {id: replace(m, load=MemberLoad(0, 0, 1, cpus[id])) for id, m in snapshot.members.items() if id in cpus}
+    return replace(snapshot, members={**snapshot.members, **members})
+
+
+def moves(decisions: Iterable[Decision]) -> list[tuple[str, str]]:
+    return [(e.partition, e.to) for each in decisions for e in each.transitions if isinstance(e, RequestHandover)]
+
+
+# --- when ------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_leader_moves_and_names_the_destination() -> None:
+    snapshot = loaded({"ann": [100.0] * 2, "bob": [100.0] * 6})
+    decisions, _ = Decider("bob").lead(snapshot, 20)
+    assert not moves(decisions)
+    assert {to for _, to in leader_moves(snapshot, 20)} == {"ann"}
+    third = loaded({"ann": [100.0] * 4, "bob": [100.0] * 7, "cat": [100.0]})
+    assert {to for _, to in leader_moves(third, 6)} == {"cat"}, "which has not asked for it"
+
+
+def test_it_acts_after_more_than_hit_count_cycles_in_a_row_and_then_cools_down() -> None:
+    decisions, _ = Decider().lead(loaded({"ann": [100.0] * 2, "bob": [100.0] * 6}), 45)
+    acted = [number for number, each in enumerate(decisions) if each.transitions]
+    # One cycle to hear of the others, three hits, the fourth acts; again after the cool-down and four more.
+    assert acted[0] == 1 + HITS
+    assert acted[1] - acted[0] == COOL_DOWN / CYCLE + HITS
+
+
+def test_a_balanced_cycle_begins_the_count_anew() -> None:
+    ann, uneven = Decider(), loaded({"ann": [100.0] * 2, "bob": [100.0] * 6})
+    even = loaded({"ann": [100.0] * 4, "bob": [100.0] * 4})
+    snapshot, decisions = uneven, []
+    for number in range(30):
+        snapshot = heartbeats(snapshot)
+        now = snapshot if number % 4 else replace(even, members=snapshot.members)
+        decisions.append(ann.decide(now))
+    assert not moves(decisions)
+
+
+def test_within_the_target_nothing_moves() -> None:
+    assert not leader_moves(loaded({"ann": [100.0] * 4, "bob": [100.0] * 5, "cat": [100.0] * 6}), 20)
+    assert leader_moves(loaded({"ann": [100.0] * 4, "bob": [100.0] * 6}), 20, target=0.1)
+
+
+def test_an_idle_member_is_reason_enough() -> None:
+    names = [f"m{number}" for number in range(30)]
+    snapshot = loaded({**{name: [100.0] * 2 for name in names}, "idle": []})
+    loads = [2.0] * 30 + [0.0]
+    assert pstdev(load / (60 / 31) for load in loads) < TARGET
+    assert [to for _, to in leader_moves(snapshot, 6)] == ["idle"]
+
+
+def hosts(*busy: tuple[float, int]) -> Snapshot:
+    """Members whose hosts are so busy, each with so many partitions that bring in as much as they cost."""
+    names = [f"m{number:02}" for number in range(len(busy))]
+    rates = {name: [10_000 * cpu / count] * count for name, (cpu, count) in zip(names, busy, strict=True)}
+    return loaded(rates, **{name: cpu for name, (cpu, _) in zip(names, busy, strict=True)})
+
+
+def routes(snapshot: Snapshot, decisions: Iterable[Decision]) -> set[tuple[str | None, str]]:
+    return {(snapshot.leases[partition].owner, to) for partition, to in moves(decisions)}
+
+
+@pytest.mark.parametrize("partitions", [2, 8])
+def test_one_overloaded_member_among_a_hundred_is_reason_enough(partitions: int) -> None:
+    snapshot = hosts(*[(0.01, partitions)] * 99, (1.0, partitions))
+    assert pstdev([0.01] * 99 + [1.0]) < TARGET
+    assert not leader_moves(snapshot, 1 + HITS), "not before it has been so for some cycles"
+    decisions, _ = Decider("m00").lead(snapshot, 2 + HITS)
+    assert {source for source, _ in routes(snapshot, decisions)} == {"m99"}
+    assert "the most loaded has 1.00" in decisions[-1].reason
+    # To others than it down to 85 %, and not further: a partition each, as one lifts any of them over the mean.
+    assert len(moves(decisions)) == (1 if partitions == 2 else 2)
+
+
+@pytest.mark.parametrize("partitions", [2, 8])
+def test_one_underloaded_member_among_a_hundred_is_reason_enough(partitions: int) -> None:
+    snapshot = hosts(*[(0.98, partitions)] * 98, (0.99, partitions), (0.01, partitions))
+    assert pstdev([0.98] * 98 + [0.99, 0.01]) < TARGET
+    decisions, _ = Decider("m00").lead(snapshot, 2 + HITS)
+    assert routes(snapshot, decisions) == {("m98", "m99")}
+    assert "the least loaded has but 0.01" in decisions[-1].reason
+
+
+def test_one_underloaded_member_is_reason_enough_by_rates_as_well() -> None:
+    snapshot = loaded({f"m{number:02}": [49.0] * 2 for number in range(99)} | {"m99": [0.5] * 2})
+    decisions, _ = Decider("m00").lead(snapshot, 2 + HITS)
+    assert {to for _, to in routes(snapshot, decisions)} == {"m99"}
+
+
+@pytest.mark.parametrize(
+    ("most", "mean", "acts"),
+    [
+        (0.85, 0.2, False),  # not over 85 %
+        (0.86, 0.2, True),
+        (0.99, 0.75, False),  # not over the mean by the target
+        (0.99, 0.73, True),
+    ],
+)
+def test_a_member_is_overloaded_if_nearly_full_and_over_the_mean_by_the_target(
+    most: float, mean: float, acts: bool
+) -> None:
+    snapshot = hosts(*[(mean - (most - mean) / 99, 4)] * 99, (most, 4))
+    assert bool(leader_moves(snapshot, 2 + HITS)) is acts
+
+
+@pytest.mark.parametrize(
+    ("target", "least", "acts"),
+    [
+        (0.25, 0.11, False),  # an eighth of the others is where it begins
+        (0.25, 0.09, True),
+        (0.5, 0.21, False),
+        (0.5, 0.19, True),
+        (10.0, 0.45, False),  # never more than half of them
+        (10.0, 0.35, True),
+    ],
+)
+def test_a_member_is_underloaded_below_half_the_target_times_the_mean(target: float, least: float, acts: bool) -> None:
+    mean = 0.8
+    snapshot = hosts(*[(mean + (mean - least) / 99, 4)] * 99, (least, 4))
+    assert bool(leader_moves(snapshot, 2 + HITS, target=target)) is acts
+
+
+def test_a_member_that_reads_far_less_than_the_most_loaded_is_underloaded_even_if_its_host_is_busy() -> None:
+    snapshot = loaded(
+        {f"m{number:02}": [500.0] * 8 for number in range(20)} | {"new": [1.0] * 8},
+        **{f"m{number:02}": 0.5 for number in range(20)},
+        new=0.2,
+    )
+    decisions, _ = Decider("m00").lead(snapshot, 2 + HITS)
+    assert {to for _, to in routes(snapshot, decisions)} == {"new"}
+    assert "the least loaded has but 0.20 and 8.0 events/s" in decisions[-1].reason
+
+
+def test_other_members_move_nothing_because_of_an_overloaded_one() -> None:
+    # It has one partition, so that nothing can help it; the others are within the target.
+    others = [(0.05, 4), (0.30, 4)] * 20
+    decisions, _ = Decider("m00").lead(hosts(*others, (1.0, 1)), 20)
+    assert not moves(decisions)
+    assert "the most loaded has 1.00, but nothing can be moved" in decisions[-1].reason
+
+
+def test_an_underloaded_member_without_room_causes_no_moves() -> None:
+    snapshot = hosts(*[(0.5, 4), (0.7, 4)] * 20, (0.01, 4))
+    limited = replace(snapshot.members["m40"], max_owned=4)
+    assert not leader_moves(replace(snapshot, members={**snapshot.members, "m40": limited}), 20)
+
+
+def test_no_member_gives_its_only_partition() -> None:
+    assert not leader_moves(loaded({"ann": [1000.0], "bob": [], "cat": [10.0]}), 20)
+    assert "nothing can be moved" in Decider().lead(loaded({"ann": [1000.0], "bob": [10.0]}), 9)[0][-1].reason
+
+
+def test_half_the_difference_moves() -> None:
+    assert [to for _, to in leader_moves(loaded({"ann": [100.0] * 9, "bob": [100.0]}), 6)] == ["bob"] * 4
+
+
+def test_at_most_maximum_sources_members_shed_in_one_cycle() -> None:
+    rich = {f"rich{number}": [100.0] * 8 for number in range(6)}
+    poor = {f"poor{number}": [100.0] for number in range(6)}
+    snapshot = loaded({**rich, **poor})
+    assert len({snapshot.leases[p].owner for p, _ in leader_moves(snapshot, 6)}) == 3
+    assert len({snapshot.leases[p].owner for p, _ in leader_moves(snapshot, 6, maximum_sources=5)}) == 5
+
+
+def test_only_the_top_partitions_move() -> None:
+    rates = [10.0] * 20 + [500.0, 400.0]
+    decisions, _ = Decider(top_partitions=2).lead(loaded({"ann": rates, "bob": [10.0]}), 6)
+    assert {p for p, _ in moves(decisions)} <= {"20", "21"}
+    assert moves(decisions)
+
+
+def test_what_is_pinned_stays() -> None:
+    snapshot = loaded({"ann": [100.0] * 9, "bob": [100.0]})
+    decisions, _ = Decider().lead(snapshot, 8, pinned=snapshot.leases.keys() - {"3"})
+    assert moves(decisions) == [("3", "bob")]
+
+
+def test_what_was_moved_stays_for_the_minimum_tenure() -> None:
+    ann, snapshot = Decider(cool_down=1.0, hit_count=0), loaded({"ann": [900.0, 100.0, 100.0], "bob": [100.0]})
+    moved, now = [], snapshot
+    for _ in range(8):
+        now = heartbeats(now)
+        decision = ann.decide(now, untenured=frozenset(now.leases))
+        moved += moves([decision])
+        now = apply(now, decision.transitions).after
+        leases = {p: replace(e, owner=e.handover.to, handover=None) if e.handover else e for p, e in now.leases.items()}
+        # The load goes with whoever has it: everything looks as uneven as before.
+        busy = {p: replace(e, load=Load(900.0 if e.owner == "bob" else 100.0, 0.0)) for p, e in leases.items()}
+        now = replace(now, leases=busy)
+    assert len(moved) == len({partition for partition, _ in moved})
+
+
+# --- a dry run -------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_reports_what_it_would_move_and_moves_nothing() -> None:
+    snapshot = loaded({"ann": [100.0] * 9, "bob": [100.0]})
+    real, _ = Decider().lead(snapshot, 45)
+    dry, _ = Decider(dry_run=True).lead(snapshot, 45)
+    assert not any(each.transitions for each in dry)
+    assert [each.would for each in dry] == [tuple(moves([each])) for each in real]
+    (first, _) = [each for each in dry if each.would]  # as often as they would be moved
+    assert first.reason.startswith("would move 4 but for transfer.dryRun, because the standard deviation")
+
+
+def test_a_dry_run_claims_free_partitions_and_resolves_stuck_handovers() -> None:
+    ann, bob = Decider(dry_run=True), Decider("bob", dry_run=True)
+    layout = layout_of(["ann"] * 4 + ["bob"] * 2 + [None] * 4)
+    claims = [e for each in (ann, bob) for e in each.decide(snapshot_of(["ann", "bob"], layout)).transitions]
+    assert {(type(each), each.partition) for each in claims if isinstance(each, Claim)} == {
+        (Claim, partition) for partition in "6789"
+    }
+    request = RequestHandover(by=Author("ann", "1"), at_ms=0, partition="0", epoch=1, to="bob", timeout_ms=30_000)
+    pending = apply(loaded({"ann": [100.0] * 3, "bob": [100.0] * 3}), [request]).after
+    (claim,) = Decider("bob", dry_run=True).decide(pending, overdue=frozenset("0")).transitions
+    assert isinstance(claim, Claim)
+    ann.decide(pending)
+    (cancel,) = ann.decide(pending, passed=2 * STUCK).transitions
+    assert isinstance(cancel, CancelHandover)
+
+
+# --- by what ---------------------------------------------------------------------------------------------------
+
+
+def test_loads_are_cpu_if_every_member_reports_it() -> None:
+    snapshot = loaded({"ann": [100.0] * 4, "bob": [100.0] * 4}, ann=0.95, bob=0.15)
+    decisions, _ = Decider().lead(snapshot, 6)
+    assert {to for _, to in moves(decisions)} == {"bob"}
+    assert 1 <= len(moves(decisions)) <= 2
+    assert not leader_moves(loaded({"ann": [100.0] * 4, "bob": [100.0] * 4}, ann=0.95), 6), "one alone says nothing"
+
+
+def test_a_member_whose_load_is_old_is_neither_source_nor_destination() -> None:
+    snapshot = loaded({"ann": [100.0] * 4, "bob": [100.0] * 8, "cat": []})
+    ann = Decider(load_time_to_live=5.0)
+    first, later = ann.lead(snapshot, 3)
+    assert not moves([*first, *ann.lead(later, 9, silent=["bob", "cat"])[0]])
+    fresh = Decider().lead(loaded({"ann": [100.0] * 4, "bob": [100.0] * 8, "cat": []}), 12)[0]
+    assert moves(fresh)
+
+
+def test_a_member_whose_partitions_have_no_known_load_is_left_alone() -> None:
+    snapshot = loaded({"ann": [100.0] * 4, "bob": [100.0] * 8, "cat": [100.0] * 4})
+    untold = {p: replace(e, load=None) if e.owner == "bob" else e for p, e in snapshot.leases.items()}
+    assert not leader_moves(replace(snapshot, leases=untold), 12)
+
+
+def test_without_any_loads_partitions_are_counted() -> None:
+    snapshot = snapshot_of(["ann", "bob", "cat"], layout_of(["ann"] * 7 + ["bob"] * 2))
+    assert sorted(to for _, to in leader_moves(snapshot, 6)) == ["bob", "cat", "cat", "cat"]
+
+
+# --- silence, stuck moves, members that go ------------------------------------------------------------------------
+
+
+def test_a_new_leader_waits_until_all_have_reported() -> None:
+    ann, snapshot = Decider(), loaded({"ann": [100.0], "bob": [100.0] * 9, "cat": [100.0]})
+    decisions, snapshot = ann.lead(snapshot, 20, silent=["cat"])
+    assert not moves(decisions)
+    assert "have not reported" in decisions[-1].reason
+    assert moves(ann.lead(heartbeats(snapshot), 6)[0])
+
+
+def test_after_an_outage_the_leader_waits_for_reports_as_well() -> None:
+    ann, snapshot = Decider(), loaded({"ann": [100.0], "bob": [100.0] * 9})
+    _, snapshot = ann.lead(snapshot, 3)
+    decision = ann.decide(snapshot, passed=10 * LEASE)
+    assert "have not reported" in decision.reason
+    for _ in range(10):
+        decision = ann.decide(snapshot)
+    assert not decision.transitions
+    assert moves(ann.lead(snapshot, 6)[0])
+
+
+def test_a_stuck_move_is_claimed_by_its_destination_or_later_cancelled_by_the_leader() -> None:
+    ann, bob = Decider(), Decider("bob")
+    snapshot = loaded({"ann": [100.0] * 9, "bob": [100.0]})
+    decisions, snapshot = ann.lead(snapshot, 5)
+    (request, *_) = [each for each in decisions[-1].transitions if isinstance(each, RequestHandover)]
+    assert request.timeout_ms == STUCK * 1000
+    pending = apply(snapshot, [request]).after
+    ann.decide(pending, passed=1.0)
+    assert not ann.decide(pending, passed=STUCK).transitions
+    overdue = frozenset({request.partition})
+    (claim,) = bob.decide(pending, overdue=overdue).transitions
+    assert isinstance(claim, Claim)
+    assert not apply(pending, [claim]).refused
+    (cancel,) = ann.decide(pending, passed=STUCK).transitions
+    assert isinstance(cancel, CancelHandover)
+
+
+@pytest.mark.parametrize("how", ["leaving", "dead"])
+def test_a_move_to_a_member_that_is_gone_is_cancelled_at_once(how: str) -> None:
+    ann, snapshot = Decider(), loaded({"ann": [100.0] * 3, "bob": [100.0] * 3, "cat": [100.0]})
+    request = RequestHandover(by=ann.me, at_ms=0, partition="3", epoch=1, to="cat", timeout_ms=30_000)
+    snapshot = apply(snapshot, [request]).after
+    state = MemberState.LEAVING if how == "leaving" else MemberState.ACTIVE
+    members = {**snapshot.members, "cat": replace(snapshot.members["cat"], state=state)}
+    live = ["ann", "bob", "cat"] if how == "leaving" else ["ann", "bob"]
+    (cancel,) = ann.decide(replace(snapshot, members=members), live=live).transitions
+    assert isinstance(cancel, CancelHandover)
+
+
+def test_the_least_loaded_members_claim_free_partitions_without_the_leader() -> None:
+    leases = layout_of(["ann"] * 3 + ["bob"] + [None] * 5)
+    snapshot = snapshot_of(["ann", "bob", "cat"], leases)
+    claims = {name: Decider(name).decide(snapshot).transitions for name in snapshot.members}
+    assert {name: len(each) for name, each in claims.items()} == {"ann": 0, "bob": 2, "cat": 3}
+    assert len({each.partition for said in claims.values() for each in said if isinstance(each, Claim)}) == 5

@@ -1,0 +1,211 @@
+"""The worked examples of the Event Processor's guide, and what else its strategies promise."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from spark_ehbalance.group.strategies import DEFAULT_STRATEGY, STRATEGIES
+from tests.group.strategies.groups import assert_stable, moves_of_a_cycle, settle
+from tests.group.strategies.members import Members, layout_of
+
+SEEDS = range(10)
+BOTH = pytest.mark.parametrize("strategy", ["balanced", "greedy"])
+EACH_SEED = pytest.mark.parametrize("seed", SEEDS)
+
+
+def started(strategy: str, *, partitions: int, members: int, seed: int = 0) -> Members:
+    """A group whose members know each other, and own nothing yet."""
+    group = Members(partitions, seed=seed, strategy=strategy)
+    group.join_many(members)
+    group.cycles(1)
+    group.decisions.clear()
+    return group
+
+
+def balanced_group(strategy: str, *, partitions: int, members: int, seed: int) -> Members:
+    """A group that has come to rest."""
+    group = started(strategy, partitions=partitions, members=members, seed=seed)
+    settle(group, 200)
+    return group
+
+
+def sizes(group: Members) -> list[int]:
+    """How many partitions each member owns, fewest first."""
+    return sorted(group.counts().values())
+
+
+def test_the_default_is_one_of_the_strategies() -> None:
+    assert DEFAULT_STRATEGY in STRATEGIES
+
+
+# --- 5 partitions, 1 owner ---------------------------------------------------------------------------------------
+
+
+def test_balanced_first_claims_one_of_five_at_random() -> None:
+    first = Counter[str]()
+    for seed in range(200):
+        moves = moves_of_a_cycle(started("balanced", partitions=5, members=1, seed=seed))
+        assert len(moves) == 1
+        first[moves[0].partition] += 1
+    assert set(first) == set("01234")
+    assert max(first.values()) < 80, "200 draws of 5, 40 each: twice as many is no chance"
+
+
+def test_greedy_claims_all_five_at_once() -> None:
+    assert len(moves_of_a_cycle(started("greedy", partitions=5, members=1))) == 5
+
+
+@BOTH
+@EACH_SEED
+def test_a_single_owner_ends_with_all(strategy: str, seed: int) -> None:
+    group = balanced_group(strategy, partitions=5, members=1, seed=seed)
+    assert sizes(group) == [5]
+    assert_stable(group, 10)
+
+
+# --- the other layouts -------------------------------------------------------------------------------------------
+
+
+@BOTH
+@EACH_SEED
+def test_one_of_six_members_on_five_partitions_stays_idle(strategy: str, seed: int) -> None:
+    group = balanced_group(strategy, partitions=5, members=6, seed=seed)
+    assert sizes(group) == [0, 1, 1, 1, 1, 1]
+    assert_stable(group, 10)
+
+
+@BOTH
+@EACH_SEED
+def test_the_idle_member_takes_over_when_one_dies(strategy: str, seed: int) -> None:
+    group = balanced_group(strategy, partitions=5, members=6, seed=seed)
+    group.crash(next(name for name, owned in group.counts().items() if owned))
+    settle(group, 50)
+    assert sizes(group) == [1, 1, 1, 1, 1]
+
+
+@BOTH
+@EACH_SEED
+def test_a_fourth_member_on_eighteen_partitions(strategy: str, seed: int) -> None:
+    group = balanced_group(strategy, partitions=18, members=3, seed=seed)
+    assert sizes(group) == [6, 6, 6]
+    group.join()
+    settle(group, 50)
+    assert sizes(group) == [4, 4, 5, 5]
+    assert_stable(group, 10)
+
+
+@BOTH
+@EACH_SEED
+@pytest.mark.parametrize("how", ["leave", "crash"])
+def test_one_of_four_members_on_twenty_partitions_goes(strategy: str, seed: int, how: str) -> None:
+    group = balanced_group(strategy, partitions=20, members=4, seed=seed)
+    assert sizes(group) == [5, 5, 5, 5]
+    getattr(group, how)(random.Random(seed).choice(list(group.nodes)))
+    settle(group, 50)
+    assert sizes(group) == [6, 7, 7]
+    assert_stable(group, 10)
+
+
+@BOTH
+@EACH_SEED
+def test_five_partitions_more_for_four_members_on_twenty(strategy: str, seed: int) -> None:
+    group = balanced_group(strategy, partitions=20, members=4, seed=seed)
+    group.add_partitions(5)
+    settle(group, 50)
+    assert sizes(group) == [6, 6, 6, 7]
+    assert_stable(group, 10)
+
+
+# --- what is promised on the way ---------------------------------------------------------------------------------
+
+
+@EACH_SEED
+def test_balanced_moves_one_partition_per_member_and_cycle(seed: int) -> None:
+    group = started("balanced", partitions=18, members=3, seed=seed)
+    for number in range(60):
+        if number == 20:
+            group.join()
+        if number == 40:
+            group.crash("member-0")
+        group.cycles(1)
+    assert {len(decision.transitions) for _, decision in group.decisions} == {0, 1}
+
+
+@EACH_SEED
+def test_greedy_is_done_after_one_cycle_of_each(seed: int) -> None:
+    group = balanced_group("greedy", partitions=18, members=3, seed=seed)
+    (newcomer,) = group.join()
+    group.cycles(1)
+    moves = moves_of_a_cycle(group)
+    assert sizes(group) == [4, 4, 5, 5]
+    assert {move.after for move in moves} == {newcomer}
+
+
+@EACH_SEED
+def test_greedy_rebalances_at_once_only_after_it_took_something(seed: int) -> None:
+    group = started("greedy", partitions=18, members=4, seed=seed)
+    group.cycles(4)
+    assert {decision.rebalance_now for _, decision in group.decisions} == {True, False}
+    assert all(decision.rebalance_now == bool(decision.transitions) for _, decision in group.decisions)
+
+
+@BOTH
+@EACH_SEED
+def test_no_member_steals_while_a_partition_is_unclaimed(strategy: str, seed: int) -> None:
+    group = balanced_group(strategy, partitions=12, members=3, seed=seed)
+    group.add_partitions(12)
+    group.join()
+    free = 12
+    while free:
+        stolen = [move.stolen for move in moves_of_a_cycle(group)]
+        assert stolen == sorted(stolen), "first claims, then steals"
+        assert not any(stolen[:free])
+        free -= stolen.count(False)
+
+
+@BOTH
+@EACH_SEED
+def test_a_member_with_its_share_leaves_unclaimed_partitions_to_others(strategy: str, seed: int) -> None:
+    """Six partitions, three owners: the first has its two, and two are free for the others."""
+    names = ann, bob, cat = "ann", "bob", "cat"
+    group = Members(leases=layout_of([ann, ann, bob, cat, None, None]), seed=seed, strategy=strategy)
+    group.join(*names)
+    settle(group, 10)
+    assert {move.after for move in group.moves} == {bob, cat}
+    assert not any(decision.transitions for name, decision in group.decisions if name == ann)
+    assert group.counts() == dict.fromkeys(names, 2)
+
+
+@BOTH
+@EACH_SEED
+def test_a_newcomer_needs_the_fewest_moves(strategy: str, seed: int) -> None:
+    """Here the newcomer sees its goal from the start: it needs no more steals than its share."""
+    group = balanced_group(strategy, partitions=20, members=4, seed=seed)
+    group.join()
+    group.moves.clear()
+    group.cycles(30)
+    assert [move.stolen for move in group.moves] == [True] * 4
+    assert sizes(group) == [4, 4, 4, 4, 4]
+
+
+@BOTH
+def test_every_decision_has_a_reason(strategy: str) -> None:
+    group = started(strategy, partitions=4, members=2)
+    group.cycles(10)
+    for _, decision in group.decisions:
+        assert decision.reason.startswith(("nothing, because ", "claim, because ", "steal, because "))
+        assert decision.reason.startswith("nothing") == (not decision.transitions)
+    assert {not decision.transitions for _, decision in group.decisions} == {True, False}
+
+
+@BOTH
+def test_the_same_seed_gives_the_same_group(strategy: str) -> None:
+    def play(seed: int) -> list[str | None]:
+        group = balanced_group(strategy, partitions=18, members=4, seed=seed)
+        return [lease.owner for lease in group.snapshot.leases.values()]
+
+    assert play(1) == play(1)
+    assert play(1) != play(2)

@@ -1,0 +1,251 @@
+"""Several members that act on stale snapshots of one group: what must hold whatever they do."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from types import MappingProxyType
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from spark_ehbalance.group.changes import (
+    AddPartitions,
+    CancelHandover,
+    Checkpoint,
+    Claim,
+    Defend,
+    Drain,
+    EndTransfer,
+    Forget,
+    HandOver,
+    Heartbeat,
+    Join,
+    LeaseTransition,
+    Leave,
+    Release,
+    Renew,
+    RequestHandover,
+    Steal,
+    Transition,
+    apply,
+)
+from spark_ehbalance.group.model import Author, Lease, MemberState
+from spark_ehbalance.group.orders import Order, PinTo, Seek, Transfer, Unpin
+from spark_ehbalance.group.ownership import Ownership
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
+from tests.lease_table.store_conformance import GROUP
+
+NAMES = st.sampled_from(["ann", "bob", "cat"])
+PARTITIONS = st.sampled_from(["0", "1"])
+WITHOUT_EVIDENCE = [Defend, EndTransfer, Steal, Renew, Release, HandOver]
+CLOCK = st.integers(0, 2**40)  # wall clocks are arbitrary: none is ever compared
+OPERATOR = Author("operator", "")
+
+
+class SeveralMembers(RuleBasedStateMachine):
+    """Each process (an incarnation of a member) acts on the snapshot of its last look, however old; the result of a
+    commit counts as a look. Fenced processes go on acting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.truth = Snapshot(
+            GROUP,
+            leases=MappingProxyType({partition: Lease(partition) for partition in "01"}),
+        )
+        self.seen: dict[Author, Snapshot] = {}
+        self.fenced: set[Author] = set()
+        self.owners: dict[tuple[str, int], set[str]] = defaultdict(set)
+
+    @initialize()
+    def start(self) -> None:
+        for name in ("ann", "bob", "cat"):
+            self.start_process(name, 0)
+
+    # what the processes do
+
+    @precondition(lambda self: len(self.seen) < 5)
+    @rule(name=NAMES, at_ms=CLOCK)
+    def start_process(self, name: str, at_ms: int) -> None:
+        """Start a process with the id `name`, which fences the others of that id."""
+        author = Author(name, f"{name}-{len(self.seen)}")
+        self.seen[author] = self.truth
+        self.write(Join(by=author, at_ms=at_ms))
+        self.fenced |= {other for other in self.seen if other.id == name} - {author}
+
+    @rule(data=st.data())
+    def look(self, data: st.DataObject) -> None:
+        self.seen[self.any_process(data)] = self.truth
+
+    @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS, start=st.none() | st.integers(-1, 5))
+    def claim(self, data: st.DataObject, at_ms: int, partition: str, start: int | None) -> None:
+        """Claim with or without evidence, whether the partition looks free or not."""
+        by = self.any_process(data)
+        lease = self.seen[by].leases[partition]
+        unchanged = data.draw(st.sampled_from([None, lease.counter]))
+        overdue = data.draw(st.sampled_from([None, lease.handover]))
+        position = None if start is None else Position(start)
+        claim = Claim(
+            by=by,
+            at_ms=at_ms,
+            partition=partition,
+            epoch=lease.epoch,
+            unchanged_counter=unchanged,
+            overdue_handover=overdue,
+            starting_position=position,
+        )
+        now = self.truth.leases[partition]
+        if self.write(claim) and now.owner not in (None, by.id):
+            handed_over = overdue is not None and overdue == now.handover and overdue.to == by.id
+            assert now.counter == unchanged or handed_over, "a live lease is claimed only with evidence"
+
+    @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS, kind=st.sampled_from(WITHOUT_EVIDENCE))
+    def act(self, data: st.DataObject, at_ms: int, partition: str, kind: type[LeaseTransition]) -> None:
+        by = self.any_process(data)
+        self.write(kind(by=by, at_ms=at_ms, partition=partition, epoch=self.seen[by].leases[partition].epoch))
+
+    @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS, sequence_number=st.integers(-1, 10))
+    def checkpoint(self, data: st.DataObject, at_ms: int, partition: str, sequence_number: int) -> None:
+        """A process writes checkpoints only for leases that it has seen as its own."""
+        by = self.any_process(data)
+        lease = self.seen[by].leases[partition]
+        if lease.owner == by.id:
+            position = Position(sequence_number)
+            self.write(Checkpoint(by=by, at_ms=at_ms, partition=partition, epoch=lease.epoch, position=position))
+
+    @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS, to=NAMES)
+    def request_handover(self, data: st.DataObject, at_ms: int, partition: str, to: str) -> None:
+        by = self.any_process(data)
+        epoch = self.seen[by].leases[partition].epoch
+        self.write(RequestHandover(by=by, at_ms=at_ms, partition=partition, epoch=epoch, to=to, timeout_ms=1))
+
+    @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS)
+    def cancel_handover(self, data: st.DataObject, at_ms: int, partition: str) -> None:
+        by = self.any_process(data)
+        epoch = self.seen[by].leases[partition].epoch
+        self.write(CancelHandover(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
+
+    @rule(data=st.data(), at_ms=CLOCK)
+    def beat(self, data: st.DataObject, at_ms: int) -> None:
+        self.write(Heartbeat(by=self.any_process(data), at_ms=at_ms))
+
+    @rule(at_ms=CLOCK, name=NAMES, undo=st.booleans())
+    def drain(self, at_ms: int, name: str, undo: bool) -> None:
+        self.write(Drain(by=OPERATOR, at_ms=at_ms, member=name, undo=undo))
+
+    @rule(at_ms=CLOCK, partition=PARTITIONS, name=NAMES, kind=st.sampled_from([PinTo, Transfer]))
+    def order_a_move(self, at_ms: int, partition: str, name: str, kind: type[PinTo | Transfer]) -> None:
+        if self.write(kind(by=OPERATOR, at_ms=at_ms, partition=partition, to=name, timeout_ms=1)):
+            pin = self.truth.leases[partition].pin
+            assert pin is not None
+            assert (pin.to, pin.transfer) == (name, kind is Transfer)
+
+    @rule(at_ms=CLOCK, partition=PARTITIONS)
+    def unpin(self, at_ms: int, partition: str) -> None:
+        self.write(Unpin(by=OPERATOR, at_ms=at_ms, partition=partition))
+
+    @rule(at_ms=CLOCK, partition=PARTITIONS, sequence_number=st.integers(-1, 10), force=st.booleans())
+    def seek(self, at_ms: int, partition: str, sequence_number: int, force: bool) -> None:
+        """Seek forward or back; what processes write from an earlier look is refused."""
+        owner = self.truth.leases[partition].owner
+        done = self.write(
+            Seek(by=OPERATOR, at_ms=at_ms, partition=partition, position=Position(sequence_number), force=force)
+        )
+        assert done is (force or owner is None)
+
+    @rule(data=st.data(), at_ms=CLOCK, name=NAMES)
+    def leave_or_be_forgotten(self, data: st.DataObject, at_ms: int, name: str) -> None:
+        """Leave, or forget another member; who is gone joins again unless its id is taken."""
+        by = self.any_process(data)
+        if by.id == name:
+            self.write(Leave(by=by, at_ms=at_ms))
+        elif member := self.seen[by].members.get(name):
+            self.write(Forget(by=by, at_ms=at_ms, member=name, counter=member.counter))
+        for author in list(self.seen):
+            if author not in self.fenced and author.id not in self.truth.members:
+                self.write(Join(by=author, at_ms=at_ms))
+
+    @rule(data=st.data(), at_ms=CLOCK, partitions=st.lists(PARTITIONS, min_size=1))
+    def add_partitions(self, data: st.DataObject, at_ms: int, partitions: list[str]) -> None:
+        """Add partitions from their first event; those that exist keep their checkpoint."""
+        self.write(
+            AddPartitions(by=self.any_process(data), at_ms=at_ms, partitions=tuple(partitions), checkpoint=Position(-1))
+        )
+
+    # what must hold
+
+    def any_process(self, data: st.DataObject) -> Author:
+        return data.draw(st.sampled_from(list(self.seen)))
+
+    def write(self, transition: Transition) -> bool:
+        """Apply `transition` to the true state. Returns whether it was accepted."""
+        before = self.truth
+        leases, members = dict(before.leases), dict(before.members)
+        outcome = apply(before, [transition])
+        after, accepted = outcome.after, bool(outcome.accepted)
+
+        assert (before.leases, before.members) == (leases, members), "a snapshot never changes"
+        assert accepted != bool(outcome.refused)
+        if not accepted:
+            assert after == before, "a refused transition changes nothing"
+        if transition.by in self.fenced:
+            assert after == before, "a fenced process changes nothing"
+        if isinstance(transition, LeaseTransition) and accepted:
+            assert transition.epoch == leases[transition.partition].epoch, "the owner changed since the author's look"
+        if isinstance(transition, (Steal, RequestHandover)) and accepted:
+            asked = leases[transition.partition]
+            pinned_to = members.get(asked.pin.to) if asked.pin else None
+            assert pinned_to is None or asked.owner != pinned_to.id or pinned_to.state is MemberState.LEAVING
+        for partition, lease in after.leases.items():
+            if isinstance(transition, Seek) and partition == transition.partition and accepted:
+                self.compare_sought(before.leases[partition], lease, transition.position)
+            else:
+                self.compare(before.leases[partition], lease)
+            if isinstance(transition, Order):
+                assert lease.owner == before.leases[partition].owner, "an order by itself changes no owner"
+        assert after.ownership == Ownership.of(after.leases, after.members), "the index equals a new one"
+        self.truth = after
+        self.seen[transition.by] = after
+        return accepted
+
+    def compare(self, before: Lease, after: Lease) -> None:
+        assert after.epoch in (before.epoch, before.epoch + 1)
+        assert after.renewal >= before.renewal
+        if after.owner not in (None, before.owner):
+            assert after.epoch == before.epoch + 1, "a change of owner raises the epoch"
+        if after.epoch > before.epoch:
+            assert after.owner is not None
+            assert after.handover is None, "a handover ends with the owner who was asked"
+            assert before.checkpoint in (None, after.checkpoint), "a change of owner moves no checkpoint"
+        if before.checkpoint is not None:
+            assert after.checkpoint is not None
+            assert after.checkpoint.sequence_number >= before.checkpoint.sequence_number
+
+    def compare_sought(self, before: Lease, after: Lease, position: Position) -> None:
+        assert (after.epoch, after.checkpoint, after.owner) == (before.epoch + 1, position, before.owner)
+        assert after.counter != before.counter, "evidence from before the seek does not count"
+
+    @invariant()
+    def at_most_one_owner_per_epoch(self) -> None:
+        for partition, lease in self.truth.leases.items():
+            if lease.owner is not None:
+                self.owners[partition, lease.epoch].add(lease.owner)
+        assert all(len(owners) == 1 for owners in self.owners.values())
+
+    @invariant()
+    def an_owned_partition_has_a_position(self) -> None:
+        assert all(lease.checkpoint is not None for lease in self.truth.leases.values() if lease.owner is not None)
+
+    @invariant()
+    def only_an_owned_partition_has_a_handover(self) -> None:
+        for lease in self.truth.leases.values():
+            if lease.handover is not None:
+                assert lease.owner is not None
+                assert lease.handover.to != lease.owner
+
+
+TestSeveralMembers = SeveralMembers.TestCase
+TestSeveralMembers.settings = settings(
+    max_examples=150, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+)

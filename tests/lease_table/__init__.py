@@ -1,0 +1,3 @@
+import pytest
+
+pytest.register_assert_rewrite("tests.lease_table.store_conformance")

@@ -1,0 +1,83 @@
+"""What several users of one store do at the same time, each in a thread or a process of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, ProcessPoolExecutor
+from typing import Any
+
+from spark_ehbalance.errors import StoreFormatError
+from spark_ehbalance.group.changes import Claim, Join, Renew
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.model import Author
+from spark_ehbalance.lease_table.contract import LeaseStore, commit
+
+#: Opens another handle on one and the same store. It can be pickled where contenders are processes.
+Opening = Callable[[], LeaseStore]
+
+#: Attempts of a commit: so many lost races in a row are no accident.
+ATTEMPTS = 200
+
+_start_line: threading.Barrier | None = None
+
+
+def processes(count: int) -> Executor:
+    """Processes as contenders."""
+    spawn = multiprocessing.get_context("spawn")  # delta-rs has threads, which a fork would lose
+    return ProcessPoolExecutor(count, spawn, initializer=line_up, initargs=(spawn.Barrier(count),))
+
+
+def line_up(barrier: Any) -> None:
+    """Initializes a contender's thread or process: the contenders wait for each other at `barrier`."""
+    global _start_line
+    _start_line = barrier
+
+
+def wait_for_the_others() -> None:
+    assert _start_line is not None
+    _start_line.wait(timeout=60)
+
+
+def create_group(opening: Opening, group: Group) -> Group | None:
+    """Create the group. Returns the group found there; None if it is another one."""
+    wait_for_the_others()
+    with opening() as store:
+        try:
+            store.create(group)
+        except StoreFormatError:
+            return None
+        return store.read().group
+
+
+def claim_all(opening: Opening, me: Author) -> list[str]:
+    """Claim free partitions one by one, in random order, until none is left. Returns the partitions that it has won."""
+    won = []
+    with opening() as store:
+        snapshot = commit(store, store.read(), [Join(by=me, at_ms=1)], attempts=ATTEMPTS).after
+        wait_for_the_others()
+        while free := [lease for lease in snapshot.leases.values() if lease.owner is None]:
+            lease = random.choice(free)
+            claim = Claim(by=me, at_ms=1, partition=lease.partition, epoch=lease.epoch)
+            outcome = commit(store, snapshot, [claim], attempts=ATTEMPTS)
+            snapshot = outcome.after
+            if outcome.accepted:
+                won.append(lease.partition)
+    return won
+
+
+def renew_often(opening: Opening, me: Author, times: int) -> int:
+    """Renew its lease `times` times. Returns how many of the renewals were refused."""
+    refused = 0
+    with opening() as store:
+        snapshot = store.read()
+        (lease,) = snapshot.owned_by(me.id)
+        wait_for_the_others()
+        for _ in range(times):
+            renewal = Renew(by=me, at_ms=2, partition=lease.partition, epoch=lease.epoch)
+            outcome = commit(store, snapshot, [renewal], attempts=ATTEMPTS)
+            snapshot = outcome.after
+            refused += len(outcome.refused)
+    return refused

@@ -1,0 +1,337 @@
+"""What every lease store must do. A backend's tests inherit one of the two classes and say how a store is opened, and
+what its contenders are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from spark_ehbalance.errors import ConflictError, StoreFormatError, StoreUnavailableError
+from spark_ehbalance.group.capabilities import LEASE_TABLE
+from spark_ehbalance.group.changes import AddPartitions, Checkpoint, Claim, Heartbeat, Join, Transition
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.model import Author, Lease, Member
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.lease_table.contract import LeaseStore, commit
+from tests.lease_table.contenders import Opening, claim_all, create_group, renew_often
+from tests.lease_table.snapshots import snapshots
+
+Result = TypeVar("Result")
+
+GROUP = Group("namespace.servicebus.windows.net", "hub", "$default")
+ANN, BOB = Author("ann", "ann-1"), Author("bob", "bob-1")
+CONTENDERS = 4
+FIRST = Position(-1)
+
+
+class StoreConformance(ABC):
+    """What every store must do, also a container whose partitions stand alone: see `LeaseStore`."""
+
+    capabilities = LEASE_TABLE
+
+    @abstractmethod
+    def opening(self, tmp_path: Path) -> Opening:
+        """How to open a store that has not been created yet; the same for each handle on it."""
+
+    @abstractmethod
+    def contenders(self, count: int) -> Executor:
+        """`count` threads or processes, each prepared with `line_up` on a barrier for that many."""
+
+    @pytest.fixture
+    def new(self, tmp_path: Path) -> Opening:
+        """Opens handles on a store that has not been created yet."""
+        return self.opening(tmp_path)
+
+    def told(self, snapshot: Snapshot) -> object:
+        """What every handle on the store finds."""
+        if self.capabilities.members:
+            return snapshot
+        return {partition: (lease.owner, lease.checkpoint) for partition, lease in snapshot.leases.items()}
+
+    def joined(self, store: LeaseStore, author: Author) -> LeaseStore:
+        """`store` with `author` as a member."""
+        if not self.capabilities.members:
+            committed(store, Join(by=author, at_ms=1))
+        return store
+
+    @pytest.fixture
+    def created(self, new: Opening) -> Opening:
+        """Opens handles on a store with two members and two partitions."""
+        with new() as store:
+            filled(store, ANN, BOB)
+        return new
+
+    @pytest.fixture
+    def mine(self, created: Opening) -> Iterator[LeaseStore]:
+        with created() as store:
+            yield self.joined(store, ANN)
+
+    @pytest.fixture
+    def theirs(self, created: Opening) -> Iterator[LeaseStore]:
+        """Another handle on the same store."""
+        with created() as store:
+            yield self.joined(store, BOB)
+
+    def race(self, contender: Callable[..., Result], *columns: list[Any]) -> list[Result]:
+        with self.contenders(CONTENDERS) as pool:
+            return list(pool.map(contender, *columns, timeout=100))
+
+    # create
+
+    def test_a_new_store_is_empty(self, new: Opening) -> None:
+        with new() as store:
+            store.create(GROUP)
+            assert store.read() == Snapshot(GROUP)
+
+    def test_create_changes_nothing_in_an_existing_store(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+        before = self.told(mine.read())
+        for store in (mine, theirs):
+            store.create(GROUP)
+            assert self.told(store.read()) == before
+
+    def test_create_writes_the_content_that_it_is_given(self, new: Opening) -> None:
+        lease = Lease("0", epoch=2 if self.capabilities.epochs else 0, checkpoint=Position(7, "70"))
+        content = Snapshot(GROUP, leases=MappingProxyType({"0": lease}))
+        with new() as store, new() as other:
+            assert not store.exists()
+            store.create(GROUP, content)
+            assert store.exists()
+            assert other.read().leases == content.leases
+            other.create(GROUP, Snapshot(GROUP))
+            assert store.read().leases == content.leases, "it exists already"
+
+    def test_racing_creators_all_succeed_with_one_store(self, new: Opening) -> None:
+        found = self.race(create_group, [new] * CONTENDERS, [GROUP] * CONTENDERS)
+        assert found == [GROUP] * CONTENDERS
+        with new() as store:
+            assert store.read() == Snapshot(GROUP)
+
+    def test_one_of_racing_creators_for_several_groups_wins(self, new: Opening) -> None:
+        groups = [replace(GROUP, consumer_group=f"group-{number}") for number in range(CONTENDERS)]
+        found = self.race(create_group, [new] * CONTENDERS, groups)
+        assert found.count(None) == CONTENDERS - 1
+        with new() as store:
+            assert store.read().group in found
+
+    @pytest.mark.parametrize("part", ["namespace", "hub", "consumer_group"])
+    def test_create_is_refused_for_another_group(self, mine: LeaseStore, part: str) -> None:
+        other, before = replace(GROUP, **{part: "other"}), mine.read()
+        with pytest.raises(StoreFormatError) as refusal:
+            mine.create(other)
+        assert mine.read() == before
+        assert str(GROUP) in str(refusal.value)
+        assert str(other) in str(refusal.value)
+
+    def test_a_group_is_the_same_in_upper_case(self, mine: LeaseStore) -> None:
+        mine.create(Group.of(GROUP.namespace.upper(), GROUP.hub.upper(), GROUP.consumer_group.upper()))
+        assert mine.read().group == GROUP
+
+    def test_a_store_that_was_never_created_is_neither_read_nor_written(self, new: Opening) -> None:
+        with new() as store:
+            with pytest.raises(StoreUnavailableError):
+                store.read()
+            with pytest.raises((ConflictError, StoreUnavailableError)):
+                store.write(Snapshot(GROUP), Snapshot(GROUP))
+
+    def test_a_handle_that_found_no_store_finds_it_later(self, new: Opening) -> None:
+        with new() as early, new() as late:
+            with pytest.raises(StoreUnavailableError):
+                early.read()
+            late.create(GROUP)
+            assert early.read() == Snapshot(GROUP)
+
+    # read and write
+
+    def test_a_write_is_seen_by_the_other_handle(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+        before, base = theirs.read(), mine.read()
+        written = mine.write(base, with_owner(base, "ann"))
+        assert written.version == base.version + 1
+        assert written.leases["0"].owner == "ann"
+        assert mine.read() == written
+        assert self.told(theirs.read()) == self.told(written)
+        assert self.told(before) == self.told(base), "a snapshot never changes"
+
+    def test_one_handle_writes_again_and_again(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+        snapshot = first = mine.read()
+        for number in range(120):  # beyond the store's own housekeeping
+            snapshot = mine.write(snapshot, with_owner(snapshot, f"owner-{number}"))
+            assert snapshot.version == first.version + number + 1
+            if number % 10 == 0:
+                assert self.told(theirs.read()) == self.told(snapshot)
+        assert self.told(theirs.read()) == self.told(snapshot)
+
+    def test_it_may_be_closed_twice(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+        before = self.told(mine.read())
+        mine.close()
+        mine.close()
+        assert self.told(theirs.read()) == before
+
+    # commit
+
+    def test_a_commit_refuses_what_a_lost_race_made_invalid(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+        stale = mine.read()
+        commit(theirs, theirs.read(), [claim(BOB, "0")])
+        lost, beat = claim(ANN, "0"), Heartbeat(by=ANN, at_ms=7)
+        outcome = commit(mine, stale, [lost, beat])
+        assert outcome.accepted == (beat,)
+        assert [refused.transition for refused in outcome.refused] == [lost]
+        assert outcome.after.leases["0"].owner == "bob"
+        assert outcome.after.members["ann"].renewed_at_ms == 7
+        assert self.told(theirs.read()) == self.told(outcome.after)
+
+    def test_a_commit_that_is_refused_as_a_whole_writes_nothing(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+        stale = mine.read()
+        newest = commit(theirs, theirs.read(), [claim(BOB, "0")]).after
+        outcome = commit(mine, stale, [claim(ANN, "0")])
+        assert not outcome.accepted
+        assert len(outcome.refused) == 1
+        assert self.told(outcome.after) == self.told(newest)
+        assert theirs.read() == newest
+
+    @pytest.mark.parametrize(
+        "nothing", [[], [Checkpoint(by=ANN, at_ms=1, partition="9", epoch=0, position=Position(1))]]
+    )
+    def test_without_anything_to_write_there_is_no_new_version(
+        self, mine: LeaseStore, theirs: LeaseStore, nothing: list[Transition]
+    ) -> None:
+        before = mine.read()
+        assert commit(mine, before, nothing).after == before
+        assert theirs.read().version == before.version
+
+    # contention
+
+    def test_each_partition_is_claimed_exactly_once(self, new: Opening) -> None:
+        partitions = [str(number) for number in range(32)]
+        with new() as store:
+            start = filled(store, ANN, partitions=partitions)
+            authors = [Author(f"contender-{number}", "1") for number in range(CONTENDERS)]
+            won = self.race(claim_all, [new] * CONTENDERS, authors)
+            end = store.read()
+        assert sorted((partition for theirs in won for partition in theirs), key=int) == partitions
+        for author, theirs in zip(authors, won, strict=True):
+            assert {lease.partition for lease in end.owned_by(author.id)} == set(theirs)
+        if self.capabilities.atomic:
+            assert {lease.epoch for lease in end.leases.values()} == {1}
+            assert end.version == start.version + CONTENDERS + len(partitions), "one commit per join and claim, no more"
+
+
+class LeaseTableConformance(StoreConformance):
+    """What a store that keeps all must do besides."""
+
+    def test_a_stale_write_is_refused(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+        base = mine.read()
+        newest = theirs.write(theirs.read(), with_owner(base, "bob"))
+        for _ in range(3):  # neither a refusal nor a look makes the next attempt succeed
+            with pytest.raises(ConflictError):
+                mine.write(base, with_owner(base, "ann"))
+            assert theirs.read() == mine.read() == newest
+        written = mine.write(newest, with_owner(newest, "ann"))
+        assert theirs.read() == written
+
+    def test_the_first_stale_write_is_refused_as_well(self, new: Opening) -> None:
+        """An empty store has no rows that a stale write would visibly replace."""
+        with new() as mine, new() as theirs:
+            mine.create(GROUP)
+            base, same = mine.read(), theirs.read()
+            newest = theirs.write(same, replace(base, leases={"0": Lease("0", "bob", checkpoint=Position(-1))}))
+            with pytest.raises(ConflictError):
+                mine.write(base, replace(base, leases={"0": Lease("0", "ann", checkpoint=Position(-1))}))
+            assert mine.read() == newest
+
+    @given(snapshot=snapshots(GROUP))
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    def test_every_field_is_stored(self, mine: LeaseStore, theirs: LeaseStore, snapshot: Snapshot) -> None:
+        written = mine.write(mine.read(), snapshot)
+        found = theirs.read()
+        assert found == written
+        assert (found.leases, found.members) == (snapshot.leases, snapshot.members)
+        assert list(found.leases) == list(snapshot.leases), "partitions stay in their order"
+
+    def test_the_largest_group_is_stored(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+        leases = {str(n): Lease(str(n), f"owner-{n % 200}", n, checkpoint=Position(n, str(n))) for n in range(2_000)}
+        members = {f"owner-{n}": Member(f"owner-{n}", f"{n}", n) for n in range(200)}
+        base = mine.read()
+        mine.write(base, replace(base, leases=leases, members=members))
+        found = theirs.read()
+        assert (found.leases, found.members) == (leases, members)
+
+    def test_a_lost_race_is_run_again(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+        stale = mine.read()
+        newest = commit(theirs, theirs.read(), [claim(BOB, "0")]).after
+        outcome = commit(mine, stale, [claim(ANN, "1")])
+        assert (outcome.before, outcome.accepted, outcome.refused) == (newest, (claim(ANN, "1"),), ())
+        assert outcome.after.version == newest.version + 1
+        assert [lease.owner for lease in outcome.after.leases.values()] == ["bob", "ann"]
+        assert theirs.read() == outcome.after
+
+    def test_a_commit_gives_up_after_its_attempts(
+        self, mine: LeaseStore, theirs: LeaseStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        base, write = mine.read(), type(mine).write
+
+        def beaten(self: LeaseStore, base: Snapshot, new: Snapshot) -> Snapshot:
+            """Somebody else is faster, every time."""
+            if new.leases["0"].owner == "ann":
+                commit(theirs, theirs.read(), [Heartbeat(by=BOB, at_ms=1)])
+            return write(self, base, new)
+
+        monkeypatch.setattr(type(mine), "write", beaten)
+        with pytest.raises(ConflictError):
+            commit(mine, base, [claim(ANN, "0")], attempts=3)
+        assert theirs.read().version == base.version + 3
+        assert theirs.read().leases["0"].owner is None
+
+    def test_no_renewal_is_lost(self, new: Opening) -> None:
+        authors = [Author(f"contender-{number}", "1") for number in range(CONTENDERS)]
+        partitions = tuple(str(number) for number in range(CONTENDERS))
+        times = 25
+        with new() as store:
+            filled(store, *authors, partitions=partitions)
+            start = committed(store, *map(claim, authors, partitions))
+            refused = self.race(renew_often, [new] * CONTENDERS, authors, [times] * CONTENDERS)
+            end = store.read()
+        assert refused == [0] * CONTENDERS
+        for partition, lease in end.leases.items():
+            assert lease.renewal == start.leases[partition].renewal + times
+        assert end.version == start.version + CONTENDERS * times
+
+
+def filled(
+    store: LeaseStore,
+    *members: Author,
+    partitions: Sequence[str] = ("0", "1"),
+    at: Position | None = FIRST,
+    owned: Sequence[str] = (),
+    group: Group = GROUP,
+) -> Snapshot:
+    """Create the store of `group`, with `partitions` whose checkpoints are `at`; the first member owns the `owned`."""
+    store.create(group)
+    joins = [Join(by=member, at_ms=1) for member in members]
+    add = AddPartitions(by=members[0], at_ms=1, partitions=tuple(partitions), checkpoint=at)
+    return committed(store, *joins, add, *(claim(members[0], partition) for partition in owned))
+
+
+def committed(store: LeaseStore, *transitions: Transition, base: Snapshot | None = None) -> Snapshot:
+    """The snapshot after a commit of `transitions`, which must all be accepted; `base` is the newest if not given."""
+    outcome = commit(store, base or store.read(), transitions)
+    assert (outcome.accepted, outcome.refused) == (transitions, ())
+    return outcome.after
+
+
+def with_owner(snapshot: Snapshot, owner: str) -> Snapshot:
+    """`snapshot` with partition 0 owned by `owner`."""
+    leases = {**snapshot.leases, "0": replace(snapshot.leases["0"], owner=owner)}
+    return replace(snapshot, leases=MappingProxyType(leases))
+
+
+def claim(by: Author, partition: str, epoch: int = 0) -> Claim:
+    return Claim(by=by, at_ms=1, partition=partition, epoch=epoch)

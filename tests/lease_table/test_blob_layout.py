@@ -1,0 +1,138 @@
+"""Names and metadata of the blobs, as each SDK writes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.lease_table.blob.layout import (
+    Kind,
+    StoredCheckpoint,
+    blob_name,
+    checkpoint,
+    checkpoint_metadata,
+    epoch,
+    group_prefix,
+    groups,
+    namesakes,
+    of_blobs,
+    owner,
+    ownership_metadata,
+    parse_name,
+)
+
+GROUP = Group.of("NS.servicebus.windows.net", "Hub", "$Default")
+
+
+@pytest.mark.parametrize("group", [GROUP, Group("NS.servicebus.windows.net", "Hub", "$Default")])
+def test_names_are_those_of_the_sdks_in_lower_case(group: Group) -> None:
+    assert blob_name(group, Kind.OWNERSHIP, "A") == "ns.servicebus.windows.net/hub/$default/ownership/a"
+    assert blob_name(group, Kind.CHECKPOINT, "31") == "ns.servicebus.windows.net/hub/$default/checkpoint/31"
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_name_is_read_back(kind: Kind) -> None:
+    assert parse_name(GROUP, blob_name(GROUP, kind, "7")) == (kind, "7")
+
+
+@pytest.mark.parametrize(
+    "rest", ["", "ownership", "ownership/", "ownership/0/1", "other/0", "0", "Ownership/0", "checkpoints/0"]
+)
+def test_other_blobs_are_left_alone(rest: str) -> None:
+    assert parse_name(GROUP, group_prefix(GROUP) + rest) is None
+    assert parse_name(GROUP, group_prefix(GROUP).replace("$default", "$default2") + rest) is None
+    assert parse_name(GROUP, rest) is None
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({"ownerid": "ann"}, ("ann", None)),
+        ({"OwnerId": "ann"}, ("ann", None)),
+        ({"OWNERID": " ann ", "other": "x"}, ("ann", None)),
+        (None, (None, None)),
+        ({"other": "x"}, (None, None)),
+        ({"ownerid": "", "epoch": ""}, (None, None)),
+        ({"ownerid": "ann", "epoch": "-1"}, ("ann", None)),
+        ({"ownerid": "ann", "epoch": "9" * 19}, ("ann", None)),
+        ({"ownerid": "", "epoch": "1"}, (None, 1)),
+    ],
+)
+def test_an_ownership_of_any_sdk(metadata: dict[str, str] | None, expected: tuple[str | None, int | None]) -> None:
+    assert (owner(metadata), epoch(metadata)) == expected
+
+
+@pytest.mark.parametrize("name", ["ann", None])
+def test_an_ownership_is_read_back(name: str | None) -> None:
+    written = ownership_metadata(name, 3)
+    assert written == {"ownerid": name or "", "epoch": "3"}
+    assert (owner(written), epoch(written)) == (name, 3)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({"offset": "1000", "sequencenumber": "7"}, StoredCheckpoint(7, "1000")),
+        ({"Offset": "1000", "SequenceNumber": "7"}, StoredCheckpoint(7, "1000")),
+        ({"sequencenumber": "7"}, StoredCheckpoint(7)),  # Java
+        ({"sequencenumber": "7", "offset": ""}, StoredCheckpoint(7)),
+        ({"offset": "1000"}, StoredCheckpoint(None, "1000")),
+        ({"offset": "1000", "sequencenumber": ""}, StoredCheckpoint(None, "1000")),
+        ({"offset": "geo:1:2", "sequencenumber": "None"}, StoredCheckpoint(None, "geo:1:2")),
+        ({"offset": "", "sequencenumber": "-1"}, StoredCheckpoint(-1)),
+        ({"offset": "", "sequencenumber": ""}, StoredCheckpoint()),
+        ({"offset": "None", "sequencenumber": "7"}, StoredCheckpoint(7)),  # Python
+        ({"offset": "no offset", "sequencenumber": "7"}, StoredCheckpoint(7)),  # .NET
+        ({"offset": "1000", "sequencenumber": str(-(2**63))}, StoredCheckpoint(None, "1000")),  # .NET
+        ({}, StoredCheckpoint()),
+        (None, StoredCheckpoint()),
+    ],
+)
+def test_a_checkpoint_of_any_sdk(metadata: dict[str, str] | None, expected: StoredCheckpoint) -> None:
+    assert checkpoint(metadata) == expected
+
+
+def test_a_position_needs_a_sequence_number() -> None:
+    assert StoredCheckpoint(7, "1000").position == Position(7, "1000")
+    assert StoredCheckpoint(7).position == Position(7)
+    assert StoredCheckpoint(None, "1000").position is None
+    assert StoredCheckpoint().position is None
+
+
+@pytest.mark.parametrize("position", [Position(7, "1000"), Position(7), Position(-1)])
+def test_both_keys_are_written_and_read_back(position: Position) -> None:
+    metadata = checkpoint_metadata(position)
+    assert metadata.keys() == {"offset", "sequencenumber"}
+    found = checkpoint(metadata).position
+    assert found is not None
+    assert found.sequence_number == position.sequence_number
+    assert found.offset == (position.offset or ("-1" if position.sequence_number < 0 else None))
+
+
+def test_the_groups_of_a_container() -> None:
+    other = Group.of("ns2", "hub", "group")
+    names = [blob_name(GROUP, Kind.OWNERSHIP, "0"), blob_name(GROUP, Kind.CHECKPOINT, "1"), "a/b/c/d/e", "x"]
+    assert groups([*names, blob_name(other, Kind.CHECKPOINT, "0")]) == {GROUP, other}
+
+
+def test_the_namespace_of_a_groups_blobs() -> None:
+    """Without the port in Java, .NET and JavaScript; with it in Python and Go."""
+    assert of_blobs(Group("localhost:5672", "hub", "$default"), None) == Group("localhost", "hub", "$default")
+    assert of_blobs(GROUP, None) == GROUP
+    assert of_blobs(GROUP, "localhost:5672") == Group("localhost:5672", GROUP.hub, GROUP.consumer_group)
+
+
+def test_namesakes_are_of_the_same_hub_and_consumer_group() -> None:
+    mine = Group("localhost", "hub", "$default")
+    others = [Group("localhost", "hub2", "$default"), Group("localhost:5672", "hub", "other")]
+    names = [blob_name(each, Kind.OWNERSHIP, "0") for each in (mine, *others)]
+    assert namesakes(mine, [*names, "localhost:5672/hub/$default/other/0", "x"]) is None
+    for found, remedy in (
+        ("localhost:5672/hub/$default", "to localhost:5672"),
+        ("localhost/Hub/$Default", "name event hub and consumer group in lower case"),  # as Go writes it
+    ):
+        warning = namesakes(mine, [*names, f"{found}/checkpoint/0"])
+        assert warning is not None
+        assert f"has blobs of {found} beside localhost/hub/$default" in warning
+        assert warning.endswith(remedy)

@@ -1,0 +1,297 @@
+"""A lease table that others have changed or replaced, or that a crash has damaged: it is read or refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+
+from spark_ehbalance.errors import (
+    ConflictError,
+    StoreDamagedError,
+    StoreError,
+    StoreReplacedError,
+    StoreUnavailableError,
+)
+from spark_ehbalance.group.changes import Checkpoint, Heartbeat
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.lease_table.delta import DeltaStore
+from tests.group.member.keepers import Keepers, begin_batch, end_batch
+from tests.lease_table.store_conformance import ANN, GROUP, committed, filled
+from tests.ops.command import Command
+from tests.waiting import wait_until
+
+Change = Callable[[Path], object]
+
+COMMITS = 25
+
+#: After which of them the leader has tidied up, which writes a checkpoint of the log.
+TIDIED = (8, 18)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A lease table of ann's with two partitions, of which the first has been read up to sequence number 24."""
+    with DeltaStore(str(tmp_path / "leases")) as store:
+        filled(store, ANN, owned=("0", "1"))
+        for number in range(COMMITS):
+            committed(store, Checkpoint(by=ANN, at_ms=1, partition="0", epoch=1, position=Position(number)))
+            if number in TIDIED:
+                store.tidy()
+    return tmp_path / "leases"
+
+
+def read(table: Path) -> Snapshot:
+    with DeltaStore(str(table)) as store:
+        return store.read()
+
+
+def newest_log(table: Path) -> Path:
+    return newest(table, "*.json")
+
+
+def newest(table: Path, files: str = "*.checkpoint.parquet") -> Path:
+    return max((table / "_delta_log").glob(files))
+
+
+def newest_data(table: Path) -> Path:
+    actions = map(json.loads, newest_log(table).read_text().splitlines())
+    return next(table / action["add"]["path"] for action in actions if "add" in action)
+
+
+def cut(file: Path, length: int) -> None:
+    file.write_bytes(file.read_bytes()[:length])
+
+
+def cut_lines(file: Path, kept: int) -> None:
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:kept]))
+
+
+def log_of_a_commit_to_come(table: Path, content: str = '{"commitInfo":{') -> None:
+    (table / "_delta_log" / f"{int(newest_log(table).stem) + 1:020}.json").write_text(content)
+
+
+def protocol(writer: list[str], reader: list[str]) -> Change:
+    """Another engine turns on these features."""
+    reads: dict[str, Any] = {"minReaderVersion": 3, "readerFeatures": reader} if reader else {"minReaderVersion": 1}
+    action = {"protocol": {**reads, "minWriterVersion": 7, "writerFeatures": writer}}
+    return lambda table: log_of_a_commit_to_come(table, json.dumps(action))
+
+
+def updated(rows: str, **values: str) -> Change:
+    """Somebody's UPDATE of the rows of this kind."""
+    return lambda table: DeltaTable(table).update(values, predicate=f"kind = '{rows}'")
+
+
+def deleted(predicate: str | None) -> Change:
+    return lambda table: DeltaTable(table).delete(predicate)
+
+
+def rewritten(change: Callable[[pa.Table], pa.Table], mode: str = "overwrite") -> Change:
+    """Somebody's own program writes the table, whatever its columns."""
+
+    def write(table: Path) -> None:
+        rows = change(DeltaTable(table).to_pyarrow_table())
+        write_deltalake(table, rows, mode=mode, schema_mode="overwrite" if mode == "overwrite" else "merge")  # type: ignore[call-overload]
+
+    return write
+
+
+HARMLESS: dict[str, Change] = {
+    "the same rows in another file": rewritten(lambda rows: rows),
+    "an append of nothing": rewritten(lambda rows: rows.slice(0, 0), "append"),
+    "optimized": lambda table: DeltaTable(table).optimize.compact(),
+    "vacuumed": lambda table: DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False),
+    "no hint to a checkpoint": lambda table: (table / "_delta_log" / "_last_checkpoint").write_text("{"),
+    "actions that nobody knows": lambda table: log_of_a_commit_to_come(table, '{"commitInfo":{}}\n{"add":null}'),
+    "separators in texts": lambda table: log_of_a_commit_to_come(table, '{"commitInfo":{"note":"a\u0085b\u2028c"}}'),
+}
+
+
+@pytest.mark.parametrize("what", HARMLESS)
+def test_harmless_changes_are_read_and_written_over(table: Path, what: str) -> None:
+    before = read(table)
+    with DeltaStore(str(table)) as running:
+        running.read()
+        HARMLESS[what](table)
+        after = running.read()
+        assert (after.leases, after.members) == (before.leases, before.members)
+        assert read(table) == after
+        committed(running, Heartbeat(by=ANN, at_ms=9))
+        running.tidy()
+        assert read(table) == running.read()
+    assert DeltaTable(table).to_pyarrow_table().num_rows == 4
+
+
+#: What is done, and the problem that the error names.
+DAMAGE: dict[str, tuple[Change, str]] = {
+    "log cut off": (lambda table: cut(newest_log(table), 100), r"_delta_log/0+26\.json cannot be read"),
+    "log empty": (lambda table: cut(newest_log(table), 0), r"_delta_log/0+26\.json is empty"),
+    "log cut off between lines": (lambda table: cut_lines(newest_log(table), 1), r"_delta_log/0+26\.json is cut off"),
+    "log cut off before its last line": (lambda table: cut_lines(newest_log(table), -1), r"0+26\.json is cut off"),
+    "checkpoint gone": (lambda table: newest(table).unlink(), "is missing|cannot be read"),
+    "log file gone": (lambda table: newest(table, "*24.json").unlink(), r"24\.json is missing"),
+    "log of a commit to come": (log_of_a_commit_to_come, r"_delta_log/0+27\.json cannot be read"),
+    "checkpoint half written": (lambda table: cut(newest(table), 200), r"_delta_log/0+\d+\.checkpoint\.parquet"),
+    "data missing": (lambda table: newest_data(table).unlink(), r"\.parquet is missing"),
+    "data cut off": (lambda table: cut(newest_data(table), 50), r"\.parquet: "),
+    "epochs edited": (updated("partition", epoch="epoch - 1"), "rows were edited"),
+    "epochs null": (updated("partition", epoch="null"), "rows of another program"),
+    "positions edited": (updated("partition", sequence_number="sequence_number + 1"), "rows were edited"),
+    "details edited": (updated("member", details="'[]'"), "rows of another program"),
+    "details that are no JSON": (updated("member", details="'{'"), r"\.parquet: "),
+    "a row of nothing": (updated("member", kind="'note'"), "row of kind 'note'"),
+    "all rows deleted": (deleted(None), "rows were deleted"),
+    "partitions deleted": (deleted("kind = 'partition'"), "some were deleted"),
+    "a partition deleted": (deleted("id = '1'"), "some were deleted"),
+    "the same rows again": (rewritten(lambda rows: rows, "append"), "or doubled"),
+    "another table": (rewritten(lambda _: pa.table({"x": [1, 2]})), "changed its columns"),
+    "a column more": (
+        lambda table: DeltaTable(table).alter.add_columns([Field("x", PrimitiveType("long"))]),
+        "columns",
+    ),
+    "a property": (
+        lambda table: DeltaTable(table).alter.set_table_properties({"delta.appendOnly": "true"}),
+        "changed its properties",
+    ),
+    "a comment": (
+        lambda table: DeltaTable(table).alter.set_table_description("Leases of the flights jobs"),
+        "changed its description|not a lease table",
+    ),
+    "row tracking": (protocol(["rowTracking", "domainMetadata"], []), "changed its protocol|rowTracking|RowTracking"),
+    "deletion vectors": (protocol(["deletionVectors"], ["deletionVectors"]), "changed its protocol"),
+    "a feature to come": (protocol(["timeTravel"], ["timeTravel"]), "timeTravel"),
+}
+
+
+#: What comes as a new version; earlier ones a member need not read again.
+FOUND_BY_RUNNING = [*DAMAGE][[*DAMAGE].index("epochs edited") :]
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_damage_is_one_line_that_names_the_problem_and_nothing_is_written(
+    table: Path, what: str, ehbalance: Command
+) -> None:
+    damage, problem = DAMAGE[what]
+    with DeltaStore(str(table)) as running, DeltaStore(str(table)) as fresh:
+        before = running.read()
+        damage(table)
+        files = set(table.rglob("*"))
+        with pytest.raises(StoreError, match=problem) as error:
+            fresh.read()
+        assert "\n" not in str(error.value)
+        if what in FOUND_BY_RUNNING:
+            with pytest.raises(StoreUnavailableError, match=problem):
+                running.read()
+            with pytest.raises(ConflictError):
+                running.write(before, before)
+    for command in ("status", "maintain"):
+        ehbalance.fails(1, command, table)
+    assert set(table.rglob("*")) == files
+
+
+def test_without_any_sound_log_file_the_error_names_the_remedy(table: Path, ehbalance: Command) -> None:
+    for file in (table / "_delta_log").iterdir():
+        cut(file, 10)
+    assert f"`ehbalance init {table} --positions FILE`" in ehbalance.fails(1, "status", table)
+
+
+def made_anew(table: Path) -> None:
+    shutil.rmtree(table)
+    with DeltaStore(str(table)) as store:
+        filled(store, ANN)
+
+
+def set_back(table: Path) -> None:
+    """An earlier copy is restored."""
+    for file in (newest_data(table), newest_log(table)):
+        file.unlink()
+
+
+def set_back_and_written(table: Path) -> None:
+    set_back(table)
+    with DeltaStore(str(table)) as store:
+        committed(store, Heartbeat(by=ANN, at_ms=77))
+
+
+@pytest.mark.parametrize("change", [made_anew, set_back, set_back_and_written])
+def test_a_table_that_was_replaced_or_set_back_is_noticed(table: Path, change: Change) -> None:
+    with DeltaStore(str(table)) as running:
+        committed(running, Heartbeat(by=ANN, at_ms=9))
+        running.read()
+        change(table)
+        for _ in range(3):
+            with pytest.raises(StoreReplacedError, match="was replaced or set back while it was in use"):
+                running.read()
+        assert read(table).leases.keys() == {"0", "1"}
+
+
+# --- queries that run ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def damage_found() -> threading.Event:
+    """Set when a keeper of `running` has found the table damaged."""
+    return threading.Event()
+
+
+@pytest.fixture
+def running(tmp_path: Path, damage_found: threading.Event) -> Iterator[Keepers]:
+    class Watching(DeltaStore):
+        def read(self) -> Snapshot:
+            try:
+                return super().read()
+            except StoreDamagedError:
+                damage_found.set()
+                raise
+
+    group = Keepers(lambda: Watching(str(tmp_path / "leases")))
+    yield group
+    group.close()
+
+
+def test_a_running_member_keeps_its_partitions_while_the_table_is_damaged_and_checkpoints_afterwards(
+    running: Keepers, damage_found: threading.Event, tmp_path: Path
+) -> None:
+    ann = running.start("ann", lease_duration=9.0)
+    running.wait_owned(ann=4)
+    wait_until(lambda: len(ann.holdings()) == 4, "it knows")
+    layout, batch = running.layout(), begin_batch(ann)
+    running.stores[ann].read_only = True  # so that what is damaged stays the newest
+    wait_until(lambda: running.stores[ann].failures > 0, "no commit is under way")
+    table = tmp_path / "leases"
+    log_of_a_commit_to_come(table)
+    running.stores[ann].read_only = False
+    end_batch(ann, batch, 41)
+    wait_until(damage_found.is_set, "the keeper finds the damage")
+    assert len(ann.holdings()) == 4
+    newest_log(table).unlink()
+    wait_until(lambda: {each.checkpoint for each in running.leases.values()} == {Position(41)}, "it goes on")
+    assert running.layout() == layout
+
+
+def test_a_running_member_ends_when_the_table_is_made_anew(running: Keepers, tmp_path: Path) -> None:
+    ann = running.start("ann", lease_duration=9.0)
+    running.wait_owned(ann=4)
+    table = tmp_path / "leases"
+    shutil.rmtree(table)
+    with DeltaStore(str(table)) as store:
+        store.create(GROUP)
+
+    def ended() -> bool:
+        try:
+            ann.holdings()
+        except StoreReplacedError:
+            return True
+        return False
+
+    wait_until(ended, "the member's query gets the error")

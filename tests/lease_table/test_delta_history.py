@@ -1,0 +1,86 @@
+"""The history's table, which others may change while members append to it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+
+from spark_ehbalance.lease_table.delta.folder import Folder
+from spark_ehbalance.lease_table.delta.history import History
+from tests.lease_table.delta_tables import change
+
+
+def _optimize(table: str) -> None:
+    DeltaTable(table).optimize.compact()
+    DeltaTable(table).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+
+
+CHANGES: dict[str, Callable[[str], object]] = {
+    "a column": lambda table: DeltaTable(table).alter.add_columns([Field("note", PrimitiveType("string"))]),
+    "a property": lambda table: DeltaTable(table).alter.set_table_properties({"delta.appendOnly": "true"}),
+    "a description": lambda table: DeltaTable(table).alter.set_table_description("ours"),
+    "rows removed": lambda table: DeltaTable(table).delete("epoch < 1"),
+    "optimized": _optimize,
+    "gone": shutil.rmtree,
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_nothing_appended_is_lost_by_what_others_do_with_the_history(tmp_path: Path, what: str) -> None:
+    history, other = History(str(tmp_path / "leases"), {}), History(str(tmp_path / "leases"), {})
+    assert other.follow(0) == []
+    for epoch in range(3):
+        history.append([change(epoch)])
+    assert {each.epoch for each in other.follow(0)} == {0, 1, 2}
+    CHANGES[what](str(tmp_path / "leases_history"))
+    for epoch in range(3, 6):
+        history.append([change(epoch)])
+    before = {"gone": set(), "rows removed": {1, 2}}.get(what, {0, 1, 2})
+    assert {each.epoch for each in history.read()} == before | {3, 4, 5}
+    assert len(history.read()) == len(before) + 3
+    assert {each.epoch for each in other.follow(0)} >= {3, 4, 5}
+    assert other.follow(0) == []
+
+
+def test_rows_that_make_no_sense_are_left_out(tmp_path: Path) -> None:
+    history = History(str(tmp_path / "leases"), {})
+    history.append([change(1)])
+    row = DeltaTable(tmp_path / "leases_history").to_pyarrow_table()
+    for name in ("at", "event", "epoch", "partition"):
+        nothing = pa.nulls(1, row.schema.field(name).type)
+        write_deltalake(
+            tmp_path / "leases_history", row.set_column(row.column_names.index(name), name, nothing), mode="append"
+        )
+    assert [(each.epoch, each.at_ms > 0) for each in history.read()] == [(1, False), (1, True)]
+
+
+def test_who_follows_the_history_reads_what_is_new_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    history, other = History(str(tmp_path / "leases"), {}), History(str(tmp_path / "leases"), {})
+    for epoch in range(5):
+        history.append([change(epoch)])
+    read, parquet = list[str](), Folder.parquet
+
+    def counted(folder: Folder, name: str, schema: pa.Schema) -> pa.Table:
+        read.append(name)
+        return parquet(folder, name, schema)
+
+    monkeypatch.setattr(Folder, "parquet", counted)
+    assert {each.epoch for each in other.follow(0)} == {0, 1, 2, 3, 4}
+    read.clear()
+    history.append([change(5), change(6)])
+    assert {each.epoch for each in other.follow(0)} == {5, 6}
+    assert len(read) == 1
+    assert other.follow(0) == []
+    DeltaTable(str(tmp_path / "leases_history")).optimize.compact()
+    assert len(other.follow(0)) == 7, "of joined files all changes are returned again"
+    late = History(str(tmp_path / "leases"), {})
+    assert late.follow(time.time_ns() // 1_000_000 + 60_000) == [], "what is older was not asked for"
+    history.append([change(7)])
+    assert [each.epoch for each in late.follow(0)] == [7]

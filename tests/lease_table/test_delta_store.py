@@ -1,0 +1,299 @@
+"""The Delta store's compare-and-swap: the common suite with processes as contenders, commits of unknown outcome, and
+handles that are not at the newest version."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pytest
+from deltalake import DeltaTable
+
+from spark_ehbalance.errors import ConflictError, StoreReplacedError, StoreUnavailableError
+from spark_ehbalance.group.changes import Heartbeat, Renew
+from spark_ehbalance.group.model import Lease
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.lease_table.delta import DeltaStore
+from tests.lease_table.contenders import Opening, processes
+from tests.lease_table.delta_tables import HOUR_AGO, age, assert_one_line_with, change, commit_by_bob, data_files
+from tests.lease_table.store_conformance import ANN, BOB, GROUP, LeaseTableConformance, claim, committed
+
+RENEWAL = Renew(by=ANN, at_ms=5, partition="0", epoch=1)
+
+
+class TestDeltaStore(LeaseTableConformance):
+    def opening(self, tmp_path: Path) -> Opening:
+        return functools.partial(DeltaStore, str(tmp_path / "leases"))
+
+    def contenders(self, count: int) -> Executor:
+        return processes(count)
+
+    def test_what_is_erased_was_never_there(self, mine: DeltaStore, new: Opening) -> None:
+        assert mine.changed_at_ms() > 0
+        mine.erase()
+        with new() as store:
+            assert not store.exists() or not store.read().leases
+            store.create(GROUP)
+            assert store.read() == Snapshot(GROUP)
+
+
+# --- the outcome of a commit is not known ------------------------------------------------------------------------
+
+
+def break_first_write(
+    monkeypatch: pytest.MonkeyPatch, *, lands: bool, then: Callable[[], object] = lambda: None
+) -> None:
+    """The first conditional write is done if it `lands`, then something happens, and then it fails. Later ones go
+    through."""
+    put, calls = obstore.put, [lands]
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("mode") != "create" or not calls:
+            return put(*args, **kwargs)
+        if calls.pop():
+            put(*args, **kwargs)
+        then()
+        raise OSError("connection reset by peer\nCaused by: something on a second line")
+
+    monkeypatch.setattr(obstore, "put", broken)
+
+
+@pytest.mark.parametrize("others", [0, 3])
+def test_a_commit_that_broke_after_it_landed_is_found_among_those_of_others(
+    uri: str, mine: DeltaStore, theirs: DeltaStore, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    break_first_write(monkeypatch, lands=True, then=lambda: [commit_by_bob(uri) for _ in range(others)])
+    base = mine.read()
+    after = committed(mine, RENEWAL, base=base)
+    assert after.version == base.version + 1
+    assert after.leases["0"].renewal == base.leases["0"].renewal + 1, "renewed once, not twice"
+
+    end = committed(mine, RENEWAL, base=after)
+    assert end.version == base.version + 2 + others
+    assert end.leases["0"].renewal == base.leases["0"].renewal + 2
+    assert end.members["bob"].renewal == base.members["bob"].renewal + others, "nothing of the others' is overwritten"
+    assert theirs.read() == end
+
+
+def test_a_commit_that_never_landed_is_an_unavailable_store(
+    uri: str, mine: DeltaStore, theirs: DeltaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_first_write(monkeypatch, lands=False)
+    base = mine.read()
+    with pytest.raises(StoreUnavailableError, match="connection reset") as error:
+        mine.write(base, base)
+    assert_one_line_with(uri, error)
+    assert theirs.read() == base
+    assert committed(mine, RENEWAL, base=base).version == base.version + 1
+
+
+def test_a_commit_that_never_landed_while_another_did_is_a_lost_race(
+    uri: str, mine: DeltaStore, theirs: DeltaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_first_write(monkeypatch, lands=False, then=lambda: commit_by_bob(uri))
+    base = mine.read()
+    with pytest.raises(ConflictError) as error:
+        mine.write(base, base)
+    assert_one_line_with(uri, error)
+    assert theirs.read().version == base.version + 1
+
+
+def unreadable_files(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        raise OSError("still no connection")
+
+    monkeypatch.setattr(obstore, "get", broken)
+
+
+@pytest.mark.parametrize("breaking", [lambda uri, _: shutil.rmtree(uri), unreadable_files], ids=["gone", "unreadable"])
+def test_a_commit_whose_outcome_cannot_be_read_is_an_unavailable_store(
+    uri: str, mine: DeltaStore, monkeypatch: pytest.MonkeyPatch, breaking: Callable[[str, pytest.MonkeyPatch], None]
+) -> None:
+    break_first_write(monkeypatch, lands=True, then=lambda: breaking(uri, monkeypatch))
+    base = mine.read()
+    with pytest.raises(StoreUnavailableError) as error:
+        mine.write(base, base)
+    assert_one_line_with(uri, error)
+
+
+# --- a handle that is not at the newest version --------------------------------------------------------------------
+
+
+def test_a_write_that_is_known_to_be_stale_leaves_no_file_behind(uri: str, mine: DeltaStore) -> None:
+    base = mine.read()
+    commit_by_bob(uri)
+    mine.read()
+    files = data_files(uri)
+    with pytest.raises(ConflictError):
+        mine.write(base, base)
+    assert data_files(uri) == files
+
+
+def test_what_lost_races_leave_is_gone_after_tidying(uri: str) -> None:
+    with DeltaStore(uri) as unlucky:
+        for _ in range(5):
+            base = unlucky.read()
+            commit_by_bob(uri)
+            with pytest.raises(ConflictError):
+                unlucky.write(base, base)
+        age(data_files(uri), HOUR_AGO)
+        commit_by_bob(uri)
+        unlucky.tidy()
+        assert data_files(uri) == {Path(uri, name) for name in DeltaTable(uri).file_uris()}
+        assert unlucky.read().version == DeltaTable(uri).version()
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("cut_off", [True, False])
+def test_a_member_that_was_suspended_does_not_take_a_log_that_was_cleaned_up_for_unchanged(
+    uri: str, theirs: DeltaStore, own: bool, reads: bool, cut_off: bool
+) -> None:
+    times = [0.0]
+    with DeltaStore(uri, clock=lambda: times[-1]) as mine:
+        base = mine.read()
+        if own:  # what it has written itself is not read again
+            base = mine.write(base, replace(base, leases={"0": Lease("0")}))
+        newest = theirs.read()
+        log = Path(uri, "_delta_log")
+        known = (log / f"{base.version:020}.json").read_bytes()
+        for number in range(3):
+            newest = theirs.write(newest, replace(newest, leases={"0": Lease("0", renewal=number)}))
+        age(log.iterdir(), HOUR_AGO)
+        newest = theirs.write(newest, replace(newest, leases={"0": Lease("0", renewal=9)}))
+        theirs.tidy()
+        assert not (log / f"{base.version + 1:020}.json").exists()
+        if cut_off:  # the clean-up has not got to all files
+            (log / f"{base.version:020}.json").write_bytes(known)
+        times.append(3700.0)
+        if not reads:
+            with pytest.raises(StoreUnavailableError, match="suspended"):
+                mine.write(base, replace(base, leases={"0": Lease("0")}))
+        assert mine.read() == theirs.read() == newest
+
+
+def test_reading_an_unchanged_table_does_not_read_it_again(mine: DeltaStore, theirs: DeltaStore) -> None:
+    known = mine.read()
+    assert mine.read() is known
+    newest = committed(theirs, claim(BOB, "1"))
+    assert mine.read() == newest != known
+
+
+@pytest.mark.parametrize("behind", [1, 3, 4, 5, 50])
+def test_a_handle_that_is_far_behind_reads_the_newest_version(
+    mine: DeltaStore, theirs: DeltaStore, behind: int
+) -> None:
+    base = mine.read()
+    for _ in range(behind):
+        newest = committed(theirs, Heartbeat(by=BOB, at_ms=9))
+    assert mine.read() == newest
+    assert newest.version == base.version + behind
+    assert committed(mine, RENEWAL).version == newest.version + 1
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_handle_that_has_not_read_since_it_was_opened_does_not_write(
+    mine: DeltaStore, theirs: DeltaStore, closed: bool
+) -> None:
+    base = mine.read()
+    if closed:
+        theirs.read()
+        theirs.close()
+    with pytest.raises(ConflictError):
+        theirs.write(base, base)
+    assert mine.read() == theirs.read() == base
+
+
+def test_a_table_that_was_deleted_is_an_unavailable_store(uri: str, mine: DeltaStore) -> None:
+    mine.read()
+    shutil.rmtree(uri)
+    with pytest.raises(StoreUnavailableError) as error:
+        mine.read()
+    assert_one_line_with(uri, error)
+
+
+# --- threads -----------------------------------------------------------------------------------------------------
+
+_READ = """
+import os, sys
+from pathlib import Path
+from spark_ehbalance.lease_table.delta import DeltaStore
+
+def unnamed():  # delta-rs gives its threads names, Arrow does not
+    names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+    return names.count(Path(f"/proc/self/task/{os.getpid()}/comm").read_text())
+
+before = unnamed()
+with DeltaStore(sys.argv[1]) as store:
+    assert getattr(store, sys.argv[2])()
+print(unnamed() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted as Linux shows them")
+@pytest.mark.parametrize("what", ["read", "history"])
+def test_nothing_starts_threads_of_arrow_which_end_a_process_by_an_abort(uri: str, mine: DeltaStore, what: str) -> None:
+    for number in range(3):
+        mine.record([change(number)])
+    run = subprocess.run([sys.executable, "-c", _READ, uri, what], capture_output=True, text=True, timeout=60)
+    assert (run.stdout, run.stderr) == ("0\n", "")
+
+
+# --- a table that others remove, replace or restore ---------------------------------------------------------------
+
+
+def test_a_commit_into_a_table_that_was_made_anew_is_taken_back(tmp_path: Path) -> None:
+    """On a storage account the log is not checked at each look; here it is exchanged between a look and a commit."""
+    uri = str(tmp_path / "leases")
+    with DeltaStore(uri) as mine:
+        mine.create(GROUP)
+        for _ in range(9):
+            base = mine.write(mine.read(), mine.read())
+        shutil.rmtree(uri)
+        with DeltaStore(uri) as theirs:
+            theirs.create(GROUP)
+            mine.write(base, base)
+            assert Path(uri, "_delta_log", f"{base.version + 1:020}.json").exists()
+            with pytest.raises(StoreReplacedError):
+                mine.read()
+            assert theirs.write(theirs.read(), theirs.read()).version == 1
+    assert DeltaTable(uri).version() == 1
+
+
+def test_a_version_of_another_table_is_not_taken_for_the_known_one(uri: str, mine: DeltaStore) -> None:
+    known = mine.read()
+    shutil.rmtree(uri)
+    with DeltaStore(uri) as theirs:
+        theirs.create(GROUP)
+        for _ in range(known.version + 1):
+            theirs.write(theirs.read(), theirs.read())
+        with pytest.raises(StoreReplacedError):
+            mine.read()
+
+
+# --- two members that start at the same time ---------------------------------------------------------------------
+
+
+def test_a_table_that_another_member_makes_meanwhile_is_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, theirs = (DeltaStore(str(tmp_path / "leases")) for _ in range(2))
+    walk, first = os.walk, [True]
+
+    def listed(*args: Any) -> Any:
+        if first and first.pop():
+            theirs.create(GROUP)
+        return walk(*args)
+
+    monkeypatch.setattr(os, "walk", listed)
+    with mine, theirs:
+        mine.create(GROUP)
+        assert not first, "the folder was listed before there was a table"
+        assert mine.read() == theirs.read()

@@ -1,0 +1,131 @@
+"""Which credential opens a lease table's storage. `tests/azure_storage/test_entra.py` opens real ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from spark_ehbalance.errors import OptionError, StoreUnavailableError
+from spark_ehbalance.eventhub import credentials
+from spark_ehbalance.eventhub.credentials import Identity
+from spark_ehbalance.lease_table.delta.folder import Folder
+from spark_ehbalance.lease_table.identity import StorageTokens, check_identity, for_delta_rs, split, with_identity
+from spark_ehbalance.query.options import stream_options
+
+TABLE = "abfss://c@account.dfs.core.windows.net/leases"
+CONTAINER = "https://account.blob.core.windows.net/leases"
+HUBS = Identity("managedIdentity", "an-id")
+PLAIN = "tests.eventhub.callables:plain"
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    credentials.forget()
+    yield
+    credentials.forget()
+
+
+@pytest.mark.parametrize("location", [TABLE, CONTAINER, "az://c/leases", "https://account.dfs.core.windows.net/c/l"])
+def test_the_hub_s_credential_opens_a_storage_in_azure(location: str) -> None:
+    given = with_identity(location, {"account_name": "account"}, HUBS, {"AZURE_CLIENT_SECRET": "for all of Azure"})
+    assert given == {"account_name": "account", "credential": "managedIdentity", "client_id": "an-id"}
+    assert split(given) == (HUBS, {"account_name": "account"})
+
+
+@pytest.mark.parametrize("location", ["/data/leases", "s3://bucket/leases", "gs://bucket/leases", "file:///data/l"])
+def test_no_other_storage_gets_it(location: str) -> None:
+    assert with_identity(location, {}, HUBS, {}) == {}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "account_key",
+        "AZURE_STORAGE_ACCOUNT_KEY",
+        "azure_storage_sas_key",
+        "sas_token",
+        "bearer_token",
+        "client_id",
+        "azure_client_secret",
+        "use_azure_cli",
+        "federated_token_file",
+        "connection_string",
+        "credential",
+    ],
+)
+def test_the_storage_s_own_credential_comes_first(own: str) -> None:
+    assert with_identity(TABLE, {own: "x"}, HUBS, {}) == {own: "x"}
+
+
+@pytest.mark.parametrize("variable", ["AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_KEY"])
+def test_one_in_the_environment_counts(variable: str) -> None:
+    assert with_identity(TABLE, {}, HUBS, {variable: "x"}) == {}
+
+
+def test_without_entra_id_nothing_changes() -> None:
+    assert with_identity(TABLE, {"account_name": "a"}, None, {}) == {"account_name": "a"}
+    assert split({"client_id": "of delta-rs"}) == (None, {"client_id": "of delta-rs"})
+
+
+def test_a_query_s_options() -> None:
+    hub = {"fullyQualifiedNamespace": "ns.servicebus.windows.net", "eventHubName": "hub"}
+    by_hub = stream_options(hub | {"credential": "managedIdentity", "clientId": "an-id", "leaseTable": TABLE})
+    assert by_hub.storage_options == {"credential": "managedIdentity", "client_id": "an-id"}
+    own = {"storageOptions.credential": "azureCli", "storageOptions.tenant_id": "contoso.com"}
+    assert stream_options(hub | {"leaseTable": TABLE} | own).storage_options == {
+        "credential": "azureCli",
+        "tenant_id": "contoso.com",
+    }
+    assert stream_options(hub | {"leaseTable": "/data/leases"}).storage_options == {}
+    with pytest.raises(OptionError, match="credential='magic' is wrong"):
+        stream_options(hub | {"leaseTable": TABLE, "storageOptions.credential": "magic"})
+
+
+@pytest.mark.parametrize(
+    ("location", "options", "named"),
+    [
+        (TABLE, {"credential": "magic"}, "option storageOptions.credential='magic' is wrong"),
+        (TABLE, {"credential": "azureCli", "client_id": "x"}, "option storageOptions.client_id='x' is wrong"),
+        (TABLE, {"credential": "nowhere:make"}, "module nowhere cannot be imported"),
+        (TABLE, {"credential": "default", "azure_storage_sas_key": "x"}, "azure_storage_sas_key are both set"),
+        ("/data/leases", {"credential": "default"}, "credential is set, which is for storage in Azure"),
+        (
+            "s3://bucket/leases",
+            {"credential": PLAIN},
+            "credential is set, which is for storage in Azure",
+        ),
+    ],
+)
+def test_a_wrong_credential_is_refused_by_name(location: str, options: dict[str, str], named: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        check_identity(location, options)
+    assert named in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_obstore_and_delta_rs_get_the_present_token() -> None:
+    tokens = StorageTokens(Identity(PLAIN))
+    given = tokens()
+    assert given["token"] == "token-1"
+    assert given["expires_at"].timestamp() == pytest.approx(time.time() + 3600, abs=600)
+    assert for_delta_rs({"credential": PLAIN, "account_name": "a"}) == {"account_name": "a", "bearer_token": "token-1"}
+
+
+def test_a_storage_that_refuses_all_tokens_is_not_given_new_ones_at_once() -> None:
+    tokens = StorageTokens(Identity(PLAIN))
+    assert [tokens.renew(), tokens.renew()] == [True, False]
+
+
+def test_no_token_is_an_unavailable_storage() -> None:
+    folder = Folder(TABLE, {"credential": "tests.eventhub.callables:failing"}, "the lease table")
+    with pytest.raises(StoreUnavailableError, match="no token could be fetched: RuntimeError, whose text is not shown"):
+        folder.is_table()
+
+
+def test_a_token_that_a_library_repeats_is_not_shown() -> None:
+    folder = Folder(TABLE, {"credential": PLAIN}, "the lease table")
+    assert folder.delta_options()["bearer_token"] == "token-1"
+    assert "token-1" not in str(folder.unavailable("read", ValueError("it is not understood: token-1")))
+    assert "token-1" not in repr(vars(folder)["options"])

@@ -1,0 +1,229 @@
+"""Where a lease table may be: one canonical form of each location, and refusals that name what to write instead."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.ops.arguments import StorageOptions
+from spark_ehbalance.query.options import batch_options, checked_location, storage_options, stream_options
+from spark_ehbalance.query.processes import settings_of
+from spark_ehbalance.spark.datasource import EhBalanceDataSource
+from tests.lease_table.store_conformance import GROUP
+from tests.ops.command import Command
+
+HUB = {"fullyQualifiedNamespace": "n.servicebus.windows.net", "eventHubName": "hub"}
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("file:///x/y", "/x/y"),
+        ("file:/x/y", "/x/y"),
+        ("FILE://localhost/x/y%20z/", "/x/y z"),
+        ("/x//y/./z/../", "/x/y"),
+        ("//x/y/", "/x/y"),
+        ("/x/100%/50% of it#1&2;3", "/x/100%/50% of it#1&2;3"),
+        ("/x/bäume/樹", "/x/bäume/樹"),
+        ("/x/a:b@c", "/x/a:b@c"),
+        ("/Volumes-of-ours/x", "/Volumes-of-ours/x"),
+        ("/x/main.ops.leases", "/x/main.ops.leases"),
+        ("abfss://c@Account.dfs.core.windows.net//a/./b c/../d/", "abfss://c@account.dfs.core.windows.net/a/d"),
+        ("ABFSS://c@a.b/x%20y", "abfss://c@a.b/x%20y"),
+        ("abfss://c@a.b/x y", "abfss://c@a.b/x%20y"),
+        ("s3://bucket/%6Ceases", "s3://bucket/leases"),
+    ],
+)
+def test_spellings_of_one_location_have_one_canonical_form(written: str, meant: str) -> None:
+    assert checked_location(written) == meant
+    assert checked_location(meant) == meant
+    assert stream_options(HUB | {"leaseTable": written}).lease_table == meant
+
+
+WRONG = [
+    ("dbfs:/x", "abfss://"),
+    ("DBFS:/x", "abfss://"),
+    ("HDFS://ProdNS:8020/x", "does not know HDFS"),
+    ("abfss:/c@a/x", "two slashes"),
+    ("s3:bucket/x", "two slashes"),
+    ("abfss:///x", "two slashes"),
+    ("main.ops.leases", "./main.ops.leases"),
+    ("ops.leases", "catalog"),
+    ("/Volumes/main/ops/leases", "rename"),
+    ("/dbfs/x", "rename"),
+    ("/tmp/../dbfs/x", "rename"),
+    ("file:///dbfs/x", "rename"),
+    ("~/x", "whole path"),
+    ("~", "whole path"),
+    ("C:\\leases", "backslashes"),
+    ("C:/leases", "abfss://"),
+    ("a\\b", "backslashes"),
+    ("file:x", "file:///PATH"),
+    ("file://host/x", "file:///PATH"),
+    ("file:///x%5Cy", "backslashes"),
+    ("file:///x%zz", "%20 for a space"),
+    ("uc://main.ops.leases", "abfss://"),
+    ("memory://x", "abfss://"),
+    ("jdbc:x", "abfss://"),
+    ("/", "below /"),
+    ("abfss://c@a.b/", "folder"),
+    ("abfss://c@a.b/x/..", "folder"),
+    ("abfss://c@a.b/x#y", "without #"),
+    ("abfss://c@a.b/x%2520y", "escaped %"),
+    ("abfss://c@a.b/x%00y", "control characters"),
+    ("s3://user@bucket/x", "without a user"),
+    ("/x/d%20e", "hexadecimal"),
+    ("x?y", "wildcards"),
+    ("x^y", "carets"),
+    ("s3://bucket/%ff", "UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("written", "hint"), WRONG)
+def test_an_ambiguous_location_is_refused_and_nothing_is_created(
+    written: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ehbalance: Command
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for refused in (
+        lambda: checked_location(written),
+        lambda: stream_options(HUB | {"leaseTable": written}),
+        lambda: EhBalanceDataSource({**HUB, "leaseTable": written}),
+    ):
+        with pytest.raises(OptionError) as error:
+            refused()
+        allowed = f"option leaseTable={written!r} is wrong: allowed is "
+        assert str(error.value).startswith((f"{allowed}a ", f"{allowed}an ", f"{allowed}file:"))
+        assert hint in str(error.value)
+        assert "\n" not in str(error.value)
+    for command in ("status", "history"):
+        assert hint in ehbalance.fails(2, command, written)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "abfss://c:theSecret123@a.b/x",
+        "https://user:theSecret123@a.b/x",
+        "https://account.blob.core.windows.net/c/t?sv=2024&sig=theSecret123%3D",
+    ],
+)
+def test_a_secret_in_an_address_is_refused_and_not_shown(address: str) -> None:
+    with pytest.raises(OptionError, match="leaseTable") as error:
+        checked_location(address)
+    assert "theSecret123" not in str(error.value)
+
+
+@given(st.text(max_size=40))
+def test_any_text_has_a_canonical_form_or_a_refusal_of_one_line(text: str) -> None:
+    with contextlib.suppress(OptionError):
+        meant = checked_location(text)
+        assert checked_location(meant) == meant
+        assert meant.startswith("/") or "://" in meant
+
+
+@pytest.mark.parametrize("name", ["p%", "a b", "h#i", "ü", "a;b&c=d+e,f~g:h@j", "file"])
+def test_a_table_works_at_any_accepted_location(tmp_path: Path, name: str) -> None:
+    here = tmp_path / name
+    with DeltaStore(checked_location(str(here))) as store, DeltaStore(checked_location(here.as_uri())) as same:
+        store.create(GROUP)
+        made = same.read()
+        written = store.write(store.read(), made)
+        assert same.read() == written
+        store.record([])
+        assert same.history() == []
+        same.maintain()
+    assert {each.name for each in tmp_path.iterdir()} == {name, f"{name}_history"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "safe", "table", "other"),
+    [
+        ("allow_unsafe_rename", "1", "false", "/x", None),
+        ("Mount_Allow_Unsafe_Rename", "true", "false", "/x", "s3://b/x"),
+        ("AWS_S3_ALLOW_UNSAFE_RENAME", "Yes", "false", "s3a://b/x", "/x"),
+        ("AWS_CONDITIONAL_PUT", "disabled", "etag", "s3://b/x", "abfss://c@a.b/x"),
+        ("AWS_S3_LOCKING_PROVIDER", "dynamodb", None, "s3://b/x", "/x"),
+    ],
+)
+def test_what_lets_commits_overwrite_others_is_refused(
+    name: str, value: str, safe: str | None, table: str, other: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, option = HUB | {"leaseTable": table}, f"storageOptions.{name}"
+    with pytest.raises(OptionError, match=f"(?i){option} is set: .*Leave it out"):
+        stream_options(shared | {option: value})
+    if safe is not None:
+        assert storage_options({name: safe}, {}, table) == {name: safe}
+    if other is None:
+        return
+    monkeypatch.setenv(name, value)
+    for opened in (lambda: stream_options(shared), lambda: StorageOptions().open(table)):
+        with pytest.raises(OptionError, match=f"environment variable {name} is set: .*Leave it out"):
+            opened()
+    if safe is not None:
+        assert stream_options(shared | {option: safe}).lease_table == table
+    assert stream_options(HUB | {"leaseTable": other}).lease_table == other
+    stream_options(HUB)
+    batch_options(HUB)
+
+
+# --- relative paths ---------------------------------------------------------------------------------------------
+
+
+SUBMIT = "org.apache.spark.deploy.SparkSubmit"
+
+
+def test_the_master_is_read_from_how_spark_was_started(tmp_path: Path) -> None:
+    def master(*words: str) -> str | None:
+        words = ("/jdk/bin/java", "-cp", "/x", *words)
+        return settings_of(words, {"SPARK_CONF_DIR": str(tmp_path)}).get("spark.master")
+
+    assert master(SUBMIT, "--conf", "spark.master=local[1]", "pyspark-shell") == "local[1]"
+    assert master(SUBMIT, "--master", "yarn", "job.py") == "yarn"
+    assert master(SUBMIT, "job.py") == "local[*]", "spark-submit's own default"
+    properties = tmp_path / "job.conf"
+    properties.write_text("# spark.master yarn\nspark.app.name x\nspark.master    spark://host:7077\n")
+    assert master(SUBMIT, "--properties-file", str(properties), "job.py") == "spark://host:7077"
+    (tmp_path / "spark-defaults.conf").write_text("spark.master=k8s://x\n")
+    assert master(SUBMIT, "job.py") == "k8s://x"
+    assert master("org.apache.spark.deploy.yarn.ApplicationMaster") is None
+    with_variable = settings_of((SUBMIT, "job.py"), {"SPARK_CONF_DIR": "/none", "MASTER": "spark://host:7077"})
+    assert with_variable == {"spark.master": "spark://host:7077"}
+
+
+def test_the_jvm_is_found_among_the_ancestors_of_a_process(tmp_path: Path) -> None:
+    """As a Python worker is a child of a daemon that is a child of the JVM."""
+    ask = "from spark_ehbalance.query.processes import spark_master; print(spark_master())"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ask!r}])"
+    java = tmp_path / "java"
+    java.symlink_to(sys.executable)
+    for name, expected in ((str(java), "yarn"), (sys.executable, "None")):
+        # The daemon is run by a process whose command line begins with `name`.
+        script = f"import subprocess, sys; subprocess.run([{sys.executable!r}, '-c', {child!r}])"
+        command = [name, "-c", script, SUBMIT, "--master", "yarn"]
+        done = subprocess.run(command, executable=sys.executable, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == expected, done.stderr
+
+
+@pytest.mark.parametrize("master", ["yarn", "spark://h:1", "k8s://h", None])
+def test_a_relative_path_is_refused_where_the_master_is_not_local(
+    master: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_ehbalance.spark.datasource.spark_master", lambda: master)
+    for table in ("leases", "./a.b.c", "../x", "file:x/../y"):
+        with pytest.raises(OptionError, match="leaseTable="):
+            EhBalanceDataSource({**HUB, "leaseTable": table})
+    EhBalanceDataSource({**HUB, "leaseTable": "/x"})
+    EhBalanceDataSource({**HUB, "leaseTable": "abfss://c@a.b/x"})
+    monkeypatch.setattr("spark_ehbalance.spark.datasource.spark_master", lambda: "local[2]")
+    EhBalanceDataSource({**HUB, "leaseTable": "leases"})
+    assert stream_options(HUB | {"leaseTable": "./a.b"}).lease_table == os.path.abspath("a.b")

@@ -1,0 +1,140 @@
+"""What tidying keeps while others write, are suspended, or had a wrong clock."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from spark_ehbalance.errors import StoreDamagedError, StoreUnavailableError
+from spark_ehbalance.group.changes import Heartbeat
+from spark_ehbalance.lease_table.delta import DeltaStore, maintenance
+from spark_ehbalance.lease_table.delta.folder import Folder
+from tests.lease_table.delta_tables import age, age_all, data_files
+from tests.lease_table.store_conformance import BOB, committed
+
+
+def _before(monkeypatch: pytest.MonkeyPatch, method: str, action: object) -> None:
+    """Call `action` once, before `method` of a folder is called the next time."""
+    original, calls = getattr(Folder, method), [action]
+
+    def first(self: Folder, *args: object, **kwargs: object) -> object:
+        while calls:
+            calls.pop()()  # type: ignore[operator]
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(Folder, method, first)
+
+
+def test_a_data_file_whose_writer_was_suspended_is_kept_while_its_commit_can_succeed(
+    uri: str, mine: DeltaStore, theirs: DeltaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine.read()
+
+    def tidy() -> None:
+        age_all(uri)
+        theirs.tidy()  # the checkpoint is of now
+
+    _before(monkeypatch, "create", tidy)
+    committed(mine, Heartbeat(by=BOB, at_ms=9))
+    assert mine.read() == theirs.read()
+
+
+def test_a_leader_that_is_suspended_while_it_tidies_up_removes_nothing_that_is_needed(
+    uri: str, mine: DeltaStore, theirs: DeltaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def others_commit_and_an_hour_passes() -> None:
+        for _ in range(3):
+            committed(theirs, Heartbeat(by=BOB, at_ms=9))
+        age_all(uri)
+
+    for method in ("tag", "listed", "remove"):
+        with monkeypatch.context() as patch:
+            _before(patch, method, others_commit_and_an_hour_passes)
+            mine.tidy()
+        with DeltaStore(uri) as fresh:
+            assert fresh.read() == theirs.read()
+
+
+def test_a_log_file_with_a_time_to_come_does_not_make_the_rest_old(
+    uri: str, mine: DeltaStore, theirs: DeltaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = committed(mine, Heartbeat(by=BOB, at_ms=9))
+    log = Path(uri, "_delta_log")
+    age([max(log.glob("*.json"))], time.time() + 3600)
+    files, logged = data_files(uri), len(list(log.glob("*.json")))
+    _before(monkeypatch, "create", theirs.tidy)
+    committed(mine, Heartbeat(by=BOB, at_ms=9), base=known)
+    assert theirs.read() == mine.read()
+    assert data_files(uri) > files
+    assert len(list(log.glob("*.json"))) > logged
+
+
+def test_a_table_that_is_gone_is_not_tidied_up(uri: str, mine: DeltaStore) -> None:
+    shutil.rmtree(uri)
+    with pytest.raises(StoreUnavailableError):
+        mine.tidy()
+    assert not DeltaTable.is_deltatable(uri)
+
+
+@pytest.mark.parametrize("left", [0.0, 0.5])
+def test_the_next_checkpoint_of_a_running_member_replaces_one_that_was_cut_off(
+    uri: str, mine: DeltaStore, left: float
+) -> None:
+    """As a crash of the machine can leave one: nobody waits until a file is on the disk."""
+    committed(mine, Heartbeat(by=BOB, at_ms=9))
+    mine.tidy()
+    for checkpoint in Path(uri, "_delta_log").glob("*.checkpoint.parquet"):
+        content = checkpoint.read_bytes()
+        checkpoint.write_bytes(content[: int(left * len(content))])
+    with DeltaStore(uri) as fresh, pytest.raises(StoreDamagedError, match=r"\.checkpoint\.parquet cannot be read"):
+        fresh.read()
+    committed(mine, Heartbeat(by=BOB, at_ms=9))
+    mine.tidy()
+    with DeltaStore(uri) as fresh:
+        assert fresh.read() == mine.read()
+
+
+def test_no_checkpoint_is_written_into_a_log_that_was_put_in_the_place_of_ours(
+    uri: str, mine: DeltaStore, theirs: DeltaStore
+) -> None:
+    committed(mine, Heartbeat(by=BOB, at_ms=9))
+    shutil.copytree(uri, f"{uri}-copy")
+    for _ in range(3):
+        committed(mine, Heartbeat(by=BOB, at_ms=9))
+    shutil.rmtree(uri)
+    shutil.move(f"{uri}-copy", uri)
+    mine.tidy()
+    version = theirs.read().version
+    checkpoints = [file.name for file in Path(uri, "_delta_log").glob("*.checkpoint.parquet")]
+    assert checkpoints == [f"{version:020}.checkpoint.parquet"]
+    assert DeltaTable(uri).version() == version
+
+
+def test_delta_rs_reads_a_table_by_its_checkpoint_alone(uri: str, mine: DeltaStore) -> None:
+    committed(mine, Heartbeat(by=BOB, at_ms=9))
+    before = DeltaTable(uri)
+    mine.tidy()
+    for file in Path(uri, "_delta_log").glob("*.json"):
+        file.unlink()
+    after = DeltaTable(uri)
+    for part in (DeltaTable.version, DeltaTable.schema, DeltaTable.file_uris):
+        assert part(after) == part(before)  # type: ignore[operator]
+    assert (after.metadata().id, after.metadata().configuration) == (before.metadata().id, maintenance.PROPERTIES)
+
+
+def test_files_whose_names_are_not_utf_8_are_left_alone(uri: str, mine: DeltaStore) -> None:
+    strange = os.fsencode(uri) + b"/caf\xe9.txt"
+    with open(strange, "w"):
+        pass
+    for _ in range(3):
+        committed(mine, Heartbeat(by=BOB, at_ms=9))
+    age_all(uri)
+    committed(mine, Heartbeat(by=BOB, at_ms=9))
+    mine.tidy()
+    assert len(data_files(uri)) == 1
+    assert os.path.exists(strange)

@@ -1,0 +1,194 @@
+"""Files that the lease table did not write are never removed, and no table is made among them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from spark_ehbalance.consumers import DeltaCheckpointStore
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import StoreError, StoreFormatError, StoreReplacedError, StoreUnavailableError
+from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.folder import Folder
+from spark_ehbalance.lease_table.delta.history import HISTORY_SCHEMA
+from tests.lease_table.delta_tables import change
+from tests.lease_table.foreign_files import NAMES, OLD, put, write
+from tests.lease_table.store_conformance import GROUP
+from tests.lease_table.upkeep import assert_only_own_files_go
+from tests.ops.command import Command
+from tests.ops.conftest import connection, emulator, secrets
+from tests.ops.groups import HUB
+from tests.query.queries import Group as Queries
+
+__all__ = ["connection", "emulator", "secrets"]
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@contextlib.contextmanager
+def refused(kind: type[StoreError], why: str, unchanged: Path) -> Iterator[None]:
+    """What is done is refused, and changes no file in the folder."""
+    before = files_in(unchanged)
+    with pytest.raises(kind, match=why) as error:
+        yield
+    assert "\n" not in str(error.value)
+    assert files_in(unchanged) == before
+
+
+def hours_pass(folder: Path, hours: int = 1) -> None:
+    for path in folder.rglob("*"):
+        os.utime(path, (path.stat().st_mtime - 3600 * hours,) * 2)
+
+
+def foreign_delta_table(folder: Path) -> None:
+    for number in range(5):
+        write_deltalake(folder, pa.table({"x": [number]}), mode="append")
+
+
+def test_a_day_of_upkeep_and_all_commands_leave_the_files_of_others_alone(
+    tmp_path: Path, ehbalance: Command, connection: Sequence[str]
+) -> None:
+    assert_only_own_files_go(Folder(str(tmp_path), {}), {}, ehbalance, connection, lambda: hours_pass(tmp_path))
+
+
+@pytest.mark.parametrize("where", ["leases", "leases_history"])
+@pytest.mark.parametrize("who", NAMES)
+def test_no_table_is_made_among_files_of_others(tmp_path: Path, who: str, where: str) -> None:
+    name = NAMES[who].format(id=OLD)
+    write(Folder(str(tmp_path), {}), f"{where}/{name}", b"precious")
+    why = re.escape(f"{tmp_path / where} holds files that are not a lease table's: {name}")
+    with DeltaStore(str(tmp_path / "leases")) as store, refused(StoreFormatError, why, tmp_path):
+        store.create(GROUP)
+
+
+def test_the_error_names_the_first_files_and_how_to_go_on(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.txt").touch()
+    with pytest.raises(StoreFormatError) as error:
+        DeltaStore(str(tmp_path)).create(GROUP)
+    assert str(error.value) == (
+        f"{tmp_path} holds files that are not a lease table's: 0.txt, 1.txt, 2.txt and more. Nothing was changed "
+        "there: choose a leaseTable that does not exist yet, or whose folder is empty"
+    )
+
+
+def test_commands_consumers_and_queries_make_no_table_among_files_of_others(
+    tmp_path: Path, ehbalance: Command, emulator: Emulator, connection: Sequence[str]
+) -> None:
+    table = tmp_path / "leases"
+    put(Folder(str(tmp_path), {}), "leases/", OLD)
+    before = files_in(tmp_path)
+    problem = f"{table} holds files that are not a lease table's"
+    (tmp_path / "p.json").write_text('{"*": "earliest"}')
+    for given in ((), ("--positions", tmp_path / "p.json")):
+        assert problem in ehbalance.fails(1, "init", table, *connection, *given)
+    (tmp_path / "p.json").unlink()
+    checked = ehbalance("check", table, *connection)
+    assert checked.code == 1
+    assert problem in " ".join(checked.out.split())
+    with pytest.raises(StoreFormatError, match=problem):
+        Queries(emulator, tmp_path, 4).query("ann")
+    store = DeltaCheckpointStore({"leaseTable": str(table), "connectionString": emulator.connection_string(HUB)})
+    whose = {"fully_qualified_namespace": f"localhost:{emulator.port}", "eventhub_name": HUB}
+    with pytest.raises(StoreFormatError, match=problem):
+        store.list_ownership(**whose, consumer_group="$Default")
+    store.close()
+    assert files_in(tmp_path) == before
+
+
+def test_what_an_interrupted_creation_leaves_is_no_obstacle(tmp_path: Path) -> None:
+    left = [f"lease-{OLD}.parquet", f"lease-{OLD}.parquet#1", "_delta_log/00000000000000000000.json#2"]
+    for name in left:
+        write(Folder(str(tmp_path), {}), f"leases/{name}", b"")
+    with DeltaStore(str(tmp_path / "leases")) as store:
+        store.create(GROUP)
+        assert store.read().leases == {}
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_delta_table_of_others_stays_as_it_is(
+    tmp_path: Path, ehbalance: Command, connection: Sequence[str], damaged: bool
+) -> None:
+    table = tmp_path / "flights"
+    foreign_delta_table(table)
+    if damaged:
+        max((table / "_delta_log").glob("*.json")).write_text('{"commitInfo":{')
+    before = files_in(tmp_path)
+    for command in (["init", table, *connection], ["maintain", table]):
+        assert ehbalance(*command).code == 1
+    assert files_in(tmp_path) == before
+
+
+def with_the_columns_of_the_history(folder: Path) -> None:
+    rows = pa.table({name: pa.nulls(1, HISTORY_SCHEMA.field(name).type) for name in HISTORY_SCHEMA.names})
+    write_deltalake(folder, rows.append_column("team", pa.array(["a"])), name="audit")
+
+
+@pytest.mark.parametrize("make", [foreign_delta_table, with_the_columns_of_the_history])
+def test_another_table_is_not_taken_for_the_history(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    place, why = tmp_path / "leases_history", "is another Delta table"
+    with DeltaStore(str(tmp_path / "leases")) as store:
+        store.create(GROUP)
+        store.record([change(1)])
+        place.rename(tmp_path / "moved")
+        make(place)
+        for done in (lambda: store.record([change(2)]), store.maintain):
+            with refused(StoreUnavailableError, why, place):
+                done()
+    shutil.rmtree(tmp_path / "leases")
+    with refused(StoreFormatError, why, tmp_path):
+        DeltaStore(str(tmp_path / "leases")).create(GROUP)
+
+
+def test_upkeep_leaves_a_table_alone_that_was_put_in_the_place_of_the_leases(tmp_path: Path) -> None:
+    """While the leader goes on: its upkeep may come before its next look."""
+    place, mine = tmp_path / "leases", DeltaStore(str(tmp_path / "leases"))
+    mine.create(GROUP)
+    mine.read()
+    place.rename(tmp_path / "moved")
+    foreign_delta_table(place)
+    hours_pass(place, 72)
+    with refused(StoreReplacedError, "was replaced", place):
+        mine.tidy()
+
+
+def test_a_history_is_kept_for_as_long_as_somebody_has_set(tmp_path: Path) -> None:
+    place = tmp_path / "leases_history"
+    with DeltaStore(str(tmp_path / "leases")) as store:
+        store.create(GROUP)
+        for number in range(4):
+            store.record([change(number)])
+        DeltaTable(place).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 365 days"})
+        hours_pass(place, 2)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("spark_ehbalance.lease_table.delta.history._KEPT_HOURS", 0)
+            store.maintain()
+    assert DeltaTable(place, version=4).to_pyarrow_table().num_rows == 4
+
+
+@pytest.mark.parametrize("below", ["leases", "some/leases", "_delta_log/leases"])
+def test_no_table_is_made_in_the_folder_of_a_delta_table(tmp_path: Path, below: str) -> None:
+    """Whose VACUUM would remove it."""
+    target = tmp_path / "target"
+    foreign_delta_table(target)
+    why = f"lies in the folder of the Delta table at {target}, whose VACUUM"
+    with refused(StoreFormatError, why, tmp_path):
+        DeltaStore(str(target / below)).create(GROUP)
+
+
+def test_what_other_engines_have_committed_is_left_to_their_vacuum(uri: str, mine: DeltaStore) -> None:
+    write_deltalake(uri, DeltaTable(uri).to_pyarrow_table(), mode="overwrite")
+    theirs = {name for name in files_in(Path(uri)) if name.startswith("part-")}
+    mine.write(mine.read(), mine.read())
+    mine.maintain()
+    assert theirs <= files_in(Path(uri)).keys()

@@ -1,0 +1,56 @@
+"""The scheme of a location picks the backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.errors import OptionError, StoreUnavailableError
+from spark_ehbalance.lease_table.blob import BlobStore
+from spark_ehbalance.lease_table.contract import LeaseTable
+from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.opening import capabilities, open_store
+from spark_ehbalance.lease_table.opening import location as parse
+from tests.lease_table.store_conformance import GROUP
+
+
+def test_an_unknown_scheme_is_refused_in_one_line_that_names_the_known_ones() -> None:
+    with pytest.raises(OptionError) as error:
+        open_store("memory://x")
+    assert "memory://x cannot be opened: allowed is a path, or an address that begins with file://" in str(error.value)
+    assert "s3://" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("location", "backend"),
+    [
+        *((each, DeltaStore) for each in ("/x/y", "s3://bucket/x", "abfss://c@a.b/x", "gs://host/x", "az://c/leases")),
+        ("https://account.blob.core.windows.net/container/leases", DeltaStore),
+        ("https://account.blob.core.windows.net/container", BlobStore),
+        ("https://Account.blob.core.windows.net/container/", BlobStore),
+        ("https://account.blob.core.chinacloudapi.cn/container", BlobStore),
+        ("http://127.0.0.1:10000/devstoreaccount1/container", BlobStore),
+    ],
+)
+def test_the_address_of_a_container_alone_is_the_processors_store(location: str, backend: type[LeaseTable]) -> None:
+    with open_store(location, {"account_key": "a2V5"}) as store:
+        assert isinstance(store, backend)
+    assert capabilities(location) is backend.capabilities
+
+
+def test_opening_creates_nothing(tmp_path: Path) -> None:
+    with open_store(str(tmp_path / "leases")) as store:
+        assert not list(tmp_path.iterdir())
+        assert not store.exists()
+        with pytest.raises(StoreUnavailableError, match="no lease table"):
+            store.read()
+        store.create(GROUP)
+        assert store.read().group == GROUP
+        assert store.history() == []
+
+
+def test_a_container_has_one_spelling() -> None:
+    spelled = parse("HTTPS://Account.blob.core.windows.net/Container/")
+    assert spelled == "https://account.blob.core.windows.net/container"

@@ -1,0 +1,166 @@
+"""The page in Chromium, without a window.
+
+`EHBALANCE_DRAW_PICTURES=1 make test ARGS=tests/ops/dashboard/test_browser.py` writes the pictures of docs/pictures.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+
+from spark_ehbalance.group.changes import SetLeaseDuration
+from spark_ehbalance.ops.dashboard.page import facts, page
+from tests.ops.dashboard.groups import author, committed, make, move, now_ms
+from tests.ops.dashboard.made_up import difficult, view
+from tests.ops.dashboard.server import running
+from tests.waiting import wait_until
+
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+
+#: Bytes that a picture may have.
+LARGEST = 200_000
+
+#: Width and height of the picture for a large screen and of that for a phone.
+SIZES = {"dashboard.png": (1400, 1010), "dashboard-phone.png": (390, 844)}
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+)
+
+
+class Browser:
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self._driver = driver
+
+    def open(self, address: str, width: int = 1400, height: int = 900) -> None:
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self._driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self._driver.get("about:blank")
+        self.requested(), self.errors()  # of the page before
+        self._driver.get(address)
+
+    def ask(self, script: str) -> Any:
+        return self._driver.execute_script(f"return {script}")
+
+    def owner(self, partition: str) -> str:
+        """In whose row the page has this partition."""
+        return str(
+            self.ask(
+                f"[...document.querySelectorAll('.row')].find((row) => [...row.querySelectorAll('.cell')]"
+                f".some((cell) => cell.textContent === '{partition}'))?.querySelector('.name').childNodes[1].data"
+            )
+        )
+
+    def picture(self) -> bytes:
+        taken = self._driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
+        return base64.b64decode(taken["data"])
+
+    def requested(self) -> list[str]:
+        """The addresses that were asked for since the last call."""
+        logged = [json.loads(each["message"])["message"] for each in self._driver.get_log("performance")]
+        return [each["params"]["request"]["url"] for each in logged if each["method"] == "Network.requestWillBeSent"]
+
+    def errors(self) -> list[str]:
+        """What the console shows since the last call."""
+        return [each["message"] for each in self._driver.get_log("browser")]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        what = "chromium and chromedriver (Debian: chromium, chromium-driver) are not installed"
+        pytest.fail(what) if os.environ.get("EHBALANCE_REQUIRE_CHROMIUM") == "1" else pytest.skip(what)
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    with webdriver.Chrome(options, Service(driver)) as running:
+        yield Browser(running)
+
+
+def shows(browser: Browser, partition: str, owner: str) -> float:
+    """Seconds until the page has the partition in the owner's row."""
+    began = time.monotonic()
+    wait_until(lambda: browser.owner(partition) == owner, f"{partition} is {owner}'s")
+    return time.monotonic() - began
+
+
+def live(browser: Browser) -> str:
+    return str(browser.ask("document.getElementById('live').textContent"))
+
+
+def test_a_move_is_shown_within_three_seconds_also_after_the_server_was_away(browser: Browser, tmp_path: Path) -> None:
+    table = tmp_path / "leases"
+    make(table, "ann", "bob", partitions=8)
+    with running(table) as dashboard:
+        browser.open(dashboard.address)
+        shows(browser, "7", "ann")
+        waited = list[float]()
+        for partition in "123":
+            move(table, partition, "bob")
+            waited.append(shows(browser, partition, "bob"))
+        assert min(waited) < 3, waited  # of three, as the machine may be busy
+        assert live(browser) == "live"
+        tiles = "document.querySelector('.tiles').textContent"
+        assert "not measured" in browser.ask(tiles)
+        committed(table, SetLeaseDuration(by=author("ann"), at_ms=now_ms(), lease_duration_ms=1000))
+        wait_until(lambda: "2 not live" in browser.ask(tiles), "nobody renews")
+        assert "No member is live" in browser.ask("document.querySelector('.findings').textContent")
+        assert browser.errors() == []
+    wait_until(lambda: re.fullmatch(r"disconnected for [\d.]+ s", live(browser)), "it says so")
+    move(table, "4", "bob")
+    with running(table, port=dashboard.port):
+        shows(browser, "4", "bob")
+        wait_until(lambda: live(browser) == "live", "it is connected again")
+    assert all("net::ERR_" in each for each in browser.errors()), "but for the server that was away"
+    assert {each for each in browser.requested() if not each.startswith((dashboard.address, "data:"))} == set()
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_saved_page_needs_no_network_and_its_pictures_are_small(browser: Browser, name: str, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(page([facts("leases/orders", view())]), encoding="utf-8")
+    browser.open(f"file://{tmp_path}/page.html", *SIZES[name])
+    text = browser.ask("document.body.innerText")
+    for shown in ("saved 2026-02-02 02:40:00 UTC", "Batch 42 of orders-spot-2", "near the ledger", "spot-1.internal"):
+        assert shown in text
+    assert len(browser.ask("[...document.querySelectorAll('.cell')]")) == 32
+    picture = browser.picture()
+    assert len(picture) < LARGEST
+    if os.environ.get("EHBALANCE_DRAW_PICTURES") == "1":
+        (PICTURES / name).write_bytes(picture)
+    assert browser.errors() == []
+    assert all(each.startswith(("file://", "data:")) for each in browser.requested())
+
+
+def test_groups_that_are_hard_to_draw_are_no_wider_than_the_screen(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(page(difficult()), encoding="utf-8")
+    for width, height in SIZES.values():
+        browser.open(f"file://{tmp_path}/page.html", width, height)
+        assert browser.ask("document.documentElement.scrollWidth") == width
+        assert "there is no lease table at leases/missing" in browser.ask("document.body.innerText")
+        rows = "document.querySelectorAll('article:first-child .card:nth-of-type(3) tbody tr').length"
+        assert browser.ask(rows) == 32, "the partitions that wait for longest"
+        browser.ask("document.querySelector('button').click()")
+        assert browser.ask(rows) == 256
+        assert browser.errors() == []

@@ -1,0 +1,138 @@
+"""`ehbalance dashboard` as a process: what it serves, to whom, and how it ends. Browsers: `test_browser.py`."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import signal
+import socket
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.ops.dashboard.page import facts, page
+from spark_ehbalance.ops.dashboard.server import WatchedTable
+from tests.ops.command import Command
+from tests.ops.dashboard.groups import make, move
+from tests.ops.dashboard.made_up import view
+from tests.ops.dashboard.server import running
+from tests.waiting import wait_until
+
+KEY = "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2Vjcg=="
+
+
+@pytest.fixture
+def ehbalance(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    return Command(monkeypatch, capsys)
+
+
+def owners(group: Any) -> dict[str, Any]:
+    return {each["partition"]: each["owner"] for each in group["partitions"]}
+
+
+def test_each_group_its_moves_and_an_outage_of_its_table(tmp_path: Path) -> None:
+    table, later, away = tmp_path / "leases", tmp_path / "later", tmp_path / "away"
+    make(table, "ann", "bob")
+    with running(table, later) as dashboard:
+        assert owners(dashboard.facts()) == dict.fromkeys("0123", "ann")
+        assert f"there is no lease table at {later}" in dashboard.facts(1)["problem"]
+        move(table, "2", "bob")
+        wait_until(lambda: owners(dashboard.facts())["2"] == "bob", "the move is shown")
+        assert dashboard.facts()["history"][0]["event"] == "HandOver"
+        make(later, "cat")
+        wait_until(lambda: "partitions" in dashboard.facts(1), "the second one is found")
+        table.rename(away)
+        wait_until(lambda: dashboard.facts()["findings"][0]["code"] == "table_away", "the outage is shown")
+        assert owners(dashboard.facts())["2"] == "bob", "what was shown stays"
+        away.rename(table)
+        wait_until(lambda: "table_away" not in str(dashboard.facts()["findings"]), "it is read again")
+        assert dashboard.end() == (0, ""), "Ctrl-C ends it quietly"
+
+
+def test_only_get_by_this_machines_names_and_nothing_of_elsewhere(tmp_path: Path) -> None:
+    with running(tmp_path / "none") as dashboard:
+        code, headers, content = dashboard.request()
+        assert (code, headers["content-type"]) == (200, "text/html; charset=utf-8")
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert not re.search(r"https?:|\*|unsafe", policy)
+        for tag in ("script", "style"):
+            text = re.findall(rf"<{tag}>(.*?)</{tag}>", content, re.DOTALL)[0]
+            assert base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() in policy
+        assert not re.search(r"(src|href)=\"(?!data:)", content)
+        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+            assert dashboard.request(method=method)[0] == 501
+        for path in ("/", "/facts/0"):
+            for host in ("example.org", f"example.org:{dashboard.port}", "127.0.0.1.example.org"):
+                assert dashboard.request(path, host=host)[0] == 400
+            assert dashboard.request(path, host=f"localhost:{dashboard.port}")[0] == 200
+        assert dashboard.request("/../view.py")[0] == dashboard.request("/facts/1")[0] == 404
+        assert dashboard.end(signal.SIGTERM) == (0, "")
+
+
+def test_a_page_is_saved_as_one_file(ehbalance: Command, tmp_path: Path) -> None:
+    make(tmp_path / "leases", "ann")
+    file = tmp_path / "page.html"
+    assert ehbalance("dashboard", tmp_path / "leases", "--save", file).err == f"Saved as {file}.\n"
+    (data,) = re.findall(r'id="facts">(.*?)</script>', file.read_text("utf-8"))
+    assert owners(json.loads(data)[0]) == dict.fromkeys("0123", "ann")
+    assert "there is no lease table" in ehbalance.fails(1, "dashboard", tmp_path / "x", "--save", tmp_path / "y")
+    assert not (tmp_path / "y").exists()
+    assert "/y could not be written" in ehbalance.fails(1, "dashboard", tmp_path / "leases", "--save", "/nowhere/y")
+
+
+def test_texts_of_others_are_escaped_and_cut() -> None:
+    hostile = "</script><img src=x>\x1b]0;owned\x07\u202e" + "x" * 5000
+    known = view()
+    snapshot = replace(known.snapshot, leases={"0": replace(known.snapshot.leases["0"], owner=hostile)})
+    made = page([facts(hostile, replace(known, snapshot=snapshot))])
+    assert "<img" not in made
+    assert made.count("</script>") == 2
+    assert not {"\x1b", "\x07", "\u202e"} & {*made}
+    assert "x" * 1001 not in made
+
+
+def test_no_secret_is_on_it(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    options = ("account_name=acc", "account_key=env:KEY", f"endpoint={endpoint}", "allow_http=true", "retry_timeout=1s")
+    given = [part for option in options for part in ("--storage-option", option)]
+    with running("az://container/leases", *given, environment={"KEY": KEY}) as dashboard:
+        failed = dashboard.facts()["problem"]
+    assert "az://container/leases could not be read" in failed
+    assert KEY[:20] not in failed
+
+
+def test_wrong_arguments_are_one_line(ehbalance: Command, tmp_path: Path) -> None:
+    assert "--port 70000: allowed are 0 to 65535" in ehbalance.fails(2, "dashboard", tmp_path / "x", "--port", 70000)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        message = ehbalance.fails(1, "dashboard", tmp_path / "x", "--port", port)
+    assert f"--port {port} cannot be used: Address already in use; --port 0 takes a free one" in message
+    assert "leaseTable" in ehbalance.fails(2, "dashboard", "hdfs://x/y")
+
+
+class Counted(DeltaStore):
+    """Notes when it is read."""
+
+    reads = 0
+
+    def read(self) -> Snapshot:
+        self.reads += 1
+        return super().read()
+
+
+def test_all_viewers_together_cost_one_look_a_second(tmp_path: Path) -> None:
+    make(tmp_path / "leases", "ann")
+    with Counted(str(tmp_path / "leases")) as store:
+        table, began = WatchedTable("leases", store), time.monotonic()
+        for _ in range(300):
+            table.facts()
+        assert store.reads <= 1 + time.monotonic() - began

@@ -1,0 +1,137 @@
+"""Names and reasons that others wrote into a lease table cannot control a terminal or a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import EhBalanceError, OptionError
+from spark_ehbalance.group.history import OwnershipChange
+from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.model import Handover, Lease, Member, Pin
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.text import plain, plain_lines
+from tests.ops.command import Command, kept
+
+#: A window's title, a colour in one byte, a return over the line, bidirectional overrides, nothing visible, a new line.
+HOSTILE = "\x1b]0;owned\x07\x1b[2k\x9b31m\rann\b\x7f\u202egnp.exe\u2066\u200b\u2028\n\x00[red]<img src=x>"
+
+
+def named(what: str) -> str:
+    return what + HOSTILE
+
+
+@pytest.fixture
+def hostile(table: Path) -> Path:
+    """A table in which every text is hostile."""
+    group = Group(named("ns"), named("hub"), named("group"))
+    lease = Lease(
+        named("0"),
+        named("ann"),
+        3,
+        checkpoint=Position(4),
+        handover=Handover(named("bob"), 1000, 1),
+        pin=Pin(named("cat"), by=named("operator"), why=named("why")),
+    )
+    member = Member(named("ann"), named("token"), 1, host=named("host"), strategy=named("strategy"))
+    change = OwnershipChange(
+        1, named("0"), named("PinTo"), named("ann"), named("bob"), 3, 4, by=named("me"), why=named("why")
+    )
+    claim = replace(change, event="Claim", owner_before=None)
+    with DeltaStore(str(table)) as store:
+        store.create(group)
+        store.write(store.read(), replace(store.read(), leases={named("0"): lease}, members={named("ann"): member}))
+        store.record([change, claim])
+    return table
+
+
+def harmless(text: str) -> bool:
+    return all(each == "\n" or each.isprintable() for each in text)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status"],
+        ["status", "--partition", named("0")],
+        ["status", "--partition", named("1")],
+        ["history"],
+        ["drain", named("ann")],
+        ["drain", named("nobody")],
+        ["pin", named("0"), "--to", named("ann")],
+        ["transfer", named("0"), "--to", named("nobody")],
+        ["pin", named("0"), "--remove"],
+        ["pin", named("1"), "--remove"],
+        ["maintain"],
+    ],
+)
+def test_no_command_prints_them_raw(ehbalance: Command, hostile: Path, arguments: list[str]) -> None:
+    outcome = ehbalance(arguments[0], hostile, *arguments[1:])
+    assert outcome.out + outcome.err
+    assert harmless(outcome.out + outcome.err)
+
+
+def test_tables_show_them_as_escapes(ehbalance: Command, hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "3000")
+    assert ehbalance("status", hostile).out.count(plain(HOSTILE)) == 10
+    assert ehbalance("history", hostile).out.count(plain(HOSTILE)) == 10
+
+
+def test_json_has_them_unchanged(ehbalance: Command, hostile: Path) -> None:
+    for command in ("status", "history"):
+        printed = ehbalance(command, hostile, "--json").out
+        assert harmless(printed)
+        assert named("ann") in _texts(json.loads(printed))
+
+
+def _texts(value: object) -> list[str]:
+    if isinstance(value, dict):
+        return [text for each in value.values() for text in _texts(each)]
+    if isinstance(value, list):
+        return [text for each in value for text in _texts(each)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_errors_about_another_groups_table_do_not_contain_them(
+    ehbalance: Command, hostile: Path, tmp_path: Path, emulator: Emulator
+) -> None:
+    emulator.add_hub("hub", 1)
+    connection = kept(emulator.connection_string("hub"), tmp_path)
+    message = ehbalance("init", hostile, *connection).err
+    assert "belongs to" in message
+    assert harmless(message)
+
+
+def test_errors_and_logs_contain_escapes_only() -> None:
+    for kind in (EhBalanceError, OptionError):
+        assert str(kind(f"first {HOSTILE}\nsecond")) == plain(f"first {HOSTILE}\nsecond")
+    program = (
+        "from spark_ehbalance.spark.logs import set_up_logging; set_up_logging(); "
+        f"from spark_ehbalance.text import logger; logger('spark_ehbalance.x').warning('owner %s', {HOSTILE!r})"
+    )
+    for level in ("", "INFO", "nonsense"):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=os.environ | {"EHBALANCE_LOG_LEVEL": level},
+        )
+        assert done.returncode == 0
+        assert done.stderr.count("owner ") == 1
+        assert harmless(done.stderr)
+        assert done.stderr.startswith("owner ") == (level != "INFO")
+
+
+def test_plain_text_is_unchanged() -> None:
+    assert plain("etl-Ä-日本-🚀 [1]") == "etl-Ä-日本-🚀 [1]"
+    assert plain("a\nb\x1b\ud800") == "a\\nb\\x1b\\ud800"
+    assert plain_lines("a\nb\x1b") == "a\nb\\x1b"

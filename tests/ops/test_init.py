@@ -1,0 +1,108 @@
+"""`ehbalance init`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from tests.ops.command import KEY, Command, kept
+from tests.ops.groups import HUB, Group
+
+
+def test_init_makes_the_table_and_then_checks_it(group: Group, emulator: Emulator, table: Path) -> None:
+    name = f"localhost:{emulator.port}/hub/$default"
+    assert group.done("init") == f"The lease table {group.table} of {name} was made; the hub has 4 partitions.\n"
+    made = group.state
+    assert (str(made.group), made.leases, made.members) == (name, {}, {})
+    assert "is there; the hub has 4 partitions." in group.done("init")
+    assert group.state == made
+
+
+def test_init_reads_the_connection_from_the_environment(
+    ehbalance: Command, emulator: Emulator, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EHBALANCE_CONNECTION_STRING", emulator.connection_string())
+    printed = ehbalance("init", table, "--event-hub-name", HUB, "--consumer-group", "other").out
+    assert "/hub/other was made" in printed
+
+
+def test_init_of_another_groups_table_is_refused(group: Group) -> None:
+    group("init")
+    message = group.fails(1, "init", "--consumer-group", "other")
+    assert re.search("belongs to .*\\$default, not to", message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([], "neither connectionString nor fullyQualifiedNamespace"),
+        (["--connection-string", f"SharedAccessKey={KEY}"], "an argument looks like a secret"),
+        (
+            ["--connection-string", "short"],
+            "--connection-string is wrong: anybody can see command",
+        ),
+        (["--connection-string", "env:NOT_THERE"], "option connectionString='env:NOT_THERE' is wrong: the environment"),
+        (["--connection-string", "file:/not/there"], "file:/not/there' is wrong: the file cannot be read"),
+        (["--fully-qualified-namespace", "ns"], "fullyQualifiedNamespace='ns'"),
+        (["--fully-qualified-namespace", "ns.servicebus.windows.net"], "eventHubName is not set"),
+    ],
+)
+def test_init_with_a_wrong_option(ehbalance: Command, table: Path, arguments: list[str], named: str) -> None:
+    assert named in ehbalance.fails(2, "init", table, *arguments)
+    assert not table.exists()
+
+
+def test_init_with_wrong_names(group: Group, ehbalance: Command, table: Path) -> None:
+    assert "consumerGroup='a b'" in group.fails(2, "init", "--consumer-group", "a b")
+    assert "leaseTable=" in ehbalance.fails(2, "init", f"{table}[1]", *group.connection)
+    assert "contradicts EntityPath" in group.fails(2, "init", "--event-hub-name", "other")
+    for command in ("init", "status"):
+        assert "NAME=VALUE" in group.fails(2, command, "--storage-option", KEY), "which is not repeated"
+    assert list(table.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--storage-option", f"account_key={KEY}"],
+        ["--storage-option", f"region={KEY}Q0123456789=="],
+        ["--storage-option", f"{KEY}0123456789={KEY}0123456789"],
+        [f"--{KEY}0123456789=="],
+        [f"{KEY}0123456789=="],
+        ["--consumer-group", f"sig={KEY}"],
+    ],
+)
+def test_a_secret_in_the_arguments_is_refused_and_not_repeated(group: Group, table: Path, arguments: list[str]) -> None:
+    for command in ("init", "status", "history", "maintain"):
+        group.fails(2, command, *arguments)
+    assert not table.exists()
+
+
+def test_a_secret_storage_option_is_a_reference(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = group.fails(2, "init", "--storage-option", "account_key=env:LEASES_KEY")
+    assert "option storageOptions.account_key='env:LEASES_KEY' is wrong: the environment" in message
+    monkeypatch.setenv("LEASES_KEY", KEY)
+    for command in ("init", "status"):
+        assert group(command, "--storage-option", "account_key=env:LEASES_KEY").code == 0
+
+
+def test_init_that_does_not_reach_the_hub_makes_nothing(
+    ehbalance: Command, emulator: Emulator, table: Path, secrets: Path
+) -> None:
+    def fails(string: str) -> str:
+        return ehbalance.fails(1, "init", table, *kept(string, secrets))
+
+    assert "event hub 'nohub'" in fails(emulator.connection_string("nohub"))
+    assert "refused the credentials" in fails(emulator.connection_string(HUB, key=KEY + "not"))
+    emulator.refuse_connections()
+    assert "did not answer" in fails(emulator.connection_string(HUB))
+    assert not table.exists()
+
+
+def test_init_at_an_unwritable_location(group: Group, table: Path) -> None:
+    table.write_text("a file")
+    assert str(table) in group.fails(1, "init")
+    assert table.read_text() == "a file"

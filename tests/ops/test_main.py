@@ -1,0 +1,108 @@
+"""The command line itself: arguments, exit codes, and the installed command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import typer.main
+from typer.core import TyperCommand
+
+from spark_ehbalance.group.history import OwnershipChange
+from spark_ehbalance.ops.main import app
+from tests.ops.command import KEY, Command
+from tests.ops.groups import Group, record
+
+INSTALLED = Path(sys.executable).with_name("ehbalance")
+
+
+def test_without_arguments_the_commands_are_listed(ehbalance: Command) -> None:
+    printed = ehbalance()
+    for command in ("init", "status", "emulator"):
+        assert command in printed.out + printed.err
+
+
+def test_the_version_is_that_of_the_installed_package(ehbalance: Command) -> None:
+    assert ehbalance("--version").out == f"ehbalance {version('spark-ehbalance')}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["status"], ["status", "x", "--nonsense"], ["init"], ["pin", "x", "0"], ["pin", "x"]]
+)
+def test_a_wrong_command_line_is_refused(ehbalance: Command, arguments: list[str]) -> None:
+    assert ehbalance(*arguments).code == 2
+
+
+def test_help_does_not_show_the_environment(
+    ehbalance: Command, monkeypatch: pytest.MonkeyPatch, connection: Sequence[str]
+) -> None:
+    monkeypatch.setenv("EHBALANCE_CONNECTION_STRING", f"SharedAccessKey={KEY}")
+    assert "connection-string" in ehbalance("init", "--help").out
+
+
+@pytest.mark.parametrize("command", typer.main.get_command(app).commands.values(), ids=lambda command: command.name)
+def test_help_fits_80_columns(ehbalance: Command, monkeypatch: pytest.MonkeyPatch, command: TyperCommand) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = ehbalance(command.name, "--help").out
+    assert "…" not in printed, "nothing is cut"
+    assert {name for each in command.params for name in each.opts} <= {*printed.replace("...", " ").split()}
+    assert printed.count("\n") <= 50
+
+
+def test_the_installed_command_prints_json_and_exit_codes(used: Group, tmp_path: Path) -> None:
+    good = subprocess.run([INSTALLED, "status", used.table, "--json"], capture_output=True, text=True, timeout=60)
+    assert (good.returncode, good.stderr) == (0, "")
+    assert json.loads(good.stdout)["eventHub"] == "hub"
+    env = os.environ | {"EHBALANCE_CONNECTION_STRING": f"SharedAccessKey={KEY}"}
+    wrong = subprocess.run([INSTALLED, "init", tmp_path / "x"], capture_output=True, text=True, timeout=60, env=env)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr.startswith("Error: option connectionString is wrong")
+    assert wrong.stderr.count("\n") == 1
+    assert KEY not in wrong.stderr
+
+
+def test_the_emulator_is_given_no_key_as_an_argument(ehbalance: Command) -> None:
+    key = "VGhlS2V5T2ZUaGVFbXVsYXRvcg=="
+    command = ("emulator", "--management-requests", -1, "--sas-key")  # which does not start in any case
+    assert "an argument looks like a secret" in ehbalance.fails(2, *command, f"reader={key}")
+    missing = ehbalance.fails(2, *command, "RootManageSharedAccessKey=env:NO_SUCH_KEY")
+    assert "the reference of 'RootManageSharedAccessKey' leads to no key" in missing
+
+
+def test_watching_ends_with_ctrl_c(used: Group) -> None:
+
+    process = subprocess.Popen(
+        [INSTALLED, "status", used.table, "--watch"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"COLUMNS": "200", "FORCE_COLOR": "1"},
+    )
+    assert process.stdout is not None
+    deadline = time.monotonic() + 60
+    seen = ""
+    while "alice" not in seen and time.monotonic() < deadline:
+        seen += process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert "alice" in seen
+    assert "Traceback" not in err
+    assert process.returncode in (0, 1, 130)
+
+
+@pytest.mark.parametrize("name", ["status", "history"])
+def test_the_installed_command_always_exits_cleanly(used: Group, name: str) -> None:
+    record(used.table, OwnershipChange(0, "0", "Claim", None, "ann", 1, None, "ann"))
+    runs = [
+        subprocess.Popen([INSTALLED, name, used.table, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        for _ in range(5)
+    ]
+    assert [(run.communicate(timeout=240)[1], run.returncode) for run in runs] == [(b"", 0)] * 5

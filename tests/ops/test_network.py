@@ -1,0 +1,72 @@
+"""Commands that ask the hub reach it in other ways, by `--network`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.group.model import Lease
+from spark_ehbalance.group.position import Position
+from tests.ops.command import Command, kept
+from tests.ops.groups import change
+from tests.proxy import HttpProxy
+
+HUB, PASSWORD = "hub", "onlyForTheProxy"
+
+
+@pytest.fixture
+def secure() -> Iterator[Emulator]:
+    with Emulator({HUB: 2}, tls=True, tls_names=("hub.test",), websocket_port=0) as running:
+        running.append(HUB, 0, [b"x"] * 5)
+        yield running
+
+
+def test_init_and_seek_by_websocket_through_a_proxy(
+    ehbalance: Command, secure: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, hub = tmp_path / "leases", kept(secure.connection_string(HUB), tmp_path)
+    with HttpProxy({"hub.test:443": secure.websocket_port}, user="me", password=PASSWORD) as proxy:
+        monkeypatch.setenv("HUB_PROXY", f"http://me:{PASSWORD}@localhost:{proxy.port}")
+        options = ("httpProxy=env:HUB_PROXY", "customendpointaddress=hub.test", f"caFile={secure.ca_file}")
+        way = [each for option in options for each in ("--network", option)]
+        assert "the hub has 2 partitions" in ehbalance("init", table, *hub, *way).out
+        checked = ehbalance("check", *hub, *way)
+        assert checked.code == 0
+        assert "an event came within" in checked.out or "attached, and empty" in checked.out
+        change(table, leases={"0": Lease("0", checkpoint=Position(3))})  # as a query leaves it
+        # a time takes a receiver
+        done = ehbalance("seek", table, "--all", "--to", "2020-01-01T00:00:00Z", *hub, *way)
+        assert (done.code, done.err) == (0, "")
+        assert "Partition 0 continues at sequence number 0." in done.out
+        assert proxy.connected >= 3
+        assert not proxy.refused
+        monkeypatch.setenv("HUB_PROXY", f"http://me:{PASSWORD[:-1]}@localhost:{proxy.port}")
+        error = ehbalance.fails(1, "init", table, *hub, *way)
+        assert f"the proxy localhost:{proxy.port} refuses the credentials (status 407): check httpProxy" in error
+        assert PASSWORD[:-1] not in error
+
+
+def test_wrong_ways_are_named(ehbalance: Command, secure: Emulator, tmp_path: Path) -> None:
+    hub = kept(secure.connection_string(HUB), tmp_path)
+    for given, why in (
+        (
+            "proxy=http://a:1",
+            "--network has no 'proxy': allowed are transportType, httpProxy",
+        ),
+        ("transportType=udp", "option transportType='udp' is wrong"),
+        ("transportType", "--network is wrong: allowed is NAME=VALUE"),
+        (f"httpProxy=http://me:{PASSWORD}@host:80", "looks like a secret"),
+    ):
+        assert why in ehbalance.fails(2, "init", tmp_path / "leases", *hub, "--network", given)
+
+
+def test_no_command_speaks_in_clear_to_another_host(ehbalance: Command, tmp_path: Path) -> None:
+    far = (
+        "Endpoint=sb://hub.invalid:1;SharedAccessKeyName=n;SharedAccessKey=k;EntityPath=hub;UseDevelopmentEmulator=true"
+    )
+    command = ("init", tmp_path / "leases", *kept(far, tmp_path))
+    assert "hub.invalid is not on this machine" in ehbalance.fails(2, *command)
+    assert "does not resolve" in ehbalance.fails(1, *command, "--network", "allowPlaintextEmulator=true")

@@ -1,0 +1,254 @@
+"""`ehbalance positions`, and `init` and `seek` with what it has printed."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.group.model import Lease, Member
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.starting_positions import StartingPositions
+from spark_ehbalance.query.offsets import EpochPosition, HubReference, TableReference
+from tests.lease_table.histories import NOT_RECORDED, make_unwritable
+from tests.ops.command import Command
+from tests.ops.groups import HUB, Group, change, fill, history
+from tests.query.scala_folders import SETTINGS, scala_folder
+from tests.query.spark_folders import batch, spark_folder
+
+
+@pytest.fixture(autouse=True)
+def events(emulator: Emulator) -> None:
+    fill(emulator, 100)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "positions.json"
+
+
+def test_positions_of_a_lease_table_make_another_one(
+    group: Group, ehbalance: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.done("init")
+    leases = {"0": Lease("0", None, 3, checkpoint=Position(9, "4711")), "1": Lease("1", checkpoint=Position(-1))}
+    change(group.table, leases={**leases, "2": Lease("2")})
+    printed = ehbalance.succeeds("positions", group.table).out
+    found = json.loads(printed)
+    assert found.pop("hub")["name"] == HUB
+    assert found == {"0": {"next": 10, "offset": "4711"}, "1": {"next": 0}}
+    assert StartingPositions.parse(printed).named == {p: each.checkpoint for p, each in leases.items()}
+
+    other = replace(group, table=tmp_path / "other")
+    monkeypatch.setattr("sys.stdin", io.StringIO(printed))
+    done = other.done("init", "--positions", "-")
+    assert "No position is given for partition 2, 3: reading begins at the first retained event." in done
+    assert other.positions == {"0": 10, "1": 0, "2": 0, "3": 0}
+    assert {each.epoch for each in other.state.leases.values()} == {0}
+    assert other.state.version == 0, "all in one commit"
+    assert {(each.event, each.why) for each in history(other.table)} == {("Restore", "init --positions")}
+
+
+def test_owners_that_may_still_be_reading_are_named(group: Group, ehbalance: Command) -> None:
+    group.done("init")
+    change(
+        group.table, leases={"0": Lease("0", "ann", 3, checkpoint=Position(9))}, members={"ann": Member("ann", "x", 1)}
+    )
+    outcome = ehbalance("positions", group.table)
+    assert json.loads(outcome.out)["0"] == {"next": 10}
+    assert "Warning: ann may still be reading: stop them first" in outcome.err
+
+
+def test_checkpoints_of_a_groups_queries_give_the_positions_that_lose_nothing(
+    group: Group, ehbalance: Command, tmp_path: Path, file: Path
+) -> None:
+    """Of partition 1 the query `b` has the later epoch; the table may have cut short each batch that was read last."""
+    held = {"2": EpochPosition(5, 50)}
+    first, second = batch("a", p0=(1, 10, 30), p1=(2, 0, 90)), batch("a", p0=(1, 30, 70))
+    second = replace(second, other_positions=held, checkpoints={"0": 10})
+    one = spark_folder(tmp_path / "one", None, first, second)
+    two = spark_folder(tmp_path / "two", batch("b", p1=(3, 9, 20)), batch("b", p1=(3, 20, 50)), unfinished=1)
+    outcome = ehbalance("positions", one, two)
+    found = json.loads(outcome.out)
+    assert found == {"hub": {"name": HUB}, "0": {"next": 10}, "1": {"next": 20}, "2": {"next": 50}}
+    assert (
+        "Warning: Conservative: events 10 to 69 of partition 0, 20 to 49 of partition 1 may be read twice, as only the "
+        "lease table knew how far they were read."
+    ) in outcome.err
+    file.write_text(outcome.out)
+    group.done("init", "--positions", file)
+    assert group.positions == {"0": 10, "1": 20, "2": 50, "3": 0}
+
+
+def test_a_query_without_a_lease_table_has_exact_positions(ehbalance: Command, tmp_path: Path) -> None:
+    alone = batch("a", None, p0=(0, 0, 40), p1=(0, 7, 7))
+    assert json.loads(ehbalance.succeeds("positions", spark_folder(tmp_path / "one", alone)).out) == {
+        "hub": {"name": HUB}, "0": {"next": 40}, "1": {"next": 7},
+    }  # fmt: skip
+    outcome = ehbalance("positions", spark_folder(tmp_path / "two", alone, unfinished=1))
+    assert json.loads(outcome.out)["0"] == {"next": 0}
+    assert "events 0 to 39 of partition 0 may be read twice, as their batch is unfinished" in outcome.err
+
+
+def test_checkpoints_that_do_not_belong_together_are_refused(ehbalance: Command, tmp_path: Path) -> None:
+    made = replace(batch("a", p0=(1, 0, 5)), hub=HubReference(HUB, "ns", 1_700_000_000_000))
+    anew = replace(made, hub=HubReference(HUB, "ns", 1_800_000_000_000))
+    elsewhere = batch("b", TableReference("t2", "/other/leases"), p1=(1, 30, 40))
+    alone, copy = batch("a", None, p0=(0, 0, 40)), replace(batch("a", p0=(1, 0, 10)), lineage="one")
+    cases = {
+        "last read with /lost/leases, /other/leases: allowed are": (batch("a", p0=(1, 0, 10)), elsewhere),
+        "2 sources without a lease table have each read all partitions of hub": (alone, alone),
+        "are copies of one checkpoint: allowed is the one that is to go on": (copy, copy),
+        "made 2023-11-14 22:13:20+00:00 and of event hub hub of ns, made 2027": (made, anew),
+        "--event-hub-name is not given: the event hubs are hub, other": (made, batch("b", hub="other", p0=(1, 0, 9))),
+        f"{tmp_path}/4/b is no checkpoint of an ehbalance query": (made, None),
+    }
+    for number, (message, (one, two)) in enumerate(cases.items()):
+        folders = [
+            spark_folder(tmp_path / str(n) / name, end) for n, name, end in ((number, "a", one), (number, "b", two))
+        ]
+        assert message.replace("/4/", f"/{number}/") in ehbalance.fails(2, "positions", *folders)
+    hubs = [tmp_path / "4" / name for name in "ab"]
+    assert json.loads(ehbalance("positions", *hubs, "--event-hub-name", "other").out)["0"] == {"next": 0}
+    assert "the event hubs are hub, other" in ehbalance.fails(2, "positions", *hubs, "--event-hub-name", "third")
+
+
+def test_a_checkpoint_of_the_kafka_source_is_not_taken_for_one_of_the_scala_connector(
+    ehbalance: Command, tmp_path: Path
+) -> None:
+    """Both write the same files, so that the user has to say which it is."""
+    for name in ("offsets", "commits", "sources/0"):
+        (tmp_path / "checkpoint" / name).mkdir(parents=True)
+    folder, line = tmp_path / "checkpoint", json.dumps({HUB: {"2": 30, "1": 20, "0": 10}}, separators=(",", ":"))
+    (folder / "offsets/0").write_text(f"v1\n{SETTINGS}\n{line}")
+    (folder / "commits/0").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    (folder / "sources/0/0").write_bytes(b"\0v1\n" + line.encode())
+    message = ehbalance.fails(2, "positions", folder)
+    assert (
+        f"{folder} is no checkpoint of an ehbalance query. It is one of the Scala connector, for which give" in message
+    )
+    assert "or of Spark's Kafka source" in message
+
+
+def test_a_query_of_the_scala_connector_is_continued(
+    group: Group, ehbalance: Command, tmp_path: Path, file: Path
+) -> None:
+    folder = scala_folder(
+        tmp_path / "old", {"Hub": {0: 10, 1: 0, 2: 100}}, {"Hub": {0: 30, 1: 9, 2: 100}}, unfinished=1
+    )
+    outcome = ehbalance("positions", folder, "--scala-connector")
+    assert "Warning: Conservative: batch 1 is unfinished and is read again." in outcome.err
+    file.write_text(outcome.out)
+    group.done("init", "--positions", file)
+    assert group.positions == {"0": 10, "1": 0, "2": 100, "3": 0}
+    (folder / "commits" / "0").unlink()
+    message = ehbalance.fails(2, "positions", folder, "--scala-connector")
+    assert f"{folder} cannot be used: no batch is finished, and there is no sources/0/0" in message
+
+
+@pytest.mark.parametrize("name", ["50% of it", "a%20b", "[x] {y}", "h#i ü?*"])
+def test_a_checkpoint_is_read_from_any_location(ehbalance: Command, name: str, tmp_path: Path) -> None:
+    folder = spark_folder(tmp_path / name, batch("a", p0=(1, 10, 20)))
+    for written in (folder, folder.as_uri(), folder.as_uri().replace("//", "", 1)):
+        assert json.loads(ehbalance("positions", written).out)["0"] == {"next": 10}
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("dbfs:/none/50%/a b", "/dbfs/none/50%/a b cannot be read"),
+        ("file:///Volumes/none/a%20b", "/Volumes/none/a b cannot be read"),
+        *((each, f"SOURCE={each!r} is wrong: allowed is") for each in ("", "s3:bucket/x", "file:x", "memory://x")),
+    ],
+)
+def test_a_source_that_is_none_is_refused(ehbalance: Command, source: str, error: str) -> None:
+    assert error in " ".join(ehbalance.fails(2, "positions", source).split())
+
+
+def test_damaged_offsets_and_an_empty_folder_are_refused(ehbalance: Command, tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    message = ehbalance.fails(2, "positions", tmp_path / "none")
+    assert "none is neither a lease table, nor a container of the Azure SDKs' checkpoint store, nor" in message
+    folder = spark_folder(tmp_path / "newer", batch("a", p0=(1, 0, 10)))
+    for line, message in (
+        (json.dumps(batch("a").to_json() | {"format": 9}), "upgrade it"),
+        ('{"a":' * 100_000, "is no checkpoint of an ehbalance query"),
+    ):
+        (folder / "offsets" / "0").write_text(f"v1\n{{}}\n{line}")
+        assert message in ehbalance("positions", folder).err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        ("{", "is wrong: allowed is JSON of positions by partition, as"),
+        ("[" * 100_000, "is wrong: allowed is JSON of positions by partition"),
+        ("[1]", "is wrong: allowed is JSON of positions by partition"),
+        ('{"0": {"next": "10"}}', """'0': '{"next": "10"}'; allowed is earliest, latest, a sequence"""),
+        ('{"0": {"next": 10, "at": 1}}', "allowed is earliest"),
+        ('{"0": {}}', "'0': '{}'; allowed is earliest"),
+        ('{"1": "soon"}', """'1': '"soon"'; allowed is earliest, latest, a sequence number"""),
+        ('{"hub": 5}', "'hub': '5'; allowed is {"),
+        ('{"7": 5}', "is wrong: it has '7'; allowed is partition 0, 1, 2, 3"),
+        ('{"0": 101}', ": partition 0 cannot continue at sequence number 101: allowed is 0 to 100, which is the next"),
+        ('{"hub": {"name": "other"}, "0": 5}', "has positions of event hub other, and this is event hub hub"),
+        ('{"hub": {"name": "hub", "createdMs": 7}, "0": 5}', "made 1970-01-01 00:00:00+00:00, and this is event hub"),
+    ],
+)
+def test_wrong_positions_are_refused_and_nothing_is_written(
+    group: Group, emulator: Emulator, file: Path, text: str | None, message: str
+) -> None:
+    if text is not None:
+        file.write_text(text)
+    fails = group.fails(2, "init", "--positions", file)
+    assert f"--positions={file}" in fails
+    assert message in fails
+    assert not group.table.exists()
+    group.done("init")
+    change(group.table, leases={p: Lease(p, checkpoint=Position(4)) for p in "0123"})
+    before = group.state
+    assert group.fails(2, "seek", "--positions", file) == fails
+    assert group.state == before
+
+
+def test_positions_that_have_aged_out_are_refused(group: Group, emulator: Emulator, file: Path) -> None:
+    emulator.trim(HUB, 1, 20)
+    file.write_text('{"0": 5, "1": 5}')
+    assert "partition 1 cannot continue at sequence number 5: allowed is 20 to 100" in group.fails(
+        2, "init", "--positions", file
+    )
+    assert not group.table.exists()
+    file.write_text('{"0": "latest", "1": "earliest", "*": 50}')
+    group.done("init", "--positions", file)
+    assert group.positions == {"0": 100, "1": 20, "2": 50, "3": 50}
+    assert "exists: allowed is a new one. `ehbalance seek" in group.fails(1, "init", "--positions", file)
+
+
+def test_a_seek_moves_the_partitions_that_the_file_names(group: Group, file: Path) -> None:
+    group.done("init")
+    change(group.table, leases={p: Lease(p, "ann" if p == "3" else None, 2, checkpoint=Position(4)) for p in "0123"})
+    file.write_text('{"0": {"next": 70}, "1": {"next": 2}}')
+    printed = group.done("seek", "--positions", file, "--why", "a bad release")
+    assert "Partition 0 continues at sequence number 70.\nPartition 1 continues at sequence number 2.\n" in printed
+    assert "Partition 1 goes back" in printed
+    assert group.positions == {"0": 70, "1": 2, "2": 5, "3": 5}
+    file.write_text('{"*": "earliest"}')
+    assert "partition 3 is owned by ann: stop that query first, or use --force" in group.fails(
+        1, "seek", "--positions", file
+    )
+    assert group.positions == {"0": 70, "1": 2, "2": 5, "3": 5}, "all or nothing"
+    group.done("seek", "--positions", file, "--force")
+    assert set(group.positions.values()) == {0}
+
+
+def test_a_table_is_made_with_a_warning_if_its_history_cannot_be_written(group: Group, file: Path) -> None:
+    make_unwritable(group.table)
+    file.write_text('{"*": 7}')
+    done = group("init", "--positions", file)
+    assert (done.code, set(group.positions.values())) == (0, {7})
+    assert f"Warning: {NOT_RECORDED}{group.table}_history could not be written" in done.err

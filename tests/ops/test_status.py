@@ -1,0 +1,256 @@
+"""`ehbalance status`."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.group.group_view import GroupView
+from spark_ehbalance.group.history import OwnershipChange
+from spark_ehbalance.group.lag import Lag
+from spark_ehbalance.group.model import Load, MemberLoad, MemberState, Pin, QueryRecord, TableIdentity
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.lease_table import viewing
+from spark_ehbalance.ops.status import status_tables
+from tests.ops.command import Command
+from tests.ops.groups import Group, change, record
+
+
+def test_status_for_programs(emulator: Emulator, used: Group) -> None:
+    state = json.loads(used.done("status", "--json"))
+    assert (state["namespace"], state["eventHub"], state["consumerGroup"]) == (
+        f"localhost:{emulator.port}",
+        "hub",
+        "$default",
+    )
+    assert state["leader"] == "alice"
+    assert [lease["partition"] for lease in state["partitions"]] == ["0", "1", "2", "10"]
+    zero, one, two, ten = state["partitions"]
+    assert (zero["owner"], zero["epoch"], zero["sequenceNumber"], zero["nextOwner"]) == ("alice", 3, 4711, "bob")
+    assert (one["owner"], one["sequenceNumber"], one["nextOwner"]) == ("bob", -1, None)
+    assert (two["owner"], two["epoch"], two["sequenceNumber"]) == (None, 8, 9)
+    assert (ten["owner"], ten["sequenceNumber"]) == (None, None)
+    assert datetime.fromisoformat(zero["renewedAt"]).timestamp() == 1_770_000_000
+    assert [(each["member"], each["host"], each["partitions"]) for each in state["members"]] == [
+        ("alice", "host-a", ["0"]),
+        ("bob", "host-b", ["1"]),
+    ]
+    assert {each["state"] for each in state["members"]} == {"active"}
+
+
+def test_who_looks_writes_nothing(used: Group) -> None:
+    def files() -> dict[Path, bytes]:
+        return {file: file.read_bytes() for file in used.table.parent.rglob("*") if file.is_file()}
+
+    record(used.table, OwnershipChange(0, "0", "Claim", None, "alice", 1, None, "alice"))
+    before = files()
+    for arguments in (["status"], ["status", "--partition", "0"], ["history"]):
+        assert used(*arguments).code == 0
+    assert files() == before
+
+
+def test_status_for_people(used: Group) -> None:
+    printed = used.done("status")
+    assert "hub/$default, 2 members" in printed
+    rows = {line.split("│")[1].strip(): line for line in printed.splitlines() if line.count("│") > 3}
+    assert {"0", "1", "2", "10"} <= rows.keys()
+    assert all(cell in rows["0"] for cell in ("alice", "4712", "bob"))
+    assert "nobody" in rows["2"]
+
+
+def test_status_shows_the_lease_duration_in_force(used: Group) -> None:
+    assert used.json("status")["leaseDuration"] is None
+    bob = replace(used.state.members["bob"], lease_duration_ms=37_500, commit_ms=61.5)
+    change(used.table, members={"bob": bob}, table=TableIdentity("one"), lease_duration_ms=46_875)
+    state = used.json("status")
+    assert state["leaseDuration"] == 46.875
+    assert [(each["leaseDuration"], each["commitMs"]) for each in state["members"]] == [(None, None), (37.5, 61.5)]
+    assert state["connections"] == 2 + 2, "of two partitions that are owned, and of two members"
+    assert "2 members, lease duration 46.875 s, 4 connections" in " ".join(used("status").out.split())
+
+
+def test_status_shows_loads_strategies_and_orders(used: Group) -> None:
+    base = used.state
+    lease = replace(base.leases["0"], pin=Pin("bob", "operator:jo", "nearer"), load=Load(250.5, 1200.0))
+    moving = replace(base.leases["1"], pin=Pin("alice", "operator:jo", transfer=True))
+    load = MemberLoad(1234.5, 6789.0, 2.5, 0.42)
+    bob = replace(base.members["bob"], load=load, strategy="greedy", max_owned=3, state=MemberState.LEAVING)
+    change(used.table, leases={"0": lease, "1": moving}, members={"bob": bob})
+    state = used.json("status")
+    zero, one, two, _ = state["partitions"]
+    assert zero["pin"] == {"to": "bob", "by": "operator:jo", "why": "nearer", "transfer": False}
+    assert zero["load"] == {"rate": 250.5, "backlog": 1200.0}
+    assert one["pin"]["transfer"] is True
+    assert (two["pin"], two["load"]) == (None, None)
+    first, second = state["members"]
+    assert (first["load"], first["strategy"], first["pinned"], first["maxPartitionsOwned"]) == (None, "", ["1"], None)
+    assert second["load"] == {"rate": 1234.5, "backlog": 6789.0, "batchSeconds": 2.5, "cpu": 0.42}
+    assert (second["strategy"], second["state"], second["pinned"]) == ("greedy", "leaving", ["0"])
+    assert second["maxPartitionsOwned"] == 3
+
+    lines = used("status").out.splitlines()
+    (shown,) = (line for line in lines if "host-b" in line)
+    for cell in ("bob", "leaving", "greedy", "│          1 │     3 │", "1,234", "2.5 s", "42%"):
+        assert cell in shown
+    rows = {line.split("│")[1].strip(): line for line in lines if line.count("│") > 3}
+    assert rows["0"].count("bob") == 2, "as the next owner, and as the one that it is pinned to"
+    assert "alice (transfer)" in rows["1"]
+
+
+def test_status_shows_for_how_long_a_batch_has_been_running(used: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its load is that of before: a batch that hangs would look like an idle query."""
+    monkeypatch.setattr(viewing, "now_ms", lambda: 1_770_000_100_000)
+    bob = replace(used.state.members["bob"], incarnation="run-2", load=MemberLoad(0.0, 0.0, 0.1))
+    earlier = QueryRecord("one", "", "bob", batch=1, begun=2, at_ms=1_770_000_000_000)
+    record = QueryRecord("two", "run-2", "bob", batch=4, begun=5, at_ms=1_770_000_060_000)
+    change(used.table, members={"bob": bob}, queries={"one": earlier, "two": record}, table=TableIdentity("one"))
+    assert [each["inBatchSince"] for each in used.json("status")["members"]] == [None, "2026-02-02T02:41:00.000+00:00"]
+    assert "0.1 s, now 40 s" in used("status").out
+    change(used.table, queries={"two": replace(record, batch=5)})
+    assert [each["inBatchSince"] for each in used.json("status")["members"]] == [None, None]
+    assert "now 40 s" not in used("status").out
+
+
+NOW_MS = 1_770_000_100_000
+
+
+def behind(used: Group) -> None:
+    """Of partition 0 ten events are unread since 90 s, of partition 1 none, as of 3 min ago, of 2 nothing is known."""
+    leases = used.state.leases
+    zero = replace(leases["0"], lag=Lag(4712, 4722, NOW_MS - 90_000, NOW_MS - 5_000))
+    one = replace(leases["1"], lag=Lag(0, 0, None, NOW_MS - 180_000))
+    change(used.table, leases={"0": zero, "1": one})
+
+
+def test_status_shows_what_is_unread(used: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(viewing, "now_ms", lambda: NOW_MS)
+    assert used.json("status")["lag"] is None
+    behind(used)
+    state = used.json("status")
+    assert state["lag"] == {"events": 10, "seconds": 90.0, "partitions": 2}
+    assert [each["lag"] and each["lag"]["seconds"] for each in state["partitions"]] == [90.0, 0.0, None, None]
+    assert state["partitions"][0]["lag"] == {
+        "next": 4712,
+        "end": 4722,
+        "events": 10,
+        "seconds": 90.0,
+        "unreadSince": "2026-02-02T02:40:10.000+00:00",
+        "measuredAt": "2026-02-02T02:41:35.000+00:00",
+    }
+    printed = used.done("status")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in printed.splitlines() if line.count("│") > 3]
+    assert [row[1:5] for row in rows[:3]] == [
+        ["alice", "10", "90 s", ""],
+        ["bob", "0", "", "3 min ago"],
+        ["nobody", "", "", ""],
+    ]
+    assert [row[3] for row in rows[4:]] == ["10", "0"], "of the members"
+    assert "10 events unread, the oldest for 90 s, in 2 of 4 partitions, measured up to 3 min ago" in printed
+    change(used.table, leases={"1": replace(used.state.leases["1"], lag=Lag(0, 5, None, NOW_MS))})
+    assert "15 events unread, the oldest for at least 90 s, in 2 of 4" in used.done("status")
+
+
+def test_names_are_never_cut_and_the_least_important_columns_go_first(
+    used: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(viewing, "now_ms", lambda: NOW_MS)
+    behind(used)
+    names = [f"job-ingest-flights-eastus2-production-{n}" for n in range(2)]
+    base = used.state
+    leases = {p: replace(base.leases[p], owner=name) for p, name in zip("01", names, strict=True)}
+    change(used.table, leases=leases, members={name: replace(base.members["bob"], id=name) for name in names})
+    for width, shown in ((80, ("unread", "waiting")), (200, ("next owner", "epoch", "host"))):
+        monkeypatch.setenv("COLUMNS", str(width))
+        printed = used.done("status")
+        assert all(len(line) <= width for line in printed.splitlines())
+        assert all(printed.count(f"│ {name} │") == 2 for name in names)
+        assert all(column in printed for column in shown)
+    monkeypatch.setenv("COLUMNS", "40")
+    assert "…" not in used.done("status")
+
+
+def test_what_does_not_fit_into_the_height_is_least_behind(used: Group) -> None:
+    behind(used)
+    console = Console(width=80, file=io.StringIO())
+    console.print(status_tables(GroupView(used.state, NOW_MS), 80, 17))
+    printed = console.file.getvalue()
+    assert len(printed.splitlines()) <= 17
+    assert [line.split()[1] for line in printed.splitlines() if line.startswith("│")] == ["0", "2", "alice", "bob"]
+    assert "and 2 partitions that are less behind" in printed
+    change(used.table, leases={"1": replace(used.state.leases["1"], lag=Lag(0, 5, None, NOW_MS))})
+    console.print(status_tables(GroupView(used.state, NOW_MS), 80, 16))
+    printed = console.file.getvalue().removeprefix(printed)
+    assert [line.split()[1] for line in printed.splitlines() if line.startswith("│")] == ["1", "alice", "bob"], (
+        "of which it is not known for how long events wait"
+    )
+
+
+def test_status_of_a_new_table(group: Group) -> None:
+    group("init")
+    assert "0 members" in group("status").out
+    state = group.json("status")
+    assert (state["partitions"], state["members"], state["leader"]) == ([], [], None)
+
+
+@pytest.mark.parametrize("command", [["status"], ["status", "--json"], ["history"]])
+def test_a_table_that_is_not_there_is_named(group: Group, table: Path, command: list[str]) -> None:
+    message = group.fails(1, *command)
+    assert f"there is no lease table at {table}" in message
+    assert "ehbalance init" in message
+    assert not table.exists()
+
+
+def test_status_of_a_table_that_is_no_lease_table(group: Group, table: Path) -> None:
+    table.mkdir()
+    (table / "file").write_text("x")
+    assert str(table) in group.fails(1, "status")
+
+
+@pytest.mark.parametrize("location", ["a[b", "a'b", "a*b", ""])
+def test_status_of_a_location_that_delta_cannot_open(ehbalance: Command, location: str) -> None:
+    assert f"option leaseTable={location!r} is wrong" in ehbalance.fails(2, "status", location)
+
+
+def test_watch_with_json_or_a_partition_is_refused(used: Group) -> None:
+    for other in (["--json"], ["--partition", "0"]):
+        assert f"--watch and {other[0]} are both given" in used.fails(2, "status", "--watch", *other)
+
+
+def test_findings_of_the_group_and_of_a_partition(used: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = [OwnershipChange(NOW_MS - 1000 * n, "1", "Claim", None, "bob", n, -1, "bob") for n in (9, 6, 3)]
+    record(used.table, *claims)
+    monkeypatch.setattr(viewing, "now_ms", lambda: NOW_MS)
+    codes = [(each["code"], each["severity"], each["partitions"]) for each in used.json("status")["findings"]]
+    assert codes == [("no_live_member", "error", []), ("crash_loop", "error", ["1"])]
+    monkeypatch.setenv("COLUMNS", "80")
+    printed = used.done("status")
+    assert "ERROR: No member is live; the last sign of life was 100 s ago." in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    one = used.done("status", "--partition", "1")
+    assert "claimed partition 1 3 times" in one
+    assert one.count("  Claim  nobody → bob  by bob") == 3
+    assert "claimed" not in used.done("status", "--partition", "0")
+    assert "partition '7' is unknown: there are 0, 1, 2, 10" in used.fails(2, "status", "--partition", "7")
+
+
+@pytest.mark.parametrize("owner", ["[red]x[/red]", "etl:key:1"])
+def test_an_owner_id_is_shown_without_markup(used: Group, owner: str) -> None:
+    change(used.table, leases={"0": replace(used.state.leases["0"], owner=owner)})
+    assert owner in used("status").out
+
+
+def test_output_into_a_file_is_not_cut_to_a_terminals_width(used: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, number = "x" * 200, 2**62
+    lease = replace(used.state.leases["0"], owner=owner, checkpoint=Position(number))
+    change(used.table, leases={"0": lease})
+    monkeypatch.delenv("COLUMNS")
+    done = used("status").out
+    assert owner in done
+    assert str(number + 1) in done

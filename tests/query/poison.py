@@ -1,0 +1,37 @@
+"""Events that cannot be read, as the hub would hand them out."""
+
+from __future__ import annotations
+
+from spark_ehbalance.emulator.message import Event
+from tests.eventhub.encodings import compound, long, section, text
+
+_BODY = section(0x75, text(b"body", 0xA0))
+
+
+def _with_property(value: bytes) -> Event:
+    return Event(b"", b"", 0, section(0x74, compound(0xC1, 2, text(b"p") + value, True)) + _BODY)
+
+
+#: Of which the sequence number can be read.
+NUMBERED = {
+    "unknown type": _with_property(b"\xff"),
+    "map as key": _with_property(compound(0xC1, 2, compound(0xC1, 0, b"") + b"\x41")),
+    "too deep": _with_property(b"\xc0\x02\x01" * 5000 + b"\x41"),
+    "cut off": Event(b"", b"", 0, section(0x74, compound(0xC1, 2, text(b"p")))),
+    "unknown annotation": Event(b"", text(b"x-bad", 0xA3) + b"\xa5\x01x", 2, _BODY),
+}
+
+#: Of which it cannot.
+UNNUMBERED = Event(b"", text(b"x-bad", 0xA3) + b"\x3f", 2, _BODY)
+
+#: What the client's decoder may fail at and ours reads; and its text.
+READABLE = {
+    "nulls": (_with_property(b"\xe0\x03\x64\x40"), "[" + ", ".join(["null"] * 100) + "]"),
+    "deep": (_with_property(b"\xc0\xff\x01" * 900 + b"\x45"), "[" * 901 + "]" * 901),
+    "half a pair": (_with_property(b"\x73\x00\x00\xd8\x3d"), "\ufffd"),
+}
+
+
+def two_keys_of_one_text() -> Event:
+    pairs = text(b"1") + text(b"a") + long(1) + text(b"b")
+    return Event(b"", b"", 0, section(0x74, compound(0xC1, 4, pairs)) + _BODY)

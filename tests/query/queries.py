@@ -1,0 +1,212 @@
+"""Streaming queries without Spark: their planners, with the emulator and a Delta table."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.group.changes import Transition
+from spark_ehbalance.group.model import Lease
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.lease_table.contract import commit
+from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.query.assembly import start_planner
+from spark_ehbalance.query.control_socket import PlannerAddress, send
+from spark_ehbalance.query.offsets import StreamOffset, group_name
+from spark_ehbalance.query.options import OPTIONS, SHARED, Options, stream_options
+from spark_ehbalance.query.planner import Planner
+from tests.query.support import HUB
+from tests.waiting import wait_until
+
+PARTITIONS = 8
+
+#: Partition and sequence number.
+Event = tuple[str, int]
+
+
+class Query:
+    """What Spark does with a planner: plans batches, logs them, has them read, and tells that they are finished.
+
+    `logged` is the end of the last batch that was logged, `finished` of the last one that the sink has finished. `seen`
+    are the events that were read.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        owner: str,
+        finished: StreamOffset | None = None,
+        unfinished: StreamOffset | None = None,
+    ) -> None:
+        self.planner = planner
+        self.owner = owner
+        self.finished = finished or StreamOffset(owner)
+        self.logged = unfinished or self.finished
+        self.seen: list[Event] = []
+        self._stopped = False
+
+    def plan(self, limit: int | None = None) -> StreamOffset | None:
+        """Ask for the next batch and log it; None if there is nothing new."""
+        if self.planner.still_idle(self.finished):
+            return None
+        self.planner.finish(self.finished)
+        end = self.planner.next_batch(self.finished, limit)
+        if end is self.finished:
+            return None
+        self.logged = end
+        return end
+
+    def batch(self, limit: int | None = None) -> StreamOffset:
+        """The end of the next batch, which is waited for."""
+        wait_until(lambda: self.plan(limit) is not None, "there is a batch")
+        return self.logged
+
+    def run(self, end: StreamOffset) -> list[Range]:
+        """Read the batch that ends at `end`; the sink finishes it."""
+        ranges = self.planner.ranges(end)
+        self.seen += [(each.partition, number) for each in ranges for number in range(each.start, each.end)]
+        self.finished = self.logged = end
+        return ranges
+
+    def step(self, limit: int | None = None) -> int:
+        """Run one batch, if there is one; returns the number of its events."""
+        before, end = len(self.seen), self.plan(limit)
+        if end is not None:
+            self.run(end)
+        return len(self.seen) - before
+
+    def read(self, count: int, limit: int | None = None) -> None:
+        """Run batches until `count` events have been read in all."""
+        wait_until(lambda: (self.step(limit) and False) or len(self.seen) >= count, f"{self.owner} has read {count}")
+
+    def tell(self, finished: StreamOffset | None = None, *, leave: bool = False) -> bool | None:
+        """Send the driver's control message: by default that what is finished is finished. The planner's answer."""
+        end = finished or self.finished
+        return send(self.planner.address or PlannerAddress(""), {"finished": end.to_json(), "leave": leave})
+
+    def owned(self) -> set[str]:
+        return set(self.planner.holdings())
+
+    def stop(self) -> None:
+        if not self._stopped:
+            self.planner.stop()
+        self._stopped = True
+
+
+class Queries:
+    """Queries of one group."""
+
+    def __init__(self) -> None:
+        self.queries: list[Query] = []
+
+    def snapshot(self) -> Snapshot:
+        """The newest version of the lease table."""
+        raise NotImplementedError
+
+    def leases(self) -> Mapping[str, Lease]:
+        return self.snapshot().leases
+
+    def wait_owned(self, *counts: int) -> None:
+        """Wait until the queries that were started last own so many partitions each."""
+        wait_until(lambda: tuple(len(query.owned()) for query in self.queries[-len(counts) :]) == counts, f"{counts}")
+
+    def close(self) -> None:
+        for query in self.queries:
+            query.stop()
+
+
+class Group(Queries):
+    """A hub of the emulator with a lease table, and queries that share it."""
+
+    def __init__(self, emulator: Emulator, path: Path, partitions: int = PARTITIONS) -> None:
+        super().__init__()
+        emulator.add_hub(HUB, partitions)
+        self.partitions = partitions
+        self.emulator = emulator
+        self.table = path / "leases"
+        self.raw: dict[str, object] = {
+            "connectionString": emulator.connection_string(HUB),
+            "startingPosition": "earliest",
+            "balanceInterval": "0.3s",
+            "leaseDuration": "3s",
+            "receiverTimeout": "20s",
+        }
+        self.processes: list[subprocess.Popen[str]] = []
+
+    def options(self, *, shared: bool = True, **more: object) -> Options:
+        raw = self.raw | {"leaseTable": self.table}
+        if not shared:
+            raw = {name: value for name, value in self.raw.items() if OPTIONS[name].only != SHARED}
+        return stream_options({name: str(value) for name, value in (raw | more).items()})
+
+    def query(
+        self,
+        owner: str = "a",
+        finished: StreamOffset | None = None,
+        unfinished: StreamOffset | None = None,
+        *,
+        shared: bool = True,
+        **more: object,
+    ) -> Query:
+        options = self.options(shared=shared, **more)
+        finished = finished or StreamOffset(owner, group=group_name(options.lease_table))
+        self.queries.append(Query(start_planner(options, owner, finished, unfinished), owner, finished, unfinished))
+        return self.queries[-1]
+
+    def process(self, owner: str, **more: object) -> tuple[subprocess.Popen[str], StreamOffset]:
+        """A planner in a process of its own, and the first batch that it has planned."""
+        raw = {name: str(value) for name, value in (self.raw | {"leaseTable": self.table} | more).items()}
+        command = [sys.executable, "-m", "tests.query.member", owner, json.dumps(raw)]
+        self.processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        out = self.processes[-1].stdout
+        assert out is not None
+        return self.processes[-1], StreamOffset.from_json(json.loads(out.readline()))
+
+    def append(self, count: int, partitions: int = PARTITIONS, first: int = 0) -> None:
+        for partition in range(first, partitions):
+            self.emulator.append(HUB, partition, [b"x"] * count)
+
+    def exists(self) -> bool:
+        """Whether there is a lease table."""
+        with DeltaStore(str(self.table)) as store:
+            return store.exists()
+
+    def snapshot(self) -> Snapshot:
+        with DeltaStore(str(self.table)) as store:
+            return store.read()
+
+    def order(self, *orders: Transition) -> None:
+        """Have somebody else write these into the table."""
+        with DeltaStore(str(self.table)) as store:
+            refused = commit(store, store.read(), orders).refused
+            assert not refused
+
+    def checkpoints(self) -> dict[str, int]:
+        """Where reading of each partition goes on, by the lease table."""
+        return {p: lease.checkpoint.next if lease.checkpoint else -1 for p, lease in self.leases().items()}
+
+    def everything(self) -> Counter[Event]:
+        """All events of the hub, once each."""
+        ends = {str(p): self.emulator.partition_state(HUB, p).next_sequence_number for p in range(self.partitions)}
+        return Counter((p, number) for p, end in ends.items() for number in range(end))
+
+    def read_rest(self, *queries: Query, ended: Sequence[Query] = ()) -> None:
+        """Run batches until, together with those that have `ended`, every event was read; and none twice."""
+        everything, readers = self.everything(), (*queries, *ended)
+        wait_until(
+            lambda: [each.step() for each in queries] and sum(len(each.seen) for each in readers) >= everything.total(),
+            "everything is read",
+        )
+        assert Counter(event for each in readers for event in each.seen) == everything
+
+    def close(self) -> None:
+        super().close()
+        for process in self.processes:
+            process.kill()
+            process.communicate()

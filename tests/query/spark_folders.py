@@ -1,0 +1,33 @@
+"""Checkpoint folders of `ehbalance` queries in Spark's format (`tests/spark` has real ones)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.query.offsets import HubReference, StreamOffset, TableReference, group_name
+
+LOST = TableReference("t1", "/lost/leases")
+
+
+def batch(
+    owner: str, table: TableReference | None = LOST, hub: str = "hub", **ranges: tuple[int, int, int]
+) -> StreamOffset:
+    """A batch's end offset, from (epoch, start, end) of each partition p0, p1, …"""
+    group = group_name(table.location) if table else ""
+    read = {p[1:]: Range(p[1:], *each) for p, each in ranges.items()}
+    return StreamOffset(owner, read, group, table, HubReference(hub))
+
+
+def spark_folder(folder: Path, *batches: StreamOffset | None, unfinished: int = 0) -> Path:
+    """A query's checkpoint with these batches, of which the last are unfinished; None: a batch of another source."""
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True)
+    for number, end in enumerate(batches):
+        line = json.dumps(end.to_json()) if end else "-"
+        (folder / "offsets" / str(number)).write_text(f'v1\n{{"batchWatermarkMs":0}}\n{line}\n{{"logOffset":3}}')
+        (folder / "offsets" / f".{number}.crc").write_bytes(b"crc")
+        if number < len(batches) - unfinished:
+            (folder / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+    return folder

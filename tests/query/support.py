@@ -1,0 +1,86 @@
+"""What several of these tests need: a hub, options for it, and ways to look at what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.eventhub.receiver import Receiver
+from spark_ehbalance.eventhub.rows import sequence_numbers
+from spark_ehbalance.group.model import Lease
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.query.options import Options, stream_options
+from spark_ehbalance.query.receivers import RECEIVER_IDLE, Key, Receivers
+from tests.waiting import wait_until
+
+HUB = "hub"
+
+#: Seconds within which a receiver that nobody keeps has gone; one that is kept unused goes later.
+SOON = 0.9 * RECEIVER_IDLE
+
+
+def hub_options(emulator: Emulator, **raw: object) -> Options:
+    """The options of a stream that reads `HUB`."""
+    return stream_options({"connectionString": emulator.connection_string(HUB), **{k: str(v) for k, v in raw.items()}})
+
+
+def receive(receiver: Receiver, count: int, most: int = 100) -> pa.Table:
+    """At least `count` rows, as soon as they have come."""
+    batches: list[pa.RecordBatch] = []
+
+    def enough() -> bool:
+        batches.append(receiver.receive(most, 0.1))
+        return sum(batch.num_rows for batch in batches) >= count
+
+    wait_until(enough, f"{count} events have come")
+    return pa.Table.from_batches(batches)
+
+
+def numbers(batches: Iterable[pa.RecordBatch]) -> list[int]:
+    """The sequence numbers of all rows."""
+    return [number for batch in batches for number in sequence_numbers(batch).to_pylist()]
+
+
+class HeldLease:
+    """A lease table in which `me` holds partition 0, and the others of so many."""
+
+    def __init__(self, emulator: Emulator, path: Path, epoch: int, partitions: int = 1) -> None:
+        self.path = path
+        self.table = DeltaStore(str(path))
+        self.table.create(hub_options(emulator).connection.group("$Default"))
+        mine = Lease("", owner="me", epoch=epoch, renewal=9, owned_since_ms=9, checkpoint=Position(-1))
+        self._write(*(replace(mine, partition=str(partition)) for partition in range(partitions)))
+
+    @property
+    def lease(self) -> Lease:
+        return self.table.read().leases["0"]
+
+    def claim(self, owner: str = "other", partition: str = "0") -> None:
+        """Have another member take the lease, or the query's next process."""
+        lease = self.table.read().leases[partition]
+        self._write(replace(lease, owner=owner, epoch=lease.epoch + 1))
+
+    def _write(self, *leases: Lease) -> None:
+        base = self.table.read()
+        self.table.write(base, replace(base, leases={**base.leases, **{each.partition: each for each in leases}}))
+
+
+class CountedReceivers(Receivers):
+    """The open receivers of a worker process; `opened` has the sequence numbers at which new ones were opened."""
+
+    def __init__(self, *, check_interval: float = 0.2) -> None:
+        super().__init__(check_interval=check_interval)
+        self.opened: list[int] = []
+        self._taken: list[Receiver] = []
+
+    def take(self, key: Key, position: int, prefetch: int) -> Receiver:
+        receiver = super().take(key, position, prefetch)
+        if not any(receiver is each for each in self._taken):
+            self._taken.append(receiver)
+            self.opened.append(position)
+        return receiver

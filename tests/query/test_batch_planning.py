@@ -1,0 +1,157 @@
+"""The rules by which batches are planned, from values to values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark_ehbalance.errors import DataLossError
+from spark_ehbalance.eventhub.metadata import PartitionState
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.group.member.membership import Holding
+from spark_ehbalance.group.member.query_state import Progress
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.query.batch_planning import BatchPlan, PlanInputs, Request, left_out, plan_batch, progress_of
+from spark_ehbalance.query.tasks import EVENTS_PER_TASK
+
+
+def held(next: int = 0, epoch: int = 1, since_ms: int = 0, sought: int = 0) -> Holding:
+    """A partition with a checkpoint at which reading goes on at `next`."""
+    return Holding(epoch, Position.before(next), renewed=0.0, lasts=30.0, since_ms=since_ms, sought=sought)
+
+
+def events(begin: int, end: int) -> PartitionState:
+    return PartitionState(begin, end, None, None)
+
+
+def finished(next: int, epoch: int = 1) -> Progress:
+    return Progress(epoch, Position.before(next))
+
+
+def planned(inputs: PlanInputs) -> BatchPlan:
+    plan = plan_batch(inputs)
+    assert isinstance(plan, BatchPlan)
+    return plan
+
+
+def spans(inputs: PlanInputs) -> dict[str, tuple[int, int]]:
+    return {partition: (each.start, each.end) for partition, each in planned(inputs).ranges.items()}
+
+
+# --- where a batch starts and ends -----------------------------------------------------------------------------
+
+
+def test_each_owned_partition_is_read_from_its_checkpoint_to_its_newest_event() -> None:
+    inputs = PlanInputs({"0": held(4, epoch=7), "1": held(9)}, {"0": events(0, 10), "1": events(0, 9)})
+    assert planned(inputs) == BatchPlan({"0": Range("0", 7, 4, 10), "1": Range("1", 1, 9, 9)})
+
+
+def test_partitions_that_are_not_owned_or_not_known_are_left_out() -> None:
+    assert spans(PlanInputs({"0": held(), "1": held()}, {"0": events(0, 5), "2": events(0, 5)})) == {"0": (0, 5)}
+
+
+def test_finished_events_count_before_they_are_checkpointed() -> None:
+    inputs = PlanInputs({"0": held(4)}, {"0": events(0, 10)}, {"0": finished(6)})
+    assert spans(inputs) == {"0": (6, 10)}
+
+
+@pytest.mark.parametrize("checkpoint", [2, 8], ids=["back", "further"])
+def test_progress_under_an_earlier_epoch_does_not_count(checkpoint: int) -> None:
+    """Another member has read on since, or an operator has set the position."""
+    inputs = PlanInputs({"0": held(checkpoint, epoch=3)}, {"0": events(0, 10)}, {"0": finished(6, epoch=2)})
+    assert spans(inputs) == {"0": (checkpoint, 10)}
+
+
+def test_fixed_ends_are_not_passed_and_no_other_partition_is_read() -> None:
+    """`Trigger.AvailableNow`."""
+    holdings = {"0": held(3), "1": held(5), "2": held(0)}
+    inputs = PlanInputs(holdings, dict.fromkeys(holdings, events(0, 10)), fixed_ends={"0": 7, "1": 5}, batch_ended=True)
+    assert spans(inputs) == {"0": (3, 7), "1": (5, 5), "2": (0, 0)}
+
+
+def test_what_is_left_out_is_said_with_why() -> None:
+    holdings = {p: held(3) for p in ("read", "done", "late", "limit", "position", "state")}
+    states = dict.fromkeys(holdings.keys() - {"state"}, events(0, 10)) | {"done": events(0, 3)}
+    ranges = {p: Range(p, 1, 3, 10 if p == "read" else 3) for p in holdings if p not in ("position", "state")}
+    unknown = {"position": "position", "state": "state"}
+    assert left_out(ranges, holdings, states, None) == {"late": "limit", "limit": "limit", **unknown}
+    ends = dict.fromkeys(holdings.keys() - {"late"}, 3)
+    assert left_out(ranges, holdings, states, ends) == {"late": "late", **unknown}
+
+
+# --- when the hub is asked first -------------------------------------------------------------------------------
+
+
+def test_newer_events_are_requested_after_a_batch() -> None:
+    inputs = PlanInputs({"0": held(1)}, {"0": events(0, 1)}, batch_ended=True)
+    assert plan_batch(inputs) is Request.CATCH_UP
+    assert spans(inputs.after(Request.CATCH_UP, {"0": events(0, 4)})) == {"0": (1, 4)}
+    assert spans(replace(inputs, batch_ended=False)) == {"0": (1, 1)}, "not at every trigger"
+
+
+@pytest.mark.parametrize(
+    ("backlog", "limit", "enough"),
+    [
+        (EVENTS_PER_TASK, None, True),
+        (EVENTS_PER_TASK - 1, None, False),
+        (5, 5, True),
+        (5, 6, False),
+        (EVENTS_PER_TASK, 2 * EVENTS_PER_TASK, True),
+    ],
+)
+def test_a_known_backlog_that_fills_a_batch_is_read_without_asking(
+    backlog: int, limit: int | None, enough: bool
+) -> None:
+    inputs = PlanInputs({"0": held(10)}, {"0": events(0, 10 + backlog)}, limit=limit, batch_ended=True)
+    assert (plan_batch(inputs) is not Request.CATCH_UP) is enough
+
+
+def test_a_position_beyond_the_last_known_event_is_no_loss_until_the_hub_confirms_it() -> None:
+    """Another member has read events that this one has not heard of."""
+    inputs = PlanInputs({"0": held(10)}, {"0": events(0, 0)}, batch_ended=True)
+    assert plan_batch(inputs) is Request.REFRESH
+    inputs = inputs.after(Request.REFRESH, {"0": events(0, 12)})
+    assert plan_batch(inputs) is Request.CATCH_UP
+    assert spans(inputs.after(Request.CATCH_UP, inputs.states)) == {"0": (10, 12)}
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_each_request_is_made_at_most_once(fails: bool) -> None:
+    requests, states = list[Request](), [{"0": events(20, 30)}, {"0": events(40, 50)}, {"0": events(60, 60)}]
+    inputs = PlanInputs({"0": held(10)}, {"0": events(0, 10)}, fail_on_data_loss=False, batch_ended=True)
+    while isinstance(plan := plan_batch(inputs), Request):
+        requests.append(plan)
+        inputs = inputs.after(plan, states.pop(0) if fails else {"0": events(0, 11)})
+    assert requests == ([Request.CATCH_UP, Request.REFRESH] if fails else [Request.CATCH_UP])
+
+
+# --- events that are gone --------------------------------------------------------------------------------------
+
+AGED_OUT = (events(15, 20), "number 10, but the first retained event is 15")
+MADE_ANEW = (events(0, 5), "number 10, but the last event is 4: the event hub was made anew")
+
+
+@pytest.mark.parametrize(("state", "why"), [AGED_OUT, MADE_ANEW])
+def test_lost_events_are_an_error(state: PartitionState, why: str) -> None:
+    with pytest.raises(DataLossError, match=why) as caught:
+        plan_batch(PlanInputs({"3": held(10)}, {"3": state}, refreshed=True))
+    assert "partition 3" in str(caught.value)
+    assert "failOnDataLoss=false" in str(caught.value)
+
+
+@pytest.mark.parametrize(("state", "why"), [AGED_OUT, MADE_ANEW])
+def test_without_fail_on_data_loss_lost_events_reset_the_position(state: PartitionState, why: str) -> None:
+    holdings = {"2": held(1, epoch=4), "3": held(10, epoch=4)}
+    inputs = PlanInputs(holdings, {"2": events(0, 2), "3": state}, fail_on_data_loss=False, refreshed=True)
+    plan = planned(inputs)
+    assert plan.ranges == {"2": Range("2", 4, 1, 2), "3": Range("3", 4, state.begin, state.end)}
+    assert plan.resets == {"3": finished(state.begin, epoch=4)}
+    (warning,) = plan.warnings
+    assert f"partition 3: reading was to go on at sequence {why}" in warning
+    again = planned(replace(inputs, progress=plan.resets))
+    assert (again.ranges, again.resets, again.warnings) == (plan.ranges, {}, ()), "once it is remembered that is all"
+
+
+def test_the_progress_of_a_finished_batch() -> None:
+    assert progress_of({"0": Range("0", 3, 5, 10)}) == {"0": finished(10, epoch=3)}

@@ -1,0 +1,112 @@
+"""Versions of azure-eventhub: one that lacks what is used is refused with the version to install, any other is used."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import azure.eventhub
+import pytest
+from azure.eventhub import EventHubConsumerClient
+from azure.eventhub._client_base import ClientBase, ConsumerProducerMixin
+from azure.eventhub._consumer import EventHubConsumer
+from azure.eventhub._pyamqp import AMQPClient, _decode, _encode, management_operation
+from azure.eventhub._transport._pyamqp_transport import PyamqpTransport
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import ClientVersionError
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.refusals import Unreachable
+from spark_ehbalance.eventhub.wire.client import TESTED
+from spark_ehbalance.query.range_reader import read_range
+from spark_ehbalance.query.receivers import Receivers
+from tests.eventhub.receiving import address_of, reading
+from tests.query.queries import Group
+from tests.query.support import HUB, hub_options
+
+#: Missing parts of the client, and how the error names them.
+WORKER: dict[str, tuple[Any, str]] = {
+    "_create_consumer": (EventHubConsumerClient, "has no attribute '_create_consumer'"),
+    "_open": (EventHubConsumer, "has no attribute '_open'"),
+    "_handle_exception": (ConsumerProducerMixin, "has no attribute '_handle_exception'"),
+    "decode_empty_frame": (_decode, "its client lacks _decode.decode_empty_frame"),
+}
+PLANNER: dict[str, tuple[Any, str]] = {
+    "_create_consumer": WORKER["_create_consumer"],
+    "_create_auth": (ClientBase, "has no attribute '_create_auth'"),
+    "create_mgmt_client": (PyamqpTransport, "has no attribute 'create_mgmt_client'"),
+    "ManagementOperation": (management_operation, "has no attribute 'ManagementOperation'"),
+    "encode_payload": (_encode, "its client lacks _encode.encode_payload"),
+}
+
+
+def _refused(error: ClientVersionError, named: str) -> bool:
+    text = str(error)
+    parts = (f"azure-eventhub {azure.eventhub.__version__} on ", named, f"pip install azure-eventhub=={TESTED}")
+    return "\n" not in text and all(part in text for part in parts)
+
+
+def _without(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+    for each in (owner, *getattr(owner, "__mro__", ())):
+        if name in vars(each):
+            monkeypatch.delattr(each, name)
+
+
+@pytest.mark.parametrize("name", WORKER)
+def test_a_worker_refuses_a_client_without_what_is_used(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    emulator.add_hub(HUB, 1)
+    emulator.append(HUB, 0, [b"x"] * 9)
+    owner, named = WORKER[name]
+    _without(monkeypatch, owner, name)
+    began = time.monotonic()
+    with pytest.raises(ClientVersionError) as caught:
+        list(read_range(hub_options(emulator), Range("0", 0, 0, 9), None, None, receivers=Receivers()))
+    assert _refused(caught.value, named)
+    assert time.monotonic() - began < 10, "it is not tried again until receiverTimeout"
+
+
+@pytest.mark.parametrize("name", PLANNER)
+def test_a_query_with_a_client_without_what_is_used_ends_at_its_start(
+    group: Group, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    owner, named = PLANNER[name]
+    _without(monkeypatch, owner, name)
+    with pytest.raises(ClientVersionError) as caught:
+        group.query()
+    assert _refused(caught.value, named)
+    assert not group.table.exists(), "nothing was created"
+
+
+def test_a_method_that_takes_other_arguments(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    emulator.add_hub(HUB, 1)
+    monkeypatch.setattr(EventHubConsumerClient, "_create_consumer", lambda self, group: None)
+    with pytest.raises(ClientVersionError) as caught:
+        list(read_range(hub_options(emulator), Range("0", 0, 0, 9), None, None, receivers=Receivers()))
+    assert _refused(caught.value, "unexpected keyword argument")
+
+
+def test_a_link_that_breaks_while_it_is_attached_is_no_other_version(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulator.add_hub(HUB, 1)
+
+    def ready(client: Any) -> bool:
+        """As the client says when it has got a ValueError instead of the answer."""
+        return bool(client.auth_complete()) and client._client_ready() in (True, False)
+
+    monkeypatch.setattr(AMQPClient, "client_ready", ready)
+    with reading(address_of(emulator)) as receiver, pytest.raises(Unreachable, match="ATTACH_SENT"):
+        receiver.receive(1, 1.0)
+
+
+def test_another_version_of_the_same_shape_is_used_without_a_word(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(azure.eventhub, "__version__", "5.99.0")
+    group.append(3)
+    group.query().read(24)
+    got = list(read_range(group.options(), Range("0", 0, 0, 3), None, None, receivers=Receivers()))
+    assert sum(each.num_rows for each in got) == 3
+    assert not [each for each in caplog.messages if "azure-eventhub" in each]

@@ -1,0 +1,64 @@
+"""Which columns a schema asks for."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.eventhub.rows import ARROW_SCHEMA, SPARK_SCHEMA, record_batch
+from spark_ehbalance.query.columns import ALL_COLUMNS, Columns
+
+TYPES = dict(each.split(" ") for each in SPARK_SCHEMA.split(", "))
+
+bodies = st.lists(st.none() | st.binary(max_size=20), max_size=20)
+
+
+def batch_of(bodies: list[bytes | None]) -> pa.RecordBatch:
+    events = (
+        (body, {b"x-opt-sequence-number": number, b"x-opt-publisher": b"me"}, {b"key": number})
+        for number, body in enumerate(bodies)
+    )
+    return record_batch(events, "7", json_properties=False)
+
+
+@settings(deadline=None)  # the first example imports
+@given(bodies, st.lists(st.sampled_from(list(TYPES)), min_size=1, unique=True))
+def test_any_columns_in_any_order(bodies: list[bytes | None], names: list[str]) -> None:
+    batch = batch_of(bodies)
+    found = Columns.of((name, TYPES[name]) for name in names).select(batch)
+    assert found.schema.names == names
+    assert all(found.column(name).equals(batch.column(name)) for name in names)
+
+
+def test_all_columns_cost_nothing() -> None:
+    batch = batch_of([b"a"])
+    assert Columns.of(TYPES.items()) == ALL_COLUMNS
+    assert ALL_COLUMNS.select(batch) is batch
+    assert batch.schema == ARROW_SCHEMA
+
+
+@given(bodies, st.integers(0, 20))
+def test_a_body_as_text_has_the_same_bytes(bodies: list[bytes | None], start: int) -> None:
+    batch = batch_of(bodies).slice(start)
+    text = Columns.of([("body", "string")]).select(batch).column("body")
+    assert text.type == pa.string()
+    assert text.view(pa.binary()).equals(batch.column("body"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ([("value", "binary")], r"\.schema\(\) has value binary: allowed are body binary, .* sequenceNumber long, "),
+        ([("body", "int")], r"has body int: .*, and body also as a string"),
+        ([("sequencenumber", "bigint")], r"has sequencenumber bigint: allowed are"),
+        ([("offset", "bigint")], r"has offset bigint: allowed are"),
+        ([("partition", "string")] * 2, r"has partition, partition: allowed is each column once"),
+        ([], r"has no column: allowed is each column once, at least one"),
+    ],
+)
+def test_other_columns_are_refused(wanted: list[tuple[str, str]], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        Columns.of(wanted)

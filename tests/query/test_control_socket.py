@@ -1,0 +1,297 @@
+"""Messages of a query's driver to its planner, over a local socket."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_ehbalance.query.control_socket import (
+    MAX_MESSAGE_BYTES,
+    MAX_SENDERS,
+    PlannerAddress,
+    PlannerControl,
+    ask,
+    send,
+    send_to_all,
+    socket_path,
+)
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+class FakePlanner:
+    """Listens as the planner of that name, keeps the messages, and answers `answer`."""
+
+    def __init__(self, name: str) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self.answer: bool | dict[str, Any] | BaseException = True
+        self.path = socket_path(PlannerAddress(name))
+        self.control = PlannerControl(PlannerAddress(name))
+        self.control.start(self._handle)
+
+    def _handle(self, message: dict[str, Any]) -> bool | dict[str, Any]:
+        self.messages.append(message)
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def planner() -> Iterator[FakePlanner]:
+    made = FakePlanner("ann")
+    yield made
+    made.control.close()
+
+
+def send_bytes(planner: FakePlanner, text: bytes) -> bytes:
+    """Send `text`, which need not be a message; returns the answer."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sender:
+        sender.settimeout(10)
+        sender.connect(str(planner.path))
+        sender.sendall(text)
+        sender.shutdown(socket.SHUT_WR)
+        return sender.recv(100)
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_message_arrives_and_is_answered(planner: FakePlanner, answer: bool) -> None:
+    planner.answer = answer
+    assert send(PlannerAddress("ann"), {"leave": True}) is answer
+    assert planner.messages == [{"leave": True}]
+
+
+def test_a_question_is_answered_with_an_object(planner: FakePlanner) -> None:
+    planner.answer = {str(number): "x" * 100 for number in range(2000)}
+    assert ask(PlannerAddress("ann"), {"n": 1}) == planner.answer
+    assert send(PlannerAddress("ann"), {"n": 1}) == planner.answer
+    bob = FakePlanner("bob")
+    assert send_to_all(bob.control.planner, {"n": 1}) is False, "which is no yes"
+    bob.control.close()
+    planner.answer = KeyError("no answer")
+    assert ask(PlannerAddress("ann"), {"n": 1}) is None
+    with pytest.raises(ConnectionError, match="the query's planner cannot be asked"):
+        ask(PlannerAddress("bob"), {"n": 1})
+
+
+def test_whether_one_of_the_other_planners_answers_yes(planner: FakePlanner) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+        dead.bind(str(socket_path(PlannerAddress("dead"))))
+    assert send_to_all(PlannerAddress("ann"), {"n": 1}) is False, "there is no other"
+    bob, cid = FakePlanner("bob"), FakePlanner("cid")
+    assert send_to_all(PlannerAddress("ann"), {"n": 2}) is True
+    bob.answer = cid.answer = False
+    assert send_to_all(PlannerAddress("ann"), {"n": 3}) is False
+    assert {"n": 3} in bob.messages
+    assert {"n": 3} in cid.messages
+    assert planner.messages == [{"n": 1}, {"n": 2}, {"n": 3}]
+    assert send_to_all(PlannerAddress("eve"), {"n": 4}) is False, "its own planner is not on this machine"
+    assert {"n": 4} not in planner.messages + bob.messages + cid.messages
+    bob.control.close()
+    cid.control.close()
+
+
+def test_a_large_message_arrives_whole(planner: FakePlanner) -> None:
+    message = {"finished": {"partitions": {str(p): {"epoch": 1, "from": 2**40, "to": 2**41} for p in range(2000)}}}
+    assert send(PlannerAddress("ann"), message) is True
+    assert planner.messages == [message]
+
+
+def test_without_a_planner_there_is_no_answer(planner: FakePlanner) -> None:
+    assert send(PlannerAddress("bob"), {"leave": True}) is None
+    planner.control.close()
+    assert send(PlannerAddress("ann"), {"leave": True}) is None
+
+
+def test_the_socket_of_a_dead_planner_does_not_answer_and_is_replaced(planner: FakePlanner) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+        dead.bind(str(socket_path(PlannerAddress("bob"))))
+    assert socket_path(PlannerAddress("bob")).exists()
+    assert send(PlannerAddress("bob"), {}) is None
+    later = FakePlanner("bob")
+    assert send(PlannerAddress("bob"), {}) is True
+    later.control.close()
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"\xff\xfe", b"{", b"[]", b"1", b'"leave"', b"null", b"[" * 50_000, b'{"a":' * 50_000]
+)
+def test_garbage_does_not_end_the_thread(planner: FakePlanner, garbage: bytes) -> None:
+    planner.answer = TypeError("not what was expected")
+    assert send_bytes(planner, garbage) == b""
+    planner.answer = True
+    assert send(PlannerAddress("ann"), {"n": 1}) is True
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # which is what must not happen
+@pytest.mark.parametrize("kind", [KeyError, BaseException])
+def test_a_message_that_cannot_be_handled_is_logged_and_not_answered(
+    planner: FakePlanner, caplog: pytest.LogCaptureFixture, kind: type[BaseException]
+) -> None:
+    planner.answer = kind("finished")
+    assert send(PlannerAddress("ann"), {}) is None
+    wait_until(
+        lambda: f"a control message could not be handled: {kind.__name__}('finished')" in caplog.text, "it is logged", 5
+    )
+    planner.answer = True
+    assert send(PlannerAddress("ann"), {}) is True
+
+
+def test_a_message_that_is_too_long_is_cut_off(planner: FakePlanner) -> None:
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        send_bytes(planner, b" " * 10 * MAX_MESSAGE_BYTES)
+    assert send(PlannerAddress("ann"), {"n": 1}) is True
+
+
+def test_silent_senders_do_not_block_others(planner: FakePlanner) -> None:
+    with contextlib.ExitStack() as mutes:
+        for _ in range(MAX_SENDERS - 1):
+            mute = mutes.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            mute.connect(str(planner.path))
+        assert send(PlannerAddress("ann"), {"n": 1}) is True
+        # One more than may send at once: the others wait for a while.
+        mutes.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)).connect(str(planner.path))
+        wait_until(lambda: send(PlannerAddress("ann"), {"n": 2}), "others are heard")
+
+
+def test_a_slow_sender_is_cut_off(planner: FakePlanner) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as slow:
+        slow.connect(str(planner.path))
+
+        def refused() -> bool:
+            try:
+                slow.sendall(b" ")
+            except OSError:
+                return True
+            return False
+
+        wait_until(refused, "the connection is closed")
+    assert send(PlannerAddress("ann"), {"n": 1}) is True
+
+
+def test_the_folder_is_private_and_the_path_does_not_show_the_name(planner: FakePlanner, folder: Path) -> None:
+    assert stat.S_IMODE(planner.path.parent.stat().st_mode) == 0o700
+    assert planner.path.parent.parent == folder
+    assert "ann" not in planner.path.name
+
+
+def test_closing_removes_the_socket_and_ends_the_thread() -> None:
+    before = set(threading.enumerate())
+    made = FakePlanner("cat")
+    assert made.path.is_socket()
+    made.control.close()
+    assert not made.path.exists()
+    wait_until(lambda: set(threading.enumerate()) <= before, "the thread has ended")
+    made.control.close()
+
+
+def test_an_earlier_process_that_closes_late_does_not_remove_the_later_one_s_socket() -> None:
+    earlier, later = FakePlanner("ann"), FakePlanner("ann")
+    earlier.control.close()
+    assert send(PlannerAddress("ann"), {"n": 1}) is True
+    assert later.messages == [{"n": 1}]
+    assert earlier.messages == []
+    later.control.close()
+    assert not later.path.exists()
+
+
+def test_a_socket_can_be_opened_in_temporary_folders_of_any_length(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for length in (1, 20, *range(40, 70), 200):
+        long = folder / ("x" * length)
+        long.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(long))
+        made = FakePlanner(f"planner of {folder}")  # no other test's: from some length on it listens in /tmp
+        assert made.path.is_socket()
+        assert send(PlannerAddress(f"planner of {folder}"), {"n": 1}) is True
+        made.control.close()
+
+
+def test_in_a_long_temporary_folder_another_process_finds_the_planner(folder: Path) -> None:
+    long = folder / ("x" * 100)
+    long.mkdir()
+    listen = (
+        "import sys; from spark_ehbalance.query.control_socket import PlannerAddress, PlannerControl, socket_path\n"
+        "planner = PlannerAddress(sys.argv[1]); control = PlannerControl(planner)\n"
+        "control.start(lambda message: {'got': message})\n"
+        "print(socket_path(planner), flush=True); sys.stdin.read(); control.close()"
+    )
+    tell = (
+        "import sys; from spark_ehbalance.query.control_socket import PlannerAddress, ask\n"
+        "print(ask(PlannerAddress(sys.argv[1]), {'n': 1}))"
+    )
+    environment = {**os.environ, "TMPDIR": str(long)}
+    with subprocess.Popen(
+        [sys.executable, "-c", listen, str(folder)],
+        env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as planner:  # fmt: skip
+        assert planner.stdin
+        assert planner.stdout
+        path = Path(planner.stdout.readline().strip())
+        told = subprocess.run(
+            [sys.executable, "-c", tell, str(folder)], env=environment, capture_output=True, text=True, timeout=60
+        )
+        planner.stdin.close()
+    assert told.stdout.strip() == "{'got': {'n': 1}}", told.stderr
+    assert path.parent.name == f"ehbalance-{os.getuid()}"
+    assert not path.exists(), "the planner has removed it"
+
+
+def test_without_a_socket_there_are_no_messages(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    socket_path(PlannerAddress("ann")).parent.write_text("a file")
+    with caplog.at_level(logging.WARNING):
+        made = FakePlanner("ann")
+    assert "the control socket could not be opened" in caplog.text
+    assert send(PlannerAddress("ann"), {"n": 1}) is None
+    made.control.close()
+
+
+@pytest.mark.parametrize("obstacle", ["a link", "a link to nothing", "another's", "open to all", "open to its group"])
+def test_a_folder_that_others_can_use_is_refused_with_a_warning(
+    obstacle: str, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = folder / f"ehbalance-{os.getuid()}"
+    if obstacle.startswith("a link"):
+        path.symlink_to(folder / "elsewhere")
+        if obstacle == "a link":
+            (folder / "elsewhere").mkdir(mode=0o700)
+    else:
+        path.mkdir(mode=0o700)
+        path.chmod({"open to all": 0o707, "open to its group": 0o710}.get(obstacle, 0o700))
+        if obstacle == "another's":
+            if os.getuid() != 0:
+                pytest.skip("only root can give a folder away")
+            os.chown(path, 12345, -1)
+    made = FakePlanner("ann").control
+    assert f"handovers wait for triggers: {path} must be a folder" in caplog.text
+    assert "remove it" in caplog.text
+    assert list(path.iterdir() if path.exists() else []) == []
+    made.close()
+
+
+def test_a_driver_does_not_talk_to_whoever_owns_the_folder_instead(planner: FakePlanner, folder: Path) -> None:
+    planner.path.parent.chmod(0o755)
+    assert send(PlannerAddress("ann"), {"leave": True}) is None
+    assert planner.messages == []
+
+
+def test_systems_without_unix_sockets_have_no_control_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(socket, "AF_UNIX")
+    made = PlannerControl(PlannerAddress("ann"))
+    made.start(lambda message: True)
+    assert send(PlannerAddress("ann"), json.loads("{}")) is None
+    made.close()

@@ -1,0 +1,239 @@
+"""What Spark 4.0 and 4.1 tell in the order of their calls, against a model of Spark that may crash at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.query.finished_batches import NewestBatch
+from spark_ehbalance.query.offsets import StreamOffset
+from spark_ehbalance.query.options import Options, stream_options
+from spark_ehbalance.spark import datasource
+from spark_ehbalance.spark.datasource import StreamReader, Task
+from spark_ehbalance.spark.spark_api import ReadMaxRows
+
+HUB = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true;EntityPath=hub"
+ROWS = 4
+OPTIONS = stream_options({"connectionString": HUB, "maxEventsPerTrigger": str(ROWS)})
+
+
+class Crash(Exception):
+    """The driver, or its planner, is killed."""
+
+
+class Started(NamedTuple):
+    """What a planner was started with."""
+
+    owner: str
+    finished: StreamOffset
+    unfinished: StreamOffset | None
+
+
+class SomeLag:
+    """In the place of the planner's `LagReport`."""
+
+    def behind(self) -> dict[str, Any]:
+        return {"avgOffsetsBehindLatest": 0.5}
+
+    def untimed(self, ranges: list[Range]) -> frozenset[str]:
+        return frozenset()
+
+
+@dataclass
+class OnePartition:
+    """In the place of the planner: a hub with one partition, whose position is in the offsets alone."""
+
+    owner: str
+    finished: StreamOffset
+    newest: Callable[[], int]
+    said_finished: list[StreamOffset] = field(default_factory=list)
+    is_one_of_two: bool = False
+    cores: int | None = None
+    lag: SomeLag = field(default_factory=SomeLag)
+
+    def still_idle(self, start: StreamOffset) -> bool:
+        return False
+
+    def finish(self, end: StreamOffset) -> None:
+        self.finished = end
+        self.said_finished.append(end)
+
+    def next_batch(self, start: StreamOffset, limit: int | None) -> StreamOffset:
+        begin = start.ranges["0"].end if start.ranges else 0
+        end = min(self.newest(), begin + (limit or ROWS))
+        return StreamOffset(self.owner, {"0": Range("0", 0, begin, end)}) if end > begin else start
+
+    def ranges(self, end: StreamOffset) -> list[Range]:
+        return list(end.ranges.values())
+
+    def news_address(self) -> None:
+        return None
+
+    def await_report(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+@dataclass
+class Spark:
+    """The calls of a query to its planner, as was logged with Spark; see `NewestBatch`. Offsets and commits are logs
+    as Spark keeps them; `steps` says after which call the next crash comes."""
+
+    tells_start: bool
+    steps: Iterator[int]
+    newest: int = 0
+    offsets: list[dict[str, Any]] = field(default_factory=list)
+    committed: int = 0
+    rows: list[int] = field(default_factory=list)
+    started: list[Started] = field(default_factory=list)
+    planners: list[OnePartition] = field(default_factory=list)
+    left: int = 0
+
+    def start_planner(
+        self, options: Options, owner: str, finished: StreamOffset, unfinished: StreamOffset | None, *, whole: bool
+    ) -> OnePartition:
+        self.started.append(Started(owner, finished, unfinished))
+        self.planners.append(OnePartition(owner, finished, lambda: self.newest))
+        return self.planners[-1]
+
+    def _step(self) -> None:
+        self.left -= 1
+        if self.left <= 0:
+            raise Crash
+
+    def run(self, triggers: list[int]) -> None:
+        """Run a process of the query for these triggers, before each of which so many events come; or to its crash."""
+        reader = StreamReader(OPTIONS)
+        self.left = next(self.steps)
+        try:
+            if self.offsets and not self.tells_start:
+                assert reader.partitions(self.offsets[-1], self.offsets[-1]) == []
+                self._step()
+            if self.committed < len(self.offsets):
+                self._batch(reader)
+            for events in triggers:
+                self.newest += events
+                self._trigger(reader)
+        except Crash:
+            return
+
+    def _trigger(self, reader: StreamReader) -> None:
+        last = self.offsets[-1] if self.offsets else None
+        if self.tells_start:
+            begin = last or reader.initialOffset()
+            end = reader.latestOffset(begin, ReadMaxRows(ROWS))
+        else:
+            end = reader.latestOffset()
+        self._step()
+        assert all(said in self._finished() for said in self.planners[-1].said_finished)
+        if end == last:
+            return  # no empty batch
+        self.offsets.append(end)
+        self._step()
+        self._batch(reader)
+
+    def _batch(self, reader: StreamReader) -> None:
+        end = self.offsets[self.committed]
+        start = self.offsets[self.committed - 1] if self.committed else reader.initialOffset()
+        tasks = reader.partitions(start, end)
+        self._step()
+        ranges = [each for task in tasks if isinstance(task, Task) for each, _ in task.ranges]
+        assert sum(map(len, ranges)) <= ROWS
+        # The sink takes a batch once, by its number: a batch that is run again replaces what was written of it.
+        self.rows[:] = [row for row in self.rows if not any(each.start <= row < each.end for each in ranges)]
+        self.rows.extend(number for each in ranges for number in range(each.start, each.end))
+        self._step()
+        self.committed += 1
+        self._step()
+
+    def _finished(self) -> list[StreamOffset]:
+        began, logged = self.started[-1], self.offsets[: self.committed]
+        return [*map(StreamOffset.from_json, logged), StreamOffset(began.owner, lineage=began.finished.lineage)]
+
+
+@pytest.fixture(autouse=True)
+def _no_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasource.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(datasource, "set_up_logging", lambda: None)
+
+
+def simulate(tells_start: bool, processes: list[tuple[int, list[int]]]) -> Spark:
+    """Run processes one after the other, each to its crash."""
+    spark = Spark(tells_start, iter([steps for steps, _ in processes]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasource, "start_planner", spark.start_planner)
+        patch.setattr(datasource, "mint_owner_id", lambda: f"owner {len(spark.started)}")
+        for _, triggers in processes:
+            spark.run(triggers)
+    return spark
+
+
+PROCESSES = st.lists(st.tuples(st.integers(1, 30), st.lists(st.integers(0, 9), min_size=1, max_size=6)), max_size=6)
+#: It runs to its end, and reads all that is left.
+LAST = (10_000, [0] * 90)
+
+
+@settings(deadline=None)
+@given(PROCESSES)
+def test_the_same_is_read_whether_spark_tells_the_start_or_not(processes: list[tuple[int, list[int]]]) -> None:
+    for tells_start in (True, False):
+        spark = simulate(tells_start, [*processes, LAST])
+        assert spark.rows == list(range(spark.newest)), "every event once, in order"
+        assert spark.committed == len(spark.offsets)
+        ends = [
+            tuple((each.start, each.end) for each in StreamOffset.from_json(e).ranges.values()) for e in spark.offsets
+        ]
+        assert len(set(ends)) == len(ends), "no empty batch but the first"
+        assert_started_with_what_was_logged(spark)
+
+
+def assert_started_with_what_was_logged(spark: Spark) -> None:
+    """A planner is started with the end that is finished, and with the one that is not; and the identity stays."""
+    logged = [StreamOffset.from_json(each) for each in spark.offsets]
+    for each in spark.started:
+        if each.unfinished is not None and not each.unfinished.is_initial:
+            number = logged.index(each.unfinished)
+            assert each.finished.is_initial if number == 0 else each.finished == logged[number - 1]
+        else:
+            assert each.finished.is_initial or each.finished in logged
+    first = next((n for n, each in enumerate(spark.started) if not each.finished.is_initial), len(spark.started))
+    assert len({each.owner for each in spark.started[first:]}) <= 1, "a restarted query keeps its identity"
+
+
+END, NEXT = {"o": 3}, {"o": 5}
+
+
+RESTARTED = NewestBatch().after_partitions(END, END)
+PLANNED = RESTARTED.after_answer(END, NEXT)
+RUN = PLANNED.after_partitions(END, NEXT)
+
+#: What Spark has called, and then what is pending, finished and in doubt.
+CALLS = {
+    "a restart with all finished": (RESTARTED, None, END, False),
+    "the next batch is planned": (PLANNED, NEXT, None, False),
+    "it is run": (RUN, None, NEXT, True),
+    "and finished": (RUN.after_answer(NEXT, NEXT), None, NEXT, False),
+    "a batch is run again": (NewestBatch().after_partitions(NEXT, NEXT).after_partitions(END, NEXT), None, NEXT, True),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_batch_is_finished_when_the_next_one_is_asked_for_and_in_doubt_until_then(call: str) -> None:
+    told, *known = CALLS[call]
+    assert [told.pending, told.finished, told.in_doubt] == known
+
+
+@pytest.mark.parametrize("logged", [(END, END), (END, NEXT)])
+def test_spark_that_asks_before_it_tells_is_refused(logged: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    planned = NewestBatch().after_answer({"o": 0}, {"o": 2})
+    with pytest.raises(EhBalanceError, match="triggerAvailableNowWrapper"):
+        planned.after_partitions(*logged)

@@ -1,0 +1,86 @@
+"""Where a query begins that has read nothing yet: a startingPosition that the hub cannot have is an error of the user,
+and no loss of events."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.query.batch_read import batch_ranges
+from spark_ehbalance.query.options import batch_options
+from tests.query.queries import PARTITIONS, Group
+from tests.query.support import HUB
+
+pytestmark = pytest.mark.usefixtures("without_network")
+
+BEYOND = (
+    "option startingPosition is wrong: it is 11 for partition 3, whose last event is 9: allowed is at most 10, which "
+    "is the next event to come"
+)
+NEVER = "option startingPosition is wrong: it is 1 for partition 0, which has had no event: allowed is at most 0"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_start_beyond_the_last_event_is_refused_before_anything_is_made(
+    group: Group, shared: bool, fail: bool
+) -> None:
+    with pytest.raises(OptionError, match=NEVER):
+        group.query(shared=shared, startingPosition=1, failOnDataLoss=fail)
+    group.append(10)
+    with pytest.raises(OptionError) as refused:
+        group.query(shared=shared, startingPosition='{"3": 11, "*": "earliest"}', failOnDataLoss=fail)
+    assert str(refused.value) == BEYOND
+    assert not group.exists()
+
+
+def test_a_batch_is_refused_as_well(group: Group) -> None:
+    group.append(10)
+    raw = {"connectionString": group.emulator.connection_string(HUB), "startingPosition": '{"3": 11, "*": "latest"}'}
+    for fail in ("true", "false"):
+        with pytest.raises(OptionError) as refused:
+            batch_ranges(batch_options(raw | {"failOnDataLoss": fail}))
+        assert str(refused.value) == BEYOND
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_next_event_to_come_is_a_start(group: Group, shared: bool) -> None:
+    group.append(10)
+    query = group.query(shared=shared, startingPosition=10)
+    query.planner.next_batch(query.finished, None)
+    group.append(1)
+    query.read(PARTITIONS)
+    assert {number for _, number in query.seen} == {10}
+
+
+def test_a_start_that_is_not_used_is_not_refused(group: Group) -> None:
+    """The group has begun; the hub has had more events when the option was written."""
+    group.append(10)
+    first = group.query("a")
+    first.read(10 * PARTITIONS)
+    first.planner.finish(first.finished)
+    first.stop()
+    group.append(1)
+    second = group.query("b", startingPosition=4711)
+    second.read(PARTITIONS)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_time_to_come_is_warned_of_once(group: Group, shared: bool, caplog: pytest.LogCaptureFixture) -> None:
+    group.append(10)
+    moment = (datetime.now(timezone.utc) + timedelta(hours=1)).isoformat()
+    query = group.query(shared=shared, startingPosition=moment)
+    assert query.step() == 0
+    group.append(1)
+    query.read(PARTITIONS)
+    warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert [each for each in warnings if f"startingPosition={moment} has not come yet" in each] == warnings
+    assert len(warnings) == 1
+
+
+def test_a_time_that_has_come_is_not_warned_of(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    group.query(startingPosition=datetime.now(timezone.utc).isoformat())
+    assert caplog.records == []

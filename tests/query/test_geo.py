@@ -1,0 +1,153 @@
+"""Reading a geo-replicated hub: positions keep their events' offsets, and an offset that the hub lost is an error."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import DataLossError
+from spark_ehbalance.eventhub import resolve
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.group.model import Author
+from spark_ehbalance.group.orders import Seek
+from spark_ehbalance.group.position import Position, names_event
+from spark_ehbalance.query.offsets import HubReference, StreamOffset
+from tests.query.queries import Group, Query
+from tests.query.support import HUB
+from tests.waiting import wait_until
+
+PARTITIONS = 2
+
+#: Events of each partition before a promotion, and how many it loses.
+SENT, LOST = 10, 3
+
+ALONE_OR_SHARED = pytest.mark.parametrize("shared", [True, False], ids=["shared", "alone"])
+
+
+@pytest.fixture
+def emulator() -> Iterator[Emulator]:
+    with Emulator(geo_replicated=True) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing comes late from a hub in this process."""
+    monkeypatch.setattr(resolve, "QUIET", 0.3)
+
+
+@pytest.fixture
+def group(emulator: Emulator, tmp_path: Path) -> Iterator[Group]:
+    made = Group(emulator, tmp_path, PARTITIONS)
+    yield made
+    made.close()
+
+
+def again(group: Group, query: Query, *, shared: bool) -> Query:
+    """The next process of a query that was killed, after the table has what it finished."""
+    if shared:
+        query.tell()
+    query.stop()
+    unfinished = None if query.logged == query.finished else query.logged
+    return group.query(query.owner, query.finished, unfinished, shared=shared)
+
+
+def assert_lost(act: Callable[[], object]) -> None:
+    with pytest.raises(DataLossError, match=r"\[EHB_POSITION_UNKNOWN\].* of partition 0.* of partition 1.*seek"):
+        act()
+
+
+@ALONE_OR_SHARED
+def test_queries_continue_where_no_event_that_was_read_is_lost(
+    emulator: Emulator, group: Group, *, shared: bool
+) -> None:
+    """Also after a position within the hub's events, an event that has aged out, and one that was compacted away."""
+    group.append(SENT, PARTITIONS)
+    query = group.query(shared=shared)
+    assert all(names_event(each.end_offset) for each in query.run(query.batch(limit=7)))
+    emulator.promote(HUB)
+    query = again(group, query, shared=shared)
+    query.run(query.batch())
+    emulator.promote(HUB)
+    group.append(SENT, PARTITIONS)
+    query.run(query.batch())
+    seen = Counter(query.seen)
+    emulator.compact(HUB, 0, SENT, 2 * SENT)
+    emulator.trim(HUB, 1, 2 * SENT)
+    query = again(group, query, shared=shared)
+    group.append(1, PARTITIONS)
+    query.read(PARTITIONS)
+    assert (seen + Counter(query.seen)).keys() >= {(p, 2 * SENT) for p in ("0", "1")}
+    assert max((seen + Counter(query.seen)).values()) == 1
+
+
+@ALONE_OR_SHARED
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize(
+    ("new", "lost_offsets"),
+    [(0, "resume"), (1, "number"), (LOST, "resume"), (LOST + 5, "number"), (LOST + 5, "refuse")],
+)
+def test_a_lost_event_is_an_error_whatever_the_service_does_with_its_offset(
+    emulator: Emulator, group: Group, *, shared: bool, running: bool, new: int, lost_offsets: str
+) -> None:
+    """The hub's last number is below, at and beyond that of the last event read."""
+    group.append(SENT, PARTITIONS)
+    query = group.query(shared=shared, failOnDataLoss=False)
+    query.run(query.batch())
+    emulator.promote(HUB, LOST, lost_offsets=lost_offsets)
+    group.append(new, PARTITIONS)
+    if not running:
+        query = again(group, query, shared=shared)
+    assert_lost(lambda: wait_until(query.plan, "the loss is noticed"))
+
+
+def test_the_next_owner_notices_a_loss(emulator: Emulator, group: Group) -> None:
+    group.append(SENT, PARTITIONS)
+    query = group.query()
+    query.run(query.batch())
+    query.tell()
+    query.stop()
+    emulator.promote(HUB, LOST)
+    group.append(LOST + 5, PARTITIONS)
+    assert_lost(group.query("b").batch)
+
+
+@ALONE_OR_SHARED
+@pytest.mark.parametrize("lost", [LOST, SENT + LOST], ids=["of the batch", "before it"])
+def test_a_logged_batch_with_lost_events_is_not_replayed(
+    emulator: Emulator, group: Group, *, shared: bool, lost: int
+) -> None:
+    """After a seek the next batch reads on from there."""
+    group.append(SENT, PARTITIONS)
+    query = group.query(shared=shared)
+    query.run(query.batch())
+    group.append(SENT, PARTITIONS)
+    logged = query.batch()
+    emulator.promote(HUB, lost)
+    group.append(SENT, PARTITIONS)
+    query = again(group, query, shared=shared)
+    assert_lost(lambda: query.planner.ranges(logged))
+    if not shared:
+        return
+    query.stop()
+    by, first = Author("operator", ""), 2 * SENT - lost
+    position = Position.before(first)
+    group.order(*(Seek(by=by, at_ms=1, partition=str(p), position=position, force=True) for p in range(PARTITIONS)))
+    query = again(group, query, shared=shared)
+    assert query.run(logged) == []
+    query.read(SENT * PARTITIONS)
+    assert Counter(query.seen) == Counter((p, first + number) for p in ("0", "1") for number in range(SENT))
+
+
+def test_a_hub_that_is_not_replicated_any_more_does_not_know_its_offsets(tmp_path: Path) -> None:
+    with Emulator() as emulator:
+        group = Group(emulator, tmp_path, PARTITIONS)
+        group.append(SENT, PARTITIONS)
+        ranges = {str(p): Range(str(p), 0, 0, 4, end_offset=f"1:4711:{p}") for p in range(PARTITIONS)}
+        query = group.query(finished=StreamOffset("a", ranges, hub=HubReference(HUB)), shared=False)
+        assert_lost(query.batch)
+        group.close()

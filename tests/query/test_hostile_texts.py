@@ -1,0 +1,108 @@
+"""Names and texts that others chose reach no log handler and no error as they are: they could forge lines of a log, or
+control the terminal that shows it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import spark_ehbalance
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import ConflictError, EhBalanceError, HubUnavailableError, OptionError
+from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.group.model import Member, Pin
+from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.query.options import stream_options
+from spark_ehbalance.text import logger, plain
+from tests.query.queries import Group
+from tests.query.support import HUB, hub_options, receive
+from tests.waiting import wait_until
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2K\u202e\u2066gnp.exe\u200b\x00\x9b31m\r\u2028\nERROR forged"
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    """What an application's handlers write, one on the root of all loggers and one on the package's."""
+    lines: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(self.format(record))
+
+    owned = [(logging.getLogger(name), Handler()) for name in (None, "spark_ehbalance")]
+    for each, handler in owned:
+        each.addHandler(handler)
+    package = owned[1][0]
+    package.setLevel(logging.DEBUG)
+    yield lines
+    package.setLevel(logging.NOTSET)
+    for each, handler in owned:
+        each.removeHandler(handler)
+
+
+def test_names_in_the_lease_table(group: Group, logged: list[str]) -> None:
+    """A member with partitions, and orders for it, that somebody else writes while a query reads."""
+    query, ann = group.query("b"), f"ann{HOSTILE}"
+    wait_until(lambda: len(query.owned()) == 8, "the query has all partitions")
+    member = Member(ann, f"token{HOSTILE}", 99, host=f"host{HOSTILE}", strategy=f"strategy{HOSTILE}")
+    pin = Pin(ann, by=f"me{HOSTILE}", why=f"why{HOSTILE}")
+    with DeltaStore(str(group.table)) as store:
+
+        def written() -> bool:
+            found = store.read()
+            taken = {p: replace(each, owner=ann, epoch=each.epoch + 1, pin=pin) for p, each in found.leases.items()}
+            try:
+                store.write(found, replace(found, leases=taken, members={**found.members, ann: member}))
+            except ConflictError:
+                return False
+            return True
+
+        wait_until(written, "the table is written")
+    wait_until(lambda: any("no longer owned, now by ann" in line for line in logged), "the query has noticed")
+    assert any(plain(ann) in line for line in logged)
+    assert [line for line in logged if not line.isprintable()] == []
+
+
+def test_texts_of_the_hub(emulator: Emulator, logged: list[str]) -> None:
+    emulator.add_hub(HUB, 1)
+    emulator.append(HUB, 0, [b"x"])
+    address = PartitionAddress(hub_options(emulator).connection, "$Default", "0")
+    receiver = Receiver(address, 0, owner_level=None, prefetch=1)
+    receive(receiver, 1)
+    emulator.detach(HUB, 0, "amqp:unauthorized-access", HOSTILE)
+    with pytest.raises(HubUnavailableError, match="refused the credentials") as raised:
+        wait_until(lambda: receiver.receive(1, 0.1).num_rows > 0, "the hub has answered")
+    assert plain(HOSTILE.splitlines()[0]) in str(raised.value)
+    assert str(raised.value).isprintable()
+    assert [line for line in logged if not line.isprintable()] == []
+
+
+@pytest.mark.parametrize("option", ["consumerGroup", "eventHubName", "ownerId", "leaseTable", "credential", HOSTILE])
+def test_values_and_names_of_options(option: str) -> None:
+    hub = {"fullyQualifiedNamespace": "ns.servicebus.windows.net", "eventHubName": "hub", "leaseTable": "/leases"}
+    with pytest.raises(OptionError) as raised:
+        stream_options(hub | {option: f"a{HOSTILE}"})
+    assert str(raised.value).isprintable()
+
+
+def test_an_error_is_one_line_wherever_it_is_shown(logged: list[str]) -> None:
+    error = EhBalanceError(f"owner{HOSTILE}")
+    error.__cause__ = OSError(f"file{HOSTILE}")
+    assert str(error) == plain(f"owner{HOSTILE}")
+    logger("spark_ehbalance.test").error("failed for %s", f"ann{HOSTILE}", exc_info=error)
+    assert len(logged) == 2
+    for text in logged:
+        assert text.count("forged") == text.count("\\nERROR forged") + 1 == 3  # the cause's own text has its lines
+        assert text.replace("\n", "").isprintable()
+
+
+def test_all_loggers_of_the_package_are_made_alike() -> None:
+    """But for those of the emulator, which serves tests."""
+    folder = Path(spark_ehbalance.__file__).parent
+    files = {file for file in folder.rglob("*.py") if folder / "emulator" not in file.parents}
+    assert [file for file in files if "getLogger(__name__)" in file.read_text(encoding="utf-8")] == []

@@ -1,0 +1,167 @@
+"""Events that cannot be read: the range fails, goes on with a row for each, or without, and always gets past them."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator.message import Event
+from spark_ehbalance.errors import MalformedEventError
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver, RowFormat
+from spark_ehbalance.query import receivers
+from spark_ehbalance.query.range_reader import read_range
+from tests.query.poison import NUMBERED, READABLE, UNNUMBERED
+from tests.query.support import HUB, hub_options
+
+
+@pytest.fixture(autouse=True)
+def worker(emulator: Emulator) -> Iterator[None]:
+    """A hub, and a worker process's open receivers, which are closed in the end."""
+    emulator.add_hub(HUB, 1)
+    yield
+    receivers.RECEIVERS.close()
+
+
+def fill(emulator: Emulator, layout: str, poison: Event) -> None:
+    """A partition with a sound event for each `.` and `poison` for each `x`."""
+    for number, kind in enumerate(layout):
+        if kind == "x":
+            emulator.append_encoded(HUB, "0", poison)
+        else:
+            emulator.append(HUB, 0, [b"%d" % number])
+
+
+def read(emulator: Emulator, end: int, start: int = 0, **raw: object) -> pa.Table:
+    begun = time.monotonic()
+    batches = list(read_range(hub_options(emulator, **raw), Range("0", 0, start, end), None, None))
+    assert time.monotonic() - begun < 30, "it has not waited for what never comes"
+    return pa.Table.from_batches(batches) if batches else pa.table({"body": [], "sequenceNumber": []})
+
+
+LAYOUTS = [".x.x.xx.", "..x..", "x....", "....x", "x", "xxxxx", "." * 50 + "x" + "." * 50 + "xx"]
+EACH = pytest.mark.parametrize(("what", "layout"), [(what, layout) for what in NUMBERED for layout in LAYOUTS])
+
+
+def test_each_skipped_event_beside_a_gap_is_told_once(emulator: Emulator, caplog: pytest.LogCaptureFixture) -> None:
+    fill(emulator, ".x...x.", NUMBERED["unknown type"])
+    emulator.compact(HUB, 0, 3, 4)
+    table = read(emulator, 7, onMalformed="skip", failOnDataLoss=False)
+    assert table["sequenceNumber"].to_pylist() == [0, 2, 4, 6]
+    told = [record.args for record in caplog.records if "left out, because onMalformed=skip" in record.getMessage()]
+    assert sum(args[1] for args in told if isinstance(args, tuple)) == 2
+
+
+@EACH
+def test_malformed_events_are_skipped(
+    emulator: Emulator, what: str, layout: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(emulator, layout, NUMBERED[what])
+    table = read(emulator, len(layout), onMalformed="skip")
+    sound = [number for number, kind in enumerate(layout) if kind == "."]
+    assert table["body"].to_pylist() == [b"%d" % number for number in sound]
+    assert table["sequenceNumber"].to_pylist() == sound
+    told = [record.args for record in caplog.records if "left out, because onMalformed=skip" in record.getMessage()]
+    assert sum(args[1] for args in told if isinstance(args, tuple)) == layout.count("x")  # type: ignore[misc]
+
+
+@EACH
+def test_malformed_events_are_kept_as_rows(emulator: Emulator, what: str, layout: str) -> None:
+    fill(emulator, layout, NUMBERED[what])
+    rows = read(emulator, len(layout), onMalformed="keep").to_pylist()
+    assert len(rows) == len(layout)
+    for number, (row, kind) in enumerate(zip(rows, layout, strict=True)):
+        system = dict(row["systemProperties"])
+        if kind == ".":
+            assert (row["body"], row["sequenceNumber"], system) == (b"%d" % number, number, {})
+            continue
+        assert (row["body"], row["partition"], row["properties"]) == (None, "0", [])
+        assert system.pop("ehbalance-malformed")
+        raw = base64.b64decode(system.pop("ehbalance-raw"))
+        assert NUMBERED[what].tail in raw
+        assert (row["sequenceNumber"], row["enqueuedTime"] is None) == (number, False)
+        assert row["offset"].encode() in raw
+        assert not system
+
+
+@pytest.mark.parametrize("policy", ["fail", "keep", "skip"])
+@pytest.mark.parametrize("layout", ["x.", "..x", "..xx."])
+def test_an_event_without_a_number_fails_the_range(emulator: Emulator, policy: str, layout: str) -> None:
+    """A receiver that begins after it does not see it."""
+    fill(emulator, layout, UNNUMBERED)
+    before = layout.index("x")
+    batches = read_range(hub_options(emulator, onMalformed=policy), Range("0", 0, 0, len(layout)), None, None)
+    if before:
+        assert next(batches)["sequenceNumber"].to_pylist() == [*range(before)]
+    with pytest.raises(MalformedEventError, match=f"at {before} or later has no sequence number.*`ehbalance seek`"):
+        next(batches)
+    after = layout.rindex("x") + 1
+    assert read(emulator, len(layout), after, onMalformed=policy)["sequenceNumber"].to_pylist() == [
+        *range(after, len(layout))
+    ]
+
+
+@pytest.mark.parametrize("what", NUMBERED)
+@pytest.mark.parametrize("before", [0, 5])
+def test_a_malformed_event_fails_the_range_at_once(emulator: Emulator, what: str, before: int) -> None:
+    fill(emulator, "." * before + "x.", NUMBERED[what])
+    got = []
+
+    def read_on() -> None:
+        for batch in read_range(hub_options(emulator), Range("0", 0, 0, before + 2), None, None):
+            got.extend(batch["sequenceNumber"].to_pylist())
+
+    with pytest.raises(MalformedEventError) as caught:
+        read_on()
+    for part in (f"partition 0: event {before} cannot be read: ", "Set onMalformed=skip", "onMalformed=keep"):
+        assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert got == list(range(before))
+
+
+def test_a_malformed_event_after_the_range_does_not_matter(emulator: Emulator) -> None:
+    fill(emulator, "...x..", NUMBERED["unknown type"])
+    assert read(emulator, 3)["sequenceNumber"].to_pylist() == [0, 1, 2]
+    assert read(emulator, 6, start=4)["sequenceNumber"].to_pylist() == [4, 5]
+
+
+def test_the_next_range_goes_on_after_a_skipped_last_event(emulator: Emulator) -> None:
+    fill(emulator, "..xx....x", NUMBERED["unknown type"])
+    found = [
+        number
+        for start in range(0, 9, 3)
+        for number in read(emulator, start + 3, start, onMalformed="skip")["sequenceNumber"].to_pylist()
+    ]
+    assert found == [0, 1, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("what", READABLE)
+def test_unusual_events_are_read(emulator: Emulator, what: str) -> None:
+    event, expected = READABLE[what]
+    emulator.append_encoded(HUB, "0", event)
+    row = read(emulator, 1, onMalformed="keep").to_pylist()[0]
+    assert (dict(row["properties"]), row["body"]) == ({"p": expected}, b"body")
+
+
+def test_a_time_is_found_although_the_first_event_is_malformed(emulator: Emulator) -> None:
+    fill(emulator, "xx..", NUMBERED["unknown type"])
+    moment = emulator.partition_state(HUB, 0).last_enqueued_time
+    assert moment is not None
+    reader = Receiver(
+        PartitionAddress(hub_options(emulator).connection, "$Default", "0"),
+        moment.replace(year=moment.year - 1),
+        owner_level=None,
+        prefetch=1,
+        row_format=RowFormat(on_malformed="keep"),
+    )
+    try:
+        batch = reader.receive(1, 5.0)
+        assert batch.num_rows == 1
+        assert batch["body"].to_pylist() == [None]
+    finally:
+        reader.close()

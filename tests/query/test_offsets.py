@@ -1,0 +1,115 @@
+"""Spark offsets: what is written is read again, as the same text, and what is not ours is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.query.offsets import EpochPosition, HubReference, StreamOffset, TableReference
+
+numbers = st.integers(0, 2**63 - 1)
+
+
+@st.composite
+def offsets(draw: st.DrawFn) -> StreamOffset:
+    partitions = draw(st.lists(st.integers(0, 2000).map(str), unique=True, max_size=40))
+    ranges = {p: Range(p, draw(numbers), *sorted((draw(numbers), draw(numbers))), draw(numbers)) for p in partitions}
+    table = draw(st.none() | st.builds(TableReference, st.text(), st.text()))
+    hub = draw(st.none() | st.builds(HubReference, st.text(), st.text(), st.none() | numbers))
+    others = draw(st.dictionaries(st.text(), st.builds(EpochPosition, numbers, numbers), max_size=3))
+    texts, counts = (draw(st.text()), draw(st.text())), tuple(draw(numbers) for _ in range(2))
+    seen = draw(st.dictionaries(st.text(), numbers, max_size=3))
+    return StreamOffset(
+        draw(st.text()), ranges, draw(st.text()), table, hub, others, texts[0], counts[0], texts[1], *counts[1:], seen
+    )
+
+
+@given(offsets())
+def test_offsets_survive_json(offset: StreamOffset) -> None:
+    assert StreamOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
+
+
+@given(offsets(), st.randoms(use_true_random=False))
+def test_the_json_does_not_depend_on_the_order_of_partitions(offset: StreamOffset, random: Any) -> None:
+    shuffled = list(offset.ranges.items())
+    random.shuffle(shuffled)
+    assert json.dumps(replace(offset, ranges=dict(shuffled)).to_json()) == json.dumps(offset.to_json())
+
+
+def test_partitions_are_in_the_order_of_their_numbers() -> None:
+    offset = StreamOffset(
+        "me", {p: Range(p, 1, 2, 3) for p in ("10", "9", "1", "x")}, "", TableReference("7", "/leases")
+    )
+    assert json.dumps(offset.to_json()) == (
+        '{"format": 4, "group": "", "lineage": "", "owner": "me", '
+        '"partitions": {"1": {"epoch": 1, "from": 2, "to": 3}, '
+        '"9": {"epoch": 1, "from": 2, "to": 3}, "10": {"epoch": 1, "from": 2, "to": 3}, '
+        '"x": {"epoch": 1, "from": 2, "to": 3}}, "table": {"id": "7", "location": "/leases"}}'
+    )
+
+
+@pytest.mark.parametrize(("format", "help"), [(3, "give this query a new checkpointLocation"), (5, "upgrade it")])
+def test_an_offset_of_another_format_is_refused(format: int, help: str) -> None:
+    other = StreamOffset("me").to_json() | {"format": format, "partitions": "whatever"}
+    with pytest.raises(EhBalanceError, match=rf"offsets of format {format}; .* knows format 4: {help}") as caught:
+        StreamOffset.from_json(other)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        {},
+        {"hub": {"0": 123, "1": 456}},  # Spark's Kafka source, the Scala connector
+        {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": 5, "index": 3, "isStartingVersion": True},  # Delta
+        {"logOffset": 3},
+        {"format": 4},
+        {"format": "1", "owner": "me", "partitions": {}},
+        {"format": None, "owner": "me", "partitions": {}},
+        {"format": 4, "owner": "me", "partitions": []},
+        {"format": 4, "owner": "me", "partitions": None},
+        {"format": 4, "owner": "me", "partitions": {"0": 5}},
+        {"format": 4, "owner": "me", "partitions": {"0": {"epoch": 1}}},
+        {"format": 4, "partitions": {}},
+        {"format": 4, "owner": "me", "partitions": {}, "table": 5},
+        {"format": 4, "owner": "me", "partitions": {}, "table": {"id": "7"}},
+        [],
+        5,
+        "text",
+        None,
+    ],
+)
+def test_an_offset_of_another_source_is_refused(foreign: Any) -> None:
+    with pytest.raises(EhBalanceError, match="offsets of another source: give this query a new checkpointLocation"):
+        StreamOffset.from_json(foreign)
+
+
+WRONG = [True, False, -1, 2**63, 10**400, 1.0, 1.5, float("nan"), float("inf"), "1", None, [], [1], {}, {"a": {}}]
+
+
+@pytest.mark.parametrize("value", WRONG)
+@pytest.mark.parametrize("field", ["epoch", "from", "to", "format", "owner", "group", "partition", "partitions"])
+def test_values_of_wrong_types_are_refused(field: str, value: Any) -> None:
+    written: dict[str, Any] = StreamOffset("me", {"0": Range("0", 1, 0, 2**63 - 1)}).to_json()
+    if field in ("epoch", "from", "to"):
+        written["partitions"]["0"][field] = value
+    elif field == "partition":
+        written["partitions"]["0"] = value
+    elif not (field in ("owner", "group") and isinstance(value, str)) and not (field == "partitions" and value == {}):
+        written[field] = value
+    else:
+        return
+    with pytest.raises(EhBalanceError, match="offsets of another source"):
+        StreamOffset.from_json(written)
+
+
+def test_a_range_that_ends_before_it_starts_is_refused() -> None:
+    with pytest.raises(EhBalanceError, match="offsets of another source"):
+        StreamOffset.from_json(StreamOffset("me", {"0": Range("0", 1, 2, 1)}).to_json())

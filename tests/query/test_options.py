@@ -1,0 +1,539 @@
+"""Options: every wrong one is one line that names it, its value and what is allowed, and no secret is ever shown."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import runpy
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_ehbalance.errors import EhBalanceError, OptionError
+from spark_ehbalance.eventhub.credentials import Identity
+from spark_ehbalance.group.starting_positions import EARLIEST, LATEST, Edge
+from spark_ehbalance.group.strategies import DEFAULT_STRATEGY, PARAMETERS, STRATEGIES
+from spark_ehbalance.group.strategies.race import RaceParameters
+from spark_ehbalance.group.strategies.transfer import TransferParameters
+from spark_ehbalance.query.no_such_option import SCALA_OPTIONS
+from spark_ehbalance.query.options import (
+    BATCH,
+    OPTIONS,
+    STRATEGY_OPTIONS,
+    Options,
+    batch_options,
+    check_options,
+    stream_options,
+)
+from spark_ehbalance.settings.declared import Declared, declarations, option_name
+
+KEY = "ThisIsTheSecretKey0123456789="
+STRING = f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=reader;SharedAccessKey={KEY};EntityPath=hub"
+NO_PATH = STRING.removesuffix(";EntityPath=hub")
+KEYED = {"connectionString": STRING}
+IDENTITY = {"fullyQualifiedNamespace": "ns.servicebus.windows.net", "eventHubName": "hub"}
+SHARED = KEYED | {"leaseTable": "/tmp/leases"}
+
+
+def refusal(raw: Mapping[str, str], *, batch: bool = False) -> str:
+    """The message of the error that `raw` is answered with; always one line, and never with the key."""
+    with pytest.raises(OptionError) as caught:
+        (batch_options if batch else stream_options)(raw)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert KEY not in message
+    assert KEY not in repr(caught.value)
+    assert isinstance(caught.value, EhBalanceError)
+    assert isinstance(caught.value, ValueError)
+    if batch == ("endingPosition" in raw):
+        with pytest.raises(OptionError) as checked:
+            check_options(raw)
+        assert str(checked.value) == message
+    return message
+
+
+# --- the way in --------------------------------------------------------------------------------------------------
+
+
+CONTAINER = {"leaseTable": "https://account.blob.core.windows.net/container", "storageSecrets.account_key": "a2V5"}
+RACE = SHARED | {"strategy": "race"}
+
+WRONG_STRINGS = [
+    "",
+    " ",
+    "nonsense",
+    KEY,
+    f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKey={KEY}",
+    f"SharedAccessKeyName=reader;SharedAccessKey={KEY}",
+    f"{NO_PATH};SharedAccessKey={KEY}",
+    f"{NO_PATH};oops",
+    f"Endpoint=;SharedAccessKeyName=reader;SharedAccessKey={KEY}",
+    f"Endpoint=sb://ns:59990000/;SharedAccessKeyName=reader;SharedAccessKey={KEY};EntityPath=hub",
+    f"endpoint {STRING}",
+    "Endpoint=sb://ns.servicebus.windows.net/",
+    "Endpoint=sb:/hub",
+]
+FORM = "Endpoint=sb://NAMESPACE.servicebus.windows.net/;SharedAccessKeyName=NAME;SharedAccessKey=KEY"
+
+#: An option that is like another, and that one.
+ALIKE = {
+    "maxEventPerTrigger": "maxEventsPerTrigger",
+    "conectionString": "connectionString",
+    "lease_table": "leaseTable",
+    "eventHub": "eventHubName",
+    "startingPositions": "startingPosition",
+    "race.delay": "race.delayPerLease",
+}
+
+NEED_A_TABLE = {
+    "ownerId": "me",
+    "maxPartitionsOwned": "3",
+    "storageOptions.region": "west",
+    "strategy": "cooperative",  # the default
+    "transfer.hitCount": "2",
+    "balanceInterval": "10 s",
+    "leaseDuration": "60 s",
+    "handoverTimeout": "10 s",
+    "maxStall": "10 min",
+    "checkpointInterval": "10 s",
+}
+
+#: What is set, and what the error says.
+REFUSED: list[tuple[dict[str, str], list[str]]] = [
+    # the way in
+    ({}, ["connectionString", "fullyQualifiedNamespace", "one of them is needed"]),
+    ({"eventHubName": "hub"}, ["connectionString", "fullyQualifiedNamespace"]),
+    (KEYED | IDENTITY, ["connectionString and fullyQualifiedNamespace", "one way in"]),
+    (KEYED | {"credential": "default"}, ["connectionString and credential", "one way in"]),
+    ({"connectionString": NO_PATH}, ["eventHubName is not set, and connectionString has no EntityPath"]),
+    (KEYED | {"eventHubName": "other"}, ["eventHubName='other'", "EntityPath='hub'"]),
+    (KEYED | {"eventHubName": STRING}, ["option eventHubName holds what looks like a key"]),
+    ({"fullyQualifiedNamespace": "ns.servicebus.windows.net"}, ["eventHubName is not set"]),
+    (IDENTITY | {"credential": "magic"}, ["credential='magic'", "default", "managedIdentity", "azureCli"]),
+    (
+        IDENTITY | {"fullyQualifiedNamespace": "sb://ns.servicebus.windows.net"},
+        ["fullyQualifiedNamespace='sb://ns", "NAMESPACE.servicebus.windows.net"],
+    ),
+    (IDENTITY | {"fullyQualifiedNamespace": "ns"}, ["fullyQualifiedNamespace='ns'"]),
+    (IDENTITY | {"fullyQualifiedNamespace": "ns.x:65536"}, ["fullyQualifiedNamespace='ns.x:65536' is wrong"]),
+    (IDENTITY | {"eventHubName": "a/b"}, ["eventHubName='a/b'", "letters, digits"]),
+    (IDENTITY | {"eventHubName": ""}, ["eventHubName=''"]),
+    ({"connectionString": "env:NO_SUCH_VARIABLE"}, ["'env:NO_SUCH_VARIABLE' is wrong: the ", "has no such variable"]),
+    (
+        {"connectionString": STRING + ";UseDevelopmentEmulator=true"},
+        ["switches TLS off, and ns.servicebus.windows.net is not on this machine: allowed are localhost"],
+    ),
+    *[({"connectionString": text, "eventHubName": "hub"}, ["connectionString", FORM]) for text in WRONG_STRINGS],
+    # a connection string in another option
+    *[(IDENTITY | {name: STRING}, [name]) for name in ("fullyQualifiedNamespace", "credential")],
+    *[
+        ({"connectionString": NO_PATH, "eventHubName": "hub", name: STRING + "[]"}, [name])
+        for name in ("eventHubName", "consumerGroup", "leaseTable", "startingPosition")
+    ],
+    # names
+    *[
+        (KEYED | {name: "5"}, [f"there is no option '{name.lower()}': did you mean {meant}?"])
+        for name, meant in ALIKE.items()
+    ],
+    (
+        KEYED | {"wherefrom": "5"},
+        [
+            "there is no option 'wherefrom' for spark.readStream: "
+            "the nearest are ownerLevel, ownerId and leaseDuration; docs/options.md lists all"
+        ],
+    ),
+    (KEYED | {f"connectionString={KEY}": "5"}, ["not shown"]),
+    (
+        KEYED | {"path": "x"},
+        ["ehbalance has no path, as in load(PATH), save(PATH) or option path: eventHubName is the event hub"],
+    ),
+    (KEYED | {"option.connectionstring": "x"}, ["ehbalance has no tables in a catalog"]),
+    (
+        KEYED | {"endingPosition": "latest"},
+        ["spark.readStream has no option endingPosition: it is for spark.read, leave it out"],
+    ),
+    (
+        KEYED | {"eventhubs.threadPoolSize": "4"},
+        ["eventhubs.threadPoolSize is an option of the Scala connector: leave it out; minPartitions"],
+    ),
+    # the lease table
+    (KEYED | {"leaseTable": f"https://account.blob.core.windows.net/c/t?sv=2024&sig={KEY}"}, ["leaseTable"]),
+    (KEYED | {"leaseTable": "  "}, ["leaseTable=''"]),
+    (KEYED | {"leaseTable": "/dbfs/leases"}, ["option leaseTable='/dbfs/leases' is wrong"]),
+    (
+        KEYED | {"leaseTable": "az://leases/hub", "storageOptions.account_key": "c2VjcmV0"},
+        ["option storageOptions.account_key holds a secret"],
+    ),
+    (KEYED | CONTAINER | {"storageOptions.conditional_put": "etag"}, ["conditional_put"]),
+    (
+        KEYED | CONTAINER | {"handoverTimeout": "40s"},
+        ["handoverTimeout cannot be set with leaseTable=", "leave it out"],
+    ),
+    (KEYED | {"blobNamespace": "localhost"}, ["blobNamespace needs leaseTable"]),
+    (SHARED | {"blobNamespace": "localhost"}, ["blobNamespace needs a container"]),
+    (
+        KEYED | CONTAINER | {"blobNamespace": "sb://localhost/"},
+        ["option blobNamespace='sb://localhost/' is wrong: allowed is a host, or HOST:PORT"],
+    ),
+    *[(KEYED | {name: value}, ["needs leaseTable", name.split(".")[0]]) for name, value in NEED_A_TABLE.items()],
+    # strategies
+    *[
+        (
+            KEYED | CONTAINER | {"strategy": name},
+            [f"option strategy={name} is wrong: allowed is one of balanced, greedy with leaseTable=", "handovers"],
+        )
+        for name in sorted(PARAMETERS.keys() - {"balanced", "greedy"})
+    ],
+    (SHARED | {"strategy": "magic"}, ["strategy='magic'", *STRATEGIES]),
+    *[
+        (SHARED | {"checkpointInterval": text}, [f"checkpointInterval='{text}' is wrong: allowed is a length of time"])
+        for text in ("-1", "often", "367 d", "8784.1 h")
+    ],
+    (SHARED | {"strategy": "cooperativ"}, ["strategy='cooperativ' is wrong: ", " (did you mean cooperative?)"]),
+    (RACE | {"race.speed": "1"}, ["no option 'race.speed'"]),
+    (SHARED | {"race.weight": "load"}, ["race.weight is for strategy=race, and the strategy is cooperative"]),
+    (RACE | {"transfer.target": "0.2"}, ["transfer.target is for strategy=transfer, and the strategy is race"]),
+    (
+        RACE | {"race.minimumGrab": "60 s"},
+        ["race.minimumGrab (60 s) must be shorter than race.normalLease (15 s)"],
+    ),
+    (RACE | {"race.normalLease": "10 s", "race.minimumGrab": "20 s"}, ["shorter than race.normalLease (10 s)"]),
+    (
+        RACE | {"race.maximumLease": "29 s"},
+        ["race.maximumLease (29 s) must not be shorter than leaseDuration (30 s)"],
+    ),
+    (
+        RACE | {"race.normalLease": "60 s"},
+        ["race.maximumLease (30 s) must be at least twice race.normalLease (60 s)"],
+    ),
+    (
+        RACE | {"race.normalLease": "60 s", "race.maximumLease": "61 s"},
+        ["race.maximumLease (61 s) must be at least twice race.normalLease (60 s)"],
+    ),
+    # what contradicts each other
+    *[
+        (SHARED | {"leaseDuration": lease}, ["leaseDuration", f"({seconds} s)", "balanceInterval (10 s)"])
+        for lease, seconds in (("10", "10"), ("5 s", "5"), ("9999 ms", "9.999"))
+    ],
+    (SHARED | {"ownerLevel": "1"}, ["ownerLevel cannot be set together with leaseTable"]),
+    (KEYED | {"ownerLevel": "1", "minPartitions": "4"}, ["minPartitions cannot be set together with ownerLevel"]),
+]
+
+
+#: The same for `spark.read`.
+REFUSED_BATCHES: list[tuple[dict[str, str], list[str]]] = [
+    *[
+        (KEYED | {name: "1"}, [f"spark.read has no option {name}: it is for spark.readStream, leave it out"])
+        for name in ("leaseTable", "strategy", "ownerId", "maxEventsPerTrigger", "balanceInterval")
+    ],
+    (KEYED | {"storageOptions.region": "west"}, ["storageOptions.*"]),
+    (KEYED | {"storageOptions.key": KEY}, ["storageSecrets.key"]),
+    (KEYED | {"ownerLevel": "1", "minPartitions": "4"}, ["minPartitions"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("raw", "said", "batch"), [(*each, False) for each in REFUSED] + [(*each, True) for each in REFUSED_BATCHES]
+)
+def test_what_is_refused(raw: dict[str, str], said: list[str], batch: bool) -> None:
+    message = refusal(raw, batch=batch)
+    for each in said:
+        assert each in message
+
+
+def test_a_connection_by_key_and_one_by_identity() -> None:
+    by_key = stream_options({"connectionString": NO_PATH, "eventHubName": "hub"}).connection
+    by_path = stream_options({"connectionString": STRING, "eventHubName": "HUB"}).connection
+    by_identity = stream_options(IDENTITY).connection
+    for each in (by_key, by_path, by_identity):
+        assert (each.namespace, each.hub.lower()) == ("ns.servicebus.windows.net", "hub")
+        assert each.group("$default") == by_key.group("$Default")
+    assert by_identity.identity == Identity("default")
+    managed = stream_options(IDENTITY | {"credential": "MANAGEDidentity"}).connection
+    assert managed.identity == Identity("managedIdentity")
+
+
+def test_white_space_around_values_is_ignored() -> None:
+    options = stream_options({"connectionString": f"  {NO_PATH}\n", "eventHubName": " hub ", "prefetch": " 5 "})
+    assert options.connection.connection_string == NO_PATH
+    assert options.connection.hub == "hub"
+    assert options.prefetch == 5
+
+
+def test_secrets_are_in_no_repr() -> None:
+    options = stream_options(SHARED | {"storageSecrets.AZURE_STORAGE_KEY": KEY + "storage"})
+    for text in (repr(options), str(options), f"{options}", repr(options.connection), str(options.connection)):
+        assert KEY not in text
+        assert "SharedAccessKey=" not in text
+    assert options.storage_options == {"azure_storage_key": KEY + "storage"}
+    assert options.connection.connection_string == STRING
+
+
+def test_options_can_be_pickled_for_the_executors() -> None:
+    options = stream_options(SHARED | {"startingPosition": '{"0": 5, "*": "2026-01-31T12:00:00Z"}'})
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+# --- names -------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_is_not_told_of_options_of_a_batch() -> None:
+    assert "endingPosition" not in refusal(KEYED | {"endPositions": "5"})
+
+
+@pytest.mark.parametrize("name", [name for name in (OPTIONS | STRATEGY_OPTIONS) if "*" not in name])
+@pytest.mark.parametrize("value", [f"SharedAccessKey={KEY}", "\\x00"])
+def test_messages_write_options_as_they_are_declared(name: str, value: str) -> None:
+    """Spark passes their names on in lower case."""
+    with pytest.raises(OptionError) as refused:
+        check_options(IDENTITY | {"leaseTable": "/leases", name.lower(): value})
+    assert name.lower() not in str(refused.value).replace(name, "")
+
+
+def test_the_options_tell_whether_a_stream_or_a_batch_is_meant() -> None:
+    check_options(KEYED | {"endingPosition": "latest", "startingPosition": "earliest"})
+    check_options(KEYED | {"leaseTable": "/tmp/t", "maxEventsPerTrigger": "5"})
+    with pytest.raises(OptionError, match=r"spark\.read has no option leaseTable"):
+        check_options(KEYED | {"endingPosition": "latest", "leaseTable": "/tmp/t"})
+
+
+@settings(deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_names_are_the_same_in_any_case(random: object) -> None:
+    raw = SHARED | {
+        "ownerId": "me",
+        "strategy": "balanced",
+        "startingPosition": "earliest",
+        "maxEventsPerTrigger": "7",
+        "failOnDataLoss": "FALSE",
+        "storageOptions.Region": "x",
+    }
+    cased = {"".join(random.choice((c.lower(), c.upper())) for c in k): v for k, v in raw.items()}  # type: ignore[attr-defined]
+    assert stream_options(cased) == stream_options(raw)
+
+
+# --- values ------------------------------------------------------------------------------------------------------
+
+#: How what is allowed begins, behind "allowed is".
+ENGLISH = ("a ", "an ", "one of ", "true or false", "earliest, latest, a sequence number")
+
+
+@pytest.mark.parametrize("name", [name for name, each in (OPTIONS | STRATEGY_OPTIONS).items() if each.parse is not str])
+def test_what_is_allowed_goes_on_the_sentence(name: str) -> None:
+    """Whatever is wrong: the message is one sentence that can be read."""
+    with pytest.raises(ValueError) as allowed:  # noqa: PT011
+        (OPTIONS | STRATEGY_OPTIONS)[name].parse("?")
+    assert str(allowed.value).startswith(ENGLISH)
+
+
+NOT_NUMBERS = ["", "-1", "1.5", "ten", "1e3", "0x10", "١٢", "1_000", "9" * 30]
+
+#: Options, values that are wrong for each of them, and what is allowed.
+WRONG = [
+    ("maxEventsPerTrigger minPartitions maxPartitionsOwned prefetch", [*NOT_NUMBERS, "0"], "a whole number from 1"),
+    ("ownerLevel", NOT_NUMBERS, "a whole number from 0"),
+    ("prefetch", ["10001"], "1 to 10000"),
+    ("failOnDataLoss jsonProperties", ["yes", "1", "", "no", "truee"], "true or false"),
+    (
+        "balanceInterval leaseDuration handoverTimeout receiverTimeout",
+        ["", "soon", "0", "0 s", "-5 s", "5 days", "1,5 s", "5 s 3", "inf", "nan"],
+        "10 seconds, 500 ms, 2 minutes",
+    ),
+    ("ownerId", ["", "a b", "a/b", "x" * 201, "ä", "a\nb"], ""),
+    ("consumerGroup", ["", "a/b", "x" * 257, "a b"], ""),
+    ("startingPosition", ["2026-13-01", '{"0": 3'], ""),
+    ("leaseTable", [f"/tmp/a{each}b" for each in [*"\"'[]{}<>|*?`", "\n", "\x00", "\x1f"]], "without quotes, brackets"),
+    ("onMalformed", ["ignore"], "one of fail, keep, skip"),
+    ("race.weight", ["size"], "one of count, load"),
+    ("race.delayPerLease", ["0 s"], "a length of time over 0"),
+    ("transfer.target", ["-1"], "a number from 0 to 10"),
+    ("transfer.dryRun", ["yes"], "true or false"),
+    ("transfer.hitCount", ["1.5"], "a whole number from 0"),
+    ("transfer.topPartitions", ["0"], "a whole number from 1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [(name, value, allowed) for names, values, allowed in WRONG for name in names.split() for value in values],
+)
+def test_a_wrong_value_is_named_with_what_is_allowed(name: str, value: str, allowed: str) -> None:
+    strategy, dot, _ = name.partition(".")
+    message = refusal(SHARED | {name: value} | ({"strategy": strategy} if dot else {}))
+    assert f"option {name}={value!r} is wrong" in message
+    assert allowed in message
+
+
+def test_the_most_that_prefetch_may_be() -> None:
+    assert stream_options(KEYED | {"prefetch": "10000"}).prefetch == 10_000
+
+
+@pytest.mark.parametrize("read", [stream_options, batch_options])
+def test_malformed_events(read: Callable[[Mapping[str, str]], Options]) -> None:
+    assert read(KEYED).on_malformed == "fail"
+    for value in ("fail", "keep", "skip"):
+        assert read(KEYED | {"onMalformed": value}).on_malformed == value
+
+
+@pytest.mark.parametrize("value", ["true", "True", "TRUE", " true "])
+def test_flags_in_any_case(value: str) -> None:
+    assert stream_options(KEYED | {"jsonProperties": value}).json_properties
+    assert not stream_options(
+        KEYED | {"failOnDataLoss": value.replace("r", "R").lower().replace("true", "false")}
+    ).fail_on_data_loss
+
+
+def test_a_flag_may_be_a_python_value() -> None:
+    raw: dict[str, object] = {**KEYED, "failOnDataLoss": False, "prefetch": 7, "minPartitions": None}
+    options = stream_options(raw)  # type: ignore[arg-type]
+    assert (options.fail_on_data_loss, options.prefetch, options.min_partitions) == (False, 7, None)
+
+
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_a_strategy_has_its_own_parameters(name: str) -> None:
+    assert stream_options(SHARED | {"strategy": name}).strategy_parameters == PARAMETERS[name]()
+
+
+def test_a_strategys_parameters_are_options() -> None:
+    race = stream_options(SHARED | {"strategy": "race", "race.minimumGrab": "5 s", "RACE.WEIGHT": "load"})
+    assert race.strategy_parameters == RaceParameters(minimum_grab=5.0, weight="load")
+    raw = {"transfer.target": "0.1", "transfer.hitCount": "0", "transfer.coolDown": "3 minutes"}
+    transfer = stream_options(SHARED | {"strategy": "transfer"} | raw)
+    assert transfer.strategy_parameters == TransferParameters(target=0.1, hit_count=0, cool_down=180.0)
+    dry = stream_options(SHARED | {"strategy": "transfer", "transfer.dryRun": "true"})
+    assert dry.strategy_parameters == TransferParameters(dry_run=True)
+
+
+@pytest.mark.parametrize("lease", ["11 s", "20.1 s", "30 s", "7 minutes"])
+def test_lease_times_of_a_race_follow_from_the_lease_duration(lease: str) -> None:
+    stream_options(SHARED | {"strategy": "race", "leaseDuration": lease})
+    stream_options(SHARED | {"strategy": "race", "race.normalLease": "60 s", "race.maximumLease": "120 s"})
+
+
+def test_a_lease_table_may_be_an_address_or_a_path() -> None:
+    address = "abfss://c@account.dfs.core.windows.net/leases"
+    assert stream_options(KEYED | {"leaseTable": address}).lease_table == address
+    assert stream_options(KEYED | {"leaseTable": "leases"}).lease_table == os.path.abspath("leases")
+
+
+# --- what contradicts each other --------------------------------------------------------------------------------
+
+
+def test_the_namespace_of_a_group_has_its_port_in_delta_and_not_in_a_container() -> None:
+    """Two emulators on one machine are two groups in Delta; most of Azure's processors leave the port out."""
+    at_a_port = {"connectionString": STRING.replace("ns.servicebus.windows.net", "localhost:5673")}
+    container = at_a_port | {"leaseTable": "https://account.blob.core.windows.net/leases"}
+    assert stream_options(at_a_port | {"leaseTable": "/tmp/leases"}).group.namespace == "localhost:5673"
+    assert stream_options(container).group.namespace == "localhost"
+    assert stream_options(container | {"blobNamespace": "Localhost:5673"}).group.namespace == "localhost:5673"
+
+
+def test_a_replaced_field_is_checked_as_well() -> None:
+    with pytest.raises(OptionError, match="leaseDuration"):
+        replace(stream_options(SHARED), lease_duration=1.0)
+
+
+# --- defaults ----------------------------------------------------------------------------------------------------
+
+
+def test_stream_defaults() -> None:
+    options = stream_options(KEYED)
+    assert options == Options(options.connection)
+    assert (options.consumer_group, options.lease_table, options.owner_id) == ("$Default", None, None)
+    assert (options.starting_position, options.strategy) == (LATEST, DEFAULT_STRATEGY)
+    assert (options.balance_interval, options.lease_duration, options.handover_timeout) == (10, 30, 30)
+    assert options.fail_on_data_loss
+    assert not options.json_properties
+    assert options.max_events_per_trigger is options.min_partitions is options.max_partitions_owned is None
+    assert options.owner_level is None
+
+
+def test_batch_defaults() -> None:
+    options = batch_options(KEYED)
+    assert (options.starting_position, options.ending_position) == (EARLIEST, LATEST)
+    assert batch_options(KEYED | {"StartingPosition": "latest"}).starting_position.others is Edge.LATEST
+
+
+# --- the declarations -------------------------------------------------------------------------------------------
+
+KINDS = {"": Options} | {f"{name}.": kind for name, kind in PARAMETERS.items()}
+DECLARED = {
+    prefix + option_name(field): (kind, field, each)
+    for prefix, kind in KINDS.items()
+    for field, each in declarations(kind).items()
+}
+TABLES = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "write_tables.py"))
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_an_option_says_what_it_means_and_its_documented_default_is_its_default(name: str) -> None:
+    kind, field, each = DECLARED[name]
+    assert each.meaning
+    documented = re.fullmatch(r"`([^`]+)`", each.default.removeprefix("stream ").partition(",")[0])
+    if documented and documented[1] not in OPTIONS:  # a default may also be that of another option
+        assert each.parse(documented[1]) == getattr(kind, field)
+    else:
+        assert getattr(kind, field) is None
+
+
+@pytest.mark.parametrize("path", TABLES["PAGES"], ids=lambda path: path.name)
+def test_the_documentation_has_the_tables_of_the_declarations(path: Path) -> None:
+    page = path.read_text(encoding="utf-8")
+    assert TABLES["with_tables"](page, TABLES["declared_tables"]()) == page, "run scripts/write_tables.py"
+
+
+def test_a_change_on_one_side_alone_changes_the_table() -> None:
+    page = "before\n<!-- table: options -->\n{}<!-- end of table -->\nafter"
+    table, with_tables = TABLES["options_table"], TABLES["with_tables"]
+    written = with_tables(page.format("| old |\n"), {"options": table(OPTIONS)})
+    assert written == page.format(table(OPTIONS))
+    assert with_tables(written.replace("10 seconds", "11 seconds"), {"options": table(OPTIONS)}) == written
+    for change in ({"meaning": "?"}, {"default": "`?`"}, {"only": BATCH}):
+        changed = OPTIONS | {"balanceInterval": replace(OPTIONS["balanceInterval"], **change)}
+        assert with_tables(written, {"options": table(changed)}) != written
+    assert with_tables(written, {"options": table({**OPTIONS, "new": Declared(meaning="?")})}) != written
+
+
+# --- a group of Azure's event processors
+
+
+def test_a_group_of_processors_has_defaults_of_its_own() -> None:
+    options = stream_options(KEYED | CONTAINER)
+    assert (options.strategy, options.balance_interval, options.lease_duration) == ("balanced", 10.0, 60.0)
+    given = stream_options(KEYED | CONTAINER | {"strategy": "greedy", "leaseDuration": "180s"})
+    assert (given.strategy, given.lease_duration) == ("greedy", 180.0)
+
+
+def test_the_container_is_opened_as_the_hub_is() -> None:
+    by_identity = {"fullyQualifiedNamespace": "n.servicebus.windows.net", "eventHubName": "h", "credential": "azureCli"}
+    location = {"leaseTable": CONTAINER["leaseTable"]}
+    assert stream_options(by_identity | location).storage_options == {"credential": "azureCli"}
+
+
+def test_where_a_stream_is_written_is_known_only_later() -> None:
+    given = KEYED | {"checkpointLocation": "/c"}
+    check_options(given)
+    with pytest.raises(OptionError, match=r"checkpointLocation is an option of df\.writeStream, leave it out here"):
+        stream_options(given)
+
+
+def test_options_of_writing_are_known() -> None:
+    with pytest.raises(OptionError, match=r"^there is no option 'sendtimout': did you mean sendTimeout\?$"):
+        check_options(KEYED | {"sendTimout": "5 s"})
+    with pytest.raises(OptionError, match=r"^spark\.read has no option kafkaColumns: it is for df\.write, leave"):
+        batch_options(KEYED | {"kafkaColumns": "true"})
+
+
+@pytest.mark.parametrize("name", SCALA_OPTIONS)
+def test_each_option_of_the_scala_connector_names_what_to_write_instead(name: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        stream_options(KEYED | {name.lower(): KEYED["connectionString"]})
+    assert str(caught.value) == f"{name} is an option of the Scala connector: {SCALA_OPTIONS[name]}"
+    new = re.match(r"write (\w+)|leave it out", SCALA_OPTIONS[name])
+    assert new is not None
+    assert new[1] is None or new[1] in OPTIONS

@@ -1,0 +1,36 @@
+"""Owner ids and the cores of a local Spark. CPU times are tested with the load meter, Spark's master with locations."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from spark_ehbalance.query.options import stream_options
+from spark_ehbalance.query.processes import local_cores, mint_owner_id
+
+
+def test_owner_ids_are_unique_and_valid() -> None:
+    ids = {mint_owner_id() for _ in range(100)}
+    assert len(ids) == 100
+    key = "SharedAccessKeyName=n;SharedAccessKey=k"
+    for each in ids:
+        raw = {"connectionString": f"Endpoint=sb://h/;{key};EntityPath=hub", "leaseTable": "/tmp/t", "ownerId": each}
+        assert stream_options(raw).owner_id == each
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [
+        ("local", 1),
+        ("local[4]", 4),
+        ("local[3, 2]", 3),
+        ("local[*]", os.cpu_count()),
+        ("local-cluster[2, 3, 1024]", 6),
+        ("spark://host:7077", None),
+        ("yarn", None),
+        (None, None),
+    ],
+)
+def test_a_local_master_tells_how_many_tasks_run_at_the_same_time(master: str | None, cores: int | None) -> None:
+    assert local_cores(master) == cores

@@ -1,0 +1,79 @@
+"""What offsets name, with a lease table and without, from values to values."""
+
+from __future__ import annotations
+
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.group.model import TableIdentity
+from spark_ehbalance.query.offsets import EpochPosition, HubReference, StreamOffset, TableReference
+from spark_ehbalance.query.progress_policy import AloneProgress, SeenTable, SharedProgress
+
+HUB = HubReference("hub", "ns", 7)
+QUERY = StreamOffset("me", group="g", hub=HUB, lineage="l", batch=4, run="r")
+SHARED, ALONE = SharedProgress(QUERY, "/leases"), AloneProgress(StreamOffset("me", hub=HUB))
+TABLE = TableIdentity("t1")
+
+
+def ranges(epoch: int = 1, **spans: tuple[int, int]) -> dict[str, Range]:
+    """Ranges of partitions named p0, p1, …"""
+    return {p[1:]: Range(p[1:], epoch, *span) for p, span in spans.items()}
+
+
+# --- with a lease table ----------------------------------------------------------------------------------------
+
+
+def test_shared_offsets_name_the_ranges_that_are_read_and_the_other_positions() -> None:
+    possible = ranges(3, p0=(2, 2), p5=(0, 3))
+    named = SHARED.named(QUERY, possible)
+    assert named == ranges(3, p5=(0, 3))
+    end = SHARED.batch_end(QUERY, named, possible, {"5"}, SeenTable(TABLE, 3), {"0": 1, "5": 0, "9": 0})
+    assert end == StreamOffset(
+        "me",
+        ranges(3, p5=(0, 3)),
+        "g",
+        TableReference("t1", "/leases"),
+        HUB,
+        {"0": EpochPosition(3, 2)},
+        lineage="l",
+        batch=5,
+        run="r",
+        table_begun=3,
+        checkpoints={"0": 1},  # that of partition 5 is where the batch begins
+    )
+
+
+def test_shared_batches_leave_out_partitions_lost_at_the_last_moment() -> None:
+    named = ranges(p0=(0, 4), p1=(0, 4))
+    end = SHARED.batch_end(QUERY, named, named, {"1"}, SeenTable(TABLE), {})
+    assert end.ranges == ranges(p1=(0, 4))
+    assert end.other_positions == {"0": EpochPosition(1, 0)}
+    assert not SHARED.batch_end(QUERY, named, named, (), SeenTable(TABLE), {}).ranges
+
+
+def test_shared_queries_make_no_batch_without_events() -> None:
+    assert not SHARED.named(QUERY, ranges(p0=(2, 2), p1=(0, 0)))
+    assert not SHARED.named(QUERY, {})
+
+
+# --- without ---------------------------------------------------------------------------------------------------
+
+
+def test_alone_offsets_name_every_partition() -> None:
+    start = StreamOffset("me", ranges(p0=(0, 2), p3=(0, 2)))
+    possible = ranges(p0=(2, 2), p3=(2, 6))
+    named = ALONE.named(start, possible)
+    assert ALONE.batch_end(start, named, possible, {"0", "3"}, None) == StreamOffset("me", possible, hub=HUB, batch=1)
+    assert not ALONE.named(start, ranges(p0=(2, 2), p3=(2, 2)))
+
+
+def test_alone_the_first_range_of_a_partition_is_worth_an_empty_batch() -> None:
+    """It stores where reading starts, such as at `latest`."""
+    assert ALONE.named(StreamOffset("me"), ranges(p0=(7, 7))) == ranges(p0=(7, 7))
+    start = StreamOffset("me", ranges(p0=(0, 7)))
+    assert ALONE.named(start, ranges(p0=(7, 7), p1=(0, 0))) == ranges(p0=(7, 7), p1=(0, 0)), "it was added to the hub"
+
+
+def test_alone_offsets_also_name_partitions_that_are_not_held_at_the_moment() -> None:
+    """A query that has stood still for longer than a lease lasts holds nothing until its keeper has claimed again."""
+    start = StreamOffset("me", ranges(p0=(0, 3), p5=(0, 3)))
+    assert ALONE.named(start, ranges(p5=(3, 5))) == ranges(p0=(3, 3), p5=(3, 5))
+    assert not ALONE.named(start, {})

@@ -1,0 +1,161 @@
+"""How much of each partition a batch reads, in how many tasks, and from where."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import datetime, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ehbalance.errors import DataLossError
+from spark_ehbalance.eventhub.metadata import PartitionState
+from spark_ehbalance.eventhub.ranges import MAX_PIECES, Range, limit_by_backlog, retained_start, split
+
+backlogs_of_any_size = st.dictionaries(st.integers(0, 99).map(str), st.integers(0, 10**12), max_size=40)
+small_backlogs = st.dictionaries(st.integers(0, 20).map(str), st.integers(0, 30), max_size=10)
+
+
+@given(backlogs_of_any_size | small_backlogs, st.integers(1, 10**6) | st.integers(1, 50))
+def test_a_limit_is_used_up_and_kept(backlogs: dict[str, int], limit: int) -> None:
+    counts = limit_by_backlog(backlogs, limit)
+    assert counts.keys() == backlogs.keys()
+    assert sum(counts.values()) == min(limit, sum(backlogs.values()))
+    for partition, count in counts.items():
+        assert 0 <= count <= backlogs[partition]
+
+
+@given(backlogs_of_any_size | small_backlogs, st.integers(1, 10**6) | st.integers(1, 50))
+def test_nobody_starves_while_the_limit_allows_it(backlogs: dict[str, int], limit: int) -> None:
+    counts = limit_by_backlog(backlogs, limit)
+    waiting = [partition for partition, backlog in backlogs.items() if backlog]
+    served = [partition for partition in waiting if counts[partition]]
+    assert len(served) >= min(limit, len(waiting)) or sum(backlogs.values()) > limit > len(served) > 0
+    if limit >= len(waiting):
+        assert served == waiting
+
+
+@given(backlogs_of_any_size | small_backlogs, st.integers(1, 10**6) | st.integers(1, 50))
+def test_the_rest_is_in_proportion(backlogs: dict[str, int], limit: int) -> None:
+    """One event each comes first; what is beyond it is in proportion, within one event."""
+    total, waiting = sum(backlogs.values()), sum(map(bool, backlogs.values()))
+    counts = limit_by_backlog(backlogs, limit)
+    if limit >= total:
+        assert counts == backlogs
+        return
+    first = 1 if waiting <= limit else 0
+    for partition, backlog in backlogs.items():
+        if backlog:
+            share = first + (limit - first * waiting) * (backlog - first) / (total - first * waiting)
+            assert abs(counts[partition] - share) < 1 + 1e-6
+    for one, other in zip(
+        sorted(backlogs, key=backlogs.__getitem__), sorted(backlogs, key=backlogs.__getitem__)[1:], strict=False
+    ):
+        assert counts[one] <= counts[other] + 1
+
+
+def test_small_backlogs_beside_a_large_one() -> None:
+    backlogs = {"0": 1000, **{str(small): 1 for small in range(1, 10)}}
+    assert limit_by_backlog(backlogs, 10) == dict.fromkeys(backlogs, 1)
+    assert limit_by_backlog(backlogs, 110) == dict.fromkeys(backlogs, 1) | {"0": 101}
+
+
+@pytest.mark.parametrize(
+    ("backlogs", "limit", "counts"),
+    [
+        ({"0": 100, "1": 100}, 10, {"0": 5, "1": 5}),
+        ({"0": 300, "1": 100}, 40, {"0": 30, "1": 10}),
+        ({"0": 0, "1": 100}, 40, {"0": 0, "1": 40}),
+        ({"0": 3, "1": 4}, None, {"0": 3, "1": 4}),
+        ({"0": 3, "1": 4}, 7, {"0": 3, "1": 4}),
+        ({"0": 50, "1": 50, "2": 50}, 1, {"0": 1, "1": 0, "2": 0}),
+        ({}, 5, {}),
+        ({"0": 0}, 5, {"0": 0}),
+    ],
+)
+def test_limits_by_hand(backlogs: dict[str, int], limit: int | None, counts: dict[str, int]) -> None:
+    assert limit_by_backlog(backlogs, limit) == counts
+
+
+@st.composite
+def some_ranges(draw: st.DrawFn) -> list[Range]:
+    lengths = draw(st.lists(st.integers(1, 20) | st.integers(1, 10**9), max_size=12))
+    return [
+        Range(str(partition), draw(st.integers(0, 9)), start := draw(st.integers(0, 10**12)), start + length)
+        for partition, length in enumerate(lengths)
+    ]
+
+
+@given(some_ranges(), st.none() | st.integers(1, 60))
+def test_pieces_cover_exactly_what_was_cut(ranges: list[Range], min_pieces: int | None) -> None:
+    pieces = split(ranges, min_pieces)
+    assert [piece.partition for piece in pieces] == sorted((piece.partition for piece in pieces), key=int)
+    for whole in ranges:
+        mine = [piece for piece in pieces if piece.partition == whole.partition]
+        assert 1 <= len(mine) <= MAX_PIECES
+        assert all(len(piece) for piece in mine)
+        assert {piece.epoch for piece in mine} == {whole.epoch}
+        edges = [mine[0].start, *(piece.end for piece in mine)]
+        assert [piece.start for piece in mine] == edges[:-1]
+        assert (edges[0], edges[-1]) == (whole.start, whole.end)
+        assert max(map(len, mine)) - min(map(len, mine)) <= 1
+
+
+@given(some_ranges(), st.integers(1, 60))
+def test_there_are_enough_pieces_where_possible_and_not_more(ranges: list[Range], min_pieces: int) -> None:
+    possible = sum(min(MAX_PIECES, len(whole)) for whole in ranges)
+    assert len(split(ranges, min_pieces)) == max(len(ranges), min(min_pieces, possible))
+
+
+@given(some_ranges(), st.integers(1, 60))
+def test_larger_ranges_get_no_fewer_pieces(ranges: list[Range], min_pieces: int) -> None:
+    counts = [sum(piece.partition == whole.partition for piece in split(ranges, min_pieces)) for whole in ranges]
+    by_length = sorted(zip(map(len, ranges), counts, strict=True))
+    assert all(one <= other for (less, one), (more, other) in itertools.pairwise(by_length) if less < more)
+
+
+def test_without_a_minimum_nothing_is_cut() -> None:
+    ranges = [Range("0", 1, 0, 1000), Range("1", 1, 5, 6)]
+    assert split(ranges, None) == ranges
+    assert split(ranges, 1) == ranges
+    assert split([], 5) == []
+
+
+NOW = datetime(2026, 1, 31, tzinfo=timezone.utc)
+USED = PartitionState(10, 20, "x", NOW)
+TRIMMED_TO_THE_END = PartitionState(20, 20, "x", NOW)
+NEVER_USED = PartitionState(0, 0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "position"), [(USED, 10), (USED, 15), (USED, 20), (TRIMMED_TO_THE_END, 20), (NEVER_USED, 0)]
+)
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_position_among_the_retained_events_stays(state: PartitionState, position: int, strict: bool) -> None:
+    assert retained_start("3", position, state, strict) == (position, "")
+
+
+@pytest.mark.parametrize(
+    ("state", "position", "found", "why"),
+    [
+        (USED, 9, 10, "aged out"),
+        (USED, 0, 10, "aged out"),
+        (TRIMMED_TO_THE_END, 19, 20, "aged out"),
+        (USED, 21, 10, "made anew"),
+        (NEVER_USED, 1, 0, "made anew"),
+    ],
+)
+def test_a_position_beyond_the_retained_events_is_loss(
+    state: PartitionState, position: int, found: int, why: str
+) -> None:
+    with pytest.raises(DataLossError) as caught:
+        retained_start("3", position, state, True)
+    for text in (str(caught.value), retained_start("3", position, state, False)[1]):
+        assert "partition 3" in text
+        assert f"sequence number {position}" in text
+        assert why in text
+        assert "failOnDataLoss=false" in text
+        assert f"at {found}" in text
+        assert "\n" not in text
+    assert retained_start("3", position, state, False)[0] == found

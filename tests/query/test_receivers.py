@@ -1,0 +1,205 @@
+"""The receivers that a worker process keeps open between two tasks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver, RowFormat
+from spark_ehbalance.query.range_reader import Batches, read_range
+from spark_ehbalance.query.receivers import RECEIVER_IDLE, RECEIVERS, Key, Receivers
+from tests.query.support import HUB, SOON, CountedReceivers, hub_options, numbers
+from tests.waiting import wait_until
+
+LEVEL = 5
+
+
+@pytest.fixture(autouse=True)
+def hub(emulator: Emulator) -> Iterator[None]:
+    """Four partitions with events. The kept receivers are closed in the end."""
+    emulator.add_hub(HUB, 4)
+    for partition in range(4):
+        emulator.append(HUB, partition, [b"x"] * 2000)
+    yield
+    RECEIVERS.close()
+
+
+def read(emulator: Emulator, start: int, end: int, partition: str = "0", worker: Receivers = RECEIVERS) -> list[int]:
+    """The sequence numbers that a task with an owner level reads, in a process with these receivers."""
+    return numbers(read_range(hub_options(emulator), Range(partition, 0, start, end), None, LEVEL, receivers=worker))
+
+
+def kept(emulator: Emulator, position: int) -> Receiver:
+    """The receiver of partition 0 that `read` has kept; it stays kept."""
+    options = hub_options(emulator)
+    address = PartitionAddress(options.connection, options.consumer_group, "0")
+    key = Key(address, LEVEL, RowFormat())
+    receiver = RECEIVERS.take(key, position, 100)
+    RECEIVERS.keep(key, receiver)
+    return receiver
+
+
+def test_a_query_with_other_columns_has_a_receiver_of_its_own(emulator: Emulator) -> None:
+    worker = CountedReceivers()
+
+    def columns(start: int, *names: str) -> list[str]:
+        wanted = Range("0", 0, start, start + 10)
+        batches = Batches(frozenset(names))
+        read = read_range(hub_options(emulator), wanted, None, LEVEL, receivers=worker, batches=batches)
+        return pa.Table.from_batches(read).column_names
+
+    assert columns(0, "body") == ["body", "sequenceNumber"]
+    assert columns(10, "offset", "body") == ["body", "offset", "sequenceNumber"]
+    assert columns(20, "offset", "body") == ["body", "offset", "sequenceNumber"]
+    worker.close()
+    assert worker.opened == [0, 10]
+
+
+def none_is_open(emulator: Emulator) -> bool:
+    return emulator.connections() == 0
+
+
+def test_a_receiver_disconnected_by_another_closes_by_itself(
+    emulator: Emulator, rival: Callable[[int], Receiver]
+) -> None:
+    read(emulator, 0, 10)
+    assert emulator.connections() == 1
+    rival(LEVEL)
+    wait_until(lambda: emulator.connections() == 1, "only the other worker's is open", SOON)
+
+
+def test_an_unused_receiver_closes_by_itself(emulator: Emulator) -> None:
+    worker = Receivers(idle=1.0)
+    read(emulator, 0, 10, worker=worker)
+    assert emulator.readers(HUB, 0) == [LEVEL]
+    wait_until(lambda: none_is_open(emulator), "it is closed")
+    wait_until(lambda: not watching(), "the thread has ended")
+    assert read(emulator, 10, 20) == list(range(10, 20))
+
+
+def watching() -> bool:
+    """Whether the thread runs that checks the kept receivers."""
+    return any(thread.name == "ehbalance-receivers" for thread in threading.enumerate())
+
+
+def test_the_idle_time_is_seconds() -> None:
+    assert RECEIVER_IDLE <= 10
+
+
+def goes_on(emulator: Emulator, worker: CountedReceivers) -> None:
+    """The next task has a new receiver."""
+    assert read(emulator, 10, 20, worker=worker) == list(range(10, 20))
+    worker.close()
+    assert worker.opened == [0, 10]
+
+
+@pytest.mark.parametrize("checked", [True, False], ids=["closes by itself", "is not used again"])
+def test_a_receiver_whose_token_is_about_to_expire(emulator: Emulator, handlers: list[Any], checked: bool) -> None:
+    worker = CountedReceivers(check_interval=0.2 if checked else 60.0)
+    read(emulator, 0, 10, worker=worker)
+    token = handlers[0]._cbs_authenticator
+    token._expires_on = int(time.time()) + token._refresh_window
+    if checked:
+        wait_until(lambda: none_is_open(emulator), "it is closed", SOON)
+    goes_on(emulator, worker)
+
+
+@pytest.mark.parametrize("disconnect", [Emulator.drop_connections, lambda emulator: emulator.detach(HUB, 0)])
+def test_a_disconnected_receiver_is_not_used_again(
+    emulator: Emulator, disconnect: Callable[[Emulator], object]
+) -> None:
+    worker = CountedReceivers(check_interval=60.0)
+    read(emulator, 0, 10, worker=worker)
+    disconnect(emulator)
+    wait_until(lambda: emulator.readers(HUB, 0) == [], "the hub has let go of it")
+    goes_on(emulator, worker)
+
+
+def test_a_receiver_with_a_full_buffer_is_closed(emulator: Emulator, handlers: list[Any]) -> None:
+    read(emulator, 0, 10)
+    emulator.append(HUB, 0, [bytes(100_000)] * 10)
+    handlers[0]._link.flow(link_credit=5000)  # more than was wanted
+    wait_until(lambda: none_is_open(emulator), "it is closed", SOON)
+    assert read(emulator, 10, 2010) == list(range(10, 2010))
+
+
+def test_the_number_of_kept_receivers_is_limited(emulator: Emulator) -> None:
+    worker = Receivers(most=2)
+    for partition in range(4):
+        read(emulator, 0, 10, str(partition), worker)
+    wait_until(lambda: emulator.connections() == 2, "the ones unused longest are closed", SOON)
+    assert [emulator.readers(HUB, partition) for partition in range(4)] == [[], [], [LEVEL], [LEVEL]]
+    worker.close()
+
+
+def test_tasks_and_the_checking_thread_do_not_disturb_each_other(emulator: Emulator) -> None:
+    """Receivers are kept, taken and closed as unused at the same time: no event is lost or doubled."""
+    worker = Receivers(idle=0.001, check_interval=0.0005)
+
+    def task(partition: int) -> list[int]:
+        chance, got, start = random.Random(partition), list[int](), 0
+        while start < 2000:
+            end = min(2000, start + chance.randrange(1, 40))
+            got += read(emulator, start, end, str(partition), worker)
+            start = end
+            if chance.random() < 0.3:
+                threading.Event().wait(chance.uniform(0, 0.003))
+        return got
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(task, range(4))) == [list(range(2000))] * 4
+    wait_until(lambda: none_is_open(emulator), "all are closed")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_process_drops_the_receivers(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    read(emulator, 0, 10)
+    checking, forked = threading.Event(), threading.Event()
+    receiver, is_usable = kept(emulator, 10), Receiver.is_usable
+
+    def slowly(checked: Receiver) -> bool:
+        if threading.current_thread() is not threading.main_thread():
+            checking.set()
+            forked.wait(60)
+        return is_usable(checked)
+
+    monkeypatch.setattr(Receiver, "is_usable", slowly)
+    assert checking.wait(60), "the thread holds the lock"
+    child = os.fork()
+    if not child:
+        signal.alarm(30)  # it must not wait for a lock that nobody holds in this process
+        gc.collect()
+        os._exit(RECEIVERS.count())
+    forked.set()
+    assert os.waitpid(child, 0)[1] == 0
+    assert not receiver.closed
+    assert read(emulator, 10, 20) == list(range(10, 20))
+    assert kept(emulator, 20) is receiver
+
+
+def test_a_process_ends_with_kept_receivers(emulator: Emulator) -> None:
+    program = f"""
+from spark_ehbalance.query.options import stream_options
+from spark_ehbalance.query.range_reader import read_range
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.query.receivers import RECEIVER_IDLE, RECEIVERS, Key, Receivers
+options = stream_options({{"connectionString": {emulator.connection_string(HUB)!r}}})
+print(sum(batch.num_rows for batch in read_range(options, Range("0", 0, 0, 10), None, {LEVEL})), RECEIVERS.count())
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "10 1\n", "")
+    wait_until(lambda: none_is_open(emulator), "its connections have gone with it")

@@ -1,0 +1,50 @@
+"""What is read again of the batches of a query's earlier processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.group.member.membership import Holding
+from spark_ehbalance.query.offsets import StreamOffset
+from spark_ehbalance.query.replay import EarlierBatches, plan_replay
+from tests.query.test_batch_planning import held
+
+
+def test_a_logged_batch_is_replayed_with_the_new_epochs() -> None:
+    logged = {"0": Range("0", 1, 5, 10), "1": Range("1", 1, 0, 3, since_ms=7)}
+    holdings = {"0": held(5, epoch=2), "1": held(0, epoch=4, since_ms=7), "2": held(0)}
+    assert plan_replay(logged, holdings) == {"0": Range("0", 2, 5, 10), "1": Range("1", 4, 0, 3, since_ms=7)}
+
+
+@pytest.mark.parametrize(
+    ("holdings", "why"),
+    [
+        ({}, "another member has it"),
+        ({"0": held(10, epoch=3)}, "another member has finished it"),
+        ({"0": held(7, epoch=3)}, "another member has finished a part"),
+        ({"0": held(2, epoch=3)}, "an operator has set the position back"),
+        ({"0": held(5, epoch=3)}, "another member may have had it, and the batch may have been cut short then"),
+        ({"0": held(5, epoch=3, since_ms=8)}, "another member has had it"),
+    ],
+)
+def test_a_replay_skips_what_others_read_or_have_read(holdings: dict[str, Holding], why: str) -> None:
+    assert plan_replay({"0": Range("0", 1, 5, 10)}, holdings) == {}, why
+
+
+@pytest.mark.parametrize("next", [2, 5, 7, 10, 99])
+def test_a_batch_is_replayed_wherever_a_seek_has_moved_the_position_meanwhile(next: int) -> None:
+    holdings = {"0": held(next, epoch=4, since_ms=7, sought=3)}
+    logged = {"0": Range("0", 2, 5, 10, since_ms=7)}
+    assert plan_replay(logged, holdings) == {"0": Range("0", 4, 5, 10, since_ms=7)}
+    assert plan_replay(logged, holdings, finished=True) == {}, "the table knows that"
+    assert plan_replay(logged, {"0": held(next, epoch=4, since_ms=8, sought=3)}) == {}, "another member has had it"
+    later = {"0": Range("0", 3, 5, 10, since_ms=7)}
+    assert bool(plan_replay(later, holdings)) is (next == 5), "it was logged after the seek"
+
+
+def test_what_earlier_processes_have_left_decides_whether_a_batch_is_run_again() -> None:
+    holdings = {"0": held(9, epoch=4, since_ms=7, sought=3)}
+    logged = StreamOffset("a", {"0": Range("0", 2, 5, 10, since_ms=7)}, batch=3)
+    assert EarlierBatches(finished_number=2).replay(logged, holdings), "the table does not know of batch 3"
+    assert EarlierBatches(finished_number=3).replay(logged, holdings) == {}, "the table knows that it is finished"

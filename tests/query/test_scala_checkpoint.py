@@ -1,0 +1,110 @@
+"""Where a query of the Scala connector goes on, read from folders in its format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.query.scala_checkpoint import UnusableError, has_scala_form, of_scala_query
+from spark_ehbalance.query.spark_checkpoint import opened
+from tests.query.scala_folders import begin_at, scala_folder
+
+
+def read(folder: Path, hub: str | None = "hub") -> dict[str, int]:
+    with opened(str(folder), {}) as files:
+        found = of_scala_query(files, hub)
+    assert all(isinstance(each, Position) for each in found.named.values())
+    return {p: each.next for p, each in found.named.items() if isinstance(each, Position)}
+
+
+def refusal(folder: Path, hub: str | None = "hub") -> str:
+    with pytest.raises(UnusableError) as caught:
+        read(folder, hub)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_end_of_the_last_finished_batch_counts(tmp_path: Path) -> None:
+    batches = [{"hub": {0: 10, 1: 0}}, {"hub": {0: 25, 1: 7, 10: 3}}, {"hub": {0: 31, 1: 9, 10: 3, 2: 8}}]
+    assert read(scala_folder(tmp_path / "all", *batches, first=1207)) == {"0": 31, "1": 9, "2": 8, "10": 3}
+    assert read(scala_folder(tmp_path / "planned", *batches, first=1207, unfinished=1)) == {"0": 25, "1": 7, "10": 3}
+    assert list(read(tmp_path / "all")) == ["0", "1", "2", "10"]
+
+
+def test_without_a_finished_batch_it_goes_on_where_the_first_one_begins(tmp_path: Path) -> None:
+    folder = scala_folder(tmp_path, {"hub": {0: 10, 1: 5}}, unfinished=1)
+    assert "no batch is finished, and there is no sources/0/0" in refusal(folder)
+    begin_at(folder, {"hub": {0: 4, 1: 5}})
+    assert read(folder) == {"0": 4, "1": 5}
+    begin_at(folder, {"hub": {0: 3}}, version="")  # as Spark 2.1 wrote it
+    assert read(folder) == {"0": 3}
+    begin_at(folder, {"hub": {0: 3}}, version="v2\n")
+    assert "sources/0/0 has no positions of event hub hub in a form of version 1" in refusal(folder)
+
+
+def test_a_source_that_begins_in_a_batch_that_is_not_finished(tmp_path: Path) -> None:
+    folder = scala_folder(tmp_path, ("7", None), ("8", {"hub": {0: 10}}), unfinished=1)
+    begin_at(folder, {"hub": {0: 6}}, source=1)
+    assert read(folder) == {"0": 6}
+
+
+def test_several_hubs_and_sources(tmp_path: Path) -> None:
+    one_source = {"Other": {0: 99}, "Hub": {0: 11}, "t": {0: 1}, "T": {0: 2}}
+    assert read(scala_folder(tmp_path / "one", one_source)) == {"0": 11}
+    assert "as t and as T" in refusal(tmp_path / "one", "t")
+    files = '{"logOffset":3}'
+    folder = scala_folder(tmp_path / "several", (files, {"other": {0: 99}}, {"hub": {0: 11}}, "4711", None, "[]", "{}"))
+    assert read(folder) == {"0": 11}
+    assert read(folder, "OTHER") == {"0": 99}
+    assert "its sources have read hub, other, not third" in refusal(folder, "third")
+    assert "its sources have read hub, other: name one of them" in refusal(folder, None)
+    twice = scala_folder(tmp_path / "twice", ({"hub": {0: 9}}, {"hub": {0: 11}}))
+    assert "2 sources have read event hub hub" in refusal(twice)
+
+
+def test_odd_files_do_not_count(tmp_path: Path) -> None:
+    folder = scala_folder(tmp_path, {"hub": {0: 10}}, {"hub": {0: 20}})
+    for name in ("7.compact", "8.tmp", ".9.crc", "²", "_SUCCESS"):
+        (folder / "offsets" / name).write_text("v1\n{}\n" + '{"hub":{"0":99}}')
+        (folder / "commits" / name).write_text("v1\n{}")
+    (folder / "offsets" / "3").mkdir()
+    (folder / "offsets" / "2").write_text("")  # a planned batch, of which a crash has left nothing
+    assert read(folder) == {"0": 20}
+
+
+def test_a_damaged_file_of_a_finished_batch_is_refused(tmp_path: Path) -> None:
+    folder = scala_folder(tmp_path, {"hub": {0: 10}}, {"hub": {0: 20}})
+    for text, problem in (
+        ("", "offsets/1 is no offset log of version 1"),
+        ("v2\n{}\n" + '{"hub":{"0":20}}', "offsets/1 is no offset log of version 1"),
+        ("v1\n{}\n" + '{"hub":{"0":2', "offsets/1 is damaged in its line 3"),
+        ("v1\n{}\n" + '{"hub":{"0":"20"}}', "offsets/1 has '20' for partition 0"),
+        ("v1\n{}\n" + '{"hub":{"0":true}}', "offsets/1 has True for partition 0"),
+    ):
+        (folder / "offsets" / "1").write_text(text)
+        assert problem in refusal(folder)
+    for text in ("v1\n{}", "v1\n", 'v1\n{}\n{"other":{"0":7}}'):  # cut off before the hub's line
+        (folder / "offsets" / "1").write_text(text)
+        assert (
+            "offsets/0 has positions of event hub hub, and offsets/1, of the last finished batch, has none"
+            in refusal(folder)
+        )
+    (folder / "offsets" / "1").unlink()
+    assert "the batch 1 is finished, and there is no offsets/1" in refusal(folder)
+
+
+def test_what_lies_before_the_first_event_is_taken_for_it(tmp_path: Path) -> None:
+    assert read(scala_folder(tmp_path, {"hub": {0: -1, 1: 0}})) == {"0": 0, "1": 0}
+
+
+def test_a_folder_of_something_else_is_told_apart(tmp_path: Path) -> None:
+    for name, line, is_scala in (
+        ("rate", "17", False),
+        ("files", '{"logOffset":3}', False),
+        ("hub", {"hub": {0: 1}}, True),
+    ):
+        with opened(str(scala_folder(tmp_path / name, line)), {}) as files:
+            assert has_scala_form(files) is is_scala
+    assert "its sources have read no event hub: name one" in refusal(tmp_path / "rate", None)

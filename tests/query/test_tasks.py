@@ -1,0 +1,88 @@
+"""Which ranges share a task."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ehbalance.eventhub.ranges import Range, split
+from spark_ehbalance.query.tasks import EVENTS_PER_TASK, MAX_RANGES, plan_tasks
+
+
+@st.composite
+def some_ranges(draw: st.DrawFn) -> list[Range]:
+    lengths = draw(st.lists(st.integers(0, 500) | st.integers(1, 3 * EVENTS_PER_TASK), max_size=100))
+    return [
+        Range(str(partition), draw(st.integers(0, 9)), start := draw(st.integers(0, 10**12)), start + length)
+        for partition, length in enumerate(lengths)
+    ]
+
+
+@given(some_ranges())
+def test_every_range_is_in_one_task_and_in_order(ranges: list[Range]) -> None:
+    assert [each for task in plan_tasks(ranges, None) for each in task] == ranges
+
+
+@given(some_ranges())
+def test_no_task_is_too_large(ranges: list[Range]) -> None:
+    for task in plan_tasks(ranges, None):
+        assert 1 <= len(task) <= MAX_RANGES
+        assert len(task) == 1 or sum(map(len, task)) < EVENTS_PER_TASK
+
+
+@given(some_ranges())
+def test_there_are_as_few_tasks_as_consecutive_ranges_allow(ranges: list[Range]) -> None:
+    tasks = plan_tasks(ranges, None)
+    for one, next_one in itertools.pairwise(tasks):
+        assert len(one) == MAX_RANGES or sum(map(len, one)) + len(next_one[0]) >= EVENTS_PER_TASK
+
+
+@given(some_ranges(), st.integers(1, 200))
+def test_with_a_minimum_number_of_tasks_nothing_is_packed(ranges: list[Range], least: int) -> None:
+    assert plan_tasks(ranges, least) == [(piece,) for piece in split(ranges, least)]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "tasks"),
+    [
+        ([], []),
+        ([1] * 256, [32] * 8),
+        ([EVENTS_PER_TASK] * 4, [1] * 4),
+        ([10, EVENTS_PER_TASK, 10], [1, 1, 1]),
+        ([EVENTS_PER_TASK // 2 - 1] * 4, [2, 2]),
+        ([10] * 8, [8]),
+    ],
+)
+def test_tasks_by_hand(lengths: list[int], tasks: list[int]) -> None:
+    ranges = [Range(str(partition), 1, 0, length) for partition, length in enumerate(lengths)]
+    assert list(map(len, plan_tasks(ranges, None))) == tasks
+
+
+@given(some_ranges(), st.integers(1, 20))
+def test_there_are_no_more_tasks_than_cores_and_their_threads_need(ranges: list[Range], cores: int) -> None:
+    tasks = plan_tasks(ranges, None, cores)
+    assert [each for task in tasks for each in task] == ranges
+    assert len(tasks) <= cores + len(ranges) // MAX_RANGES
+    assert all(1 <= len(task) <= MAX_RANGES for task in tasks)
+    if len(plan_tasks(ranges, None)) <= cores:
+        assert tasks == plan_tasks(ranges, None), "small tasks stay together"
+
+
+@given(some_ranges(), st.integers(1, 20))
+def test_cores_share_the_events_evenly(ranges: list[Range], cores: int) -> None:
+    total, largest = sum(map(len, ranges)), max(map(len, ranges), default=0)
+    for task in plan_tasks(ranges, None, cores):
+        assert sum(map(len, task)) <= max(total / cores + largest, EVENTS_PER_TASK)
+
+
+def test_a_partition_stays_in_its_task_while_backlogs_change_little() -> None:
+    def tasks(lengths: list[int]) -> list[list[str]]:
+        ranges = [Range(str(partition), 1, 0, length) for partition, length in enumerate(lengths)]
+        return [[each.partition for each in task] for task in plan_tasks(ranges, None, cores=2)]
+
+    halves = [["0", "1", "2", "3"], ["4", "5", "6", "7"]]
+    assert tasks([30_000] * 8) == tasks([31_000, 28_000, 30_000, 33_000] * 2) == halves
+    assert tasks([90_000, 1_000, 1_000, 88_000]) == [["0"], ["1", "2", "3"]]

@@ -1,0 +1,225 @@
+"""Tokens that end while a receiver waits: for its sink, or for the next task."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from chaos.tokens import IdentityEndpoint, ShortLived
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.eventhub import credentials
+from spark_ehbalance.eventhub.connection import Connection
+from spark_ehbalance.eventhub.credentials import Identity
+from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.eventhub.resolve import resolve
+from spark_ehbalance.eventhub.rows import sequence_numbers
+from spark_ehbalance.eventhub.watcher import HubWatcher
+from spark_ehbalance.group.starting_positions import LATEST
+from spark_ehbalance.query.range_reader import Batches, read_range
+from spark_ehbalance.query.receivers import RECEIVERS, Receivers
+from tests.query.support import HUB, CountedReceivers, hub_options, receive
+from tests.waiting import wait_until
+
+KEYS = {"reader": "theRightKey"}
+
+#: Seconds that a token lives here.
+LIFE = 2.0
+
+
+@pytest.fixture(autouse=True)
+def no_receivers_and_credentials_left() -> Iterator[None]:
+    yield
+    RECEIVERS.close()
+    credentials.forget()
+
+
+@pytest.fixture
+def guarded() -> Iterator[Emulator]:
+    """One that checks signatures, with 1,000 events."""
+    with Emulator({HUB: 1}, sas_keys=KEYS) as made:
+        made.append(HUB, 0, [b"x"] * 1000)
+        yield made
+
+
+@pytest.fixture
+def open_to_all(emulator: Emulator) -> Emulator:
+    """One that takes every token until it ends, with 1,000 events."""
+    emulator.add_hub(HUB, 1)
+    emulator.append(HUB, 0, [b"x"] * 1000)
+    return emulator
+
+
+@pytest.fixture(params=["signature", "managed identity"])
+def way_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Emulator, ShortLived]]:
+    """An emulator, and a way into it with tokens of `LIFE`."""
+    if request.param == "signature":
+        server = request.getfixturevalue("guarded")
+        yield server, ShortLived(f"localhost:{server.port}", HUB, None, server.connection_string(HUB), life=LIFE)
+        return
+    server = request.getfixturevalue("open_to_all")
+    with IdentityEndpoint(LIFE) as endpoint:
+        yield server, identity(server, endpoint, monkeypatch)
+
+
+def identity(server: Emulator, endpoint: IdentityEndpoint, monkeypatch: pytest.MonkeyPatch) -> ShortLived:
+    """The way in of azure-identity's own credential for managed identities."""
+    for name, value in endpoint.environment.items():
+        monkeypatch.setenv(name, value)
+    return ShortLived(f"localhost:{server.port}", HUB, Identity("managedIdentity"))
+
+
+def read(
+    server: Emulator,
+    connection: Connection,
+    start: int,
+    end: int,
+    level: int | None = None,
+    then: Callable[[], object] = lambda: None,
+    worker: Receivers = RECEIVERS,
+) -> list[int]:
+    """The sequence numbers that are read; `then` is done when the first ones have come."""
+    got: list[int] = []
+    options = replace(hub_options(server, prefetch=100), connection=connection)
+    for batch in read_range(
+        options, Range("0", 0, start, end), None, level, receivers=worker, batches=Batches(max_rows=100)
+    ):
+        if not got:
+            then()
+        got += sequence_numbers(batch).to_pylist()
+    return got
+
+
+def until_detached(server: Emulator) -> None:
+    wait_until(lambda: server.readers(HUB, 0) == [], "the token is over, and the hub has detached the link")
+
+
+@pytest.mark.parametrize("level", [None, 3])
+def test_a_token_expires_while_the_sink_is_busy(way_in: tuple[Emulator, ShortLived], level: int | None) -> None:
+    server, connection = way_in
+    got = read(server, connection, 0, 1000, level, then=lambda: until_detached(server))
+    assert got == list(range(1000))
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_token_expires_between_two_tasks(way_in: tuple[Emulator, ShortLived], watched: bool) -> None:
+    worker = Receivers(idle=100.0, check_interval=0.2 if watched else 100.0)
+    server, connection = way_in
+    assert read(server, connection, 0, 500, 3, worker=worker) == list(range(500))
+    until_detached(server)
+    assert read(server, connection, 500, 1000, 3, worker=worker) == list(range(500, 1000))
+    worker.close()
+
+
+def test_tokens_that_expire_earlier_than_the_client_expects(open_to_all: Emulator) -> None:
+    open_to_all.token_life(1.0)
+    connection = hub_options(open_to_all).connection
+    got = read(open_to_all, connection, 0, 1000, 3, then=lambda: until_detached(open_to_all))
+    assert got == list(range(1000))
+
+
+def test_a_cached_token_that_has_expired_is_not_used_again(
+    open_to_all: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client's host expects it to live for an hour, so that azure-identity would hand it out again."""
+    with IdentityEndpoint(LIFE, stated=3600.0) as endpoint:
+        connection = identity(open_to_all, endpoint, monkeypatch)
+        got = read(open_to_all, connection, 0, 1000, 3, then=lambda: until_detached(open_to_all))
+        assert got == list(range(1000))
+        assert endpoint.issued == 2
+
+
+def test_a_refused_new_token_is_an_error(guarded: Emulator) -> None:
+    worker = CountedReceivers()
+    wrong = hub_options(guarded, connectionString=guarded.connection_string(HUB, key="theWrongKey")).connection
+    with pytest.raises(HubUnavailableError, match=r"partition 0: .*refused the credentials") as caught:
+        read(guarded, wrong, 0, 1000, worker=worker)
+    assert len(worker.opened) == 2
+    assert "theWrongKey" not in str(caught.value)
+
+
+def test_a_token_that_does_not_allow_it_is_an_error(guarded: Emulator) -> None:
+    guarded.add_hub("other", 1)
+    worker = CountedReceivers()
+    misdirected = _Misdirected(f"localhost:{guarded.port}", HUB, None, guarded.connection_string(HUB))
+    with pytest.raises(HubUnavailableError, match=r"partition 0: .*Unauthorized access"):
+        read(guarded, misdirected, 0, 1000, worker=worker)
+    assert len(worker.opened) == 2
+
+
+class _Misdirected(ShortLived):
+    """Its signatures are for another hub."""
+
+    def consumer_client(self, consumer_group: str, **settings: object) -> object:  # type: ignore[override]
+        client = super().consumer_client(consumer_group, **settings)
+        client._auth_uri = f"sb://{self.namespace}/other"
+        return client
+
+
+def test_a_time_is_found_although_the_cached_token_has_expired(
+    open_to_all: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with IdentityEndpoint(LIFE, stated=3600.0) as endpoint:
+        connection = identity(open_to_all, endpoint, monkeypatch)
+        source = PartitionAddress(connection, "$Default", "0")
+        with contextlib.closing(Receiver(source, 0, owner_level=None, prefetch=1)) as first:
+            receive(first, 1)
+            until_detached(open_to_all)
+        now = datetime.now(timezone.utc)
+        state = PartitionState(0, 1000, None, now)
+        assert resolve(now - timedelta(days=1), source, state, timeout=20).next == 0
+
+
+# --- the connection that asks about the hub --------------------------------------------------------------------
+
+
+def test_requests_go_on_when_tokens_expire(way_in: tuple[Emulator, ShortLived]) -> None:
+    server, connection = way_in
+    with HubMetadata(connection, "$Default") as metadata:
+        end = time.monotonic() + 2 * LIFE
+        while time.monotonic() < end:
+            assert metadata.partition_states(["0"])["0"].end == 1000
+    wait_until(lambda: server.connections() <= 1, "the connections before were closed")
+
+
+def test_a_request_after_a_pause_longer_than_a_token_s_life(way_in: tuple[Emulator, ShortLived]) -> None:
+    server, connection = way_in
+    with HubMetadata(connection, "$Default") as metadata:
+        assert metadata.partition_ids() == ("0",)
+        read(server, connection, 0, 100, 3, then=lambda: until_detached(server))  # its token is the younger one
+        assert metadata.partition_ids() == ("0",)
+
+
+def test_a_cached_token_that_has_expired_does_not_end_requests(
+    open_to_all: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with IdentityEndpoint(LIFE, stated=3600.0) as endpoint:
+        connection = identity(open_to_all, endpoint, monkeypatch)
+        read(open_to_all, connection, 0, 100, 3, then=lambda: until_detached(open_to_all))
+        with HubMetadata(connection, "$Default") as metadata:
+            assert metadata.partition_ids() == ("0",)
+
+
+def test_the_watcher_goes_on_when_tokens_expire(
+    way_in: tuple[Emulator, ShortLived], caplog: pytest.LogCaptureFixture
+) -> None:
+    server, connection = way_in
+    watcher = HubWatcher(connection, "$Default", LATEST, timeout=10.0)
+    watcher.start()
+    try:
+        end = time.monotonic() + 2 * LIFE
+        while time.monotonic() < end:
+            server.append(HUB, 0, [b"x"])
+            expected = server.partition_state(HUB, 0).next_sequence_number
+            watcher.refresh()
+            assert watcher.states()["0"].end == expected
+    finally:
+        watcher.stop()
+    assert "WARNING" not in caplog.text

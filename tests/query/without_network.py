@@ -1,0 +1,58 @@
+"""Planners that ask the emulator without a connection, for tests of what they do with its answers: a connection takes
+most of the time that a query needs to start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator.amqp.errors import AmqpError
+from spark_ehbalance.emulator.broker import RequestLimit
+from spark_ehbalance.emulator.management import answer
+from spark_ehbalance.emulator.message import Sections
+from spark_ehbalance.eventhub import watcher
+from spark_ehbalance.eventhub.metadata import HubMetadata
+from spark_ehbalance.eventhub.poll_schedule import PollSchedule
+from spark_ehbalance.eventhub.wire.management import ManagementRequest
+
+_ALLOWED: Any = SimpleNamespace(allow=lambda hub: True)
+
+
+def ask_without_network(emulator: Emulator, patch: pytest.MonkeyPatch) -> None:
+    """From now on the planners of this process ask `emulator` directly, without a limit; consumer groups are not
+    checked."""
+
+    def request(requests: Sequence[ManagementRequest], *_: object) -> list[dict[bytes, Any]]:
+        return [_answer(emulator, {"type": kind, **dict(properties)}) for kind, properties in requests]
+
+    def opened(metadata: HubMetadata) -> Any:
+        metadata._opened = time.monotonic()
+        return SimpleNamespace(request=request)
+
+    patch.setattr(watcher, "HubMetadata", partial(HubMetadata, most_requests=None))
+    patch.setattr(watcher, "PollSchedule", partial(PollSchedule, most_requests=1000.0))
+    patch.setattr(HubMetadata, "_open", opened)
+    patch.setattr(HubMetadata, "_current_token", lambda _: "")
+    patch.setattr(watcher, "check_group", lambda _: None)
+    patch.setattr(RequestLimit, "check", lambda _: None)
+
+
+def _answer(emulator: Emulator, question: dict[str, str]) -> dict[bytes, Any]:
+    asked = Sections([], {"operation": "READ", **question}, None)
+    response = answer(asked, emulator._broker, _ALLOWED)
+    if response.status != 200:
+        raise AmqpError(response.condition or "", response.description)
+    return {name.encode(): _decoded(value) for name, value in response.value.items()}
+
+
+def _decoded(value: Any) -> Any:
+    """As the client decodes it."""
+    if isinstance(value, list):
+        return [each.encode() for each in value]
+    return value.encode() if isinstance(value, str) else value

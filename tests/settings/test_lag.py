@@ -1,0 +1,34 @@
+"""How far reading is behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_ehbalance.group.lag import Lag
+from spark_ehbalance.group.model import Lease
+from spark_ehbalance.group.position import Position
+
+LAG = Lag(next=11, end=15, unread_since_ms=4_000, at_ms=9_000)
+
+
+def test_events_and_seconds() -> None:
+    assert (LAG.events, LAG.seconds(10_000)) == (4, 6.0)
+    assert replace(LAG, unread_since_ms=None).seconds(10_000) is None, "it is not known"
+    assert LAG.seconds(3_000) == 0.0, "by a clock that is late"
+
+
+def test_nothing_unread() -> None:
+    lag = Lag(15, 15, None, 9_000)
+    assert (lag.events, lag.seconds(10_000)) == (0, 0.0)
+
+
+def test_a_later_checkpoint_forgets_when_the_next_event_came() -> None:
+    lease = Lease("0", checkpoint=Position(12), lag=LAG)
+    assert lease.behind == Lag(13, 15, None, 9_000)
+    assert replace(lease, checkpoint=Position(10)).behind == LAG
+    assert replace(lease, checkpoint=Position(20)).behind == Lag(21, 21, None, 9_000), "the end was measured before"
+
+
+def test_not_measured() -> None:
+    assert Lease("0", checkpoint=Position(12)).behind is None
+    assert Lease("0", lag=LAG).behind is None, "it was never claimed"

@@ -1,0 +1,93 @@
+"""Values are read from text: durations, numbers and flags."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_ehbalance.settings.parsing import (
+    duration_text,
+    flag,
+    number,
+    one_of,
+    parse_delay,
+    parse_duration,
+    parse_shift,
+    positive,
+    whole,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("10", 10),
+        ("1.5", 1.5),
+        ("10 seconds", 10),
+        ("10s", 10),
+        ("500ms", 0.5),
+        ("500 Milliseconds", 0.5),
+        ("2 min", 120),
+        ("2m", 120),
+        ("1 minute", 60),
+        ("1 hour", 3600),
+        (" 3 SEC ", 3),
+    ],
+)
+def test_durations(text: str, seconds: float) -> None:
+    for parse in (parse_duration, parse_delay, parse_shift):
+        assert parse(text) == pytest.approx(seconds)
+    assert parse_shift(f"-{text.strip()}") == pytest.approx(-seconds)
+
+
+ANY, FORMS = "a length of time", "such as 10 seconds, 500 ms, 2 minutes or 10 (seconds)"
+
+
+@settings(deadline=None)
+@given(st.floats(min_value=0.001, max_value=366 * 24), st.sampled_from(["", "s", " seconds", "ms", " min", "h"]))
+def test_any_duration_is_positive(number: float, unit: str) -> None:
+    assert parse_duration(f"{number:.4f}{unit}") > 0
+
+
+@pytest.mark.parametrize("seconds", [0.0125, 0.2, 0.999, 1.0, 1.5, 30.0, 180.0, 1800.0])
+def test_the_text_of_a_duration_is_read_as_that_duration(seconds: float) -> None:
+    assert parse_duration(duration_text(seconds)) == pytest.approx(seconds)
+
+
+def test_zero() -> None:
+    assert parse_delay("0") == parse_delay("0 s") == parse_shift("0") == parse_shift("-0 ms") == 0
+    assert number(0)("0") == 0
+    assert whole(0)("0") == 0
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "allowed"),
+    [
+        (parse_duration, "0 s", "a length of time over 0, such as 10 seconds, 500 ms, 2 minutes or 10 (seconds)"),
+        (parse_delay, "-1 s", "a length of time, such as 10 seconds"),
+        (parse_delay, "soon", "a length of time, such as 10 seconds"),
+        (parse_shift, "- 1 s 2", "a length of time, with or without a minus sign, such as 10 seconds"),
+        (parse_duration, "8785 h", f"{ANY} over 0, {FORMS}, at most 366 days"),
+        (parse_delay, "9" * 400 + " h", f"{ANY}, {FORMS}, at most 366 days"),
+        (parse_shift, "--1 s", "a length of time, with or without a minus sign"),
+        (whole(1), "0", "a whole number from 1"),
+        (whole(1, 10), "11", "a whole number from 1 to 10"),
+        (number(0, 10), "10.1", "a number from 0 to 10"),
+        (number(0), "-1", "a number from 0"),
+        (number(0), "inf", "a number from 0"),
+        (number(0), "9" * 400, "a number from 0"),
+        (number(0), "1e3", "a number from 0"),
+        (positive, "0", "a number above 0"),
+        (positive, "nan", "a number above 0"),
+        (flag, "yes", "true or false"),
+        (one_of("a", "b"), "A", "one of a, b"),
+    ],
+)
+def test_an_error_says_what_is_allowed(parse: Callable[[str], Any], text: str, allowed: str) -> None:
+    with pytest.raises(ValueError, match="^" + re.escape(allowed)):
+        parse(text)

@@ -1,0 +1,146 @@
+"""The values of `startingPosition` and `endingPosition`."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ehbalance.errors import OptionError
+from spark_ehbalance.group.starting_positions import EARLIEST, LATEST, Edge, StartingPositions, UnresolvedPosition
+from spark_ehbalance.query.options import stream_options
+
+STRING = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=k=;EntityPath=hub"
+NOON = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+
+single_positions = st.one_of(
+    st.sampled_from(list(Edge)),
+    st.integers(0, 2**63 - 1),
+    st.datetimes(timezones=st.just(timezone.utc)),
+)
+
+
+def text_of(position: UnresolvedPosition) -> str:
+    if isinstance(position, Edge):
+        return position.value
+    return position.isoformat() if isinstance(position, datetime) else str(position)
+
+
+@given(single_positions)
+def test_one_position_for_all(position: UnresolvedPosition) -> None:
+    positions = StartingPositions.parse(text_of(position))
+    assert positions == StartingPositions(position)
+    assert positions.of("0") == positions.of("17") == position
+
+
+@given(
+    st.dictionaries(st.integers(0, 40).map(str), single_positions),
+    st.none() | single_positions,
+    st.booleans(),
+)
+def test_a_position_for_each_partition(
+    named: dict[str, UnresolvedPosition], others: UnresolvedPosition | None, as_numbers: bool
+) -> None:
+    everything = named if others is None else {**named, "*": others}
+    raw = {
+        partition: position if as_numbers and isinstance(position, int) else text_of(position)
+        for partition, position in everything.items()
+    }
+    positions = StartingPositions.parse(json.dumps(raw))
+    assert positions == StartingPositions(others, named)
+    for partition, position in named.items():
+        assert positions.of(partition) == position
+    assert positions.of("not named") == (Edge.EARLIEST if others is None else others)
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("EARLIEST", Edge.EARLIEST),
+        ("Latest", Edge.LATEST),
+        ("0", 0),
+        ("0042", 42),
+        (str(2**63 - 1), 2**63 - 1),
+        ("2026-01-31T12:00:00Z", NOON),
+        ("2026-01-31T12:00:00z", NOON),
+        ("2026-01-31T12:00:00+00:00", NOON),
+        ("2026-01-31T14:00:00+02:00", NOON),
+        ("2026-01-31T12:00:00", NOON),
+        ("2026-01-31 12:00:00.000001", NOON + timedelta(microseconds=1)),
+        ("2026-01-31", NOON - timedelta(hours=12)),
+    ],
+)
+def test_forms_of_one_position(text: str, position: UnresolvedPosition) -> None:
+    assert StartingPositions.parse(text).others == position
+
+
+def test_a_long_position_is_cut_and_a_deep_one_refused() -> None:
+    for text, begin in (("9" * 5000, "9" * 400), ('{"0":' * 100_000, '{"0":' * 50)):
+        with pytest.raises(OptionError) as caught:
+            stream_options({"connectionString": STRING, "startingPosition": text})
+        assert str(caught.value).startswith(f"option startingPosition='{begin}")
+        assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "first",
+        "-1",
+        "+1",
+        "1.5",
+        str(2**63),
+        "9" * 400,
+        "١٢",
+        "12:00",
+        "2026-13-01",
+        "2026-01-31T25:00:00Z",
+        "{",
+        "{}}",
+        "[1]",
+        '["latest"]',
+        '{"0": null}',
+        '{"0": true}',
+        '{"0": -1}',
+        '{"0": 1.0}',
+        '{"0": [1]}',
+        '{"0": {"1": 2}}',
+        '{"0": {"next": -1}}',
+        '{"0": {"next": 5, "offset": 7}}',
+        '{"0": "first"}',
+        '{"0": ""}',
+        '{"*": null}',
+        f'{{"0": {2**63}}}',
+        '{"0": NaN}',
+    ],
+)
+def test_a_wrong_position_names_the_option_the_value_and_what_is_allowed(text: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        stream_options({"connectionString": STRING, "startingPosition": text})
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(
+        f"option startingPosition={text!r} is wrong: allowed is earliest, latest, a sequence number"
+    )
+    assert "2026-01-31T12:00:00Z" in message
+
+
+def test_check_refuses_a_partition_that_the_hub_does_not_have() -> None:
+    with pytest.raises(OptionError, match="partition '7': the hub has 0, 1"):
+        StartingPositions.parse('{"7": 5, "*": "latest"}').check(("0", "1"))
+
+
+def test_check_refuses_to_leave_a_partition_out() -> None:
+    positions = StartingPositions.parse('{"0": 5}')
+    with pytest.raises(OptionError, match=r'no position is given for partition 1: name it, or all others as "\*"'):
+        positions.check(("0", "1"))
+    positions.check(("0",))
+
+
+@pytest.mark.parametrize("positions", [EARLIEST, LATEST, StartingPositions.parse('{"1": 5, "*": "latest"}')])
+def test_check_accepts_positions_for_all_partitions(positions: StartingPositions) -> None:
+    positions.check(("0", "1"))

@@ -1,0 +1,76 @@
+"""`spark_ehbalance.run` with queries that are none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spark_ehbalance.spark import running
+
+
+class Hanging:
+    """A query whose function of `foreachBatch` does not return. As Spark's, it is not active as soon as it is stopped,
+    and ends only with its function."""
+
+    name, id, lastProgress = "hanging", "1", None
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.status = {"message": "Processing new data"}
+        self.isActive = error is None
+        self.error = error
+        self.never = threading.Event()
+
+    def exception(self) -> Exception | None:
+        return self.error
+
+    def stop(self) -> None:
+        self.isActive = False
+        self.never.wait(60)
+
+    def awaitTermination(self) -> None:
+        if self.error:
+            raise self.error
+        self.never.wait(60)
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "remote", lambda session: SimpleNamespace())
+    monkeypatch.setattr(running, "hand_over", lambda query, timeout: time.sleep(timeout))
+    monkeypatch.setattr(running, "_GRACE", 0.2)
+
+
+def test_it_returns_although_a_function_of_foreach_batch_does_not() -> None:
+    query: Any = Hanging()
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    began = time.monotonic()
+    running.run(query, timeout=0.1)
+    query.never.set()
+    assert time.monotonic() - began < 30
+
+
+def test_it_breaks_a_query_off_that_cannot_be_told_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by Spark Connect while the batch has all cores."""
+    query: Any = Hanging()
+    monkeypatch.setattr(running, "hand_over", lambda query, timeout: query.never.wait(60))
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    running.run(query, timeout=0.1)
+    assert not query.isActive
+    query.never.set()
+
+
+def test_it_raises_the_error_of_a_query_beside_one_that_hangs() -> None:
+    hanging: Any = Hanging()
+    failed: Any = Hanging(ValueError("this one"))
+    failed.never.set()
+    began = time.monotonic()
+    with pytest.raises(ValueError, match="this one"):
+        running.run(hanging, failed, timeout=0.1)
+    hanging.never.set()
+    assert time.monotonic() - began < 30
