@@ -84,13 +84,16 @@ def format_of(spark: SparkSession, table: str, setting: str = "table") -> str | 
     """The format of the `table` in the catalog that the `setting` names; None for a path, for one that does not exist,
     and where it is not known.
 
-    Raises `SettingError` for a view, and for what is no name.
+    Raises `SettingError` for a view, a name whose database does not exist, and what is no name.
     """
     if is_path(table):
         return None
     name = f"{PREFIX}{setting}"
     try:
         if not spark.catalog.tableExists(table):
+            database = re.sub(r"\.?(`([^`]|``)*`|[^.`]*)$", "", table, count=1)
+            if database and not spark.catalog.databaseExists(database):
+                raise SettingError(f"{name}={table}: there is no database {database}, create it first")
             return None
         if spark.catalog.getTable(table).tableType in ("TEMPORARY", "VIEW"):
             raise SettingError(f"{name}={table} is a view: rows can be appended to tables only")

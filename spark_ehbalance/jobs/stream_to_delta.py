@@ -27,7 +27,7 @@ from spark_ehbalance.jobs.settings import (
     trigger_of,
 )
 from spark_ehbalance.settings.declared import declared
-from spark_ehbalance.settings.parsing import flag
+from spark_ehbalance.settings.parsing import flag, whole
 from spark_ehbalance.settings.secrets import shown
 
 _SINK = PREFIX + "sink."
@@ -37,6 +37,13 @@ _ONCE = (*OPTIONS, "source")
 
 #: Options of Spark's writer that are settings of the job, in lower case: Spark ignores the case.
 _OWN = {"path": "table", "checkpointlocation": "checkpointLocation"}
+
+#: Parsers, by name in lower case, of options that Delta checks only when the first batch is written.
+_VALUES: Mapping[str, Callable[[str], object]] = {
+    "mergeschema": flag,
+    "optimizewrite": flag,
+    "maxrecordsperfile": whole(0),
+}
 
 #: The formats that Spark writes with its file sink.
 _FILE_FORMATS = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
@@ -72,7 +79,7 @@ class Settings(JobSettings):
         return self.format.lower() == "delta" if self.exactly_once is None else self.exactly_once
 
     def __post_init__(self) -> None:
-        for name in self.sink:
+        for name, value in self.sink.items():
             if self.once and name not in _ONCE:
                 raise SettingError(
                     f"there is no setting {shown(_SINK + name)}: a table that is written exactly once has "
@@ -80,6 +87,10 @@ class Settings(JobSettings):
                 )
             if own := _OWN.get(name.lower()):
                 raise SettingError(f"{_SINK}{name} cannot be set: it is {PREFIX}{own}")
+            try:
+                _VALUES.get(name.lower(), str)(value)
+            except ValueError as allowed:
+                raise SettingError(f"{_SINK}{name}={shown(value)} is wrong: allowed is {allowed}") from None
         self.check_format(self.format)
 
     def check_format(self, format: str) -> None:

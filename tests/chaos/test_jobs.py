@@ -11,7 +11,12 @@ from deltalake import write_deltalake
 from chaos import jobs
 from chaos.hubs import copy_differences
 from chaos.jobs import ParseToDelta
+from spark_ehbalance import shipped
 from spark_ehbalance.emulator import Emulator
+
+
+def test_each_shipped_job_is_a_case() -> None:
+    assert {case.name for case in jobs.CASES} == {path.stem for path in (shipped.folder() / "jobs").glob("*.py")}
 
 
 def test_a_copy_may_have_events_twice_but_not_less_than_all_nor_in_another_order() -> None:

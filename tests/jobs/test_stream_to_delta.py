@@ -156,6 +156,16 @@ def test_the_last_line_of_a_job_whose_batch_failed_in_the_jvm() -> None:
             {PREFIX + "table": "delta.`/t`"},
             f"{PREFIX}table: target 'delta.`/t`' is wrong: allowed are a path alone, and a name in the catalog",
         ),
+        ({SINK + "mergeSchema": "banana"}, f"{SINK}mergeSchema='banana' is wrong: allowed is true or false"),
+        ({SINK + "optimizeWrite": ""}, f"{SINK}optimizeWrite='' is wrong: allowed is true or false"),
+        (
+            {SINK + "MERGESCHEMA": "1", PREFIX + "exactlyOnce": "false"},
+            f"{SINK}MERGESCHEMA='1' is wrong: allowed is true or false",
+        ),
+        (
+            {SINK + "maxRecordsPerFile": "abc"},
+            f"{SINK}maxRecordsPerFile='abc' is wrong: allowed is a whole number from 0",
+        ),
     ],
 )
 def test_a_setting_of_the_sink_or_table_that_cannot_be_is_named(conf: dict[str, str], error: str) -> None:

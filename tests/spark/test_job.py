@@ -58,6 +58,7 @@ def test_a_table_of_files_with_a_lease_table_and_what_is_no_table_are_refused(
         refused(f"{table} is of the format parquet, and .*leaseTable is set", table, leaseTable="/data/leases")
     for table in ("not there", "nowhere.ops.events", "a-b", "'", "a.b.c.d.e"):
         refused(".* is no path and cannot be looked up", table)
+    refused("nowhere.events: there is no database nowhere", "nowhere.events")
     spark.sql("CREATE OR REPLACE TEMPORARY VIEW seen AS SELECT 1 AS a")
     refused("seen is a view", "seen")
 
