@@ -25,10 +25,10 @@ _FIRST = (
     "second spark",
     "spark processes",
     "processors/test_sharing.py",
-    "source/test_forced_take.py",
-    "source/test_past_combinations.py",
+    "query/test_forced_take.py",
+    "query/test_past_combinations.py",
     "own spark",
-    "source/test_range_reader.py",
+    "query/test_range_reader.py",
 )
 
 

@@ -1,7 +1,7 @@
 """The micro-batch that `foreachBatch` is given: which events it reads, and which partitions were lost meanwhile.
 
 The batch's number leads to the offsets in the query's log, and an offset of this source to its planner on this machine
-(`source.control_socket`), which knows what is really read: in a replay that is less than the offset says.
+(`query.control_socket`), which knows what is really read: in a replay that is less than the offset says.
 """
 
 from __future__ import annotations

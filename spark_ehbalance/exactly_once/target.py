@@ -3,7 +3,7 @@
 The rows are written by the class behind Delta's own `df.write` (`WriteIntoDelta`), so that whatever the table has
 (partitions, column mapping, constraints, generated and identity columns, clustering, ...) and every writer option works
 as there. Only the transaction is ours: it also sets the marks. These classes are no public interface of delta-spark,
-so `delta.support` checks its version and the methods.
+so `exactly_once.support` checks its version and the methods.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spark_ehbalance.exactly_once.selection import rows_of
 #: Commits since the last one of ours that are read one by one; with more it is cheaper to ask Delta for the marks.
 _MOST_COMMITS = 100
 
-#: The property of a target to which somebody has written without marks: `delta.merging`.
+#: The property of a target to which somebody has written without marks: `exactly_once.merging`.
 MERGED = "ehbalance.writeOnce"
 
 #: A transaction identifier that says the same, and outlasts CREATE OR REPLACE TABLE and RESTORE, which take the

@@ -1,4 +1,4 @@
-"""Defaults that several layers need, in seconds. `source/options.py` declares the options that have them."""
+"""Defaults that several layers need, in seconds. `query/options.py` declares the options that have them."""
 
 from __future__ import annotations
 

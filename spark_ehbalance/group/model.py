@@ -157,7 +157,7 @@ class Member:
     stated. `commit_ms` is the duration of its commits, without lost races; None until it is measured.
 
     For people: `asked_ms` is when Spark has last asked it for a batch, and `left_out` says of partitions that it owned
-    then and did not plan, although there may be something to read, why: see `left_out` in `source/batch_planning.py`.
+    then and did not plan, although there may be something to read, why: see `left_out` in `query/batch_planning.py`.
     """
 
     id: str

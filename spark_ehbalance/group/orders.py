@@ -1,5 +1,5 @@
 """What operators order about partitions: transfer, pin, unpin and seek. `Drain`, which members use too, is in
-`transitions`."""
+`changes`."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class SettingError(Exception):
 
 
 def required(parse: Callable[[str], Any], meaning: str = "") -> Any:
-    """A setting without a default; see `values.declared.declared`. `parse` says also of "" what is allowed."""
+    """A setting without a default; see `settings.declared.declared`. `parse` says also of "" what is allowed."""
     return dataclasses.field(metadata={"declared": Declared(parse, meaning)})
 
 

@@ -121,7 +121,7 @@ class LeaseStore(ABC):
 
 class LeaseTable(LeaseStore):
     """A lease store that is opened by its location, with what an operator needs besides: a backend of
-    `stores/opening.py`."""
+    `lease_table/opening.py`."""
 
     @abstractmethod
     def __init__(

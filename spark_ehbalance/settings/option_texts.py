@@ -1,4 +1,4 @@
-"""Reads what a user has given for declared options (`values.declared`)."""
+"""Reads what a user has given for declared options (`settings.declared`)."""
 
 from __future__ import annotations
 

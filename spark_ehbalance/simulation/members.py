@@ -217,7 +217,7 @@ class Node:
         self._world.observer.decided(self.name, turn.decision)
 
     def _attempt(self, turn: Turn, transitions: list[Transition], base: Snapshot, attempt: int) -> None:
-        """As `stores.base.commit`: it lands after a while, if no other commit has landed before."""
+        """As `lease_table.contract.commit`: it lands after a while, if no other commit has landed before."""
         self._busy = True
         land = partial(self._land, turn, transitions, base, attempt, self._now)
         self._at(self._now + self._world.store.attempt_time() * self.slowness, land)

@@ -1,6 +1,6 @@
 """Sends the rows of one task: encodes a part of them, checks all of that, then sends it while the next is encoded.
 
-The links that a worker has opened stay open for its next task, as its receivers do (`source.receivers` says why that is
+The links that a worker has opened stay open for its next task, as its receivers do (`query.receivers` says why that is
 right).
 """
 

@@ -18,7 +18,7 @@ event:
 | `management.py` | not for events: requests to `$management` over a link of its own            |                     |
 
 Where to look for a bug: messages are lost or doubled: `transfers.py`, `link.py`. A row is wrong by any tier:
-`hub/rows.py`. Only the slow path's row is wrong: `messages.py`, `values.py`. Only one other tier's row is wrong: that
-tier in `decoder.py`, then `scan.py`. `tests/eventhub/test_wire_decoder.py` compares all tiers with the slow path, and
-`tests/eventhub/test_wire_messages.py` the slow path with the client's own decoder.
+`eventhub/rows.py`. Only the slow path's row is wrong: `messages.py`, `values.py`. Only one other tier's row is wrong:
+that tier in `decoder.py`, then `scan.py`. `tests/eventhub/test_wire_decoder.py` compares all tiers with the slow path,
+and `tests/eventhub/test_wire_messages.py` the slow path with the client's own decoder.
 """

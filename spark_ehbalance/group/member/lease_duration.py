@@ -1,5 +1,5 @@
 """The lease duration as one member sees it: the group's, the one by which others judge this member, and, if it is the
-leader, the group's next one. The rule is in `leases.durations`. No clock, no I/O."""
+leader, the group's next one. The rule is in `group.durations`. No clock, no I/O."""
 
 from __future__ import annotations
 

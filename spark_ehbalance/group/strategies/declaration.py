@@ -12,7 +12,7 @@ from spark_ehbalance.group.strategies.base import Decision, Strategy
 
 @dataclass(frozen=True)
 class Parameters:
-    """A strategy's parameters: a frozen dataclass whose fields are made by `values.declared.declared`.
+    """A strategy's parameters: a frozen dataclass whose fields are made by `settings.declared.declared`.
 
     The field `minimum_grab` of the strategy `race` is the option `race.minimumGrab`. A strategy without parameters has
     this class itself.
