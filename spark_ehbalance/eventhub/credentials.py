@@ -5,7 +5,6 @@ Only names travel from the driver to planner and workers: each process makes the
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import inspect
 import os
@@ -134,32 +133,26 @@ class Identity:
                 _TOKENS.setdefault(self, Tokens(self._made, first=made))
 
     def _called(self, names: tuple[str, str, str]) -> TokenCredential:
-        """What the callable returns. Raises `OptionError`."""
+        """The credential that the callable returns. Raises `OptionError`."""
         wrong = f"option {names[0]}={shown(self.credential)} is wrong:"
         module, _, path = self.credential.partition(":")
+        ids = {"client_id": self.client_id, "tenant_id": self.tenant_id}
+        given = {name: id for name, id in ids.items() if id is not None}
         try:
             function: Any = importlib.import_module(module)
-        except (Exception, SystemExit) as error:  # of whatever kind: the module is anybody's code
-            raise OptionError(
-                f"{wrong} the module {module} cannot be imported by {_process()}: {_unspoken(error)}. It must be "
-                "installed for Spark's driver and executors, or be given to both with --py-files"
-            ) from None
-        try:
             for part in path.split("."):
-                function = getattr(function, part, None)
-        except (Exception, SystemExit) as error:
-            raise OptionError(f"{wrong} {path} of the module {module} raises {_unspoken(error)}") from None
-        if not callable(function):
-            raise OptionError(f"{wrong} the module {module} has no callable {path}")
-        self._check_arguments(function, names)
-        ids = {"client_id": self.client_id, "tenant_id": self.tenant_id}
-        try:
-            made = function(**{name: id for name, id in ids.items() if id is not None})
+                function = getattr(function, part)
+            made = function(**given)
             get_token = getattr(made, "get_token", None)
         except EhBalanceError:
             raise
-        except (Exception, SystemExit) as error:
-            raise OptionError(f"{wrong} when called by {_process()} it has raised {error_text(error)}") from None
+        except (Exception, SystemExit) as error:  # of whatever kind: the module is anybody's code
+            called = f"called with {' and '.join(given)}" if given else "called without arguments"
+            raise OptionError(
+                f"{wrong} imported and {called} by Python {'.'.join(map(str, sys.version_info[:2]))} on "
+                f"{socket.gethostname()}, it has raised {error_text(error)}. The module must be installed for Spark's "
+                "driver and executors, or be given to both with --py-files"
+            ) from None
         if not callable(get_token) or inspect.iscoroutinefunction(get_token):
             raise OptionError(
                 f"{wrong} what it has returned is of the type {type(made).__name__}: allowed is a TokenCredential, "
@@ -167,17 +160,6 @@ class Identity:
             )
         credential: TokenCredential = made
         return credential
-
-    def _check_arguments(self, function: Any, names: tuple[str, str, str]) -> None:
-        """Raise `OptionError` if the function does not take an id that is given."""
-        taken, any_name = set[str](), False
-        with contextlib.suppress(Exception, SystemExit):  # of a function that Python cannot look into
-            for each in inspect.signature(function).parameters.values():
-                any_name = any_name or each.kind is each.VAR_KEYWORD
-                taken |= {each.name} if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY) else set()
-        for name, argument, id in ((names[1], "client_id", self.client_id), (names[2], "tenant_id", self.tenant_id)):
-            if id is not None and not any_name and argument not in taken:
-                raise OptionError(f"option {name}={shown(id)} is wrong: {self.credential} takes no argument {argument}")
 
 
 def forget() -> None:
@@ -192,16 +174,3 @@ _TOKENS: dict[Identity, Tokens] = {}
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=forget)  # the locks may be held, by threads that the child does not have
-
-
-def _unspoken(error: BaseException) -> str:
-    """An error of an import without its text, which is anybody's; of a module that is not there, its name."""
-    kind = type(error).__name__
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"{kind}: there is no {shown(error.name)}"
-    return f"{kind}, whose text is not shown, as it may hold a secret"
-
-
-def _process() -> str:
-    """This process, for an error: driver, planner and workers need not have the same modules."""
-    return f"Python {'.'.join(map(str, sys.version_info[:2]))} on {socket.gethostname()}"

@@ -16,10 +16,9 @@ from azure.eventhub import EventHubConsumerClient
 
 from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, MissingError
 from spark_ehbalance.eventhub import conditions
-from spark_ehbalance.eventhub.conditions import FINAL, Meaning, credentials_help, is_refusal
 from spark_ehbalance.eventhub.connection import Connection
-from spark_ehbalance.eventhub.network import NetworkError
 from spark_ehbalance.eventhub.poll_schedule import MOST_REQUESTS, Pace
+from spark_ehbalance.eventhub.refusals import Busy, RefusedError, refusal, said
 from spark_ehbalance.eventhub.server_busy import BUSY
 from spark_ehbalance.eventhub.wire.client import check_open, cut_off_after, private_calls, unusable
 from spark_ehbalance.eventhub.wire.management import Management, ManagementRequest, management_incompatibility
@@ -158,13 +157,12 @@ class HubMetadata:
             BUSY.note(self._connection.hub_name, len(refused))
             wait = conditions.busy_wait()
             if time.monotonic() + wait > give_up:
-                raise self._unavailable(refused[0]) from refused[0]
+                raise self._unavailable(Busy(said(refused[0]))) from refused[0]
             time.sleep(wait)
 
     def _request(self, requests: Sequence[ManagementRequest]) -> list[Any]:
         """The responses over the open management connection, errors where the hub was too busy."""
-        network, failed = self._connection.network, requests[0]
-        retried = False
+        failed, retried = requests[0], False
         while True:
             fresh = self._management is None or time.monotonic() - self._opened > _CONNECTION_AGE
             try:
@@ -174,7 +172,7 @@ class HubMetadata:
                 assert self._management is not None
                 answers = self._management.request(requests, self._current_token(), self._response_timeout)
                 for index, each in enumerate(answers):
-                    if isinstance(each, Exception) and _meaning(each) is not Meaning.BUSY:
+                    if isinstance(each, Exception) and not _is_busy(each):
                         failed = requests[index]
                         raise each
                 return answers
@@ -183,15 +181,13 @@ class HubMetadata:
                 raise
             except Exception as error:
                 self.close()
-                what = _meaning(error)
-                if what in FINAL:
-                    raise self._missing(what, failed) from error
+                meant = refusal(error, self._connection, dict(failed[1]).get("partition"))
                 # A second attempt with a new connection and token: the service may have closed a connection that was
                 # kept open, and its token may have been an expired one from a cache.
-                refused = is_refusal(error) and network.problem(error, self._connection.namespace) is None
-                if retried or (fresh and not refused):
-                    raise self._unavailable(error) from error
-                if refused:
+                is_refused = isinstance(meant, RefusedError)
+                if retried or isinstance(meant, MissingError) or (fresh and not is_refused):
+                    raise self._unavailable(meant) from error
+                if is_refused:
                     self._connection.renew()
                 retried = True
 
@@ -243,34 +239,16 @@ class HubMetadata:
             self._token, self._token_until = access.token, now + min(_TOKEN_AGE, (access.expires_on - time.time()) / 2)
         return self._token
 
-    def _missing(self, what: Meaning, request: ManagementRequest) -> MissingError:
-        partition = dict(request[1]).get("partition") if what is Meaning.NO_PARTITION else None
-        where = self._connection.namespace, self._connection.hub, self._consumer_group
-        return MissingError(conditions.explained(what, *where, partition))
-
     def _unavailable(self, error: Exception) -> HubUnavailableError:
-        connection = self._connection
-        problem = connection.network.problem(error, connection.namespace)
-        kind = NetworkError if problem and connection.network.is_final(error) else HubUnavailableError
-        text, what = problem or _text(error), "did not answer"
-        if is_refusal(error) and not problem:
-            what = "refused the credentials"
-            text = f"{text.rstrip('.')}. {credentials_help(connection.identity is None)}"
-        elif _meaning(error) is Meaning.BUSY:
-            what = "is too busy"
-        where = f"event hub {connection.hub!r} at {connection.namespace}"
-        return kind(f"{where} {what} (asked for its properties over AMQP): {text}")
+        if isinstance(error, HubUnavailableError):
+            return error
+        what = "is too busy" if isinstance(error, Busy) else "did not answer"
+        where = f"event hub {self._connection.hub!r} at {self._connection.namespace}"
+        return HubUnavailableError(f"{where} {what} (asked for its properties over AMQP): {error}")
 
 
-def _meaning(error: BaseException) -> Meaning:
-    return conditions.meaning(conditions.condition_of(error), _text(error))
-
-
-def _text(error: BaseException) -> str:
-    """One line. Errors of the client's private parts have their text in the description only."""
-    text = getattr(error, "description", None) or str(error)
-    lines = (text.decode() if isinstance(text, bytes) else str(text)).splitlines() or [type(error).__name__]
-    return lines[0]
+def _is_busy(error: Exception) -> bool:
+    return conditions.meaning(conditions.condition_of(error), said(error)) is conditions.Meaning.BUSY
 
 
 def _state(response: dict[bytes, Any]) -> PartitionState:

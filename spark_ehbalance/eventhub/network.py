@@ -1,4 +1,4 @@
-"""The way to the hub: transport, proxy, address and trusted certificates; and what is in the way, in words.
+"""The way to the hub: transport, proxy, address and trusted certificates; and errors that name the option to check.
 
 What azure-eventhub does with these settings decides what is refused here: a proxy works with a websocket only; the
 server's certificate must be for the host that is called, so for the custom address where there is one.
@@ -6,7 +6,6 @@ server's certificate must be for the host that is called, so for the custom addr
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import ipaddress
 import os
@@ -14,7 +13,7 @@ import re
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -91,31 +90,6 @@ class Network:
             raise OptionError("allowPlaintextEmulator and caFile are both set: without TLS there is nothing to verify")
         return made
 
-    @classmethod
-    def of_client(
-        cls,
-        transport_type: TransportType | None,
-        http_proxy: Mapping[str, Any] | None,
-        custom_endpoint_address: str | None,
-        connection_verify: str | None,
-        plaintext_emulator: bool,
-    ) -> Network:
-        """From the keyword arguments of azure-eventhub's clients, and `allow_plaintext_emulator`. Raises `OptionError`,
-        which names them."""
-        transport = None if transport_type is None else getattr(transport_type, "name", str(transport_type))
-        proxy = None
-        if http_proxy is not None:
-            host, port, *login = map(http_proxy.get, ("proxy_hostname", "proxy_port", "username", "password"))
-            if not isinstance(host, str) or not isinstance(port, int):
-                raise OptionError("http_proxy is wrong: allowed is a mapping with proxy_hostname and proxy_port")
-            proxy = Proxy(host, port, *login)
-        try:
-            given = (transport, None, custom_endpoint_address, connection_verify, str(plaintext_emulator))
-            made = cls.from_options(dict(zip(OPTIONS, given, strict=True)))
-            return made if proxy is None else replace(made, proxy=proxy, transport=_transport(transport, proxied=True))
-        except OptionError as error:
-            raise OptionError(in_arguments(str(error))) from None
-
     @property
     def websocket(self) -> bool:
         """Whether AMQP goes over a websocket."""
@@ -142,15 +116,12 @@ class Network:
     def plaintext_problem(self, namespace: str) -> str | None:
         """Why `namespace` must not be called without TLS, as UseDevelopmentEmulator=true has it; None if it may be.
 
-        Whoever is on the way could read the token, so nothing may leave this machine. A proxy is on the way too: also
-        that of the environment, which a websocket takes, and which differs between driver and executors.
+        Whoever is on the way, such as a proxy, could read the token, so nothing may leave this machine.
         """
         if self.ca_file is not None:
             return "connectionString with UseDevelopmentEmulator=true, which switches TLS off, and caFile are both set"
         host = self.endpoint[0] if self.endpoint is not None else namespace.partition(":")[0]
         others = [each for each in (host, self.proxy and self.proxy.host) if each and not _is_loopback(each)]
-        if self.websocket and self.proxy is None and _proxy_of_environment(host):
-            others.append("the proxy that the environment names (http_proxy)")
         if not others or self.plaintext_emulator:
             return None
         return (
@@ -174,79 +145,48 @@ class Network:
                 "The file must be at this path on the driver's machine and on each executor's"
             ) from None
 
-    # --- what is in the way ----------------------------------------------------------------------------------------
+    # --- errors --------------------------------------------------------------------------------------------------
 
     def problem(self, error: BaseException, namespace: str) -> str | None:
-        """What was in the way when a connection to `namespace` was opened, in words that name the option to look at;
-        None if `error` says nothing of it."""
+        """Why no connection to `namespace` could be opened, in one line that names the option to check; None if `error`
+        has another reason."""
         chain = list(_chain(error))
         opening = any(_NOT_OPENED in str(each) for each in chain)
         return next((text for each in chain if (text := self._problem(each, namespace, opening=opening))), None)
 
     def is_final(self, error: BaseException) -> bool:
-        """Whether trying again would be of no use, because the settings are wrong and not the network."""
+        """Whether the settings are wrong, so that a retry cannot succeed."""
         return any(
             isinstance(each, NetworkError | ssl.SSLCertVerificationError)
-            or (isinstance(each, ssl.SSLError) and _speaks_no_tls(each))
             or (type(each).__name__ == _PROXY_REFUSED and _status(each) in (401, 403, 407))
             for each in _chain(error)
         )
 
     def _problem(self, error: BaseException, namespace: str, *, opening: bool) -> str | None:
-        """What `error` alone says."""
+        """The reason that `error` alone gives."""
+        kind, host = type(error).__name__, socket.gethostname()
         server, option = self._server(namespace)
-        kind = type(error).__name__
         if isinstance(error, NetworkError):
             return str(error)
         if isinstance(error, ssl.SSLCertVerificationError):
-            return self._certificate_problem(error, server, option)
-        if kind == _PROXY_REFUSED:
-            return self._proxy_problem(error, server)
+            why = error.verify_message.rstrip(".")
+            return (
+                f"the certificate of {server} is not accepted ({why}): check {option}, caFile and the clock of {host}"
+            )
         if kind == _BAD_STATUS:
-            return f"{server} answers the websocket's request with status {_status(error)}: check {option}"
-        if isinstance(error, ssl.SSLError) and opening:
-            if _speaks_no_tls(error):
-                return f"{server} does not speak TLS on this port: check {option}"
-            return f"no TLS connection to {server} ({error.reason or error}): check {option} and what is in between"
+            return f"{server} refuses the websocket (status {_status(error)}): check {option}"
         called, option = self._called(namespace)
-        firewall = ""
-        if called.endswith(f":{_AMQP_PORT}") and self.endpoint is None:
-            firewall = f", and whether this port is open from here: transportType={WEBSOCKET} uses {_WEBSOCKET_PORT}"
+        if kind == _PROXY_REFUSED:
+            return f"{called} refuses the connection to {server} (status {_status(error) or 'unknown'}): check {option}"
         if isinstance(error, socket.gaierror) or kind == _NO_ADDRESS:
-            return f"the name of {called} does not resolve on {socket.gethostname()}: check {option}"
-        if not opening:  # a connection that breaks later says nothing of the options
-            return None
-        if isinstance(error, TimeoutError) or kind == "WebSocketTimeoutException":
-            return f"{called} does not answer: check {option}{firewall}"
-        if called == namespace and not called.endswith(f":{_AMQP_PORT}"):  # azure-eventhub ignores its port then
-            firewall = ", and UseDevelopmentEmulator=true in the connection string, without which port 5671 is called"
-        if isinstance(error, OSError) and error.errno is not None and error.strerror:
-            return f"no connection could be made to {called} ({error.strerror}): check {option}{firewall}"
+            return f"the name of {called} does not resolve on {host}: check {option}"
+        if opening and (isinstance(error, OSError) or kind == "WebSocketTimeoutException"):
+            firewall = ""
+            if called.endswith(f":{_AMQP_PORT}") and self.endpoint is None:
+                firewall = f", and whether the port is open from here: transportType={WEBSOCKET} uses {_WEBSOCKET_PORT}"
+            why = getattr(error, "strerror", None) or str(error)
+            return f"no connection could be made to {called} ({why}): check {option}{firewall}"
         return None
-
-    def _certificate_problem(self, error: ssl.SSLCertVerificationError, server: str, option: str) -> str:
-        why = error.verify_message.rstrip(".")
-        if error.verify_code in (62, 64):  # the host's name or address differs
-            return f"the certificate of {server} is for another name: check {option} ({why})"
-        if error.verify_code in (9, 10):  # its time has not come, or is over
-            return f"the certificate of {server} is not valid now: check the clock of {socket.gethostname()} ({why})"
-        trusted = f"caFile={self.ca_file}" if self.ca_file else "the public authorities of certifi"
-        return (
-            f"the certificate of {server} is not signed by an authority that is trusted, which are those of {trusted}: "
-            f"set caFile to a PEM file with the one that signed it ({why})"
-        )
-
-    def _proxy_problem(self, error: BaseException, server: str) -> str:
-        status = _status(error)
-        proxy, option = "the proxy that the environment names (https_proxy)", "httpProxy, which is not set"
-        if self.proxy is not None:
-            proxy, option = f"the proxy {self.proxy.host}:{self.proxy.port}", "httpProxy"
-        if status == 407:
-            given = "user and password" if self.proxy is not None and self.proxy.user else "no user"
-            return f"{proxy} refuses the credentials (status 407): check {option}, which gives it {given}"
-        if status is None:
-            return f"{proxy} does not answer as an HTTP proxy: check {option}"
-        return f"{proxy} does not connect to {server} (status {status}): check what it allows, and {option}"
 
     def _server(self, namespace: str) -> tuple[str, str]:
         """Host and port of the server, and the option that names it."""
@@ -272,22 +212,6 @@ DIRECT = Network()
 
 #: The options that make a `Network`, in the order of its fields.
 OPTIONS = ("transportType", "httpProxy", "customEndpointAddress", "caFile", "allowPlaintextEmulator")
-
-#: The arguments of `Network.of_client`, in the same order.
-_ARGUMENTS = (
-    "transport_type",
-    "http_proxy",
-    "custom_endpoint_address",
-    "connection_verify",
-    "allow_plaintext_emulator",
-)
-
-
-def in_arguments(text: str) -> str:
-    """`text`, which names options, with the names of `Network.of_client`'s arguments."""
-    for option, name in zip(OPTIONS, _ARGUMENTS, strict=True):
-        text = text.replace(option, name)
-    return text
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
@@ -327,12 +251,6 @@ def _is_loopback(host: str) -> bool:
         return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _proxy_of_environment(host: str) -> bool:
-    """Whether websocket-client would call `host`, without TLS, through a proxy that the environment names."""
-    spared = os.environ.get("no_proxy", os.environ.get("NO_PROXY", "")).replace(" ", "").split(",")
-    return bool(os.environ.get("http_proxy") or os.environ.get("HTTP_PROXY")) and not {"*", host} & {*spared}
 
 
 def is_server(text: str) -> bool:
@@ -422,13 +340,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     yield from reversed(found)
 
 
-def _speaks_no_tls(error: ssl.SSLError) -> bool:
-    return error.reason in ("WRONG_VERSION_NUMBER", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
-
-
 def _status(error: BaseException) -> int | None:
     """The HTTP status in the text of an error."""
-    with contextlib.suppress(AttributeError):
-        return int(error.status_code)  # type: ignore[attr-defined]
     found = re.search(r"status:? (\d{3})\b", str(error))
     return int(found[1]) if found else None

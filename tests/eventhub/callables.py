@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 from typing import Any
 
@@ -61,11 +60,6 @@ def raises() -> Counting:
     raise RuntimeError(f"the vault said no\nto {SECRET}\nat once")
 
 
-def exits() -> Counting:
-    """Ends the process, with a text that no pattern takes for a secret."""
-    sys.exit("the vault does not know correct-horse")
-
-
 class WithoutATokenYet:
     """Fails where its method is looked up."""
 
@@ -77,30 +71,6 @@ class WithoutATokenYet:
 def without_a_token_yet() -> WithoutATokenYet:
     """Returns no credential that could be used."""
     return WithoutATokenYet()
-
-
-class Hiding:
-    """Fails for whatever is looked up."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise RuntimeError("the vault does not know correct-horse")
-
-
-HIDING = Hiding()
-
-
-class Unsigned:
-    """A callable that cannot be asked what it takes."""
-
-    @property
-    def __signature__(self) -> Any:
-        raise RuntimeError("the vault does not know correct-horse")
-
-    def __call__(self) -> Counting:
-        return Counting()
-
-
-UNSIGNED = Unsigned()
 
 
 class Failing:

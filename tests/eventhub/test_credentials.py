@@ -144,20 +144,16 @@ def test_a_callable_makes_the_credential_once_in_a_process(
 @pytest.mark.parametrize(
     ("credential", "named"),
     [
-        ("no_such_module:make", ["no_such_module cannot be imported", "ModuleNotFoundError", "--py-files"]),
-        ("tests.eventhub.failing_import:make", ["RuntimeError, whose text is not shown"]),
-        ("tests.eventhub.exiting_import:make", ["SystemExit, whose text is not shown"]),
+        ("no_such_module:make", ["ModuleNotFoundError: there is no 'no_such_module'", "--py-files"]),
         ("tests.eventhub.lacking_import:make", ["ModuleNotFoundError: there is no 'no_such_vault'"]),
-        (f"{HERE}:missing", ["has no callable missing"]),
-        (f"{HERE}:NOT_CALLABLE", ["has no callable NOT_CALLABLE"]),
+        ("tests.eventhub.exiting_import:make", ["SystemExit, whose text is not shown"]),
+        (f"{HERE}:missing", ["has raised AttributeError"]),
+        (f"{HERE}:NOT_CALLABLE", ["has raised TypeError"]),
         (f"{HERE}:returns_a_token", ["of the type str", "TokenCredential"]),
         (f"{HERE}:Asynchronous", ["of the type Asynchronous", "azure.identity.aio"]),
-        (f"{HERE}:HIDING.make", ["HIDING.make", "raises RuntimeError, whose text is not shown"]),
-        (f"{HERE}:without_a_token_yet", ["it has raised RuntimeError, whose text is not shown"]),
-        (f"{HERE}:exits", ["it has raised SystemExit, whose text is not shown"]),
-        (f"{HERE}:raises", ["it has raised RuntimeError, whose text is not shown"]),
+        (f"{HERE}:without_a_token_yet", ["has raised RuntimeError, whose text is not shown"]),
+        (f"{HERE}:raises", ["has raised RuntimeError, whose text is not shown"]),
         ("a b:c", ["package.module:callable"]),
-        (":c", ["package.module:callable"]),
         ("os:", ["package.module:callable"]),
     ],
 )
@@ -169,17 +165,8 @@ def test_a_callable_that_cannot_be_used_is_refused_in_one_line(credential: str, 
         assert each in message
 
 
-def test_a_callable_whose_signature_cannot_be_had_is_called_without_ids() -> None:
-    identity = Connection.from_options(HUB | {"credential": f"{HERE}:UNSIGNED"}).identity
-    assert identity is not None
-    assert identity.tokens().get_token("scope").token == "token-1"
-    message = refusal(credential=f"{HERE}:UNSIGNED", clientId=ID)
-    assert "takes no argument client_id" in message
-    assert "correct-horse" not in message
-
-
 def test_an_id_that_a_callable_does_not_take_is_refused() -> None:
-    assert "takes no argument client_id" in refusal(credential=f"{HERE}:plain", clientId=ID)
+    assert "called with client_id" in refusal(credential=f"{HERE}:plain", clientId=ID)
     assert callables.MADE == []
 
 
@@ -197,7 +184,7 @@ def test_a_credential_without_a_token_is_an_error_in_one_line(emulator: Emulator
 def test_a_worker_that_lacks_the_module_says_so_at_once(emulator: Emulator) -> None:
     emulator.add_hub("hub", 1)
     connection = ShortLived(f"localhost:{emulator.port}", "hub", Identity("only_on_the_driver:make"))
-    with pytest.raises(OptionError, match="only_on_the_driver cannot be imported"):
+    with pytest.raises(OptionError, match="there is no 'only_on_the_driver'"):
         Receiver(PartitionAddress(connection, "$Default", "0"), 0, owner_level=None, prefetch=1).receive(1, 0.1)
 
 

@@ -14,7 +14,6 @@ from spark_ehbalance.emulator.certificates import make
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.metadata import HubMetadata
-from spark_ehbalance.eventhub.network import NetworkError
 from spark_ehbalance.query.options import stream_options
 from tests.query.support import HUB
 
@@ -58,12 +57,8 @@ def test_no_token_goes_to_another_host_in_clear(attacker: Emulator) -> None:
     "spelled",
     [
         "UseDevelopmentEmulator=true",
-        "usedevelopmentemulator=true",
-        "USEDEVELOPMENTEMULATOR=true",
-        "UseDevelopmentEmulator=True",
-        " UseDevelopmentEmulator =true",
-        "UseDevelopmentEmulator= true ",
-        "UseDevelopmentEmulator=true;",
+        "USEDEVELOPMENTEMULATOR=True;",
+        " UseDevelopmentEmulator = true ",
         "UseDevelopmentEmulator=1",
     ],
 )
@@ -75,17 +70,7 @@ def test_in_any_spelling(spelled: str) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    [
-        "localhost.evil.com",
-        "127.0.0.1.evil.com",
-        "evil.com:5672",
-        "127.1",
-        "2130706433",
-        "0.0.0.0",
-        "128.0.0.1",
-        "local",
-        "LOCALHOST.EVIL.COM",
-    ],
+    ["LOCALHOST.evil.com", "127.0.0.1.evil.com", "evil.com:5672", "127.1", "2130706433", "0.0.0.0", "128.0.0.1"],
 )
 def test_what_is_not_loopback_by_its_own_text_is_refused(host: str) -> None:
     with pytest.raises(OptionError, match="is not on this machine"):
@@ -144,30 +129,11 @@ def test_a_proxy_is_another_host_too() -> None:
     stream_options({"connectionString": string("localhost"), "httpProxy": "http://127.0.0.1:3128"})
 
 
-def test_so_is_the_proxy_of_the_environment_where_the_client_runs(
-    attacker: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    way = {"transportType": "AmqpOverWebsocket", "customEndpointAddress": f"localhost:{attacker.websocket_port}"}
-    connection = stream_options({"connectionString": string("localhost"), **way}).connection
-    monkeypatch.setenv("http_proxy", f"http://{FAR}:{attacker.port}")
-    with pytest.raises(OptionError, match="the proxy that the environment names"):
-        stream_options({"connectionString": string("localhost"), **way})
-    with pytest.raises(NetworkError, match="the proxy that the environment names"):
-        connection.consumer_client("$Default")
-    monkeypatch.setenv("no_proxy", "a.test, localhost")
-    assert partitions(string("localhost"), **way) == ["0"]
-
-
 def test_a_certificate_cannot_be_verified_without_tls(tmp_path: Path) -> None:
     ca_file = str(make(tmp_path).ca_file)
     for given, way in ((string("localhost"), {}), (string(FAR, "UseDevelopmentEmulator=false"), ALLOWED)):
         with pytest.raises(OptionError, match="caFile"):
             stream_options({"connectionString": given, "caFile": ca_file, **way})
-
-
-def test_the_option_is_true_or_false() -> None:
-    with pytest.raises(OptionError, match="option allowPlaintextEmulator='yes' is wrong: allowed is true or false"):
-        stream_options({"connectionString": string("localhost"), "allowPlaintextEmulator": "yes"})
 
 
 def test_without_the_setting_tls_is_on_whatever_is_allowed(attacker: Emulator) -> None:

@@ -88,7 +88,7 @@ def test_a_query_s_options() -> None:
     [
         (TABLE, {"credential": "magic"}, "option storageOptions.credential='magic' is wrong"),
         (TABLE, {"credential": "azureCli", "client_id": "x"}, "option storageOptions.client_id='x' is wrong"),
-        (TABLE, {"credential": "nowhere:make"}, "module nowhere cannot be imported"),
+        (TABLE, {"credential": "nowhere:make"}, "there is no 'nowhere'"),
         (TABLE, {"credential": "default", "azure_storage_sas_key": "x"}, "azure_storage_sas_key are both set"),
         ("/data/leases", {"credential": "default"}, "credential is set, which is for storage in Azure"),
         (
