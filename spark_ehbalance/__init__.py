@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known and install the listener; see `spark_ehbalance.spark.registration`."""
+    """Make the format known and install the listener; see `spark_ehbalance.spark.registration.register`."""
     from spark_ehbalance.installed import need_spark
 
     need_spark()
@@ -26,7 +26,7 @@ def register(spark: SparkSession) -> None:
 
 
 def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
-    """Wait for queries, and stop them in order at a signal; see `spark_ehbalance.spark.running`."""
+    """Wait for queries, and stop them in order at a signal; see `spark_ehbalance.spark.running.run`."""
     from spark_ehbalance.installed import need_spark
 
     need_spark()
@@ -36,7 +36,7 @@ def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
 
 
 def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
-    """Stop a query without a duplicate; see `spark_ehbalance.spark.stopping`."""
+    """Stop a query without a duplicate; see `spark_ehbalance.spark.stopping.stop`."""
     from spark_ehbalance.installed import need_spark
 
     need_spark()
@@ -46,7 +46,7 @@ def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
 
 
 def lag(query: StreamingQuery) -> QueryLag | None:
-    """How far a query is behind; see `spark_ehbalance.spark.lag`."""
+    """How far a query is behind; see `spark_ehbalance.spark.lag.lag`."""
     from spark_ehbalance.installed import need_spark
 
     need_spark()
@@ -56,7 +56,7 @@ def lag(query: StreamingQuery) -> QueryLag | None:
 
 
 def merge(df: DataFrame, target: str, *, update: bool = True) -> None:
-    """Upsert rows by partition and sequence number into a Delta table; see `exactly_once.merging`."""
+    """Upsert rows by event into a Delta table; see `spark_ehbalance.exactly_once.merging.merge`."""
     from spark_ehbalance.exactly_once import merging
 
     merging.merge(df, target, update=update)

@@ -79,12 +79,11 @@ class DeltaCheckpointStore(CheckpointStore):
         with store, EventHubConsumerClient.from_connection_string(..., checkpoint_store=store) as client:
             client.receive(on_event=...)
 
-    `options` are those of a query's `readStream`. `load_balancing_interval` must be the client's, in seconds. A store
-    serves one client at a time, in the process that made it.
+    `options` are those of a query's `readStream`; `load_balancing_interval` must be the client's, in seconds. A store
+    serves one client at a time, in the process that created it.
 
-    Raises `OptionError`. All calls raise `OptionError` for a second client, for one that reads another group than the
-    table's, and if the store is closed; `StoreError`; and `DataLossError` if the lease table or the event hub was
-    replaced.
+    Raises `OptionError`; calls also for a second client, a client of another group, and a closed store. They raise
+    `StoreError`, and `DataLossError` if the lease table or the event hub was replaced.
     """
 
     def __init__(self, options: Mapping[str, str], *, load_balancing_interval: float = _INTERVAL) -> None:

@@ -57,18 +57,16 @@ _BATCH = "ehbalance_batch"
 
 
 def merge(df: DataFrame, target: str, *, update: bool = True) -> None:
-    """Upsert rows into a Delta table, so that it holds one row for each event.
+    """Upsert rows into a Delta table so that it holds one row for each event.
 
-    A row replaces the one that the table holds of its event or, without `update`, is left out then. An event is
-    identified by the columns `partition` and `sequenceNumber`, which must be in `df`, with one row for each event.
-    `target` is a path (with a slash) or a name in Spark's catalog; it is created if it does not exist. Columns that
-    `df` lacks get their defaults; the others must have the table's types.
+    A row replaces the one that the table has of its event; without `update` the table's row stays. `partition` and
+    `sequenceNumber` identify an event; `df` must have both, and one row per event. `target` is a path (with a slash) or
+    a name in Spark's catalog; it is created if it does not exist. Columns that `df` lacks get their defaults; the
+    others must have the table's types. From then on `write_once` uses MERGE for this table too, which costs more.
 
-    From then on `write_once` uses MERGE for this table too, which costs more (`docs/exactly-once.md`).
-
-    Raises `TargetError` for a table or frame that cannot be merged so, for a table into which `write_once` has written
-    several hubs or sources, with `update` for an event that the table holds more than once, and after many commits that
-    were refused because others wrote at the same time; nothing is written then.
+    Raises `TargetError`, and writes nothing, for a table or frame that cannot be merged, a table into which
+    `write_once` has written several hubs or sources, with `update` an event that the table holds more than once, and
+    after many commits that concurrent writers made fail.
     """
     check_name(target)
     check_columns(df)

@@ -31,21 +31,21 @@ TASKS = ("spark.databricks.delta.snapshotPartitions", "spark.sql.shuffle.partiti
 
 
 def spark_settings() -> dict[str, str]:
-    """Spark's settings for Delta Lake: `SparkSession.builder.config(map=spark_settings())`, before Spark has started.
+    """Settings of Spark for Delta Lake, to set before it starts: `SparkSession.builder.config(map=spark_settings())`.
 
-    Unless Delta is among the jars of the installed Spark, `spark.jars.packages` names the Delta that goes with it,
-    which Spark then fetches from Maven once. Databricks, Fabric and the like have Delta and need no settings.
+    Unless the installed Spark has Delta's jar, `spark.jars.packages` names it, and Spark fetches it from Maven once.
+    Databricks, Fabric and the like have Delta and need no settings.
 
-    `spark.python.unix.domain.socket.enabled` is true where the system has Unix sockets, unless you have set it where
-    Spark is started: rows come faster from the Python workers.
+    `spark.python.unix.domain.socket.enabled` is true where the system has Unix sockets, unless Spark's configuration
+    sets it: rows come faster from the Python workers.
 
     For a local master `spark.databricks.delta.snapshotPartitions` and `spark.sql.shuffle.partitions` are the number of
-    cores, unless spark-defaults.conf, spark-submit or `PYSPARK_SUBMIT_ARGS` set them. The master is local if nothing
-    there names another: a program that gives a cluster to `.master(...)` sets the two by `.config(...)`, after these.
-    A stateful query keeps in its checkpoint the number of shuffle partitions with which it was first started.
+    cores, unless spark-defaults.conf, spark-submit or `PYSPARK_SUBMIT_ARGS` set them. A cluster's address given to
+    `.master(...)` is not seen: set both by `.config(...)` after these. A stateful query keeps in its checkpoint the
+    number of shuffle partitions of its first start.
 
-    Where `PYSPARK_PYTHON` is not set, the folder of the running Python is put first on the PATH of this process, as if
-    its environment were activated: Spark starts the `python3` of the PATH.
+    Unless `PYSPARK_PYTHON` is set, the folder of the running Python becomes the first on this process's PATH, where
+    Spark looks for `python3`.
 
     Raises `EhBalanceError` if there is no Delta for this Spark.
     """

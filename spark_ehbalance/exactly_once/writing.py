@@ -45,29 +45,29 @@ class Batch(Protocol):
 def write_once(df: DataFrame, batch_id: int, target: str, *, source: str | None = None, **options: Any) -> None:
     """Append the rows of a micro-batch to a Delta table so that it holds every event exactly once.
 
-    Call it in `foreachBatch` with the frame and the number that it was given. `target` is a path (with a slash) or a
-    name in Spark's catalog; it is created if it does not exist. `options` are those of Delta's writer that an append
-    has: `compression`, `maxRecordsPerFile`, `mergeSchema`, `optimizeWrite` and `userMetadata`.
+    Call it in `foreachBatch` with the frame and number given there. `target` is a path (with a slash) or a name in
+    Spark's catalog; it is created if it does not exist. `options` are those of Delta's writer for an append:
+    `compression`, `maxRecordsPerFile`, `mergeSchema`, `optimizeWrite` and `userMetadata`.
 
     `partition` and `sequenceNumber` must stay with every row, and the same event must make the same rows whenever it is
-    read. A row whose event is not in the batch is an error. A batch is one frame: a second one needs another `source`,
-    the name under which the target remembers what was written (by default the event hub with its namespace).
+    read. A row whose event is not in the batch is an error. A second frame of a batch needs another `source`, the name
+    under which the target remembers what was written (by default the event hub with its namespace).
 
-    Raises `TargetError` for a table or frame that cannot be written so, and what Delta raises. Nothing of the batch is
-    written then, unless the outcome of the commit was unknown; it can be run again in either case.
+    Raises `TargetError` for a table or frame that cannot be written, and Delta's errors. Nothing of the batch is
+    written then, unless the commit's outcome was unknown; either way it can be run again.
     """
     check_name(target)
     _write(df, batch_id, target, source, _texts(options), skip=False)
 
 
 def once(target: str, *, source: str | None = None, **options: Any) -> Callable[[DataFrame, int], None]:
-    """For `foreachBatch`: appends every batch to `target` as `write_once` does, and nothing else.
+    """A function for `foreachBatch` that appends every batch to `target` as `write_once` does.
 
-    So what the target holds already is not even read: a query that begins further back than the target, as after the
-    lease table was lost, continues at what it holds after two batches. In a function that writes to other places too,
-    use `write_once`; if `once` is called there, all is read.
+    Events that the target holds are not even read again: a query that begins further back, as after the lease table was
+    lost, continues where the target ends after two batches. Not if another function calls it: one that writes to other
+    places too should use `write_once`.
 
-    Raises `TargetError` at once for a target that is no name and no path, and for an unknown option.
+    Raises `TargetError` for a target that is no name and no path, and for an unknown option.
     """
     check_name(target)
     texts = _texts(options)

@@ -13,16 +13,15 @@ from spark_ehbalance.spark.planners import driver_of, ends_of, report_end
 
 
 def lag(query: StreamingQuery) -> QueryLag | None:
-    """How far `query` is behind the hub now, by its planner's last knowledge of the hub, which is 1 s old at most while
-    a batch runs.
+    """How far `query` is behind the hub, as its planner last knew it: at most 1 s ago while a batch runs.
 
-    `partitions` has for each partition that the query holds its `hub` and `partition`, `next` (the sequence number of
-    the first event that the sink has not finished), `end` (one more than that of the newest event), `events` (how many
-    are unread) and `seconds` (since the event `next` was enqueued: 0 if all are read, None if that is not known). The
-    sum of the `events` and the most `seconds` are those of the query; `seconds` is None where a partition's is.
+    `partitions` lists each owned partition with its `hub` and `partition`, `next` (the sequence number of the first
+    event that the sink has not finished), `end` (one more than that of the newest event), `events` (the number of
+    unread events) and `seconds` (since the event `next` was enqueued: 0 if all are read, None if unknown). The query's
+    `events` are their sum, its `seconds` the maximum, or None if any is None.
 
-    None before the end of the query's first batch is known, if the query has ended, and where its planner cannot be
-    reached. With Spark Connect each call takes a job of one row.
+    Returns None before the end of the query's first batch is known, after the query has ended, and if its planner
+    cannot be reached. With Spark Connect each call runs a job of one row.
     """
     progress: Any = query.lastProgress
     if not query.isActive or not progress:

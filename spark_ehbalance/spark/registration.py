@@ -35,15 +35,15 @@ _LISTENS_WITHIN = 60.0
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("ehbalance")` with `spark`, and report each batch's end to its query's lease keeper at once.
+    """Register `format("ehbalance")` with `spark`, and report each batch's end to its query's planner at once.
 
-    Needed where the package came by `--py-files`, `--archives` or `addArtifacts`, and for queries with a long
-    processing-time trigger: else checkpoints and handovers wait for the next trigger. A query whose sink has later
-    batches than its checkpoint (Spark's file sink, Delta's own) then ends before it reads anything; not with Spark
-    Connect. Exceptions of Spark that are due to this package then end with the line that says why.
+    Needed where the package came by `--py-files`, `--archives` or `addArtifacts`, and with a long processing-time
+    trigger: otherwise checkpoints and handovers wait for the next trigger. A query whose sink has later batches than
+    its checkpoint (Spark's file sink, Delta's own) ends before it reads anything; not with Spark Connect. Exceptions of
+    Spark that this package caused end with the line of the cause.
 
-    `spark` may be a Spark Connect session, whose server then needs the package. Raises `EhBalanceError` if its Python
-    cannot import it, and if the server does not add a listener.
+    `spark` may be a Spark Connect session, whose server then needs the package. Raises `EhBalanceError` if Spark's
+    Python cannot import it, or the server does not add a listener.
     """
     _make_known(spark)
     if spark not in _listeners:

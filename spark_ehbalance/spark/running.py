@@ -31,18 +31,17 @@ _GRACE = 2.0
 
 
 def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
-    """Wait for the end of all `queries`, and stop them without duplicates at SIGTERM or SIGINT (Ctrl-C).
+    """Wait for the end of all `queries`; at SIGTERM or SIGINT (Ctrl-C) stop them without duplicates, as `stop` does.
 
-    A signal has the running batches finished and checkpointed and the partitions handed over, as `stop` does, and then
-    `run` returns: a program whose last line it is ends with exit code 0. After `timeout` seconds what still runs is
-    broken off; the default leaves a process that is killed after 30 s some time to end. A second signal ends at once:
-    it raises `SystemExit` with 128 + the signal's number. Signals are received in the main thread only.
+    Then `run` returns: a program whose last line it is ends with exit code 0. After `timeout` seconds running batches
+    are aborted; the default leaves time in a process that is killed after 30 s. A second signal ends at once by
+    `SystemExit` with 128 + its number. Signals are received in the main thread only.
 
-    On a terminal one line for each query is kept up to date, with the partitions that it owns of all, the events that
-    it has read, and how many it is behind; elsewhere it is logged when it has changed, every 10 s at most.
+    A terminal shows one line per query: its owned partitions of all, the events that it has read, and its lag.
+    Elsewhere the line is logged when it has changed, every 10 s at most.
 
-    If a query fails the others are stopped in the same way, and its exception is raised as `awaitTermination` does.
-    Raises `EhBalanceError` without a query.
+    If a query fails the others are stopped, and its exception is raised as by `awaitTermination`. Raises
+    `EhBalanceError` without a query.
     """
     if not queries:
         raise EhBalanceError("run() is called without a query: give it what start() or toTable() has returned")

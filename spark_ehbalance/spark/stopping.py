@@ -12,11 +12,10 @@ from spark_ehbalance.spark.planners import driver_of, ends_of, report_end
 
 
 def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
-    """Stop `query` without duplicates: its sources claim no more partitions, the running batch ends and is
-    checkpointed, the partitions are released, and then the query is stopped.
+    """Stop `query` without duplicates, after `timeout` seconds in any case: it claims no more partitions, its running
+    batch ends and is checkpointed, and its partitions are released.
 
-    `query.stop()` alone interrupts the running batch, and the next owners read its events again. After `timeout`
-    seconds the query is stopped in any case.
+    `query.stop()` alone aborts the running batch, and the next owners read its events again.
     """
     hand_over(query, timeout)
     query.stop()
