@@ -15,14 +15,12 @@ CONNECTION_OPTIONS = {
     ),
     "fullyQualifiedNamespace": Declared(meaning="connect with Entra ID: the namespace's host name"),
     "credential": Declared(
-        meaning=f"[which credential](credentials.md) is used: {_CREDENTIALS} of azure-identity, or "
-        "`package.module:callable`, which returns a `TokenCredential`",
+        meaning=f"[credential](credentials.md): {_CREDENTIALS} of azure-identity, or `package.module:callable`, which "
+        "returns a `TokenCredential`",
         default="`default`",
     ),
-    "clientId": Declared(
-        meaning="for a credential that has one: the client id, as of a user-assigned managed identity"
-    ),
-    "tenantId": Declared(meaning="for a credential that has one: the tenant"),
+    "clientId": Declared(meaning="the credential's client id, such as that of a user-assigned managed identity"),
+    "tenantId": Declared(meaning="the credential's tenant"),
     "eventHubName": Declared(meaning="the event hub"),
     "transportType": Declared(
         meaning="`Amqp`, on port 5671, or `AmqpOverWebsocket`, on port 443, see [Networks](networks.md)",
@@ -39,13 +37,12 @@ CONNECTION_OPTIONS = {
         default="none",
     ),
     "caFile": Declared(
-        meaning="PEM file, at the same path on all machines, of the authorities that may have signed the "
-        "certificate of the other side",
+        meaning="PEM file with the trusted certificate authorities, at the same path on all machines",
         default="certifi's",
     ),
     "allowPlaintextEmulator": Declared(
-        meaning="whether a connection string with `UseDevelopmentEmulator=true` may lead [without TLS]"
-        "(networks.md#an-emulator-without-tls) to another host than this one",
+        meaning="allow a connection string with `UseDevelopmentEmulator=true` to connect [without TLS]"
+        "(networks.md#an-emulator-without-tls) to another host",
         default="`false`",
     ),
 }

@@ -92,7 +92,7 @@ class Options:
         None,
         location,
         "[path or address](operations.md#where-the-lease-table-may-be) of the Delta table through which queries share, "
-        "or of a container to share [with Azure's event processors](processors.md). Without it one query reads all "
+        "or of a container to share [with Azure's event processors](processors.md); without it one query reads all "
         "partitions",
         shown="none",
         only=STREAM,
@@ -121,7 +121,7 @@ class Options:
     strategy: str = declared(
         DEFAULT_STRATEGY,
         one_of(*PARAMETERS),
-        "[how partitions are shared](strategies.md), the same for all members. Beside Azure's event processors: "
+        "[how partitions are shared](strategies.md), the same for all members; beside Azure's event processors "
         "`balanced`, the default there, or `greedy`",
         only=SHARED,
     )
@@ -129,16 +129,15 @@ class Options:
     owner_id: str | None = declared(
         None,
         _owner_id,
-        "the query's name in the group, kept by its checkpoint from the first start on; the later of two with one name "
-        "continues",
+        "the query's name in the group, kept by its checkpoint; the later of two with one name continues",
         shown="minted",
         only=SHARED,
     )
     starting_position: StartingPositions = declared(
         LATEST,
         StartingPositions.parse,
-        "for what was never read before: `earliest`, `latest`, a sequence number, a time such as "
-        '`2026-01-31T12:00:00Z`, or JSON of these by partition: `{"0": 4711, "*": "latest"}`',
+        "where reading starts in partitions without a checkpoint: `earliest`, `latest`, a sequence number, a time such "
+        'as `2026-01-31T12:00:00Z`, or JSON of these by partition: `{"0": 4711, "*": "latest"}`',
         shown="`latest`",
         in_batch="earliest",  # as with Spark's Kafka source
     )
@@ -148,66 +147,63 @@ class Options:
     max_events_per_trigger: int | None = declared(
         None,
         whole(1),
-        "most events of one micro-batch, shared in proportion to the partitions' backlogs",
+        "maximum number of events per micro-batch, shared in proportion to the partitions' backlogs",
         shown="all",
         only=STREAM,
     )
     min_partitions: int | None = declared(
         None,
         whole(1),
-        "least number of Spark tasks that read a batch: large ranges are split (and read without owner level)",
+        "minimum number of Spark tasks per batch: large ranges are split (and read without owner level)",
     )
     parallelism: int | None = declared(
         None,
         whole(1),
-        "the cores that read a batch at the same time: more tasks than that only cost. Without `minPartitions`",
-        shown="those of a local master; of a cluster what `spark_ehbalance.register(spark)` finds, else as many tasks "
-        "as large ranges",
+        "number of cores, the maximum number of tasks per batch; not with `minPartitions`",
+        shown="those of a local master; on a cluster what `spark_ehbalance.register(spark)` finds, else unlimited",
     )
     max_partitions_owned: int | None = declared(
         None,
         whole(1),
-        "most partitions this query may own. Where the sum of all limits is too small, partitions stay unread, and a "
-        "warning says so",
+        "maximum number of partitions this query may own; if all limits together are too small, partitions stay "
+        "unread, with a warning",
         only=SHARED,
     )
     #: As with Spark's Kafka source: losing events silently must be asked for.
     fail_on_data_loss: bool = declared(
         True,
         flag,
-        "whether the query fails if events that it was to read have [aged out](operations.md#the-hub-lost-events); "
-        "`false` warns and continues at the nearest event",
+        "fail if events have [aged out](operations.md#the-hub-lost-events) before they were read; `false`: warn and "
+        "continue at the nearest event",
     )
     compacted: bool = declared(
         False,
         flag,
-        "the event hub is compacted, so that gaps in sequence numbers are no loss: see [Compacted hubs]"
-        "(operations.md#compacted-hubs)",
+        "the hub is [compacted](operations.md#compacted-hubs), so gaps in sequence numbers are no loss",
     )
     balance_interval: float = declared(
-        BALANCE_INTERVAL, parse_duration, "time between two cycles of balancing", only=SHARED
+        BALANCE_INTERVAL, parse_duration, "time between two balancing cycles", only=SHARED
     )
     checkpoint_interval: float = declared(
         0.0,
         parse_delay,
-        "for how long the progress of finished batches may wait for a commit that is made anyway, such as a renewal: "
-        "[fewer requests, and more is read twice after a crash](operations.md#fewer-checkpoints). `0`: the end of each "
-        "batch makes one",
+        "how long the checkpoints of finished batches may wait for another commit, such as a renewal: [fewer requests, "
+        "but more read twice after a crash](operations.md#fewer-checkpoints); `0`: each batch makes a commit",
         shown="`0`",
         only=SHARED,
     )
     lease_duration: float = declared(
         LEASE_DURATION,
         parse_duration,
-        "a query without a sign of life for this long loses its partitions; must be longer than `balanceInterval`. All "
-        "members use that of the oldest one, or [a longer one](sizing.md#lease-duration); beside [Azure's event "
+        "a query that has not renewed for this long loses its partitions; longer than `balanceInterval`. All members "
+        "use that of the oldest one, or [a longer one](sizing.md#lease-duration); beside [Azure's event "
         "processors](processors.md#set-up) each its own, by default 60 s",
         only=SHARED,
     )
     handover_timeout: float = declared(
         HANDOVER_TIMEOUT,
         parse_duration,
-        "how long the owner may take to hand a partition over before it is taken by force; with `cooperative` "
+        "how long the owner may take to hand over a partition before it is stolen; with `cooperative` "
         "[longer for slow batches](strategies.md#which-to-use)",
         only=SHARED,
     )
@@ -215,8 +211,8 @@ class Options:
     max_stall: float | None = declared(
         None,
         parse_duration,
-        "a batch that runs longer makes the query release its partitions; with a trigger interval longer than this "
-        "call `spark_ehbalance.register(spark)`",
+        "if a batch runs longer, the query releases its partitions; with a longer trigger interval call "
+        "`spark_ehbalance.register(spark)`",
         shown="off",
         only=SHARED,
     )
@@ -228,13 +224,15 @@ class Options:
         None, whole(0), "owner level of the readers of a query without `leaseTable`", shown="none"
     )
     json_properties: bool = declared(
-        False, flag, "write text in `properties` and `systemProperties` as JSON too, so that it differs from all else"
+        False,
+        flag,
+        "write strings in `properties` and `systemProperties` as JSON too, in quotes",
     )
     gc_freeze: bool = declared(
         True,
         flag,
-        "leave the modules that Spark's Python workers have loaded out of the garbage collection after each task, "
-        "which takes 29 ms otherwise: `gc.freeze()` in the second and third task of a worker",
+        "[exclude imported modules](performance.md#garbage-collection) from garbage collection in Spark's Python "
+        "workers",
     )
     #: Losing events silently must be asked for.
     on_malformed: str = declared(
@@ -245,8 +243,7 @@ class Options:
     metrics_port: int | None = declared(
         None,
         whole(1, 65535),
-        "port of the driver's machine at which Prometheus gets [the query's metrics](monitoring.md); each query of a "
-        "driver needs another one",
+        "port on the driver's machine that serves [the query's metrics](monitoring.md) to Prometheus; one per query",
         shown="none",
         only=STREAM,
     )
