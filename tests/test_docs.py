@@ -59,21 +59,6 @@ def test_the_table_of_strategies_that_is_written_by_hand_names_each() -> None:
     assert not missing, "docs/strategies.md says under 'Which to use' when to take each"
 
 
-def test_every_test_in_the_table_of_rules_exists() -> None:
-    """And every rule has one."""
-    defined = {
-        name
-        for file in (ROOT / "tests").rglob("test_*.py")
-        for name in re.findall(r"^def (test_\w+)\(", file.read_text(encoding="utf-8"), re.MULTILINE)
-    }
-    page = PAGES["docs/service-rules.md"].read_text(encoding="utf-8")
-    rows = [line for line in page.splitlines() if re.match(r"\| (?!rule|---)", line.replace("|---", "| ---"))]
-    rules = {row: set(re.findall(r"`(test_\w+)`", row)) for row in rows}
-    assert len(rules) > 15
-    assert not [row for row, tests in rules.items() if not tests]
-    assert set().union(*rules.values()) <= defined
-
-
 @pytest.mark.parametrize("walk", ["The life of an event", "The life of a lease"])
 def test_a_walk_passes_through_seven_files_at_most(walk: str) -> None:
     section = prose(ROOT / "docs/design.md").partition(f"## {walk}\n")[2].partition("\n## ")[0]
