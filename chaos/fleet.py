@@ -126,7 +126,7 @@ class Fleet:
         run = len(list(self.folder.glob(f"{name}-*.log")))
         way = {} if self._seed is None else _way(random.Random(f"{self._seed} {name} {run}"), options)
         if way:
-            log(f"  {name}: gcFreeze {options['gcFreeze']}, parallelism {options.get('parallelism')}, {way}")
+            log(f"  {name}: parallelism {options.get('parallelism')}, {way}")
         settings = Settings(str(folder), options, self._trigger, self.target, copy, **way)
         process = QueryProcess(settings, self.folder / f"{name}-{run}.log")
         self._processes.append(process)
@@ -192,7 +192,6 @@ class Fleet:
 
 def _way(random: random.Random, options: dict[str, str]) -> dict[str, Any]:
     """What may differ between two processes that must give the same rows; adds to `options` what is one."""
-    options["gcFreeze"] = random.choice(["true", "false"])
     if parallelism := random.choice(["", "1", "3", "8"]):
         options["parallelism"] = parallelism
     return {"columns": random.choice(["", _COLUMNS]), "unix_socket": random.choice([True, False])}

@@ -1,7 +1,7 @@
 """Queries under faults: they share a hub under load while a schedule drawn from the seed kills, pauses, stops and
 starts them, disturbs their connections, makes the lease table unreachable and adds partitions.
 
-Each process reads in a way that is drawn too: with or without Spark's Unix socket and `gcFreeze`, in few tasks or many,
+Each process reads in a way that is drawn too: with or without Spark's Unix socket, in few tasks or many,
 all columns or four. At the end the queries read the rest, and every event is accounted for. Of the plain appends to
 files none may be missing, and an event that was read twice must be in a batch that a fault interrupted between its
 planning and its checkpoint. A Delta table, into which all queries write the same batches with `write_once`, must hold

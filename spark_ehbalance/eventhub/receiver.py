@@ -89,8 +89,7 @@ class RowFormat(NamedTuple):
 
 class Receiver:
     """Receives the events of a partition as rows, in order and without a gap, from `start` on: a sequence number, the
-    time at or after which the first event was enqueued, or (a text) an offset. Unless `inclusive` that event itself is
-    left out.
+    time at or after which the first event was enqueued, or (a text) the offset of the first event.
 
     With an `owner_level` all receivers of the partition with the same or a lower level, or none, are disconnected; with
     None it shares the partition with up to four others. `prefetch` is how many events the hub sends ahead.
@@ -111,11 +110,10 @@ class Receiver:
         owner_level: int | None,
         prefetch: int,
         row_format: RowFormat = RowFormat(),
-        inclusive: bool = True,
         gaps: bool = False,
     ) -> None:
         #: The lowest sequence number that the next event can have, None if it is not known.
-        self.next = start if isinstance(start, int) and inclusive else None
+        self.next = start if isinstance(start, int) else None
         #: The sequence number of the first event of the last call, None if it is not known.
         self.first: int | None = None
         self.closed = False
@@ -123,7 +121,6 @@ class Receiver:
         self._began = False  # events have come
         self._address = address
         self._start = start
-        self._inclusive = inclusive
         self._owner_level = owner_level
         self._prefetch = prefetch
         self._on_malformed = row_format.on_malformed
@@ -246,7 +243,7 @@ class Receiver:
             lambda _: None,
             owner_level=self._owner_level,
             prefetch=self._prefetch,
-            event_position_inclusive=self._inclusive,
+            event_position_inclusive=True,
         )
         # No keep-alive thread: every close would wait for it, and a process that forks must not have one. The service
         # drops a receiver that is idle for too long, and it is opened again.

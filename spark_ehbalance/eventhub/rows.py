@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from itertools import pairwise
 from math import isfinite
@@ -259,37 +258,13 @@ _TEXT_OF: dict[type, Callable[[Any], str]] = {str: str, int: repr, float: _float
 
 
 def _json(value: Any) -> str:
-    """JSON text, written without recursion, because values may be nested deeper than Python's stack."""
-    if not isinstance(value, (list, dict)):
-        return _scalar(value)
-    write = (text := io.StringIO()).write
-    around: list[tuple[Iterator[tuple[str | None, Any]], str]] = []
-    rest: Iterator[tuple[str | None, Any]] = iter([(None, value)])
-    end = between = ""
-    while True:
-        for key, item in rest:
-            write(between if key is None else between + _JSON.encode(key) + ": ")
-            if isinstance(item, (list, dict)):
-                around.append((rest, end))
-                rest, start, end = _items(item)
-                write(start)
-                between = ""
-                break
-            write(_scalar(item))
-            between = ", "
-        else:
-            write(end)
-            if not around:
-                return text.getvalue()
-            rest, end = around.pop()
-            between = ", "
-
-
-def _items(value: Any) -> tuple[Iterator[tuple[str | None, Any]], str, str]:
-    """The items of a list or map, with keys if it is a map, and its brackets."""
+    """JSON text. Values are nested at most `values.MAX_DEPTH` deep."""
     if isinstance(value, list):
-        return ((None, item) for item in value), "[", "]"
-    return iter({_text(key): item for key, item in value.items()}.items()), "{", "}"
+        return f"[{', '.join(map(_json, value))}]"
+    if isinstance(value, dict):
+        items = {_text(key): item for key, item in value.items()}
+        return f"{{{', '.join(f'{_JSON.encode(key)}: {_json(item)}' for key, item in items.items())}}}"
+    return _scalar(value)
 
 
 def _scalar(value: Any) -> str:

@@ -10,7 +10,6 @@ import contextlib
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple
@@ -30,9 +29,6 @@ _LATE = 0.12
 #: Seconds after which a token that was just fetched may have been refused. Many receivers are refused at once when one
 #: token ends, and only the first of them needs a new one.
 _JUST_FETCHED = 0.5
-
-#: Refused tokens that are remembered, so that they are not taken from a credential's cache again.
-_REMEMBERED = 16
 
 #: Seconds for a credential to answer: longer than azure-identity tries again. A callable may wait for ever.
 _LONGEST_FETCH = 40.0
@@ -71,7 +67,6 @@ class Tokens(TokenCredential):
         self._lock = threading.Lock()  # for all below, never held while something is fetched
         self._held: dict[str, _Held] = {}
         self._fetches: dict[str, Future[AccessToken]] = {}
-        self._refused: deque[str] = deque(maxlen=_REMEMBERED)
         self._credential = first
 
     def __repr__(self) -> str:
@@ -113,7 +108,6 @@ class Tokens(TokenCredential):
         with self._lock:
             for key, held in list(self._held.items()):
                 if now - held.since > _JUST_FETCHED:
-                    self._refused.append(held.access.token)
                     del self._held[key]
                     self._credential = None
 
@@ -122,9 +116,6 @@ class Tokens(TokenCredential):
     def _fetch(self, fetch: Future[AccessToken], key: str, scopes: tuple[str, ...], held: _Held | None) -> None:
         try:
             access = self._fetched(scopes)
-            if access.token in self._refused:  # from the credential's cache
-                self._credential = None
-                access = self._fetched(scopes)
         except BaseException:
             self._end(fetch, key, held)
             raise

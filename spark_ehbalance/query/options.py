@@ -228,12 +228,6 @@ class Options:
         flag,
         "write strings in `properties` and `systemProperties` as JSON too, in quotes",
     )
-    gc_freeze: bool = declared(
-        True,
-        flag,
-        "[exclude imported modules](performance.md#garbage-collection) from garbage collection in Spark's Python "
-        "workers",
-    )
     #: Losing events silently must be asked for.
     on_malformed: str = declared(
         FAIL,
@@ -351,11 +345,6 @@ def storage_options(
 def checked_location(text: str, option: str = "leaseTable") -> str:
     """The location in `option`: an address, or a path for any working directory. Raises `OptionError`."""
     return _checked(location, text, option)
-
-
-def checked_namespace(text: str, option: str) -> str:
-    """The namespace of blobs in `option`: HOST or HOST:PORT. Raises `OptionError`."""
-    return _checked(_server, text, option)
 
 
 def checked_checkpoint(text: str, option: str) -> str:

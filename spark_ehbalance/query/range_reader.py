@@ -30,8 +30,7 @@ from spark_ehbalance.eventhub.rows import COLUMNS, sequence_numbers
 from spark_ehbalance.eventhub.tail import is_bare
 from spark_ehbalance.lease_table.opening import open_store
 from spark_ehbalance.query.options import Options
-from spark_ehbalance.query.range_receiver import RangeReceiver
-from spark_ehbalance.query.receivers import RECEIVERS, Key, Receivers
+from spark_ehbalance.query.receivers import RECEIVERS, Key, RangeReceiver, Receivers
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)

@@ -125,8 +125,7 @@ class Task(InputPartition):
 
 def _read(options: Options, columns: Columns, task: Task) -> Iterator[pa.RecordBatch]:
     set_up_logging()
-    if options.gc_freeze:
-        freeze_modules()
+    freeze_modules()
     batches = Batches(frozenset(columns.names))
     readers = [
         partial(read_range, options, wanted, task.owner, level, batches=batches) for wanted, level in task.ranges

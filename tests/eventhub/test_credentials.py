@@ -165,11 +165,6 @@ def test_a_callable_that_cannot_be_used_is_refused_in_one_line(credential: str, 
         assert each in message
 
 
-def test_an_id_that_a_callable_does_not_take_is_refused() -> None:
-    assert "called with client_id" in refusal(credential=f"{HERE}:plain", clientId=ID)
-    assert callables.MADE == []
-
-
 def test_a_credential_without_a_token_is_an_error_in_one_line(emulator: Emulator) -> None:
     emulator.add_hub("hub", 1)
     connection = ShortLived(f"localhost:{emulator.port}", "hub", Identity(f"{HERE}:failing"))

@@ -15,7 +15,6 @@ from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.wire import management
 from spark_ehbalance.eventhub.wire.management import Management
 from tests.query.support import HUB, hub_options
-from tests.waiting import wait_until
 
 KEY = "theRightKey"
 
@@ -52,16 +51,6 @@ def test_states(emulator: Emulator, metadata: HubMetadata) -> None:
         state = emulator.partition_state(HUB, partition)
         assert states[partition].last_offset == state.last_offset
         assert states[partition].last_enqueued == state.last_enqueued_time
-
-
-def test_a_partition_whose_events_are_all_gone_is_empty_where_it_ended(
-    emulator: Emulator, metadata: HubMetadata
-) -> None:
-    emulator.append(HUB, 0, [b"x"] * 5)
-    emulator.trim(HUB, 0, 5)
-    state = metadata.partition_states(["0"])["0"]
-    assert (state.begin, state.end) == (5, 5)
-    assert state.last_offset == emulator.partition_state(HUB, 0).last_offset
 
 
 @pytest.mark.parametrize("begin", [0, 3, 5])
@@ -101,14 +90,6 @@ def test_an_old_connection_is_replaced_before_its_token_expires(
     assert len(clients) == 2
 
 
-def test_the_connection_is_closed_at_the_end(emulator: Emulator) -> None:
-    emulator.add_hub(HUB, 1)
-    with HubMetadata(hub_options(emulator).connection, "$Default") as metadata:
-        metadata.partition_ids()
-        assert emulator.connections() == 1
-    wait_until(lambda: emulator.connections() == 0, "it is closed")
-
-
 def test_credit_for_responses_is_granted_again_and_again(
     clients: list[Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,12 +101,6 @@ def test_credit_for_responses_is_granted_again_and_again(
         for _ in range(10):
             metadata.partition_states(["0", "1", "2"] * 10)
     assert len(clients) == 1
-
-
-def test_one_refused_request_among_many(metadata: HubMetadata) -> None:
-    with pytest.raises(HubUnavailableError, match="event hub 'hub'"):
-        metadata.partition_states(["0", "99", "1"])
-    assert metadata.partition_states(["0", "1"]).keys() == {"0", "1"}
 
 
 # --- errors ----------------------------------------------------------------------------------------------------

@@ -98,22 +98,13 @@ def test_this_machine_is_allowed(host: str) -> None:
 @pytest.mark.parametrize(
     "twice",
     [
-        f"UseDevelopmentEmulator=false;Endpoint=sb://{FAR};UseDevelopmentEmulator=true",
         "UseDevelopmentEmulator=false;usedevelopmentemulator=true",
-        f"UseDevelopmentEmulator=true;endpoint=sb://{FAR}",
         f"UseDevelopmentEmulator=true;ENDPOINT=sb://{FAR}",
     ],
 )
 def test_a_key_that_is_there_twice_is_refused(twice: str) -> None:
     with pytest.raises(OptionError, match="connectionString is wrong"):
         stream_options({"connectionString": string("localhost", twice)})
-
-
-def test_hostname_does_not_count_beside_the_endpoint() -> None:
-    connection = stream_options(
-        {"connectionString": string("localhost", f"Hostname=sb://{FAR};UseDevelopmentEmulator=true")}
-    )
-    assert connection.connection.consumer_client("$Default")._address.hostname == "localhost"
 
 
 def test_a_custom_address_counts_in_place_of_the_namespace(attacker: Emulator) -> None:

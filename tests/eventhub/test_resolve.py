@@ -59,14 +59,6 @@ def test_an_empty_partition(hub: Hub) -> None:
         assert hub.resolve(datetime.now(timezone.utc) + age).next == 0
 
 
-def test_a_partition_whose_events_are_all_gone(hub: Hub) -> None:
-    hub.append(5)
-    hub.emulator.trim(HUB, 0, 5)
-    assert hub.resolve(Edge.EARLIEST).next == 5
-    assert hub.resolve(Edge.LATEST).next == 5
-    assert hub.resolve(datetime.now(timezone.utc) + timedelta(seconds=5)).next == 5
-
-
 def test_edges_and_numbers(hub: Hub) -> None:
     hub.append(10)
     hub.emulator.trim(HUB, 0, 4)

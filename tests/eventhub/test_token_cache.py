@@ -81,14 +81,6 @@ def test_the_next_token_is_fetched_beside_while_half_of_the_time_is_left(clock: 
     assert len(credential.asked) == 2
 
 
-def test_a_token_that_nearly_ends_is_waited_for(clock: list[float]) -> None:
-    credential = Stepped(LONG)
-    tokens = Tokens(lambda: credential)
-    tokens.get_token("a")
-    clock[0] += 0.9 * LONG
-    assert tokens.get_token("a").token == "token-2"
-
-
 def test_a_token_that_has_not_ended_is_used_while_there_is_no_next_one(clock: list[float]) -> None:
     credential = Stepped(LONG)
     tokens = Tokens(lambda: credential)
@@ -141,24 +133,3 @@ def test_a_credential_that_does_not_answer_is_an_error(monkeypatch: pytest.Monke
         credential.released.set()
     monkeypatch.undo()
     assert tokens.get_token("scope").token == "token-2", "it is asked again"
-
-
-def test_a_failure_is_that_of_all_who_have_waited_for_it() -> None:
-    credential = Stepped(LONG)
-    credential.fails = True
-    credential.released.clear()
-    tokens = Tokens(lambda: credential)
-
-    def failure(_: int) -> str:
-        with pytest.raises(NoTokenError) as caught:
-            tokens.get_token("scope")
-        return str(caught.value)
-
-    with ThreadPoolExecutor(8) as pool:
-        failures = [pool.submit(failure, number) for number in range(8)]
-        wait_until(lambda: len(credential.asked) == 1, "one has asked")
-        wait_until(lambda: not any(each.done() for each in failures), "all wait")
-        time.sleep(0.2)  # so that all others have begun to wait; those that have not ask again
-        credential.released.set()
-        assert len({each.result() for each in failures}) == 1
-    assert len(credential.asked) < 8

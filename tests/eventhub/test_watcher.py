@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,8 +12,8 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.eventhub import watcher as watcher_module
-from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.eventhub.poll_schedule import MOST_NEW, PollIntervals, PollSchedule
+from spark_ehbalance.eventhub.metadata import HubMetadata
+from spark_ehbalance.eventhub.poll_schedule import PollIntervals, PollSchedule
 from spark_ehbalance.eventhub.receiver import PartitionAddress
 from spark_ehbalance.eventhub.watcher import HubWatcher
 from spark_ehbalance.group.position import Position
@@ -66,14 +65,6 @@ def test_start_refuses_positions_that_do_not_fit(start: Start, positions: str, m
         start(positions)
 
 
-def test_start_raises_an_error_without_a_response(emulator: Emulator, start: Start) -> None:
-    emulator.refuse_connections()
-    begun = time.monotonic()
-    with pytest.raises(HubUnavailableError, match="event hub 'hub'"):
-        start()
-    assert time.monotonic() - begun < 5
-
-
 def test_new_partitions_show_up(emulator: Emulator, start: Start) -> None:
     watcher = start()
     emulator.add_partitions(HUB, 2)
@@ -98,23 +89,6 @@ def test_refresh_tries_again_after_an_error(emulator: Emulator, start: Start, mo
     emulator.append(HUB, 0, [b"x"])
     watcher.refresh()
     assert watcher.states()["0"].end == 1
-
-
-def test_several_threads_may_refresh(emulator: Emulator, start: Start) -> None:
-    watcher = start()
-    emulator.append(HUB, 0, [b"x"] * 7)
-    seen: list[int] = []
-
-    def refresh() -> None:
-        watcher.refresh()
-        seen.append(watcher.states()["0"].end)
-
-    threads = [threading.Thread(target=refresh) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert seen == [7] * 8
 
 
 def test_an_error_is_raised_after_the_timeout_and_passes(emulator: Emulator, start: Start) -> None:
@@ -191,12 +165,6 @@ def test_a_start_that_cannot_be_resolved_in_time_delays_no_other(
     assert time.monotonic() - begun < 20, "it has not waited for the whole timeout of the hub"
 
 
-def test_an_unknown_partition_is_an_error(start: Start) -> None:
-    watcher = start()
-    with pytest.raises(HubUnavailableError, match="the state of partition 9"):
-        watcher.earliest_position("9")
-
-
 # --- when it requests -----------------------------------------------------------------------------------------
 
 
@@ -222,58 +190,6 @@ def test_after_a_batch_a_request_is_made_at_once(emulator: Emulator, start: Star
     watcher.rest()
     watcher.watch(["0"])
     wait_until(lambda: watcher.states()["0"].end == 1, "the event is seen")
-
-
-def test_catching_up_ends_after_the_patience(emulator: Emulator, start: Start) -> None:
-    watcher = start()
-    watcher.watch(["0"])
-    emulator.refuse_connections()
-    emulator.drop_connections()
-    watcher.catch_up(0.2)
-    assert watcher.states().keys() == {"0", "1"}
-
-
-def test_requests_stay_within_the_limit_and_none_is_forgotten(
-    emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limit, requested = 20, []
-    emulator.add_partitions(HUB, 28)
-    partition_states = HubMetadata.partition_states
-
-    def counted(metadata: HubMetadata, partitions: Sequence[str]) -> dict[str, PartitionState]:
-        requested.append(len(partitions))
-        return partition_states(metadata, partitions)
-
-    watcher = start(schedule=PollSchedule(PollIntervals(listing=0.3), most_requests=limit))
-    monkeypatch.setattr(HubMetadata, "partition_states", counted)
-    for partition in range(30):
-        emulator.append(HUB, partition, [b"x"])
-    begun = time.monotonic()
-    watcher.watch(map(str, range(30)))
-
-    def all_seen() -> bool:
-        watcher.catch_up(5)
-        return all(state.end == 1 for state in watcher.states().values())
-
-    wait_until(all_seen, "the events of all partitions are seen")
-    assert max(requested) <= limit
-    assert sum(requested) <= limit * (time.monotonic() - begun) + limit
-
-
-def test_with_many_partitions_the_first_ones_can_be_read_before_all_are_known(emulator: Emulator, start: Start) -> None:
-    emulator.add_hub("many", 4 * MOST_NEW)
-    connection = replace(hub_options(emulator).connection, hub="many")
-    watcher = HubWatcher(connection, "$Default", StartingPositions.parse("earliest"), 20.0)
-    try:
-        watcher.start()
-        known = {*watcher.states()}
-        assert 0 < len(known) < 2 * MOST_NEW
-        everything = watcher.partition_ids()
-        assert len(everything) == 4 * MOST_NEW
-        assert known <= {*watcher.starting_positions(everything)} < {*everything}
-        wait_until(lambda: {*watcher.states()} == {*everything}, "all are known")
-    finally:
-        watcher.stop()
 
 
 def test_latest_is_as_late_as_each_of_many_partitions_can_be_asked_about(
@@ -318,12 +234,6 @@ def test_of_events_that_have_been_the_last_one_without_a_receiver(emulator: Emul
     assert remembering.offsets({"0": 9}, LEVEL) == known
     assert remembering.offsets({"0": 14}, LEVEL)
     assert remembering.offsets({"0": 12}, LEVEL) == {}, "not in time"
-
-
-def test_before_the_first_retained_event_it_is_the_start(emulator: Emulator, remembering: HubWatcher) -> None:
-    emulator.trim(HUB, 0, 6)
-    remembering.refresh()
-    assert remembering.offsets({"0": 4}, LEVEL) == {"0": "-1"}
 
 
 def test_an_event_that_there_is_not_delays_no_other(emulator: Emulator, remembering: HubWatcher) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,13 +12,12 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.message import build_response
-from spark_ehbalance.errors import ClientVersionError, HubUnavailableError
+from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.eventhub import metadata as metadata_module
 from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.wire.management import management_incompatibility, read_response
 from spark_ehbalance.eventhub.wire.values import MalformedError
 from tests.query.support import HUB, hub_options
-from tests.waiting import wait_until
 
 PARTITIONS = ["0", "1", "2"]
 
@@ -40,31 +38,6 @@ def on_opened(monkeypatch: pytest.MonkeyPatch) -> OnOpened:
         monkeypatch.setattr(metadata_module, "management_incompatibility", called)
 
     return set_up
-
-
-def no_counter(operation: Any) -> None:
-    operation._mgmt_link._request_link.delivery_count = None
-
-
-INCOMPATIBLE: dict[str, tuple[Callable[[Any, Any], object], str]] = {
-    "no link": (lambda handler, operation: delattr(operation, "_mgmt_link"), "management link is not as expected"),
-    "counter": (lambda handler, operation: no_counter(operation), "management link is not as expected"),
-    "window": (lambda handler, operation: delattr(handler._session, "remote_incoming_window"), "not as expected"),
-    "credit": (lambda handler, operation: operation._mgmt_link._response_link.flow(link_credit=7), "counters"),
-    "thread": (lambda handler, operation: setattr(handler, "_keep_alive_thread", object()), "a thread"),
-}
-
-
-@pytest.mark.parametrize("what", INCOMPATIBLE)
-def test_an_incompatible_client_is_refused_once(
-    metadata: HubMetadata, emulator: Emulator, on_opened: OnOpened, what: str
-) -> None:
-    (change, reason), opened = INCOMPATIBLE[what], list[Any]()
-    on_opened(lambda handler, operation: (opened.append(handler), change(handler, operation)))
-    with pytest.raises(ClientVersionError, match=re.escape(reason)):
-        metadata.partition_ids()
-    assert len(opened) == 1
-    wait_until(lambda: emulator.connections() == 0, "it is closed")
 
 
 def test_no_more_is_sent_than_the_peer_grants(metadata: HubMetadata, on_opened: OnOpened) -> None:

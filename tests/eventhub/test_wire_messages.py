@@ -95,10 +95,6 @@ HOSTILE = {
         lambda body, count: compound(0xE0, count, b"\xf0" + body),
     ),
     "array of arrays": (b"\xff\xff", lambda body, count: compound(0xE0, 60_000, b"\xe0" + body, True)),
-    "outcomes of arrays": (
-        b"\x01",
-        lambda body, count: compound(0xE0, count, b"\x00\x53\x24" * 9 + b"\x50" + body, True),
-    ),
     "descriptors": (b"\x00", lambda body, count: body),
     "empty binary": (b"\x00", lambda body, count: compound(0xE0, count, b"\xa0" + body, True)),
 }

@@ -13,7 +13,7 @@ import websocket
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_ehbalance.eventhub.wire.sources import WebSocketSource, incompatible_transport
+from spark_ehbalance.eventhub.wire.sources import WebSocketSource
 from spark_ehbalance.eventhub.wire.values import MalformedError
 
 CONTINUED, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
@@ -104,26 +104,12 @@ def test_the_data_of_any_frames_in_any_cuts_is_the_stream(pieces: list[tuple[int
         peer.websocket.shutdown()
 
 
-def test_a_ping_is_answered_and_no_data(peer: Peer) -> None:
-    peer.socket.sendall(frame(b"a") + frame(b"are you there", PING) + frame(b"b"))
-    assert peer.read(2) == b"ab"
-    assert peer.sent() == (PONG, b"are you there")
-
-
 def test_what_came_before_a_close_is_read_first(peer: Peer) -> None:
     peer.socket.sendall(frame(b"the reason") + frame(struct.pack(">H", 1001) + b"bye", CLOSE))
     assert peer.read(10) == b"the reason"
     with pytest.raises(ConnectionError, match="closed the websocket with code 1001"):
         peer.read(1)
     assert peer.sent()[0] == CLOSE
-
-
-def test_the_end_of_the_socket_is_an_error(peer: Peer) -> None:
-    peer.socket.sendall(frame(b"ab")[:3])
-    peer.socket.shutdown(socket.SHUT_WR)
-    assert peer.read(1) == b"a"
-    with pytest.raises(ConnectionError, match="closed the connection"):
-        peer.read(1)
 
 
 @pytest.mark.parametrize(
@@ -143,13 +129,6 @@ def test_what_no_server_may_send_ends_the_connection(peer: Peer, sent: bytes, wh
         peer.read(1)
 
 
-def test_nothing_comes_within_the_time(peer: Peer) -> None:
-    with memoryview(bytearray(100)) as view:
-        assert peer.source.read_into(view, 0) == 0
-        assert peer.source.read_into(view, 0.01) == 0
-    assert peer.websocket.sock.gettimeout() is None
-
-
 def test_closing_tells_the_peer_and_does_not_wait_for_it(peer: Peer) -> None:
     peer.socket.sendall(frame(b"x" * 1000)[:500])  # the client's own would read on from here
     peer.read(400)
@@ -160,21 +139,3 @@ def test_closing_tells_the_peer_and_does_not_wait_for_it(peer: Peer) -> None:
     assert peer.sent()[0] == CLOSE
     assert peer.socket.recv(1) == b""
     assert peer.websocket.sock is None
-
-
-class SASLWithWebSocket:
-    """The client's transport, by its name."""
-
-    def __init__(self, sock: object) -> None:
-        self.sock = sock
-
-
-def test_which_websockets_can_be_taken_over(peer: Peer) -> None:
-    transport = SASLWithWebSocket(peer.websocket)
-    assert incompatible_transport(transport) is None
-    peer.websocket.frame_buffer.header = (1, 0, 0, 0, 2, 0, 5)
-    assert incompatible_transport(transport) == "its websocket is in the middle of a frame"
-    peer.websocket.frame_buffer.header = None
-    del peer.websocket.frame_buffer
-    assert "not as expected" in str(incompatible_transport(transport))
-    assert "not as expected" in str(incompatible_transport(SASLWithWebSocket(object())))

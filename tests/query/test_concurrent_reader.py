@@ -133,21 +133,6 @@ def by_partition(got: Sequence[Numbered]) -> dict[str, list[int]]:
     return found
 
 
-def test_a_paused_partition_does_not_block_others(emulator: Emulator) -> None:
-    emulator.pause(HUB, 0)
-    events = reading(hub_options(emulator))
-    first = [next(events) for _ in range((PARTITIONS - 1) * EVENTS)]
-    assert by_partition(first) == everything(1, 2, 3)
-    emulator.resume(HUB, 0)
-    assert by_partition(list(events)) == everything(0)
-
-
-def test_a_partition_that_stays_away_fails_the_task_by_name(emulator: Emulator) -> None:
-    emulator.pause(HUB, 2)
-    with pytest.raises(HubUnavailableError, match=r"^partition 2: no event came for receiverTimeout=0\.5 s"):
-        list(reading(hub_options(emulator, receiverTimeout="0.5 s")))
-
-
 def test_a_task_closed_early_can_be_run_again(emulator: Emulator) -> None:
     options = hub_options(emulator)
     emulator.pause(HUB, 1)

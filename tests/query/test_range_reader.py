@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from spark_ehbalance.emulator import Emulator
@@ -90,20 +89,15 @@ def read(
 # --- all is well -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("start", "end"), [(0, 1), (0, EVENTS), (17, 18), (999, 2001), (EVENTS - 1, EVENTS)])
-@pytest.mark.parametrize("level", [None, 3])
-def test_exactly_the_range(emulator: Emulator, start: int, end: int, level: int | None) -> None:
-    assert read(hub_options(emulator), start, end, level=level) == list(range(start, end))
+@pytest.mark.parametrize(("start", "end"), [(0, EVENTS), (17, 18), (EVENTS - 1, EVENTS)])
+@pytest.mark.parametrize("prefetch", [1, 10_000])
+def test_exactly_the_range(emulator: Emulator, start: int, end: int, prefetch: int) -> None:
+    assert read(hub_options(emulator, prefetch=prefetch), start, end) == list(range(start, end))
 
 
 def test_an_empty_range_opens_no_connection(emulator: Emulator) -> None:
     assert read(hub_options(emulator), 5, 5) == []
     assert emulator.readers(HUB, 0) == []
-
-
-@pytest.mark.parametrize("prefetch", [1, 100, 10_000])
-def test_any_prefetch(emulator: Emulator, prefetch: int) -> None:
-    assert read(hub_options(emulator, prefetch=prefetch), 10, 500) == list(range(10, 500))
 
 
 def test_consecutive_ranges_are_read_by_the_same_receiver(emulator: Emulator, opened: list[int]) -> None:
@@ -165,20 +159,17 @@ def refused(emulator: Emulator) -> None:
 FAULTS: Mapping[str, Callable[[Emulator], object]] = {
     "drop": lambda emulator: emulator.drop_connections(),
     "detach-forced": lambda emulator: emulator.detach(HUB, 0),
-    "internal error": lambda emulator: emulator.detach(HUB, 0, "amqp:internal-error", "went wrong"),
     "server-busy": lambda emulator: emulator.server_busy(count=3),
-    "server-busy for a while": lambda emulator: emulator.server_busy(seconds=0.5),
     "delay": lambda emulator: emulator.delay(0.05, HUB, 0),
     "pause and resume": paused,
     "refused connections": refused,
 }
 
 
-@pytest.mark.parametrize("level", [None, 3])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_neither_loses_nor_repeats_events(emulator: Emulator, fault: str, level: int | None) -> None:
+def test_a_fault_neither_loses_nor_repeats_events(emulator: Emulator, fault: str) -> None:
     options = hub_options(emulator, prefetch=200)
-    assert read(options, 10, 3000, level=level, then=lambda: FAULTS[fault](emulator)) == list(range(10, 3000))
+    assert read(options, 10, 3000, level=3, then=lambda: FAULTS[fault](emulator)) == list(range(10, 3000))
 
 
 def test_gaps_are_normal_in_a_compacted_hub(
@@ -203,21 +194,6 @@ def test_a_gap_is_an_error_in_any_other_hub(emulator: Emulator, opened: list[int
     assert read(hub_options(emulator, failOnDataLoss=False), 0, 200) == [*range(100), *range(105, 200)]
 
 
-def test_many_faults_in_a_row(emulator: Emulator) -> None:
-    over = threading.Event()
-
-    def disturb() -> None:
-        for _ in range(6):
-            emulator.drop_connections()
-            over.wait(0.2)
-
-    thread = threading.Thread(target=disturb)
-    got = read(hub_options(emulator, prefetch=10), 0, EVENTS, then=thread.start)
-    over.set()
-    thread.join()
-    assert got == list(range(EVENTS))
-
-
 def test_no_event_for_the_receiver_timeout_fails_the_batch(emulator: Emulator) -> None:
     options = hub_options(emulator, receiverTimeout="1 s", prefetch=100)
     with pytest.raises(HubUnavailableError) as caught:
@@ -232,33 +208,21 @@ def test_no_event_for_the_receiver_timeout_fails_the_batch(emulator: Emulator) -
     assert read(options, 100, 3000) == list(range(100, 3000))
 
 
-@pytest.mark.parametrize(
-    ("stop", "why"), [("pause", "no event came"), ("cut off", "no connection could be made to localhost")]
-)
 def test_a_partition_for_which_a_batch_waits_is_told_once(
-    emulator: Emulator, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, stop: str, why: str
+    emulator: Emulator, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(range_reader, "_TOLD_SILENCE", 1.0)
 
     def silent() -> None:
-        if stop == "pause":
-            emulator.pause(HUB, 0)
-        else:
-            emulator.refuse_connections()
-            emulator.drop_connections()
+        emulator.refuse_connections()
+        emulator.drop_connections()
 
-    with pytest.raises(HubUnavailableError):
+    with pytest.raises(HubUnavailableError, match=r"receiverTimeout=3 s.*no connection"):
         read(hub_options(emulator, receiverTimeout="3 s"), 100, 3000, then=silent)
     (line,) = (record.getMessage() for record in caplog.records if "the batch waits" in record.getMessage())
     assert line.startswith("partition 0: the batch waits for events ")
-    for part in (" to 2999, ", "receiverTimeout=3 s", f"Last seen: {why}"):
+    for part in (" to 2999, ", "receiverTimeout=3 s", "Last seen: no connection could be made to localhost"):
         assert part in line
-
-
-def test_an_unreachable_hub_fails_the_batch_after_the_receiver_timeout(emulator: Emulator) -> None:
-    emulator.refuse_connections()
-    with pytest.raises(HubUnavailableError, match=r"partition 0: .*receiverTimeout=1 s.*no connection"):
-        read(hub_options(emulator, receiverTimeout="1 s"), 0, 10)
 
 
 def test_the_time_of_a_slow_sink_does_not_count(emulator: Emulator) -> None:
@@ -271,16 +235,6 @@ def test_the_time_of_a_slow_sink_does_not_count(emulator: Emulator) -> None:
         time.sleep(1.2 * timeout)
 
     assert read(hub_options(emulator, receiverTimeout=f"{timeout:.3f} s"), 0, 500, then=slow) == list(range(500))
-
-
-def test_a_wrong_key_is_an_error_that_does_not_show_it(emulator: Emulator) -> None:
-    with Emulator({HUB: 1}, sas_keys={"reader": "theRightKey"}) as other:
-        other.append(HUB, 0, [b"0"])
-        options = hub_options(other, connectionString=other.connection_string(HUB, key="theWrongKey"))
-        with pytest.raises(HubUnavailableError, match=r"partition 0: .*refused the credentials") as caught:
-            read(options, 0, 1)
-    assert "theWrongKey" not in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 # --- leases and other readers ----------------------------------------------------------------------------------
@@ -426,11 +380,11 @@ def test_the_same_task_run_twice_at_once_completes_in_one_of_them(held: Held, ri
 # --- events that are gone --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("trimmed", [50, 200, 300])
+@pytest.mark.parametrize("trimmed", [50, 200, EVENTS])
 def test_events_aged_out_after_planning_are_loss(emulator: Emulator, trimmed: int) -> None:
     emulator.trim(HUB, 0, trimmed)
     with pytest.raises(DataLossError) as caught:
-        read(hub_options(emulator), 0, 200)
+        read(hub_options(emulator, receiverTimeout="0.5 s"), 0, 200)
     message = str(caught.value)
     assert "\n" not in message
     for part in (
@@ -443,20 +397,13 @@ def test_events_aged_out_after_planning_are_loss(emulator: Emulator, trimmed: in
         assert part in message
 
 
-@pytest.mark.parametrize("trimmed", [50, 200, 300])
+@pytest.mark.parametrize("trimmed", [50, 300])
 def test_without_fail_on_data_loss_events_that_aged_out_are_left_out(
     emulator: Emulator, caplog: pytest.LogCaptureFixture, trimmed: int
 ) -> None:
     emulator.trim(HUB, 0, trimmed)
     assert read(hub_options(emulator, failOnDataLoss=False), 0, 200) == list(range(trimmed, 200))
     assert f"events 0 to {min(trimmed, 200) - 1} were planned and now have aged out" in caplog.text
-
-
-def test_all_events_aged_out_is_loss(emulator: Emulator) -> None:
-    emulator.trim(HUB, 0, EVENTS)
-    with pytest.raises(DataLossError, match=r"partition 0: .*aged out"):
-        read(hub_options(emulator, receiverTimeout="0.5 s"), 0, 200)
-    assert read(hub_options(emulator, receiverTimeout="0.5 s", failOnDataLoss=False), 0, 200) == []
 
 
 def _make_hub_anew(emulator: Emulator) -> None:
@@ -479,9 +426,3 @@ def test_late_events_of_a_recreated_hub_are_not_lost(emulator: Emulator) -> None
     emulator.delay(60, HUB, 0)
     with pytest.raises(HubUnavailableError, match="now at 10"):
         read(hub_options(emulator, receiverTimeout="1 s", failOnDataLoss=False), 10, 200)
-
-
-def test_a_record_batch_of_large_events_is_not_too_large(emulator: Emulator) -> None:
-    emulator.append(HUB, 1, [bytes(1_000_000)] * 8)
-    batches = read_range(hub_options(emulator), Range("1", 0, 0, 8), None, None)
-    assert pa.Table.from_batches(batches)["body"].to_pylist() == [bytes(1_000_000)] * 8

@@ -21,7 +21,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver, RowFormat
 from spark_ehbalance.query.range_reader import Batches, read_range
-from spark_ehbalance.query.receivers import RECEIVER_IDLE, RECEIVERS, Key, Receivers
+from spark_ehbalance.query.receivers import RECEIVERS, Key, Receivers
 from tests.query.support import HUB, SOON, CountedReceivers, hub_options, numbers
 from tests.waiting import wait_until
 
@@ -94,10 +94,6 @@ def test_an_unused_receiver_closes_by_itself(emulator: Emulator) -> None:
 def watching() -> bool:
     """Whether the thread runs that checks the kept receivers."""
     return any(thread.name == "ehbalance-receivers" for thread in threading.enumerate())
-
-
-def test_the_idle_time_is_seconds() -> None:
-    assert RECEIVER_IDLE <= 10
 
 
 def goes_on(emulator: Emulator, worker: CountedReceivers) -> None:

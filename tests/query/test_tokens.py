@@ -101,16 +101,14 @@ def until_detached(server: Emulator) -> None:
     wait_until(lambda: server.readers(HUB, 0) == [], "the token is over, and the hub has detached the link")
 
 
-@pytest.mark.parametrize("level", [None, 3])
-def test_a_token_expires_while_the_sink_is_busy(way_in: tuple[Emulator, ShortLived], level: int | None) -> None:
+def test_a_token_expires_while_the_sink_is_busy(way_in: tuple[Emulator, ShortLived]) -> None:
     server, connection = way_in
-    got = read(server, connection, 0, 1000, level, then=lambda: until_detached(server))
+    got = read(server, connection, 0, 1000, 3, then=lambda: until_detached(server))
     assert got == list(range(1000))
 
 
-@pytest.mark.parametrize("watched", [True, False])
-def test_a_token_expires_between_two_tasks(way_in: tuple[Emulator, ShortLived], watched: bool) -> None:
-    worker = Receivers(idle=100.0, check_interval=0.2 if watched else 100.0)
+def test_a_token_expires_between_two_tasks(way_in: tuple[Emulator, ShortLived]) -> None:
+    worker = Receivers(idle=100.0, check_interval=100.0)
     server, connection = way_in
     assert read(server, connection, 0, 500, 3, worker=worker) == list(range(500))
     until_detached(server)
@@ -178,15 +176,6 @@ def test_a_time_is_found_although_the_cached_token_has_expired(
 
 
 # --- the connection that asks about the hub --------------------------------------------------------------------
-
-
-def test_requests_go_on_when_tokens_expire(way_in: tuple[Emulator, ShortLived]) -> None:
-    server, connection = way_in
-    with HubMetadata(connection, "$Default") as metadata:
-        end = time.monotonic() + 2 * LIFE
-        while time.monotonic() < end:
-            assert metadata.partition_states(["0"])["0"].end == 1000
-    wait_until(lambda: server.connections() <= 1, "the connections before were closed")
 
 
 def test_a_request_after_a_pause_longer_than_a_token_s_life(way_in: tuple[Emulator, ShortLived]) -> None:

@@ -19,8 +19,8 @@ from typing import Any
 
 from spark_ehbalance.eventhub.rows import Binary
 
-#: Levels of nested values. The client's decoder is recursive and fails a little below Python's limit of 1,000.
-MAX_DEPTH = 1000
+#: Levels of nested values: no client nests deeper, and values are written as JSON by recursion.
+MAX_DEPTH = 64
 
 #: Array elements without bytes of their own in a part of a message: one small array of them. It is less than for a
 #: whole message, so that the slow path can read whatever the fast path reads.
@@ -36,9 +36,6 @@ _Maker = Callable[[list[Any]], Any] | None
 #: where hashes are the same in all processes, as in Spark's (PYTHONHASHSEED=0): 82,000 such keys, 0.9 MB, took 5.5 s.
 #: By the square, as many bytes in maps of 4,096 keys take 0.3 s.
 _MOST_KEYS, _MOST_ODD_KEYS = 4096, 256
-
-#: Described types that the client decodes as a mapping from their name to their value.
-_OUTCOMES = {0x23: "received", 0x24: "accepted", 0x25: "rejected", 0x26: "released", 0x27: "modified"}
 
 
 class MalformedError(Exception):
@@ -217,29 +214,17 @@ def _open(code: int, data: bytes, pos: int, budget: ArrayBudget) -> tuple[int, i
 
 
 def _array(data: bytes, pos: int, count: int, budget: ArrayBudget) -> tuple[int, int, _Maker, int]:
-    names = []
     while data[pos] == 0:
         descriptor = SCALARS[data[pos + 1]]
         if descriptor is None:
             raise ValueError("an array's descriptor is compound")
-        name, pos = descriptor(data, pos + 2)
-        if name in _OUTCOMES:
-            names.append(_OUTCOMES[name])
+        _, pos = descriptor(data, pos + 2)
     code, pos = data[pos], pos + 1
     if code >> 4 == 4:
         budget.take(count)
     else:
         _check_count(count, data, pos)
-    if not names:
-        return count, code, None, pos
-    budget.take(4 * count * len(names))  # each makes a dictionary
-
-    def described(items: list[Any]) -> list[Any]:
-        for name in reversed(names):
-            items = [{name: item} for item in items]
-        return items
-
-    return count, code, described, pos
+    return count, code, None, pos
 
 
 def _check_count(count: int, data: bytes, pos: int) -> None:
@@ -265,11 +250,9 @@ def _mapping(items: list[Any]) -> dict[Any, Any]:
 
 def _undescribed(items: list[Any]) -> Any:
     descriptor, value = items
-    try:
-        name = _OUTCOMES.get(descriptor)
-    except TypeError:
-        raise ValueError("a descriptor is a list or a map") from None
-    return value if name is None else {name: value}
+    if isinstance(descriptor, list | dict):
+        raise ValueError("a descriptor is a list or a map")
+    return value
 
 
 def _unknown(data: bytes, pos: int) -> tuple[Any, int]:

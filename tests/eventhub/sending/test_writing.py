@@ -14,10 +14,9 @@ import pytest
 from azure.eventhub import EventData
 from azure.eventhub._client_base import ConsumerProducerMixin
 
-from spark_ehbalance.emulator import Emulator, EventHub
+from spark_ehbalance.emulator import EventHub
 from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, MissingError, UnsendableEventError
 from spark_ehbalance.eventhub import conditions, sender
-from spark_ehbalance.eventhub.refusals import RefusedError
 from spark_ehbalance.eventhub.sending import writing
 from spark_ehbalance.eventhub.sending.columns import Columns
 from spark_ehbalance.eventhub.sending.write_options import write_options
@@ -152,14 +151,6 @@ def test_a_hub_that_pauses_gets_a_batch_once(event_hub: EventHub, write: Callabl
     reads_nothing.join()
     assert (sent.events, sent.again) == (1, 0)
     assert len(event_hub.events()) == 2
-
-
-def test_a_wrong_key_is_named_at_once() -> None:
-    with Emulator({"hub": 1}, sas_keys={"reader": "right"}) as locked:
-        options = write_options({"connectionString": locked.connection_string("hub", key="wrong")})
-        rows = pa.Table.from_pylist([{"body": b"x"}], PLAIN).to_batches()
-        with pytest.raises(RefusedError, match=r"refused the credentials: .*signature is wrong.* that it may send"):
-            Task(options, Columns(0), Links()).write(rows)
 
 
 def test_a_hub_that_does_not_exist(event_hub: EventHub, write: Callable[..., Sent]) -> None:
