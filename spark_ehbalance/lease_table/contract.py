@@ -167,11 +167,6 @@ class LeaseTable(LeaseStore):
         """Tidy up and compact the history. Files of others stay. Raises `StoreUnavailableError`."""
 
     @abstractmethod
-    def changed_at_ms(self) -> int:
-        """When the table was changed last, by the storage's clock, in milliseconds since 1970; for some storages in
-        whole seconds. Raises `StoreUnavailableError`."""
-
-    @abstractmethod
     def erase(self) -> None:
         """Remove the table with all that it holds, for one that was made to try its storage. Nobody else may use it.
         Raises `StoreUnavailableError`."""

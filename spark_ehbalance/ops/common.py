@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import typer
 from rich.cells import cell_len
@@ -15,17 +15,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spark_ehbalance.errors import ConflictError, DataLossError, EhBalanceError, OptionError, StoreFormatError
+from spark_ehbalance.errors import DataLossError, EhBalanceError, StoreFormatError
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.group.changes import Outcome, Transition, apply
+from spark_ehbalance.group.changes import Transition, apply
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.model import Author
-from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import OTHER_HUB_HELP, Snapshot
-from spark_ehbalance.lease_table.contract import ATTEMPTS, LeaseStore, commit, commit_and_record, record
-from spark_ehbalance.query.offsets import EpochPosition, HubReference
+from spark_ehbalance.lease_table.contract import LeaseStore, commit_and_record
+from spark_ehbalance.query.offsets import HubReference
 from spark_ehbalance.query.options import Options
-from spark_ehbalance.text import age as age
 from spark_ehbalance.text import plain, plain_lines
 
 #: Columns in which each table fits.
@@ -54,20 +52,6 @@ def check_group(found: Snapshot, group: Group, lease_table: str) -> None:
         raise StoreFormatError(f"the lease table {lease_table} belongs to {found.group}, not to {group}")
 
 
-def check_positions(
-    positions: Mapping[str, Position | EpochPosition], states: Mapping[str, PartitionState], source: str
-) -> None:
-    """Raise `OptionError` if `positions`, which are from `source`, are beyond the hub's ends."""
-    for partition, position in positions.items():
-        state = states.get(partition)
-        if state is None or position.next > state.end:
-            ends = f"ends before {state.end}" if state else f"has partitions {', '.join(states)}"
-            raise OptionError(
-                f"{source} is of another event hub, or the hub was recreated: it has read up to {position.next} of "
-                f"partition {partition}, and the hub {ends}"
-            )
-
-
 def operator() -> Author:
     """The author of the command's orders."""
     return Author(f"operator:{getpass.getuser()}@{socket.gethostname()}", "")
@@ -86,31 +70,6 @@ def order(store: LeaseStore, orders: Sequence[Transition]) -> Snapshot:
     if outcome.refused:
         raise EhBalanceError(outcome.refused[0].reason)
     return outcome.after
-
-
-def write_together(store: LeaseStore, group: Group, decide: Callable[[Snapshot], Sequence[Transition]]) -> Outcome:
-    """Commit what `decide` returns for the newest state, all at once, and record it in the history. Makes the store of
-    `group`, with just that, if there is none.
-
-    Raises what `decide` raises; then nothing has changed. Raises `EhBalanceError` if others keep changing the state.
-    """
-    if not store.exists():
-        made = apply(Snapshot(group), decide(Snapshot(group)))
-        store.create(group, made.after)
-        table, own = store.read().table, made.after.table
-        if table is not None and own is not None and table.id == own.id:
-            record(store, made, warn)
-            return made
-    store.create(group)
-    for _ in range(ATTEMPTS):
-        found = store.read()
-        try:
-            outcome = commit(store, found, decide(found), attempts=1)
-        except ConflictError:
-            continue
-        record(store, outcome, warn)
-        return outcome
-    raise EhBalanceError("others keep changing the table: try again")
 
 
 def say(text: str, *, err: bool = False) -> None:

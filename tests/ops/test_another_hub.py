@@ -54,13 +54,6 @@ def test_a_table_of_another_hub_is_refused(old: Group, tmp_path: Path, command: 
     assert old.state == before
 
 
-def test_check_tells_of_it(old: Group) -> None:
-    found = {each["what"]: each for each in old.json("check")}["lease table"]
-    assert found["verdict"] == "failed"
-    assert "it has the positions of event hub hub of localhost:" in found["text"]
-    assert found["remedy"].startswith("set a new leaseTable")
-
-
 def test_to_seek_all_partitions_moves_the_table_to_the_new_hub(old: Group) -> None:
     before = old.state.leases
     assert old("seek", "--all", "--to", "earliest").code == 0

@@ -157,12 +157,6 @@ class BlobStore(LeaseTable):
     def maintain(self) -> None:
         pass  # as `tidy`
 
-    def changed_at_ms(self) -> int:
-        changed = [blob.modified_ms for blob in self._blobs().values()]
-        if not changed:
-            raise StoreUnavailableError(f"the group {self._group} has no blobs in {self._location}")
-        return max(changed)
-
     def erase(self) -> None:
         """Remove the group's blobs. The container stays, and what else it holds."""
         blobs = self._blobs()

@@ -496,13 +496,6 @@ class DeltaStore(LeaseTable):
         self.tidy()
         self._history.compact()
 
-    def changed_at_ms(self) -> int:
-        with self._folder.errors("read"):
-            files = self._folder.listed(LOG)
-            if not files:
-                raise FileNotFoundError(LOG)
-            return max(round(file.changed * 1000) for file in files)
-
     def erase(self) -> None:
         self._forget()
         with self._folder.errors("removed"):
