@@ -22,12 +22,9 @@ class DeltaCheckpointStore(CheckpointStore):
         """The arguments are those of `spark_ehbalance.consumers.DeltaCheckpointStore`. Raises `OptionError`."""
         self._store = _Blocking(options, **times)
 
-    async def list_ownership(
-        self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
-    ) -> list[dict[str, Any]]:
+    async def list_ownership(self, *named: str, **kwargs: Any) -> list[dict[str, Any]]:
         """As the blocking store's."""
-        named = (fully_qualified_namespace, eventhub_name, consumer_group)
-        return await asyncio.to_thread(self._store.list_ownership, *named)
+        return await asyncio.to_thread(self._store.list_ownership, *named, **kwargs)
 
     async def claim_ownership(self, ownership_list: Iterable[dict[str, Any]], **kwargs: Any) -> list[dict[str, Any]]:
         """As the blocking store's."""
@@ -35,14 +32,12 @@ class DeltaCheckpointStore(CheckpointStore):
 
     async def update_checkpoint(self, checkpoint: Mapping[str, Any], **kwargs: Any) -> None:
         """As the blocking store's."""
-        await asyncio.to_thread(self._store._write, self._store._add(checkpoint), checkpoint)
+        self._store._add(checkpoint)
+        await asyncio.to_thread(self._store._write, checkpoint)
 
-    async def list_checkpoints(
-        self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
-    ) -> list[dict[str, Any]]:
+    async def list_checkpoints(self, *named: str, **kwargs: Any) -> list[dict[str, Any]]:
         """As the blocking store's."""
-        named = (fully_qualified_namespace, eventhub_name, consumer_group)
-        return await asyncio.to_thread(self._store.list_checkpoints, *named)
+        return await asyncio.to_thread(self._store.list_checkpoints, *named, **kwargs)
 
     async def close(self) -> None:
         """As the blocking store's."""

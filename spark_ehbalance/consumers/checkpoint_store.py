@@ -7,20 +7,16 @@ import socket
 import threading
 import time
 import uuid
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
 from azure.eventhub import CheckpointStore
 from azure.eventhub.exceptions import OwnershipLostError
 
-from spark_ehbalance.consumers.ownership import checkpoint_entry, ownership_entry
 from spark_ehbalance.errors import (
     DataLossError,
     EhBalanceError,
-    FencedError,
     HubUnavailableError,
     OptionError,
     StoreReplacedError,
@@ -34,7 +30,7 @@ from spark_ehbalance.group.durations import STORE_SHARE, Durations
 from spark_ehbalance.group.expiry import Observations, expired_leases, overdue_handovers
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.model import Author, Lease, MemberState
-from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.position import START_OFFSET, Position
 from spark_ehbalance.group.snapshot import OTHER_HUB_HELP, Snapshot
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseStore, commit_and_record
 from spark_ehbalance.lease_table.opening import open_store
@@ -61,17 +57,6 @@ _TIDY_VERSIONS = 100
 _T = TypeVar("_T", bound=t.Transition)
 
 
-@dataclass(slots=True, eq=False)
-class Waiting:
-    """A checkpoint that waits for its commit, and the result."""
-
-    partition: str
-    position: Position
-    done: bool = False
-    lost: bool = False
-    error: EhBalanceError | None = None
-
-
 class DeltaCheckpointStore(CheckpointStore):
     """Lets an unmodified `EventHubConsumerClient` share an event hub with Spark queries through their lease table:
 
@@ -80,10 +65,10 @@ class DeltaCheckpointStore(CheckpointStore):
             client.receive(on_event=...)
 
     `options` are those of a query's `readStream`; `load_balancing_interval` must be the client's, in seconds. A store
-    serves one client at a time, in the process that created it.
+    serves one client, in the process that created it.
 
     Raises `OptionError`; calls also for a second client, a client of another group, and a closed store. They raise
-    `StoreError`, and `DataLossError` if the lease table or the event hub was replaced.
+    `StoreError`, and `DataLossError` if the event hub was recreated.
     """
 
     def __init__(self, options: Mapping[str, str], *, load_balancing_interval: float = _INTERVAL) -> None:
@@ -94,45 +79,43 @@ class DeltaCheckpointStore(CheckpointStore):
         if not 0 < load_balancing_interval < float("inf"):
             raise OptionError(f"load_balancing_interval={load_balancing_interval!r} is wrong: allowed is above 0")
         self._interval = float(load_balancing_interval)
-        self._lock = threading.RLock()  # for everything but `_waiting`'s results
+        self._lock = threading.RLock()  # guards everything but `_waiting`
         self._store: LeaseStore | None = None
         self._closed = False
         self._incarnation = uuid.uuid4().hex
         self._owner = ""  # the client's id while it is a member
-        self._claimed_at = float("-inf")
-        self._epochs: dict[str, int] = {}  # of the partitions that the client reads
-        self._unopened: set[str] = set()  # those of them whose receivers are not open yet
-        self._asked: set[str] = set()  # those that the last claim found to be given away
+        self._epochs: dict[str, int] = {}  # granted partitions
+        self._unopened: set[str] = set()  # granted partitions whose receivers are not open yet
+        self._asked: set[str] = set()  # owned partitions that the last claim found to be given away
         self._observations, self._read_at = Observations(), float("-inf")
-        self._table: str | None = None
         self._tidied = 0
         self._partitions: tuple[str, ...] = ()
         self._hub_created_ms: int | None = None
         self._hub_at = float("-inf")
         self._checkpointing = threading.Lock()
-        self._waiting = deque[Waiting]()
+        self._waiting: dict[str, Position] = {}  # checkpoints for the next commit
+        self._lost: set[str] = set()  # partitions whose last checkpoint was rejected
         self._next_checkpoint_at = 0.0
 
-    # --- what the client calls ---------------------------------------------------------------------------------
+    # --- the interface -----------------------------------------------------------------------------------------
 
     def list_ownership(
         self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
     ) -> list[dict[str, Any]]:
-        """The partitions that ever had an owner; first hands over what other members have waited for long enough.
+        """The partitions that ever had an owner. The ETag is the epoch.
 
         Expired partitions have no owner. For the others `last_modified_time` is now: the group judges who is dead.
         """
         named = _named(fully_qualified_namespace, eventhub_name, consumer_group)
         with self._lock:
-            self._write_waiting(named)
-            snapshot = self._give_away(self._read(named))
+            snapshot = self._read(named)
             expired, entries = self._expired(snapshot), []
             for lease in snapshot.leases.values():
                 owner = None if lease.partition in expired else lease.owner
                 if owner and lease.handover and owner != self._owner:
                     owner = lease.handover.to  # counts as done
                 if lease.epoch:
-                    entries.append(named | ownership_entry(lease, owner))
+                    entries.append(named | _ownership(lease, owner))
             return entries
 
     def claim_ownership(self, ownership_list: Iterable[dict[str, Any]], **kwargs: Any) -> list[dict[str, Any]]:
@@ -169,7 +152,8 @@ class DeltaCheckpointStore(CheckpointStore):
         over: left to the client, it makes the client close its receiver. Raises `StoreUnavailableError` or
         `ConflictError` if the commit fails.
         """
-        self._write(self._add(checkpoint), checkpoint)
+        self._add(checkpoint)
+        self._write(checkpoint)
 
     def list_checkpoints(
         self, fully_qualified_namespace: str, eventhub_name: str, consumer_group: str, **kwargs: Any
@@ -181,8 +165,6 @@ class DeltaCheckpointStore(CheckpointStore):
             self._unopened.clear()
         return [named | checkpoint_entry(each) for each in snapshot.leases.values() if each.checkpoint is not None]
 
-    # --- what the client does not call -------------------------------------------------------------------------
-
     def close(self) -> None:
         """Release the client's partitions, and leave the group. Call it after the client's `close`."""
         with self._lock:
@@ -190,25 +172,6 @@ class DeltaCheckpointStore(CheckpointStore):
             if store is not None:
                 with store, contextlib.suppress(StoreReplacedError):  # there is no group to leave
                     self._leave(store)
-
-    def _add(self, checkpoint: Mapping[str, Any]) -> Waiting:
-        """`checkpoint` is in the next commit from now on. Returns at once, for the asynchronous store."""
-        offset = checkpoint.get("offset")
-        position = Position(int(checkpoint["sequence_number"]), None if offset is None else str(offset))
-        self._waiting.append(waiting := Waiting(str(checkpoint["partition_id"]), position))
-        return waiting
-
-    def _write(self, waiting: Waiting, named: Mapping[str, Any]) -> None:
-        """Commit what was added. Raises as `update_checkpoint`."""
-        with self._checkpointing:
-            if not waiting.done:
-                time.sleep(max(0.0, self._next_checkpoint_at - time.monotonic()))
-                with self._lock:
-                    self._write_waiting(named)
-        if waiting.error is not None:
-            raise waiting.error
-        if waiting.lost:
-            raise OwnershipLostError(f"partition {waiting.partition} is not owned by this consumer any more")
 
     def __enter__(self) -> DeltaCheckpointStore:
         return self
@@ -219,7 +182,7 @@ class DeltaCheckpointStore(CheckpointStore):
     # --- reading -----------------------------------------------------------------------------------------------
 
     def _opened(self, named: Mapping[str, Any]) -> LeaseStore:
-        """The lease table, which must be of the group that the client names."""
+        """The lease table. Raises `OptionError` if the client names another group."""
         if self._closed:
             raise OptionError("the checkpoint store is closed")
         group, own = Group.of(*(named[each] for each in _named("", "", ""))), self._options.group
@@ -239,11 +202,6 @@ class DeltaCheckpointStore(CheckpointStore):
         except StoreUnavailableError:
             self._observations = self._observations.afresh()  # others could not renew either
             raise
-        if snapshot.group != self._options.group:
-            raise OptionError(f"the client reads {self._options.group}, but the lease table is of {snapshot.group}")
-        if self._table and snapshot.table and snapshot.table.id != self._table:
-            raise DataLossError("the lease table was replaced while the consumer was running: make a new store")
-        self._table = snapshot.table.id if snapshot.table else self._table
         if now - self._read_at > 1.5 * max(self._interval, self._options.lease_duration / 3):  # it was suspended
             self._observations = self._observations.afresh()
         self._observations, self._read_at = self._observations.updated(snapshot, now), now
@@ -256,8 +214,6 @@ class DeltaCheckpointStore(CheckpointStore):
     def _expired(self, snapshot: Snapshot) -> frozenset[str]:
         durations, now, wall_ms = self._durations(snapshot), time.monotonic(), round(time.time() * 1000)
         return expired_leases(self._observations, snapshot, durations, now, wall_ms).difference(self._epochs)
-
-    # --- the hub -----------------------------------------------------------------------------------------------
 
     def _check_hub(self, snapshot: Snapshot) -> None:
         if time.monotonic() - self._hub_at > _HUB_INTERVAL:
@@ -285,26 +241,27 @@ class DeltaCheckpointStore(CheckpointStore):
     # --- claiming ----------------------------------------------------------------------------------------------
 
     def _claim(self, owner: str, wanted: dict[str, dict[str, Any]]) -> Snapshot:
-        """Write the client's sign of life and its claims; adds to `wanted` what else it must take."""
-        named, now = next(iter(wanted.values())), time.monotonic()
+        """Write the client's heartbeat, renewals and claims; adds to `wanted` what else it must take."""
+        named = next(iter(wanted.values()))
         snapshot = self._read(named)
         self._check_hub(snapshot)
-        duration = max(self._durations(snapshot).default, 3 * _LONGEST_INTERVAL * self._interval)
-        if owner != self._owner and self._owner and now - self._claimed_at < duration:
+        if owner != self._owner and self._owner:
             raise OptionError(f"the checkpoint store serves the client {self._owner}: make one for each client")
-        if (row := snapshot.members.get(owner)) is not None and row.incarnation != self._incarnation:
-            raise FencedError(f"another process reads as {owner}")
-        self._epochs = self._epochs if owner == self._owner else {}
-        self._owner, self._claimed_at, milliseconds = owner, now, round(1000 * duration)
-        changes: list[t.Transition] = [self._new(t.Heartbeat, lease_duration_ms=milliseconds)]
-        if row is None:
-            changes = [self._new(t.Join, host=socket.gethostname(), lease_duration_ms=milliseconds)]
+        self._owner = owner
+        seconds = max(self._durations(snapshot).default, 3 * _LONGEST_INTERVAL * self._interval)
+        changes: list[t.Transition] = [self._new(t.Heartbeat, lease_duration_ms=round(1000 * seconds))]
+        if owner not in snapshot.members:
+            changes = [self._new(t.Join, host=socket.gethostname(), lease_duration_ms=round(1000 * seconds))]
         changes += self._added(snapshot)
         draft = t.apply(snapshot, changes).after
-        mine = draft.owned_by(owner)
-        changes += [self._of(t.Renew, lease) for lease in mine]
         leaving = draft.members[owner].state is MemberState.LEAVING
-        self._asked = {lease.partition for lease in mine if leaving or lease.handover}
+        asked, self._asked = self._asked, {x.partition for x in draft.owned_by(owner) if leaving or x.handover}
+        for lease in draft.owned_by(owner):
+            if lease.partition in asked and (leaving or self._was_asked_long_ago(lease)):
+                self._epochs.pop(lease.partition, None)
+                changes += self._given(lease)
+            else:
+                changes.append(self._of(t.Renew, lease))
         if not leaving:
             for lease in self._left_over(draft):
                 entry = {**named, "partition_id": lease.partition, "owner_id": owner, "etag": str(lease.epoch)}
@@ -323,18 +280,24 @@ class DeltaCheckpointStore(CheckpointStore):
         """The hub's partitions that the table lacks: where it has others, they are read from their first event."""
         new = tuple(each for each in self._partitions if each not in snapshot.leases)
         if snapshot.leases:
-            states = self._states(new)
             return [
-                self._new(t.AddPartitions, partitions=(each,), checkpoint=Position.before(state.begin))
-                for each, state in states.items()
+                self._new(t.AddPartitions, partitions=(partition,), checkpoint=Position.before(state.begin))
+                for partition, state in self._states(new).items()
             ]
         noted = self._hub_created_ms is not None
         hub = [self._new(t.NoteHub, created_ms=self._hub_created_ms)] if noted else []
         return [self._new(t.AddPartitions, partitions=new), *hub] if new else []
 
+    def _was_asked_long_ago(self, lease: Lease) -> bool:
+        """No checkpoint has handed the partition over in half of the time that the next owner waits."""
+        if lease.handover is None:
+            return False
+        waited = time.monotonic() - self._observations.handovers[lease.partition].since
+        return waited > lease.handover.timeout_ms / 2000
+
     def _left_over(self, snapshot: Snapshot) -> list[Lease]:
-        """What the client must take unasked: partitions that an operator pinned to it, and those without a live owner
-        for long, because the client does not know other members' limits."""
+        """Partitions to claim unasked: pinned to the client, or long without a live owner because the client does not
+        know other members' limits."""
         durations, expired, seen = self._durations(snapshot), self._expired(snapshot), self._observations.leases
         before = time.monotonic() - 2 * max(durations.longest, durations.needs)
         return [
@@ -376,8 +339,8 @@ class DeltaCheckpointStore(CheckpointStore):
         ]
 
     def _granted(self, wanted: Mapping[str, dict[str, Any]], snapshot: Snapshot) -> list[dict[str, Any]]:
-        """The entries of the partitions that the client may read from now on. One whose epoch has changed while the
-        client read it, as by a seek, is left out once: the client closes its receiver, and begins again."""
+        """The entries of the partitions that the client may read from now on. A partition whose epoch has changed while
+        the client read it, as by a seek, is left out once: the client closes its receiver, and begins again."""
         before, granted = self._epochs, dict[str, Lease]()
         for lease in snapshot.owned_by(self._owner):
             partition = lease.partition
@@ -386,27 +349,16 @@ class DeltaCheckpointStore(CheckpointStore):
                 granted[partition] = lease
         self._epochs = {partition: lease.epoch for partition, lease in granted.items()}
         new = granted.keys() - before.keys()
+        for partition in new:  # whatever waits is of an earlier epoch
+            self._waiting.pop(partition, None)
+        self._lost -= new
         self._unopened = (self._unopened | new) & granted.keys()
         # Former owners' receivers with an owner level would shut out the client, which has level 0.
         if levels := {self._address(p): granted[p].epoch for p in new if granted[p].epoch > 1}:
             disconnect_readers(levels)
-        return [wanted[partition] | ownership_entry(lease, self._owner) for partition, lease in granted.items()]
+        return [wanted[partition] | _ownership(lease, self._owner) for partition, lease in granted.items()]
 
-    # --- giving back -------------------------------------------------------------------------------------------
-
-    def _give_away(self, snapshot: Snapshot) -> Snapshot:
-        """Hand over what no checkpoint has handed over in half of the time that the next owner waits; in a drain, since
-        the last claim."""
-        row, seen, now = snapshot.members.get(self._owner), self._observations.handovers, time.monotonic()
-        leaving = row is not None and row.state is MemberState.LEAVING
-        leases = [
-            lease
-            for lease in snapshot.owned_by(self._owner)
-            if lease.partition in self._asked
-            and (leaving or (lease.handover and now - seen[lease.partition].since > lease.handover.timeout_ms / 2000))
-        ]
-        self._epochs = {p: epoch for p, epoch in self._epochs.items() if p not in {x.partition for x in leases}}
-        return self._commit(snapshot, [change for lease in leases for change in self._given(lease)])
+    # --- releasing ---------------------------------------------------------------------------------------------
 
     def _release(self, entries: Sequence[Mapping[str, Any]]) -> None:
         """Release partitions whose receivers the client has closed. With the last one it leaves the group: it may have
@@ -437,36 +389,60 @@ class DeltaCheckpointStore(CheckpointStore):
 
     # --- checkpoints -------------------------------------------------------------------------------------------
 
+    def _add(self, checkpoint: Mapping[str, Any]) -> None:
+        """Include `checkpoint` in the next commit. Does not block."""
+        offset = checkpoint.get("offset")
+        position = Position(int(checkpoint["sequence_number"]), None if offset is None else str(offset))
+        self._waiting[str(checkpoint["partition_id"])] = position
+
+    def _write(self, checkpoint: Mapping[str, Any]) -> None:
+        """Commit what was added, unless another thread has. Raises as `update_checkpoint`."""
+        partition = str(checkpoint["partition_id"])
+        with self._checkpointing:
+            if partition in self._waiting:
+                time.sleep(max(0.0, self._next_checkpoint_at - time.monotonic()))
+                try:
+                    with self._lock:
+                        self._write_waiting(checkpoint)
+                except EhBalanceError:
+                    self._waiting.pop(partition, None)
+                    raise
+            is_lost = partition in self._lost
+            self._lost.discard(partition)
+        if is_lost:
+            raise OwnershipLostError(f"partition {partition} is not owned by this consumer any more")
+
     def _write_waiting(self, named: Mapping[str, Any]) -> None:
-        """Commit all checkpoints that wait."""
-        batch, began = [self._waiting.popleft() for _ in range(len(self._waiting))], time.monotonic()
+        """Commit all waiting checkpoints. If that fails they wait for the next commit."""
+        batch, began = dict[str, Position](), time.monotonic()
+        while self._waiting:
+            partition, batch[partition] = self._waiting.popitem()
         if not batch:
             return
         try:
             snapshot = self._read(named)
-            after = self._commit(snapshot, [c for each in batch for c in self._progress(snapshot, each)])
-        except EhBalanceError as error:
-            for each in batch:
-                each.done, each.error = True, error
-            return
-        for each in batch:
-            lease, epoch = after.leases.get(each.partition), self._epochs.get(each.partition)
-            if lease is None or epoch is None or (lease.owner, lease.epoch) != (self._owner, epoch):
-                self._epochs.pop(each.partition, None)
-                each.lost = True
-            each.done, each.lost = True, each.lost or each.partition in self._unopened
+            after = self._commit(snapshot, [c for each in batch.items() for c in self._progress(snapshot, *each)])
+        except EhBalanceError:
+            for partition, position in batch.items():
+                self._waiting.setdefault(partition, position)
+            raise
+        for partition in batch:
+            lease = after.leases.get(partition)
+            if lease is None or (lease.owner, lease.epoch) != (self._owner, self._epochs.get(partition)):
+                self._epochs.pop(partition, None)
+                self._lost.add(partition)
+        self._lost |= self._unopened & batch.keys()
         spacing = len(after.members) * (time.monotonic() - began) / STORE_SHARE
         self._next_checkpoint_at = time.monotonic() + min(spacing, self._interval)
 
-    def _progress(self, snapshot: Snapshot, waiting: Waiting) -> list[t.Transition]:
-        lease, member = snapshot.leases.get(waiting.partition), snapshot.members.get(self._owner)
-        epoch = self._epochs.get(waiting.partition)
-        if lease is None or member is None or lease.epoch != epoch or waiting.partition in self._unopened:
+    def _progress(self, snapshot: Snapshot, partition: str, position: Position) -> list[t.Transition]:
+        lease, member = snapshot.leases.get(partition), snapshot.members.get(self._owner)
+        if lease is None or member is None or lease.epoch != self._epochs.get(partition) or partition in self._unopened:
             return []
         going = lease.handover is not None or member.state is MemberState.LEAVING
-        if lease.checkpoint == waiting.position and not going:
+        if lease.checkpoint == position and not going:
             return []
-        return [self._of(t.Checkpoint, lease, position=waiting.position), *(self._given(lease) if going else ())]
+        return [self._of(t.Checkpoint, lease, position=position), *(self._given(lease) if going else ())]
 
     # --- writing -----------------------------------------------------------------------------------------------
 
@@ -481,6 +457,26 @@ class DeltaCheckpointStore(CheckpointStore):
         after = commit_and_record(self._store, base, changes, _LOG.warning).after
         self._observations = self._observations.updated(after, time.monotonic())
         return after
+
+
+class _SequenceNumber(int):
+    """The client takes a 0 for "no checkpoint", but not this one."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+def checkpoint_entry(lease: Lease) -> dict[str, Any]:
+    """The checkpoint of a lease that has one. `offset` is the position after which the client starts."""
+    assert lease.checkpoint is not None
+    number, offset = lease.checkpoint.sequence_number, lease.checkpoint.offset
+    after = offset if offset is not None else START_OFFSET if number < 0 else _SequenceNumber(number)
+    return {"partition_id": lease.partition, "sequence_number": number, "offset": after}
+
+
+def _ownership(lease: Lease, owner: str | None) -> dict[str, Any]:
+    known = {"partition_id": lease.partition, "owner_id": owner or "", "etag": str(lease.epoch)}
+    return {**known, "last_modified_time": time.time()}
 
 
 def _named(namespace: str, hub: str, consumer_group: str) -> dict[str, Any]:

@@ -26,8 +26,6 @@ class Client:
         hub: str,
         store: DeltaCheckpointStore | AsyncStore,
         process: Callable[[str, int], bool] = lambda *_: True,
-        *,
-        receive: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
         """`hub` is the connection string. `process` is called with each event; it returns whether to checkpoint."""
@@ -38,7 +36,6 @@ class Client:
         self.closed: list[tuple[str, CloseReason]] = []
         self._hub = hub
         self._process = process
-        self._receive = receive or {}
         self._options = {"load_balancing_interval": 0.5, "socket_timeout": 0.02} | options
         self._stop: Callable[[], object] = lambda: None
         ready = threading.Event()
@@ -89,7 +86,6 @@ class Client:
             on_error=self._failed,
             on_partition_initialize=self._began,
             on_partition_close=self._ended,
-            **self._receive,
         )
 
     def _run_async(self, store: AsyncStore, ready: threading.Event) -> None:
@@ -113,9 +109,7 @@ class Client:
         loop, stopped = asyncio.get_running_loop(), asyncio.Event()
         self._stop = lambda: loop.call_soon_threadsafe(stopped.set)
         receiving = asyncio.create_task(
-            client.receive(
-                process, on_error=failed, on_partition_initialize=began, on_partition_close=ended, **self._receive
-            )
+            client.receive(process, on_error=failed, on_partition_initialize=began, on_partition_close=ended)
         )
         ready.set()
         await stopped.wait()

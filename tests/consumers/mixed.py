@@ -10,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.group.strategies import DECLARATIONS
 from tests.consumers.consumer_process import INTERVAL
 from tests.members import AnyMember, Member, Members, repeating
 from tests.query.queries import Event, Group
@@ -19,26 +18,18 @@ from tests.waiting import wait_until
 
 PARTITIONS = 12
 
-#: These strategies take partitions without their owner's help, who may have begun to read the same events.
-STEALING = {name for name, each in DECLARATIONS.items() if each.moves == "steal"}
-
-#: Options that strategies need in tests, where groups must become even within seconds: short times above all.
-PARAMETERS = {
-    "race": {"race.minimumGrab": "1 s", "race.delayPerLease": "100 ms"},
-    "transfer": {"transfer.hitCount": "1", "transfer.coolDown": "2 s"},
-}
+#: Everybody's lease duration in seconds.
+LEASE = 3
 
 
 class Mixed(Members):
     """A context manager: a group of processes, and a publisher that does not stop before `everything_was_read`."""
 
-    def __init__(self, emulator: Emulator, path: Path, lease: int = 3) -> None:
-        """`lease` is everybody's lease duration in seconds."""
+    def __init__(self, emulator: Emulator, path: Path) -> None:
         self.group = Group(emulator, path, PARTITIONS)
-        self.group.raw["leaseDuration"] = f"{lease}s"
+        self.group.raw["leaseDuration"] = f"{LEASE}s"
         self.folder = path
         self.members = []
-        self._lease = lease
         self._publishing = contextlib.ExitStack()
 
     def __enter__(self) -> Mixed:
@@ -58,7 +49,7 @@ class Mixed(Members):
             hub,
             table,
             str(self.folder / name),
-            str(self._lease),
+            str(LEASE),
         )
         return self.start(name, sys.executable, *command)
 
@@ -79,7 +70,7 @@ class Mixed(Members):
             owners = Counter(lease.owner for lease in self.group.leases().values())
             return None not in owners and sorted(owners.values()) == sorted(counts)
 
-        wait_until(shared, f"the shares are {counts} (`PARAMETERS` has what a strategy needs for it)", timeout=90)
+        wait_until(shared, f"the shares are {counts}", timeout=90)
 
     def duplicates(self) -> list[Event]:
         return [event for event, times in self.seen().items() if times > 1]

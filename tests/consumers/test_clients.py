@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from azure.eventhub import CloseReason, EventHubConsumerClient, LoadBalancingStrategy
-from azure.eventhub.exceptions import OwnershipLostError
 
 from spark_ehbalance.consumers import DeltaCheckpointStore
 from spark_ehbalance.consumers.aio import DeltaCheckpointStore as AsyncStore
@@ -27,8 +26,6 @@ from tests.waiting import wait_until
 PARTITIONS = 2  # a client takes half a second to close each
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs/consumers.md"
-
-both_kinds = pytest.mark.parametrize("kind", ["sync", "async"])
 
 NewClient = Callable[..., Client]
 
@@ -56,7 +53,7 @@ def new_store(consumers: Consumers, kind: str, **options: Any) -> DeltaCheckpoin
     return consumers.store(**options) if kind == "sync" else consumers.async_store(**options)
 
 
-@both_kinds
+@pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_client_goes_on_with_the_event_after_the_checkpoint(
     consumers: Consumers, client: NewClient, kind: str
 ) -> None:
@@ -100,8 +97,7 @@ def test_clients_share_without_any_query(
     assert Counter(first.seen + second.seen + third.seen) == everything, "once"
 
 
-@both_kinds
-def test_an_error_of_the_handler_reopens_its_partition(consumers: Consumers, client: NewClient, kind: str) -> None:
+def test_an_error_of_the_handler_reopens_its_partition(consumers: Consumers, client: NewClient) -> None:
     failed = threading.Event()
 
     def process(partition: str, number: int) -> bool:
@@ -111,7 +107,7 @@ def test_an_error_of_the_handler_reopens_its_partition(consumers: Consumers, cli
         return True
 
     consumers.group.append(1, PARTITIONS)
-    reading = client(new_store(consumers, kind), process)
+    reading = client(consumers.store(), process)
     wait_until(lambda: sorted(reading.seen) == [("0", 0), ("1", 0), ("1", 0)], "the event is processed again")
     assert [(partition, str(error)) for partition, error in reading.errors] == [("1", "not this time")]
     assert reading.closed == [("1", CloseReason.OWNERSHIP_LOST)]
@@ -121,17 +117,6 @@ def test_an_error_of_the_handler_reopens_its_partition(consumers: Consumers, cli
     assert sorted(reading.closed[1:]) == [(p, CloseReason.SHUTDOWN) for p in consumers.partitions]
     assert not consumers.shares(), "everything was given back"
     assert not consumers.snapshot().members
-
-
-@both_kinds
-def test_a_client_of_one_partition_cannot_checkpoint(consumers: Consumers, client: NewClient, kind: str) -> None:
-    consumers.group.append(1, PARTITIONS)
-    reading = client(
-        new_store(consumers, kind), receive={"partition_id": "1", "starting_position": "-1"}, retry_total=0
-    )
-    wait_until(lambda: reading.errors, "it has tried")
-    assert all(partition == "1" and isinstance(error, OwnershipLostError) for partition, error in reading.errors)
-    assert set(reading.seen) == {("1", 0)}
 
 
 def test_the_example_of_the_documentation_reads_and_leaves_when_it_is_interrupted(consumers: Consumers) -> None:

@@ -6,17 +6,13 @@ import signal
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from spark_ehbalance.emulator import Emulator
-from tests.consumers.mixed import PARAMETERS, STEALING, Mixed, share_through_everything
-from tests.group.strategies.groups import EVEN
+from tests.consumers.mixed import Mixed, share_through_everything
 
 
-@pytest.mark.parametrize("kinds", [("sync", "async"), ("async", "sync")])
-def test_consumers_and_queries_share_a_hub(emulator: Emulator, tmp_path: Path, kinds: tuple[str, str]) -> None:
+def test_consumers_and_queries_share_a_hub(emulator: Emulator, tmp_path: Path) -> None:
     with Mixed(emulator, tmp_path) as mixed:
-        share_through_everything(mixed, *kinds)
+        share_through_everything(mixed, "sync", "async")
 
 
 def test_a_consumer_that_was_suspended_is_disconnected_and_comes_back(emulator: Emulator, tmp_path: Path) -> None:
@@ -31,18 +27,3 @@ def test_a_consumer_that_was_suspended_is_disconnected_and_comes_back(emulator: 
         assert len({*query.seen()}) == len(query.seen()), "it has had each partition once"
         # What it had not checkpointed when it was suspended is read again, by itself if the query has not come to it.
         assert max(Counter(consumer.seen()).values()) <= 2
-
-
-@pytest.mark.parametrize("strategy", EVEN)
-def test_a_query_joins_and_leaves(emulator: Emulator, tmp_path: Path, strategy: str) -> None:
-    """Under each strategy that shares evenly."""
-    with Mixed(emulator, tmp_path, lease=6) as mixed:  # none is to expire, also not on a busy machine
-        mixed.group.raw |= {"strategy": strategy, **PARAMETERS.get(strategy, {})}
-        mixed.query("a")
-        mixed.wait_shares(12)
-        later = mixed.query("b")
-        mixed.wait_shares(6, 6)
-        later.stop()
-        mixed.wait_shares(12)
-        mixed.everything_was_read()
-    assert strategy in STEALING or not mixed.duplicates(), "what moves by plan is read once"
