@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from spark_ehbalance.group.defaults import LEASE_DURATION, PROCESSOR_LEASE_DURATION
 from spark_ehbalance.group.durations import Durations
-from spark_ehbalance.group.expiry import Observations
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.lag import Lag
 from spark_ehbalance.group.model import Lease, Member, MemberState
@@ -26,9 +25,8 @@ from spark_ehbalance.text import age, iso
 class Severity(IntEnum):
     """The worst is the highest."""
 
-    NOTE = 1
-    WARNING = 2
-    ERROR = 3
+    WARNING = 1
+    ERROR = 2
 
 
 class Kind(NamedTuple):
@@ -39,7 +37,7 @@ class Kind(NamedTuple):
     remedy: str
 
 
-_NOTE, _WARNING, _ERROR = Severity
+_WARNING, _ERROR = Severity
 
 #: All findings by code. The documentation lists this table.
 FINDINGS: Mapping[str, Kind] = {
@@ -70,11 +68,6 @@ FINDINGS: Mapping[str, Kind] = {
         "{members} claimed {partitions} {times} times within {within}: the query fails and restarts.",
         "The error is in the driver's log. If an event cannot be read, set `onMalformed` or skip it with `ehbalance "
         "seek`.",
-    ),
-    "foreign_reader": Kind(
-        _ERROR,
-        "A reader outside the group reads {partitions} with owner level {level}, above the lease's epoch {epoch}.",
-        "Stop that reader, or give it another consumer group. Until then batches fail with `ForeignReaderError`.",
     ),
     "stale_member": Kind(
         _WARNING,
@@ -109,20 +102,10 @@ FINDINGS: Mapping[str, Kind] = {
         "If the backlog does not shrink: more queries or cores, larger batches, or a faster sink. If it does not move, "
         "the query or its sink hangs: see its log.",
     ),
-    "handover": Kind(
-        _NOTE,
-        "{member} hands {partitions} over to {to}, requested {requested} ago.",
-        "The move takes place when the batch in flight ends, or is forced after `handoverTimeout`.",
-    ),
-    "leaving": Kind(
-        _NOTE,
-        "{member} is leaving and gives {partitions} back when its batch ends.",
-        "It was drained or stopped, or exceeded `maxStall`. `ehbalance drain --undo` revokes a drain.",
-    ),
 }
 
 #: Parameters that are durations in seconds.
-_SECONDS = {"silence", "duration", "unowned", "within", "ran", "usual", "waited", "requested"}
+_SECONDS = {"silence", "duration", "unowned", "within", "ran", "usual", "waited"}
 
 #: Why a query leaves a partition out of its batches (`Member.left_out`), and `trigger`: Spark asks for no batch.
 _PAUSES = {
@@ -137,9 +120,6 @@ _PAUSES = {
 #: free for two balance intervals; crash loops are counted over ten minutes.
 _PATIENCE_MS, _FREE_MS, _WINDOW_MS = 60_000, 20_000, 600_000
 _LONG_FACTOR = 3
-
-#: Milliseconds of history that a viewer keeps.
-HISTORY_MS = 3_600_000
 
 #: Claims of one partition within `_WINDOW_MS` that make a crash loop.
 _MANY = 3
@@ -199,7 +179,7 @@ class GroupView:
 
     `keeps_members` is false for the Azure SDKs' blob containers, where every owner counts as a member. `seen` is when
     the viewer saw each member's last sign of life; otherwise the stored times count, by the writers' clocks.
-    `levels` are the owner levels of readers that the hub reported. `problem` is why the table cannot be read now.
+    `problem` is why the table cannot be read now.
     """
 
     snapshot: Snapshot
@@ -207,7 +187,6 @@ class GroupView:
     history: Sequence[OwnershipChange] = ()
     keeps_members: bool = True
     seen: Mapping[str, int] = field(default_factory=dict)
-    levels: Mapping[str, int] = field(default_factory=dict)
     problem: str = ""
 
     # --- facts ---------------------------------------------------------------------------------------------------
@@ -237,11 +216,6 @@ class GroupView:
     def lags(self) -> Mapping[str, Lag]:
         """The lag of each partition whose lag is known."""
         return {each.partition: lag for each in self.snapshot.leases.values() if (lag := each.behind)}
-
-    @property
-    def connections(self) -> int:
-        """Connections to the namespace between two batches: one for each owned partition and one for each member."""
-        return sum(each.owner is not None for each in self.snapshot.leases.values()) + len(self.members)
 
     def silence_ms(self, member: str) -> int:
         return max(0, self.now_ms - self.last_seen_ms.get(member, 0))
@@ -281,10 +255,6 @@ class GroupView:
             yield Finding("no_live_member", (), {"silence": (self.now_ms - max(seen)) / 1000})
         yield from self._unowned([each for each in leases if each.owner is None])
         yield from self._crash_loops()
-        for partition, level in self.levels.items():
-            lease = self.snapshot.leases.get(partition)
-            if lease is not None and lease.owner is not None and level > lease.epoch:
-                yield Finding("foreign_reader", (partition,), {"level": level, "epoch": lease.epoch})
         names = defaultdict(list)
         for query in self.snapshot.queries.values():
             if query.run and self.now_ms - query.at_ms < _WINDOW_MS:
@@ -334,22 +304,14 @@ class GroupView:
 
     def _of_member(self, id: str) -> Iterator[Finding]:
         leases, row = self.snapshot.owned_by(id), self.snapshot.members.get(id)
-        ids, moving = _ids(leases), [each for each in leases if each.handover is not None]
         if not leases:
             return
         if not self.is_live(id):
             if not self._anybody_lives:
                 return  # one finding says so of all
             silence, duration = self.silence_ms(id) / 1000, self._durations.judged_by(id)
-            yield Finding("stale_member", ids, {"member": id, "silence": silence, "duration": duration})
+            yield Finding("stale_member", _ids(leases), {"member": id, "silence": silence, "duration": duration})
             return
-        for to in {each.handover.to: None for each in moving if each.handover}:
-            theirs = [each for each in moving if each.handover and each.handover.to == to]
-            asked = min(each.handover.requested_at_ms for each in theirs if each.handover)
-            parameters = {"member": id, "to": to, "requested": (self.now_ms - asked) / 1000}
-            yield Finding("handover", _ids(theirs), parameters)
-        if row is not None and row.state is MemberState.LEAVING:
-            yield Finding("leaving", ids, {"member": id})
         yield from self._not_reading(id, row, [each for each in leases if each.handover is None])
 
     def _not_reading(self, id: str, row: Member | None, leases: Sequence[Lease]) -> Iterator[Finding]:
@@ -397,7 +359,6 @@ class GroupView:
             "version": snapshot.version if self.keeps_members else None,
             "leader": snapshot.leader,
             "leaseDuration": _seconds(snapshot.lease_duration_ms),
-            "connections": self.connections,
             "lag": {"events": events, "seconds": seconds, "partitions": len(self.lags)} if self.lags else None,
             "findings": [each.to_json() for each in self.findings],
             "partitions": [self._partition_json(each) for each in snapshot.leases.values()],
@@ -447,25 +408,6 @@ class GroupView:
             "commitMs": member.commit_ms,
             "inBatchSince": None if since is None else iso(since),
         }
-
-
-class Observer:
-    """Views of one group over time: signs of life are dated by the viewer's clock, and recent history is kept."""
-
-    def __init__(self, keeps_members: bool = True) -> None:
-        self._keeps_members = keeps_members
-        self._observations = Observations()
-        self._history: dict[OwnershipChange, None] = {}
-
-    def view(self, snapshot: Snapshot, added: Iterable[OwnershipChange], now_ms: int, now: float) -> GroupView:
-        """The view after reading `snapshot` and the rows `added` to the history at `now_ms`, which is `now` in seconds
-        of a monotonic clock. Rows may be added twice."""
-        self._observations = self._observations.updated(snapshot, now)
-        observed = self._observations.members.items()
-        seen = {id: now_ms - round(1000 * (now - each.since)) for id, each in observed if not each.cold}
-        rows = sorted({**self._history, **dict.fromkeys(added)}, key=lambda row: (row.at_ms, row.epoch or 0))
-        self._history = {row: None for row in rows if row.at_ms > now_ms - HISTORY_MS}
-        return GroupView(snapshot, now_ms, [*self._history], self._keeps_members, seen)
 
 
 def _ids(leases: Sequence[Lease]) -> tuple[str, ...]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 
 from spark_ehbalance.errors import StoreError
-from spark_ehbalance.group.group_view import HISTORY_MS, GroupView, Observer
+from spark_ehbalance.group.expiry import Observations
+from spark_ehbalance.group.group_view import GroupView
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.lease_table.contract import LeaseTable
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
+
+#: Milliseconds of history that a view has.
+_HISTORY_MS = 3_600_000
 
 
 def now_ms() -> int:
@@ -19,19 +23,25 @@ def now_ms() -> int:
 
 
 class Viewer:
-    """Reads `store` again and again. One thread at a time may call it."""
+    """Reads `store` again and again: signs of life are dated by this clock, and recent history is kept. One thread at a
+    time may call it."""
 
     def __init__(self, store: LeaseTable) -> None:
         self._store = store
-        self._observer = Observer(store.capabilities.members)
+        self._observations = Observations()
+        self._history: dict[OwnershipChange, None] = {}
 
     def view(self) -> GroupView:
         """The view as of now. Raises `StoreError` if the table cannot be read; without its history it is complete but
         for crash loops."""
-        snapshot, at_ms, added = self._store.read(), now_ms(), list[OwnershipChange]()
-        if self._store.capabilities.members:
-            try:
-                added = self._store.follow_history(at_ms - HISTORY_MS)
-            except StoreError as error:
-                _LOG.info("the history cannot be read: %s", error)
-        return self._observer.view(snapshot, added, at_ms, time.monotonic())
+        snapshot, at_ms, now = self._store.read(), now_ms(), time.monotonic()
+        self._observations = self._observations.updated(snapshot, now)
+        observed = self._observations.members.items()
+        seen = {id: at_ms - round(1000 * (now - each.since)) for id, each in observed if not each.cold}
+        try:  # rows may be returned twice
+            added = dict.fromkeys(self._store.follow_history(at_ms - _HISTORY_MS))
+            rows = sorted({**self._history, **added}, key=lambda row: (row.at_ms, row.epoch or 0))
+            self._history = {row: None for row in rows if row.at_ms > at_ms - _HISTORY_MS}
+        except StoreError as error:
+            _LOG.info("the history cannot be read: %s", error)
+        return GroupView(snapshot, at_ms, [*self._history], self._store.capabilities.members, seen)

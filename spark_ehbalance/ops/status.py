@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import textwrap
 import time
 from collections.abc import Iterable, Iterator
@@ -16,25 +15,20 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from spark_ehbalance.errors import EhBalanceError, OptionError
-from spark_ehbalance.eventhub.receiver import Disconnected, PartitionAddress, Receiver
-from spark_ehbalance.eventhub.refusals import Unreachable
+from spark_ehbalance.errors import OptionError
 from spark_ehbalance.group.defaults import LEASE_DURATION
 from spark_ehbalance.group.group_view import FINDINGS, GroupView, Severity
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.model import Lease, Member, MemberState
 from spark_ehbalance.lease_table.viewing import Viewer
 from spark_ehbalance.ops.arguments import (
-    CONNECTION_STRING,
     AsJson,
     GroupName,
-    HubOptions,
     LeaseTable,
     StorageOptions,
     group_of,
 )
-from spark_ehbalance.ops.common import cell, check_group, console, hub_states, table, warn
-from spark_ehbalance.query.options import Options
+from spark_ehbalance.ops.common import cell, console, table
 from spark_ehbalance.settings.secrets import shown
 from spark_ehbalance.text import age, plain, time_of
 
@@ -47,16 +41,12 @@ _OTHER_LINES = 13
 #: The last changes of a partition that are shown.
 _MOST_CHANGES = 5
 
-#: Seconds for the hub to accept or refuse a receiver.
-_PATIENCE = 5.0
-
-_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
+_STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow"}
 
 
 def status(
     lease_table: LeaseTable,
     storage: StorageOptions,
-    hub: HubOptions,
     partition: Annotated[str | None, typer.Option(help="Say why this partition is not read, or has moved.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
     as_json: AsJson = False,
@@ -64,8 +54,7 @@ def status(
 ) -> None:
     """Show who owns which partition of a group, its lag, the load of its members, and what is wrong.
 
-    With --partition and the event hub given, the hub is asked whether a reader outside the group has the partition. A
-    container of the Azure SDKs' checkpoint store keeps less: what is missing is shown as "-".
+    A container of the Azure SDKs' checkpoint store keeps less: what is missing is shown as "-".
     """
     if watch and (as_json or partition is not None):
         raise OptionError(f"--watch and {'--json' if as_json else '--partition'} are both given: set one")
@@ -74,15 +63,11 @@ def status(
         if watch:
             _watch(viewer)
         view = viewer.view()
-        changes = store.history() if partition is not None and store.capabilities.members else []
-        if partition is not None:
-            view = _asked(view, partition, lease_table, hub, storage)
+        changes = store.history() if partition is not None else []
+    if partition is not None and partition not in view.snapshot.leases:
+        raise OptionError(f"partition {shown(partition)} is unknown: there are {', '.join(view.snapshot.leases)}")
     if as_json:
         typer.echo(json.dumps(view.to_json(), indent=2))
-    elif partition is None:
-        out = console()
-        out.print(status_tables(view, out.width))
-        _print_findings(out, view)
     else:
         out = console()
         out.print(status_tables(view, out.width, only=partition))
@@ -99,42 +84,6 @@ def _watch(viewer: Viewer) -> NoReturn:
             height = size.height - 1 - sum(len(each.plain.splitlines()) for each in found)
             live.update(Group(status_tables(view, size.width, height), *found), refresh=True)
             time.sleep(_WATCH_INTERVAL)
-
-
-# --- the hub ---------------------------------------------------------------------------------------------------------
-
-
-def _asked(view: GroupView, partition: str, lease_table: str, hub: HubOptions, storage: StorageOptions) -> GroupView:
-    """`view` with the owner level of the partition's reader, if the event hub is given. Raises `OptionError`."""
-    if partition not in view.snapshot.leases:
-        raise OptionError(f"partition {shown(partition)} is unknown: there are {', '.join(view.snapshot.leases)}")
-    given = hub.event_hub_name, hub.fully_qualified_namespace, hub.connection_string, os.environ.get(CONNECTION_STRING)
-    if not any(given):
-        return view
-    options = hub.options(lease_table, storage)
-    check_group(view.snapshot, options.group, lease_table)
-    try:
-        levels = {} if (level := _level(options, partition)) is None else {partition: level}
-    except EhBalanceError as error:
-        warn(f"the event hub could not be asked: {error}")
-        return view
-    return GroupView(view.snapshot, view.now_ms, view.history, view.keeps_members, view.seen, levels)
-
-
-def _level(options: Options, partition: str) -> int | None:
-    """The owner level of the partition's reader, if it has one: the hub then refuses a receiver without."""
-    _, states = hub_states(options, [partition])
-    address = PartitionAddress(options.connection, options.consumer_group, partition)
-    receiver = Receiver(address, states[partition].end, owner_level=None, prefetch=1)
-    try:
-        receiver.confirm(_PATIENCE)
-    except Disconnected as other:
-        return other.epoch
-    except Unreachable:
-        pass
-    finally:
-        receiver.close()
-    return None
 
 
 # --- text ------------------------------------------------------------------------------------------------------------
@@ -198,7 +147,7 @@ def _title(view: GroupView) -> str:
     title = f"{view.snapshot.group}, {len(view.members)} {'members' if view.keeps_members else 'owners'}"
     if (ms := view.snapshot.lease_duration_ms) is not None:
         title += f", lease duration {ms / 1000:g} s"
-    return title + f", {view.connections} connections"
+    return title
 
 
 def _total(view: GroupView) -> str:

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from spark_ehbalance.group.group_view import FINDINGS, GroupView, Observer, ranges
+from spark_ehbalance.group.group_view import FINDINGS, GroupView, ranges
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.lag import Lag
-from spark_ehbalance.group.model import Handover, Lease, Member, MemberLoad, MemberState, QueryRecord
+from spark_ehbalance.group.model import Handover, Lease, Member, MemberLoad, QueryRecord
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 
@@ -117,12 +117,6 @@ CASES: Mapping[str, tuple[GroupView, str, str, dict[str, Any]]] = {
         "0",
         {"member": "ann", "silence": 40},
     ),
-    "a reader outside the group": (
-        view(lease("0", "ann"), lease("1", "ann"), levels={"0": 7, "1": 3}),
-        "foreign_reader",
-        "0",
-        {"level": 7, "epoch": 3},
-    ),
     "left out of its batches": (
         view(lease("0", "ann", 600), lease("1", "ann"), members=[member("ann", left_out={"0": "limit", "1": "late"})]),
         "paused",
@@ -146,18 +140,6 @@ CASES: Mapping[str, tuple[GroupView, str, str, dict[str, Any]]] = {
         "behind",
         "0",
         {"member": "ann", "events": 20, "waited": 600},
-    ),
-    "a handover": (
-        view(lease("0", "ann", 600, handover=Handover("bob", 30_000, ago(12)))),
-        "handover",
-        "0",
-        {"member": "ann", "to": "bob", "requested": 12},
-    ),
-    "a member that leaves": (
-        view(lease("0", "ann"), members=[member("ann", state=MemberState.LEAVING), member("bob")]),
-        "leaving",
-        "0",
-        {"member": "ann"},
     ),
     "a table that cannot be read": (view(lease("0", "ann"), problem="403"), "table_away", "", {"problem": "403"}),
 }
@@ -187,9 +169,10 @@ def test_each_kind_of_finding_has_a_case() -> None:
         view(lease("0", "ann"), lease("1", None)),
         view(lease("0", "ann", 600, lag=None)),
         view(lease("0", "ann"), queries=[query("ann"), query("ann", lineage="old", at_ms=ago(3600))]),
+        view(lease("0", "ann", 600, handover=Handover("bob", 30_000, ago(12)))),
         view(),
     ],
-    ids=["two queries", "read on after others failed", "just freed", "no lag", "a new checkpoint", "empty"],
+    ids=["two queries", "read on after others failed", "just freed", "no lag", "a new checkpoint", "handover", "empty"],
 )
 def test_a_group_without_a_fault_has_no_findings(healthy: GroupView) -> None:
     assert healthy.findings == []
@@ -197,30 +180,12 @@ def test_a_group_without_a_fault_has_no_findings(healthy: GroupView) -> None:
 
 def test_the_worst_comes_first() -> None:
     known = view(
-        lease("0", "ann", handover=Handover("bob", 30_000, ago(1))),
         lease("1", None, renewed_at_ms=ago(90)),
         lease("2", "eve", renewed_at_ms=ago(50)),
         lease("3", "ann", 600),
         lease("4", "ann", 600),
     )
-    assert [each.code for each in known.findings] == ["unowned", "behind", "stale_member", "handover"]
-
-
-def test_an_observer_dates_signs_of_life_by_its_own_clock() -> None:
-    slow = view(lease("0", "ann"), members=[member("ann", renewed_at_ms=ago(400))]).snapshot
-    observer = Observer()
-    assert observer.view(slow, [], NOW, 0.0).last_seen_ms["ann"] == ago(3), "nothing but stored times is known"
-    later = replace(slow, members={"ann": replace(slow.members["ann"], renewal=10)})
-    assert observer.view(later, [], NOW + 5000, 5.0).last_seen_ms["ann"] == NOW + 5000
-    assert observer.view(later, [], NOW + 45_000, 45.0).findings[0].code == "no_live_member"
-
-
-def test_an_observer_keeps_the_history_of_an_hour_once() -> None:
-    observer, snapshot = Observer(), view(lease("0", "ann")).snapshot
-    old, new = claim(3500, None, "ann"), claim(1, "ann", "bob")
-    assert observer.view(snapshot, [new, old], NOW, 0.0).history == [old, new]
-    assert observer.view(snapshot, [new], NOW, 1.0).history == [old, new]
-    assert observer.view(snapshot, [], NOW + 200_000, 200.0).history == [new]
+    assert [each.code for each in known.findings] == ["unowned", "behind", "stale_member"]
 
 
 def test_ranges_of_partitions() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from spark_ehbalance.group.strategies import DEFAULT_STRATEGY, STRATEGIES
-from spark_ehbalance.simulation.scenario import READY_MADE
 from tests.ops.command import Command
 
 SMALL = ("--partitions", 6, "--members", 2, "--cycles", 12)
@@ -26,25 +25,12 @@ def test_the_default_is_one_strategy_as_a_table(ehbalance: Command) -> None:
     assert rows["of them again"] == "0"
 
 
-@pytest.mark.parametrize(("width", "least_tables"), [(200, 1), (45, 2)])
-def test_compare_shows_all_strategies_side_by_side_as_far_as_the_terminal_is_wide(
-    ehbalance: Command, monkeypatch: pytest.MonkeyPatch, width: int, least_tables: int
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
+def test_compare_shows_all_strategies_side_by_side(ehbalance: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     outcome = ehbalance("simulate", "--scenario", "join", "--compare", *SMALL)
-    assert outcome.code == 0
-    _, *text, _ = outcome.out.splitlines()  # the description and the note about prices may be longer
-    heads = [line.split() for line in text if {*line.split()} & {*STRATEGIES}]
-    assert [name for names in heads for name in names] == list(STRATEGIES)
-    assert len(heads) >= least_tables
+    (head,) = [line.split() for line in outcome.out.splitlines() if {*line.split()} & {*STRATEGIES}]
+    assert head == list(STRATEGIES)
     assert "…" not in outcome.out, "nothing is cut off"
-
-
-def test_compare_shows_all_scenarios_in_one_table(ehbalance: Command) -> None:
-    outcome = ehbalance("simulate", "--scenario", "all", "--compare", "--partitions", 4, "--members", 2, "--cycles", 2)
-    rows = [line.strip("|").split("|") for line in outcome.out.splitlines() if line.startswith("|")]
-    assert [row[0].strip() for row in rows[2:]] == list(READY_MADE)
-    assert all(len(row) == 2 + len(STRATEGIES) for row in rows)
 
 
 def test_json_is_the_same_for_the_same_seed(ehbalance: Command) -> None:
@@ -57,25 +43,15 @@ def test_json_is_the_same_for_the_same_seed(ehbalance: Command) -> None:
     assert len(result["spread_over_time"]) == 12
 
 
-def test_the_json_of_a_comparison_equals_that_of_each_strategy(ehbalance: Command) -> None:
-    compared = json.loads(ehbalance("simulate", "--scenario", "join", "--compare", *SMALL, "--json").out)
-    assert [each["strategy"] for each in compared] == list(STRATEGIES)
-    alone = json.loads(ehbalance("simulate", "--scenario", "join", "--strategy", "greedy", *SMALL, "--json").out)
-    assert alone in compared
-
-
 def test_the_store_may_be_another_than_the_scenarios(ehbalance: Command) -> None:
     def result(*arguments: object) -> Any:
         return json.loads(ehbalance("simulate", "--scenario", "start-up", *SMALL, "--json", *arguments).out)
 
-    here, azure, s3, far = result(), *(result("--store", name) for name in ("azure", "s3")), result("--latency", 200)
-    assert here["dollars_per_day"] == far["dollars_per_day"] == 0
-    assert 0 < s3["dollars_per_day"] < azure["dollars_per_day"]
+    here, azure, s3 = result(), *(result("--store", name) for name in ("azure", "s3"))
+    assert here["dollars_per_day"] == 0 < s3["dollars_per_day"] < azure["dollars_per_day"]
     assert azure["operations_per_day"] == sum(azure[f"{name}_per_day"] for name in ("writes", "reads", "deletes"))
     assert azure["longest_silence"] < 1
-    assert here["seconds_to_balance"] < azure["seconds_to_balance"] < far["seconds_to_balance"]
-    heading = ehbalance("simulate", "--scenario", "start-up", *SMALL, "--store", "gcs", "--latency", 10).out
-    assert "store gcs: a look takes 10 ms, a commit 20 ms" in heading
+    assert here["seconds_to_balance"] < azure["seconds_to_balance"]
 
 
 def test_a_scenario_from_a_file(ehbalance: Command, tmp_path: Path) -> None:
@@ -94,12 +70,7 @@ def test_a_scenario_from_a_file(ehbalance: Command, tmp_path: Path) -> None:
     [
         (("--strategy", "best"), "--strategy best is wrong: allowed is one of balanced, cooperative"),
         (("--scenario", "nowhere"), "--scenario nowhere is wrong: allowed is a TOML file or one of "),
-        (("--cycles", 0), "--cycles 0 is wrong: allowed is 1 or more"),
-        (("--partitions", -1), "--partitions -1 is wrong: allowed is 1 or more"),
         (("--store", "tape"), "--store tape is wrong: allowed is one of local, azure, s3, gcs"),
-        (("--latency", 0), "--latency 0 is wrong: allowed is a number above 0, in milliseconds"),
-        (("--latency", "nan"), "--latency nan is wrong: allowed is a number above 0, in milliseconds"),
-        (("--scenario", "all"), "--scenario all is for --compare"),
     ],
 )
 def test_a_wrong_option_is_an_error_of_one_line(ehbalance: Command, arguments: tuple[object, ...], what: str) -> None:

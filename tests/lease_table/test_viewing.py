@@ -1,0 +1,59 @@
+"""Views of a group over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import pytest
+
+from spark_ehbalance.group.history import OwnershipChange
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.lease_table import viewing
+from spark_ehbalance.lease_table.contract import LeaseTable
+from tests.group.test_group_view import NOW, ago, claim, lease, member, view
+
+
+@dataclass
+class FakeTable:
+    snapshot: Snapshot
+    rows: list[OwnershipChange] = field(default_factory=list)
+    capabilities = LeaseTable.capabilities
+
+    def read(self) -> Snapshot:
+        return self.snapshot
+
+    def follow_history(self, since_ms: int) -> list[OwnershipChange]:
+        return self.rows
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds since the first view."""
+    passed = [0.0]
+    monkeypatch.setattr(viewing, "now_ms", lambda: NOW + round(1000 * passed[0]))
+    monkeypatch.setattr(viewing.time, "monotonic", lambda: passed[0])
+    return passed
+
+
+def test_signs_of_life_are_dated_by_the_viewers_clock(clock: list[float]) -> None:
+    slow = view(lease("0", "ann"), members=[member("ann", renewed_at_ms=ago(400))]).snapshot
+    table = FakeTable(slow)
+    viewer = viewing.Viewer(cast(Any, table))
+    assert viewer.view().last_seen_ms["ann"] == ago(3), "nothing but stored times is known"
+    table.snapshot = replace(slow, members={"ann": replace(slow.members["ann"], renewal=10)})
+    clock[0] = 5
+    assert viewer.view().last_seen_ms["ann"] == NOW + 5000
+    clock[0] = 45
+    assert viewer.view().findings[0].code == "no_live_member"
+
+
+def test_the_history_of_an_hour_is_kept_once(clock: list[float]) -> None:
+    old, new = claim(3500, None, "ann"), claim(1, "ann", "bob")
+    table = FakeTable(view(lease("0", "ann")).snapshot, [new, old])
+    viewer = viewing.Viewer(cast(Any, table))
+    assert viewer.view().history == [old, new]
+    table.rows = [new]
+    assert viewer.view().history == [old, new]
+    clock[0] = 200
+    assert viewer.view().history == [new]
