@@ -15,9 +15,7 @@ from pyspark.sql import DataFrame
 
 from spark_ehbalance.errors import EhBalanceError, TargetError
 from spark_ehbalance.exactly_once.java import java
-from spark_ehbalance.exactly_once.marks import Extent, Extents, Marks
-from spark_ehbalance.exactly_once.target import MADE_ANEW
-from spark_ehbalance.installed import Py4JError
+from spark_ehbalance.exactly_once.marks import Extent, Extents
 from spark_ehbalance.query.control_socket import PlannerAddress, ask
 from spark_ehbalance.query.offsets import StreamOffset
 
@@ -40,7 +38,6 @@ class MicroBatch:
         #: Identifies the query since its last start.
         self.run = str(query.runId())
         self._end = _end(query, batch_id)
-        self._log, self._number = query.offsetLog(), batch_id
         # Not by what the offset says of who has planned it: that may be an earlier process, or the one of a copy.
         self._planner = PlannerAddress(self._end.lineage, java(df.sparkSession._jvm).pid)
         #: Where Spark keeps a state for the query, if it has one.
@@ -60,15 +57,6 @@ class MicroBatch:
         self._offsets: dict[str, list[str | None]] = answer.get("offsets", {})
         #: In a geo-replicated hub, the offset of the last event of each partition.
         self.last = {partition: last for partition, (_, last) in self._offsets.items() if last is not None}
-
-    def begun_ms(self) -> int:
-        """When the batch was begun for the first time, by the driver's clock, in milliseconds since 1970."""
-        logged = self._log.get(self._number).get()
-        try:
-            metadata = logged.metadataOpt()
-        except Py4JError:  # before Spark 4.2
-            metadata = logged.metadata()
-        return int(metadata.get().batchTimestampMs())
 
     def offset_of(self, partition: str, sequence_number: int) -> str | None:
         """The offset that an event has in a geo-replicated hub now; None if it was there before the batch, or if there
@@ -105,33 +93,8 @@ class MicroBatch:
             )
         return frozenset(lost)
 
-    def is_ahead(self, marks: Marks, *, skip: bool) -> None:
-        """The target's `marks` are beyond what was read. With `skip` reading goes on there after this batch.
-
-        Raises `TargetError` if they are beyond the last event of the hub, which has been made anew then.
-        """
-        for refresh in (False, True):  # what is known may be older than the marks
-            ends = self._ask(refresh=refresh)["ends"]
-            if not (beyond := {p: mark for p, mark in marks.items() if mark > ends[p]}):
-                break
-        else:
-            partition, mark = min(beyond.items())
-            raise TargetError(
-                f"partition {partition}: the target holds events up to {mark - 1}, which {self.hub} does not have: "
-                f"{MADE_ANEW}"
-            )
-        if skip:
-            self._ask(ahead=marks)
-
-    def _ask(
-        self,
-        *,
-        look: bool = False,
-        refresh: bool = False,
-        ahead: Marks | None = None,
-        event: list[str | int] | None = None,
-    ) -> dict[str, Any]:
-        question = {"batch": self._end.to_json(), "look": look, "refresh": refresh, "ahead": ahead or {}}
+    def _ask(self, *, look: bool = False, event: list[str | int] | None = None) -> dict[str, Any]:
+        question = {"batch": self._end.to_json(), "look": look}
         question |= {"event": event} if event is not None else {}
         deadline = time.monotonic() + PATIENCE
         while True:

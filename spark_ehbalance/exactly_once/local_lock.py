@@ -21,8 +21,8 @@ from spark_ehbalance.exactly_once.conflicts import cause_of
 from spark_ehbalance.exactly_once.java import java
 from spark_ehbalance.installed import Py4JJavaError
 
-#: In the table's log: whoever can commit can lock it, whatever its user, container or temporary folder. Delta lists a
-#: log from a commit's name on, which sorts after a dot; VACUUM leaves the log alone.
+#: In the table's log, which all containers share that can commit. Delta lists a log from a commit's name on, which
+#: sorts after a dot; VACUUM leaves the log alone.
 _FILE = "_delta_log/.ehbalance-lock"
 
 #: Seconds that other commits may take. A MERGE, which may take minutes, keeps the lock from its begin.
@@ -86,8 +86,8 @@ def local_lock(jvm: Any, folder: str, patience: float = PATIENCE) -> Iterator[No
         except (OSError, Py4JJavaError) as error:
             raise TargetError(
                 f"{file} cannot be locked, so that nothing can be committed: {cause_of(error)}. Whoever writes the "
-                "table must be able to write this file and its folder, on a disk that is not full. Nothing of this "
-                "batch was written; it can be run again"
+                "table must be able to write this file (chmod it for several users) and its folder, on a disk that is "
+                "not full. Nothing of this batch was written; it can be run again"
             ) from error
         if not free:
             raise TargetError(
@@ -99,21 +99,9 @@ def local_lock(jvm: Any, folder: str, patience: float = PATIENCE) -> Iterator[No
 
 
 def _create(file: str) -> None:
-    """Create `file`, unless it is there, for those who can write its folder, and may commit; others could keep it
-    locked, for which it is enough to read it. Nobody else can open it meanwhile. Raises `OSError`, also for a link."""
-    try:
-        opened = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    except FileExistsError:
-        if not stat.S_ISREG(os.lstat(file).st_mode):  # opening a pipe would wait for ever
-            raise OSError("it is no plain file: somebody else may have put it there") from None
-        return
-    try:
-        folder = os.stat(os.path.dirname(file))
-        may_write = folder.st_mode & 0o222
-        try:
-            os.fchown(opened, -1, folder.st_gid)
-        except PermissionError:  # the group is not this user's, and the file's is another one
-            may_write &= ~0o020
-        os.fchmod(opened, may_write | may_write << 1)
-    finally:
-        os.close(opened)
+    """Create `file` for this user alone, unless it is there: whoever can read it could keep it locked. Raises
+    `OSError`, also for a link."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    if not stat.S_ISREG(os.lstat(file).st_mode):  # opening a pipe would wait for ever
+        raise OSError("it is no plain file: somebody else may have put it there")

@@ -45,11 +45,6 @@ def skipped(read: Extents, marks: Marks) -> dict[str, Extent]:
     }
 
 
-def ahead(read: Extents, marks: Marks) -> dict[str, int]:
-    """The marks beyond what was read: the target holds events that the reader was not told of."""
-    return {partition: marks[partition] for partition, each in read.items() if marks.get(partition, 0) > each.end}
-
-
 def identity(offset: str) -> int:
     """What the log keeps of the offset of the last event before a mark, where offsets identify events: a number."""
     return int.from_bytes(hashlib.sha256(offset.encode()).digest()[:8], "big") >> 1

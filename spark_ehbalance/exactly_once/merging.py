@@ -28,7 +28,7 @@ from spark_ehbalance.exactly_once.local_lock import locked
 from spark_ehbalance.exactly_once.marks import Extent, Extents, missing
 from spark_ehbalance.exactly_once.schemas import Fit
 from spark_ehbalance.exactly_once.selection import PARTITION, SEQUENCE_NUMBER, check_columns
-from spark_ehbalance.exactly_once.support import Support, support
+from spark_ehbalance.exactly_once.support import has_transactions
 from spark_ehbalance.exactly_once.target import (
     MERGED,
     MERGED_IDENTIFIER,
@@ -49,9 +49,6 @@ _MOST_RANGES = 64
 
 #: The property's value as long as no source is known.
 _UNKNOWN = "merge"
-
-#: The property of tables whose types may become wider.
-_WIDENING = "delta.enableTypeWidening"
 
 _BATCH = "ehbalance_batch"
 
@@ -79,7 +76,7 @@ def merge_once(df: DataFrame, target: str, source: str | None, options: Mapping[
     Raises as `merge` does, and if the table holds the events of another source. Without access to Delta's classes the
     table's sources are not known, so that no `source` is allowed then.
     """
-    if source is not None and support(df) is Support.MERGING:
+    if source is not None and not has_transactions(df):
         raise _several(target, [source, "others"])
     if unknown := options.keys() - {"mergeSchema"}:
         raise TargetError(f"write_once merges here, and MERGE has no option {min(unknown)}: allowed is mergeSchema")
@@ -99,7 +96,7 @@ def insert(df: DataFrame, target: str, source: str, created: int | None) -> tupl
     """
     check_name(target)
     check_columns(df)
-    hub = _Hub(None if support(df) is Support.MERGING else source, created)
+    hub = _Hub(source if has_transactions(df) else None, created)
     return _merged(df, target, hub.source, update=False, one_row=False, schema=False, hub=hub)
 
 
@@ -128,7 +125,7 @@ class _Hub(NamedTuple):
             return False
 
     def _target(self, rows: DataFrame, target: str, source: str) -> Target:
-        return Target(rows, target, source, {}, None, created=self.created, remembers=False)
+        return Target(rows, target, source, {}, None, created=self.created)
 
 
 def _merged(
@@ -153,9 +150,8 @@ def _merged(
 
         def act() -> None:  # again after each conflict: another may have changed the table
             nonlocal held
-            properties = _detail(rows, table)["properties"]
-            fitting = _fitting(rows, target, table, properties, evolves=schema)
-            found = properties.get(MERGED)
+            fitting = _fitting(rows, target, table, evolves=schema)
+            found = _detail(rows, table)["properties"].get(MERGED)
             marked = found is not None and source in (None, found)
             sources = set() if marked else _sources(rows, target, {found or _UNKNOWN, source or _UNKNOWN})
             if hub and not hub.noted(rows, target):
@@ -184,10 +180,11 @@ def _merged(
             rows.unpersist()
 
 
-def _fitting(rows: DataFrame, target: str, table: str, properties: Mapping[str, str], *, evolves: bool) -> DataFrame:
+def _fitting(rows: DataFrame, target: str, table: str, *, evolves: bool) -> DataFrame:
     """`rows` with the types and nested fields of `table`, as an append would write them."""
-    fit = Fit(target, evolves=evolves, widens=properties.get(_WIDENING) == "true")
-    return rows.to(fit.schema(rows.schema, rows.sparkSession.sql(f"SELECT * FROM {table}").schema))
+    return rows.to(
+        Fit(target, evolves=evolves).schema(rows.schema, rows.sparkSession.sql(f"SELECT * FROM {table}").schema)
+    )
 
 
 def _check_single(rows: DataFrame, target: str, table: str, extents: Extents) -> None:
@@ -281,8 +278,8 @@ def _sources(rows: DataFrame, target: str, known: set[str]) -> set[str]:
     """The source whose events the `target` holds, of the `known` ones and those that its log names; empty if that is
     not known. Raises `TargetError` if there are several."""
     sources = known - {_UNKNOWN}
-    if support(rows) is not Support.MERGING:
-        sources |= Target(rows, target, "", {}, None, remembers=False).sources()
+    if has_transactions(rows):
+        sources |= Target(rows, target, "", {}, None).sources()
     if len(sources) > 1:
         raise _several(target, sorted(sources))
     return sources

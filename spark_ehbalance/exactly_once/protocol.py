@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from spark_ehbalance.errors import TargetError
-from spark_ehbalance.exactly_once.marks import Extents, Marks, ahead, missing
+from spark_ehbalance.exactly_once.marks import Extents, Marks, missing
 
 #: Refused commits after which the batch fails. A conflict over marks shows that another writer has succeeded with the
 #: same partitions, so that a few writers of one range do not come near; the rest is for changes of the table.
@@ -76,12 +76,10 @@ Step = Begin | Write | Confirm | Commit
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The events that this transaction has `written`, the partitions that were `lost` before they were read, and the
-    marks that are `ahead` of what was read."""
+    """The events that this transaction has `written`, and the partitions that were `lost` before they were read."""
 
     written: Extents
     lost: frozenset[str] = frozenset()
-    ahead: Marks = field(default_factory=dict)
 
 
 def write_exactly_once(read: Extents) -> Generator[Step, object, Result]:
@@ -90,11 +88,10 @@ def write_exactly_once(read: Extents) -> Generator[Step, object, Result]:
     It may be abandoned at any step: only `Commit` changes the target. Raises `TargetError` after `MOST_REFUSED`
     commits that were refused.
     """
-    wanted, lost, refused, beyond = dict(read), frozenset[str](), 0, dict[str, int]()
+    wanted, lost, refused = dict(read), frozenset[str](), 0
     while wanted:
         marks = yield Begin(tuple(wanted))
         assert isinstance(marks, Mapping)
-        beyond = ahead(wanted, marks)
         events = missing(wanted, marks)
         if not events:
             break
@@ -108,7 +105,7 @@ def write_exactly_once(read: Extents) -> Generator[Step, object, Result]:
             continue
         refusal = yield Commit({partition: each.end for partition, each in events.items()})
         if refusal is None:
-            return Result(events, lost, beyond)
+            return Result(events, lost)
         assert isinstance(refusal, Refusal)
         refused += 1
         if refused == MOST_REFUSED:
@@ -116,4 +113,4 @@ def write_exactly_once(read: Extents) -> Generator[Step, object, Result]:
                 f"the target has refused {refused} commits of the batch; the last one: {refusal.conflict.value} "
                 f"({refusal.cause})"
             ) from refusal.error
-    return Result({}, lost, beyond)
+    return Result({}, lost)

@@ -1,51 +1,24 @@
-"""Whether rows fit into a Delta table, and the schema with which MERGE takes them as an append does. Pure.
+"""Whether rows fit into a Delta table, and the schema with which MERGE takes them. Pure.
 
-MERGE casts to the table's types: 21.75 into INT is 21. An append refuses that, so it is refused here, by the rules of
-Delta's append (`SchemaMergingUtils.mergeSchemas`): columns and fields go by name in any case and order; missing ones
-are null; types must be the same. It takes two types for one only where nothing can be lost: what Parquet stores alike,
-and NULL without a type.
+MERGE casts to the table's types: 21.75 into INT is 21. An append refuses that, so it is refused here: columns and
+fields go by name in any case and order; missing ones are null; types must be the same, or NULL without a type.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark.sql.types import (
-    ArrayType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    ShortType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-)
+from pyspark.sql.types import ArrayType, DataType, MapType, NullType, StructField, StructType
 
 from spark_ehbalance.errors import TargetError
-
-#: The narrowest first. Parquet stores the first three alike.
-_INTEGERS: tuple[DataType, ...] = (ByteType(), ShortType(), IntegerType(), LongType())
-_STORED_ALIKE = _INTEGERS[:3]
-
-#: Digits of a decimal that holds an integer, for type widening.
-_DIGITS: dict[DataType, int] = {ByteType(): 10, ShortType(): 10, IntegerType(): 10, LongType(): 20}
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How rows are fitted to a table. With `evolves` its schema is changed: columns and fields are added, those without
-    a type get one, and if it `widens`, as a table with type widening does, types become wider."""
+    """How rows are fitted to a table. With `evolves` columns and fields are added to its schema."""
 
     target: str
     evolves: bool = False
-    widens: bool = False
 
     def schema(self, rows: StructType, table: StructType) -> StructType:
         """The schema of `rows` with the table's types and nested fields, for `DataFrame.to`. Columns that the rows lack
@@ -84,10 +57,8 @@ class Fit:
                     self._type(rows.keyType, table.keyType, f"{path}.key", True),
                     self._type(rows.valueType, table.valueType, f"{path}.value", True),
                 )
-        if rows == table or (isinstance(rows, NullType) and not in_collection) or _narrower(rows, table):
+        if rows == table or (isinstance(rows, NullType) and not in_collection):
             return table
-        if self.evolves and (isinstance(table, NullType) or (self.widens and _widened(table, rows))):
-            return rows
         raise TargetError(
             f"target {self.target!r}: column {path} is {rows.simpleString()} in the frame and {table.simpleString()} "
             "in the table: cast it in the frame, if no value is lost by that"
@@ -96,23 +67,3 @@ class Fit:
 
 def _by_name(struct: StructType) -> dict[str, StructField]:
     return {field.name.lower(): field for field in struct}
-
-
-def _narrower(rows: DataType, table: DataType) -> bool:
-    """Whether an append writes `rows` as they are into a wider column."""
-    return table in _STORED_ALIKE and rows in _STORED_ALIKE[: _STORED_ALIKE.index(table)]
-
-
-def _widened(table: DataType, rows: DataType) -> bool:
-    """Whether type widening changes the column of the `table` to the type of the `rows`."""
-    match table, rows:
-        case DecimalType(), DecimalType():
-            wider = rows.precision - rows.scale >= table.precision - table.scale
-            return wider and rows.scale >= table.scale
-        case _, DecimalType():
-            return table in _DIGITS and rows.precision - rows.scale >= _DIGITS[table]
-        case _, DoubleType():
-            return table in (*_STORED_ALIKE, FloatType())
-        case DateType(), TimestampNTZType():
-            return True
-    return rows in _INTEGERS and table in _INTEGERS[: _INTEGERS.index(rows)]

@@ -92,8 +92,6 @@ class Target:
     `source` is the name under which the marks are kept, and `memory` what was known of them after the last batch. The
     hub was `created` at that time, in milliseconds since 1970; that is kept too, so that one made anew is known.
     With `events` the last event before each mark is kept as well, so that a promotion of the hub is known.
-    `remembers`: the marks come from memory and the log since; if not, Delta is asked, which reconstructs the table's
-    state for it after every commit.
     """
 
     def __init__(
@@ -106,7 +104,6 @@ class Target:
         *,
         created: int | None = None,
         events: EventOffsets | None = None,
-        remembers: bool,
     ) -> None:
         """Raises `TargetError` if it is no Delta table."""
         self.memory = memory
@@ -117,7 +114,6 @@ class Target:
         self._source = source
         self._created = created
         self._events = events
-        self._remembers = remembers
         self._options = self._delta.options(self._java.map(dict(options)), self._spark.sessionState().conf())
         self._log, self._catalog = self._find(df)
         self._transaction: Any = None
@@ -128,41 +124,20 @@ class Target:
         """The same for all names of the table."""
         return str(self._log.dataPath().toString())
 
-    def appended(self, query: str, batch: int, begun_ms: int) -> bool:
-        """Whether Delta's own sink has written that batch, which was begun at `begun_ms` (milliseconds since 1970), of
-        the query, whose id is its transaction identifier.
-
-        Raises `TargetError` if the target has a later one, or one of this number that is older or was not written by
-        Delta's own sink: then what is there may be other events.
-        """
-        snapshot = self._log.startTransaction(self._catalog, self._java.none).snapshot()
-        last = snapshot.transactions().get(query)
+    def check_own_sink(self, query: str, batch: int) -> None:
+        """Raise `TargetError` if Delta's own sink has written that batch of the query, or a later one: it keeps the
+        number under the query's id. What is there may be events of this batch."""
+        last = self._log.startTransaction(self._catalog, self._java.none).snapshot().transactions().get(query)
         if last.isEmpty() or last.get() < batch:
-            return False
-        if last.get() == batch and self._since(snapshot, query) >= begun_ms and self._is_of_own_sink(query, batch):
-            return True
+            return
         raise TargetError(
             f"target {self._name!r} has batch {last.get()} of this query already, under the query's id as Delta's own "
-            f"sink writes it, and this batch {batch} may have other events. If foreachBatch appends with the query's "
-            "id as txnAppId, give that another text, such as the id and a word. Else the query's checkpoint was set "
-            "back: give the query a new checkpointLocation, with which it goes on at the lease table's position, or "
-            "without a lease table at startingPosition. Nothing of this batch was written"
+            f"sink writes it, and this batch {batch} may have the same events. If the query has used that sink before: "
+            "run it with that sink once more, and end it by spark_ehbalance.stop before the change. If foreachBatch "
+            "appends with the query's id as txnAppId, give that another text, such as the id and a word. Else the "
+            "query's checkpoint was set back: give the query a new checkpointLocation, with which it goes on at the "
+            "lease table's position, or without a lease table at startingPosition. Nothing of this batch was written"
         )
-
-    @staticmethod
-    def _since(snapshot: Any, query: str) -> int:
-        """When the query's last batch was written, by the clock of the driver that wrote it, like `begun_ms`."""
-        found = snapshot.setTransactions()
-        times = {found.apply(n).appId(): found.apply(n).lastUpdated() for n in range(found.size())}
-        return int(times[query].get()) if times[query].isDefined() else 0
-
-    def _is_of_own_sink(self, query: str, batch: int) -> bool:
-        newest = self._session.sql(f"DESCRIBE HISTORY delta.`{self.location}` LIMIT {_MOST_COMMITS}")
-        own = newest.where(
-            "operation = 'STREAMING UPDATE' and "
-            f"operationParameters['queryId'] = '{query}' and operationParameters['epochId'] = '{batch}'"
-        )
-        return bool(own.count())
 
     def sources(self) -> set[str]:
         """The sources that were written to the table, with marks or by MERGE. Delta computes its state for it."""
@@ -190,8 +165,7 @@ class Target:
         names = {partition: self._identifier(partition) for partition in partitions}
         hub = self._hub_identifier
         last = [self._event_identifier(partition) for partition in names]
-        memory = self._caught_up(metadata.id(), version) if self._remembers else None
-        memory = memory or Memory(metadata.id(), version)
+        memory = self._caught_up(metadata.id(), version) or Memory(metadata.id(), version)
         asked = {
             name: transaction.txnVersion(name)
             for name in (*names.values(), *last, hub, MERGED_IDENTIFIER)

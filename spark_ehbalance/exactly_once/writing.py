@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -14,7 +13,7 @@ from spark_ehbalance.exactly_once.marks import Extents, Memory, skipped
 from spark_ehbalance.exactly_once.merging import merge_once
 from spark_ehbalance.exactly_once.protocol import Begin, Commit, Confirm, Result, Step, Write, write_exactly_once
 from spark_ehbalance.exactly_once.selection import REFUSAL, check_columns, rows_of
-from spark_ehbalance.exactly_once.support import Support, support
+from spark_ehbalance.exactly_once.support import has_transactions
 from spark_ehbalance.exactly_once.target import MergedError, Target, check_name
 from spark_ehbalance.text import logger
 
@@ -22,9 +21,6 @@ _LOG = logger(__name__)
 
 #: Delta's writer options that an append has.
 OPTIONS = ("compression", "maxRecordsPerFile", "mergeSchema", "optimizeWrite", "userMetadata")
-
-#: The module of pyspark that calls the function of `foreachBatch`.
-_CALLER = "pyspark.sql.utils"
 
 #: What is known of the marks in each target, by Spark application, target and source. Whatever is in it is only ever
 #: right as of its version, so that queries in one process may share it.
@@ -57,15 +53,11 @@ def write_once(df: DataFrame, batch_id: int, target: str, *, source: str | None 
     written then, unless the commit's outcome was unknown; either way it can be run again.
     """
     check_name(target)
-    _write(df, batch_id, target, source, _texts(options), skip=False)
+    _write(df, batch_id, target, source, _texts(options))
 
 
 def once(target: str, *, source: str | None = None, **options: Any) -> Callable[[DataFrame, int], None]:
     """A function for `foreachBatch` that appends every batch to `target` as `write_once` does.
-
-    Events that the target holds are not even read again: a query that begins further back, as after the lease table was
-    lost, continues where the target ends after two batches. Not if another function calls it: one that writes to other
-    places too should use `write_once`.
 
     Raises `TargetError` for a target that is no name and no path, and for an unknown option.
     """
@@ -73,9 +65,7 @@ def once(target: str, *, source: str | None = None, **options: Any) -> Callable[
     texts = _texts(options)
 
     def write(df: DataFrame, batch_id: int) -> None:
-        # Whoever else calls it may write to other places too, where what this target holds may be missing.
-        caller = sys._getframe(1).f_globals.get("__name__")
-        _write(df, batch_id, target, source, texts, skip=caller == _CALLER)
+        _write(df, batch_id, target, source, texts)
 
     return write
 
@@ -87,12 +77,9 @@ def _texts(options: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
 
 
-def _write(
-    df: DataFrame, batch_id: int, target: str, source: str | None, options: Mapping[str, str], *, skip: bool
-) -> None:
+def _write(df: DataFrame, batch_id: int, target: str, source: str | None, options: Mapping[str, str]) -> None:
     check_columns(df)
-    how = support(df)
-    if how is Support.MERGING:
+    if not has_transactions(df):
         merge_once(df, target, source, options)
         return
     batch = MicroBatch(df, batch_id)
@@ -110,7 +97,6 @@ def _write(
         _memories.get(key),
         created=batch.created,
         events=batch if batch.last else None,
-        remembers=how is Support.MEMORY,
     )
     done = (batch.run, table.location, name)
     if _written.get(done) == batch_id:
@@ -118,8 +104,8 @@ def _write(
             f"batch {batch_id} is already in {target!r}: its events are marked as written, so that nothing of a second "
             "frame would be. Write the union of the frames, or give the second one another `source`"
         )
-    if done not in _written and table.appended(batch.query, batch_id, batch.begun_ms()):
-        df = df.limit(0)  # by an earlier version of the query, without marks: they are set
+    if done not in _written:
+        table.check_own_sink(batch.query, batch_id)
     try:
         result = _run(df, batch, table)
     except MergedError:
@@ -130,12 +116,9 @@ def _write(
         return
     if table.memory is not None:
         _memories[key] = table.memory
-    known = done in _written  # else the batch may be one that is run again
-    if known:
+    if done in _written:  # else the batch may be one that is run again
         _tell_of_others(batch_id, batch.read, result)
     _written[done] = batch_id
-    if result.ahead:
-        batch.is_ahead(result.ahead, skip=skip and known)
     if result.lost:
         taken = ", ".join(result.lost)
         _LOG.info("batch %d: partitions %s were taken by others, which go on at the table's positions", batch_id, taken)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.member.query_state import Progress
@@ -18,14 +18,12 @@ class BatchInFlight:
 
     These are the ranges in `end` if this process has `planned` it. A batch that an earlier process has planned is run
     again with those that are left of it, and of its partitions those in `sought` were moved elsewhere meanwhile.
-    `written_to` are sequence numbers up to before which the sink has events of partitions already.
     """
 
     end: StreamOffset
     ranges: Mapping[str, Range]
     planned: bool
     sought: frozenset[str] = frozenset()
-    written_to: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def read(self) -> dict[str, Range]:
@@ -34,7 +32,7 @@ class BatchInFlight:
 
     def progress(self) -> dict[str, Progress]:
         """How far each partition has got once the sink has finished the batch; not of those that were sought."""
-        return progress_of({p: self._written(each) for p, each in self.ranges.items() if p not in self.sought})
+        return progress_of({p: each for p, each in self.ranges.items() if p not in self.sought})
 
     def lost(self, leases: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
         """Which partitions that are `read` another member has taken, by the lease table, and a warning for each of
@@ -49,7 +47,3 @@ class BatchInFlight:
             if each.epoch < leases[each.partition].sought
         ]
         return [each.partition for each in lost], warnings
-
-    def _written(self, planned: Range) -> Range:
-        further = self.written_to.get(planned.partition, 0)
-        return replace(planned, end=further, end_offset=None) if further > planned.end else planned

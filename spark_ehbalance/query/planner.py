@@ -269,9 +269,7 @@ class Planner:
         if "batch" in message:
             try:
                 end = StreamOffset.from_json(message["batch"])
-                asked = {name: bool(message.get(name)) for name in ("look", "refresh")}
-                ahead, event = message.get("ahead", {}), _event(message.get("event"))
-                return self.about_batch(end, **asked, ahead=ahead, event=event)
+                return self.about_batch(end, look=bool(message.get("look")), event=_event(message.get("event")))
             except EhBalanceError as error:
                 return {"error": str(error)}
         if message.get("state") is True:
@@ -306,17 +304,10 @@ class Planner:
         return query == self.query and group == self._policy.query.group
 
     def about_batch(
-        self,
-        end: StreamOffset,
-        *,
-        look: bool = False,
-        refresh: bool = False,
-        ahead: Mapping[str, int],
-        event: tuple[str, int] | None = None,
+        self, end: StreamOffset, *, look: bool = False, event: tuple[str, int] | None = None
     ) -> dict[str, Any]:
         """What the sink has to know of the batch that ends at `end`: the `hub` and when it was `created` (milliseconds
-        since 1970), the `ranges` that are read, which in a replay are not those in the offset, and the `ends` of these
-        partitions in the hub as last known, or with `refresh` as asked for after this call.
+        since 1970), and the `ranges` that are read, which in a replay are not those in the offset.
 
         With `look` also which partitions are `lost`, by a look at the lease table that has begun after this call; None
         if that takes too long. A range ends early only after another member has taken its lease, and then its
@@ -325,10 +316,7 @@ class Planner:
         Of a geo-replicated hub also the `offsets` of the events before the ranges' ends, and that of an `event`, given
         by partition and sequence number (None if there is none).
 
-        `ahead` are sequence numbers up to which the sink holds the events of partitions already. Reading goes on there.
-
-        Raises `EhBalanceError` if it is not the batch in flight, what has ended the lease keeper, and
-        `HubUnavailableError` with `refresh`.
+        Raises `EhBalanceError` if it is not the batch in flight, and what has ended the lease keeper.
         """
         with self._lock:
             batch = self._in_flight
@@ -336,19 +324,14 @@ class Planner:
                 batch = BatchInFlight(end, {}, planned=True)
             if batch is None or batch.end != end:
                 raise EhBalanceError("the batch that was asked about is not the one in flight")
-            if ahead:
-                self._in_flight = replace(batch, written_to=ahead)
         read = batch.read
-        if refresh:
-            self._hub.refresh(read)
-        ends, bounds = self.latest(), {p: [each.start, each.end] for p, each in read.items()}
+        bounds = {p: [each.start, each.end] for p, each in read.items()}
         answer: dict[str, Any] = {"hub": self._hub.name, "created": self._hub.created_ms(), "ranges": bounds}
-        answer["ends"] = {p: ends[p] for p in read}
         if any(each.end_offset is not None for each in read.values()):
             answer["offsets"] = {p: [each.start_offset, each.end_offset] for p, each in read.items()}
         if event is not None:
             partition, number = event
-            there = partition in read and number < ends[partition]
+            there = partition in read and number < self.latest()[partition]
             answer["offset"] = self._events.offset_of(partition, number, read) if there else None
         if look:
             leases = self._keeper.look(_LOOK_TIMEOUT)

@@ -55,25 +55,12 @@ NESTED: list[DataType] = [
 
 #: By the table's type, others that an append takes.
 TAKEN: dict[DataType, list[DataType]] = {
-    ShortType(): [ByteType()],
-    INT: [ByteType(), ShortType()],
     TWO: [ONE, TURNED],
     TURNED: [ONE, TWO],
     ArrayType(TWO): [ArrayType(ONE), ArrayType(TURNED)],
     ArrayType(TURNED): [ArrayType(ONE), ArrayType(TWO)],
     MapType(STRING, TWO): [MapType(STRING, ONE)],
     MapType(TWO, INT): [MapType(ONE, INT)],
-}
-
-#: By the table's type, those that an append with mergeSchema makes of it, if the table has type widening.
-WIDENED: dict[DataType, list[DataType]] = {
-    ByteType(): [ShortType(), INT, LongType(), DoubleType(), DecimalType(12, 2), DecimalType(20, 0)],
-    ShortType(): [INT, LongType(), DoubleType(), DecimalType(12, 2), DecimalType(20, 0)],
-    INT: [LongType(), DoubleType(), DecimalType(12, 2), DecimalType(20, 0)],
-    LongType(): [DecimalType(20, 0)],
-    FloatType(): [DoubleType()],
-    DecimalType(10, 2): [DecimalType(12, 2), DecimalType(12, 4)],
-    DateType(): [TimestampNTZType()],
 }
 
 
@@ -98,20 +85,6 @@ def test_null_without_a_type_is_taken_but_not_in_arrays_and_maps() -> None:
         assert fitted(Fit("t"), struct(a=NullType()), struct(a=table)) == struct(a=table)
         assert fitted(Fit("t"), ArrayType(NullType()), ArrayType(table)) is None
         assert fitted(Fit("t"), MapType(STRING, struct(a=NullType())), MapType(STRING, struct(a=table))) is None
-
-
-def test_with_type_widening_the_types_that_an_append_widens_stay() -> None:
-    for table, rows in itertools.product(ATOMIC, ATOMIC):
-        there = table if rows == table or rows in TAKEN.get(table, []) else None
-        expected = rows if rows in WIDENED.get(table, []) else there
-        assert fitted(Fit("t", evolves=True, widens=True), rows, table) == expected, (rows, table)
-        assert fitted(Fit("t", evolves=True), rows, table) == there
-        assert fitted(Fit("t", widens=True), rows, table) == there
-
-
-def test_a_column_without_a_type_gets_one_with_schema_evolution() -> None:
-    assert fitted(Fit("t", evolves=True), INT, NullType()) == INT
-    assert fitted(Fit("t"), INT, NullType()) is None
 
 
 def test_new_columns_and_fields_come_last_with_schema_evolution_and_are_refused_without_it() -> None:

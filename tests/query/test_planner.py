@@ -521,7 +521,7 @@ def test_a_sink_is_told_what_its_batch_reads_and_what_was_taken_meanwhile(group:
 def test_a_batch_without_data_before_the_first_reads_nothing(group: ValueGroup) -> None:
     a = group.query("a")
     initial = StreamOffset("a", {}, lineage="one")
-    answer = {"hub": "namespace/hub", "created": 1, "ranges": {}, "ends": {}}
+    answer = {"hub": "namespace/hub", "created": 1, "ranges": {}}
     assert a.planner.handle(question(initial)) == answer, "Spark runs batch 0 also without data"
     assert a.planner.handle(question(initial, look=True)) == {**answer, "lost": []}
     group.hub.append(1)
@@ -555,14 +555,3 @@ def test_a_batch_of_a_query_that_ends_is_not_answered_for(group: ValueGroup, sha
         assert isinstance(answer, dict)
         assert answer["lost"] == lost
         a.stop()
-
-
-@ways
-def test_what_the_sink_holds_already_is_not_read(group: ValueGroup, shared: bool) -> None:
-    group.hub.append(10)
-    a = group.query("a", shared=shared)
-    end = a.batch(16)
-    a.run(end)
-    a.planner.handle(question(end, ahead={"0": 9, "1": 1}))
-    after = a.batch()
-    assert {p: each.start for p, each in after.ranges.items()} == {**dict.fromkeys(EVERYTHING, 2), "0": 9}
