@@ -124,9 +124,9 @@ class Fleet:
         }
         copy = self.emulator.connection_string(COPY) if self._copy else ""
         run = len(list(self.folder.glob(f"{name}-*.log")))
-        way = {} if self._seed is None else _way(random.Random(f"{self._seed} {name} {run}"), options)
+        way = {} if self._seed is None else _way(random.Random(f"{self._seed} {name} {run}"))
         if way:
-            log(f"  {name}: parallelism {options.get('parallelism')}, {way}")
+            log(f"  {name}: {way}")
         settings = Settings(str(folder), options, self._trigger, self.target, copy, **way)
         process = QueryProcess(settings, self.folder / f"{name}-{run}.log")
         self._processes.append(process)
@@ -190,8 +190,6 @@ class Fleet:
             process.kill()
 
 
-def _way(random: random.Random, options: dict[str, str]) -> dict[str, Any]:
-    """What may differ between two processes that must give the same rows; adds to `options` what is one."""
-    if parallelism := random.choice(["", "1", "3", "8"]):
-        options["parallelism"] = parallelism
+def _way(random: random.Random) -> dict[str, Any]:
+    """What may differ between two processes that must give the same rows."""
     return {"columns": random.choice(["", _COLUMNS]), "unix_socket": random.choice([True, False])}

@@ -1,11 +1,11 @@
 """Queries under faults: they share a hub under load while a schedule drawn from the seed kills, pauses, stops and
 starts them, disturbs their connections, makes the lease table unreachable and adds partitions.
 
-Each process reads in a way that is drawn too: with or without Spark's Unix socket, in few tasks or many,
-all columns or four. At the end the queries read the rest, and every event is accounted for. Of the plain appends to
-files none may be missing, and an event that was read twice must be in a batch that a fault interrupted between its
-planning and its checkpoint. A Delta table, into which all queries write the same batches with `write_once`, must hold
-every event exactly once. A second hub, into which `copy` writes them too, must have all of them, each key in order.
+Each process reads in a way that is drawn too: with or without Spark's Unix socket, all columns or four. At the end the
+queries read the rest, and every event is accounted for. Of the plain appends to files none may be missing, and an event
+that was read twice must be in a batch that a fault interrupted between its planning and its checkpoint. A Delta table,
+into which all queries write the same batches with `write_once`, must hold every event exactly once. A second hub, into
+which `copy` writes them too, must have all of them, each key in order.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ import pytest
 
 from spark_ehbalance.eventhub.conditions import Meaning, meaning
 from spark_ehbalance.lease_table.delta.folder import storage_error_text
-from spark_ehbalance.spark.error_line import ending_with_line
 from tests.growth import assert_linear
 
 
@@ -20,15 +19,10 @@ def refused(text: str) -> Meaning:
     return meaning("amqp:not-found", f"entity '{text}")
 
 
-def told_by_spark(text: str) -> str:
-    return ending_with_line(f"spark_ehbalance.errors.X: {text}!\nat java")
-
-
 @pytest.mark.parametrize(
     ("search", "unit"),
     [
         *((said, unit) for unit in ("?", "?a", "//a:", "\x1b[1", " ", "a\n")),
-        *((told_by_spark, unit) for unit in (" SQLSTATE: a", "a", " spark_ehbalance.errors.X: ", "\n")),
         *((refused, unit) for unit in (":eventhub:", "|", ":eventhub:|", "':eventhub:a|")),
     ],
 )

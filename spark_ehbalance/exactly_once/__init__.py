@@ -9,8 +9,5 @@ from spark_ehbalance.installed import need_spark
 need_spark()
 from spark_ehbalance.exactly_once.spark_settings import spark_settings  # noqa: E402
 from spark_ehbalance.exactly_once.writing import once, write_once  # noqa: E402
-from spark_ehbalance.spark.error_line import repeat_at_the_end  # noqa: E402
-
-repeat_at_the_end()  # for programs that do not call `register`
 
 __all__ = ["once", "spark_settings", "write_once"]

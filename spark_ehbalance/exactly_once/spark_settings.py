@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import socket
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -44,12 +42,8 @@ def spark_settings() -> dict[str, str]:
     `.master(...)` is not seen: set both by `.config(...)` after these. A stateful query keeps in its checkpoint the
     number of shuffle partitions of its first start.
 
-    Unless `PYSPARK_PYTHON` is set, the folder of the running Python becomes the first on this process's PATH, where
-    Spark looks for `python3`.
-
     Raises `EhBalanceError` if there is no Delta for this Spark.
     """
-    _be_python3()
     home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
     settings = SESSION | _unless_given(home)
     if any(Path(home, "jars").glob("delta-spark_*.jar")):
@@ -78,17 +72,3 @@ def few_tasks(given: Mapping[str, str]) -> dict[str, str]:
     if not given.get("spark.master", "").startswith("local"):
         return {}
     return dict.fromkeys((name for name in TASKS if name not in given), str(os.cpu_count() or 1))
-
-
-def _be_python3() -> None:
-    """Let `python3`, which Spark starts where PYSPARK_PYTHON is not set, be this Python.
-
-    Spark does not read `spark.pyspark.python` of a program that spark-submit has not started (seen with 4.2.0). A path
-    in PYSPARK_PYTHON would hold for a cluster's executors too; the PATH does not reach them.
-    """
-    folder = os.path.dirname(sys.executable)
-    ours = shutil.which("python3", path=folder)
-    if "PYSPARK_PYTHON" in os.environ or ours is None or ours == shutil.which("python3"):
-        return
-    if os.path.samefile(ours, sys.executable):
-        os.environ["PATH"] = os.pathsep.join([folder, os.environ.get("PATH", os.defpath)])

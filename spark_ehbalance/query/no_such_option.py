@@ -77,10 +77,6 @@ def no_such_option(key: str, where: str, here: Iterable[str], elsewhere: Mapping
         return OptionError(f"{where} has no option {writing[key]}: it is for df.write, leave it out")
     if could_be_secret(key):
         return OptionError(f"there is no option {shown(key)}: {_LIST}")
-    here = sorted(here)
-    if alike := nearest(key, [*here, *writing.values()]):  # what is to be done may not be known yet
-        return OptionError(f"there is no option {shown(key)}: did you mean {alike[0]}?")
-    first, second, third = nearest(key, here, most=3, alike=0)
-    return OptionError(
-        f"there is no option {shown(key)} for {where}: the nearest are {first}, {second} and {third}; {_LIST}"
-    )
+    if alike := nearest(key, sorted([*here, *writing.values()])):  # what is to be done may not be known yet
+        return OptionError(f"there is no option {shown(key)}: did you mean {alike}?")
+    return OptionError(f"there is no option {shown(key)} for {where}: {_LIST}")

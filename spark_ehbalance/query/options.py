@@ -156,12 +156,6 @@ class Options:
         whole(1),
         "minimum number of Spark tasks per batch: large ranges are split (and read without owner level)",
     )
-    parallelism: int | None = declared(
-        None,
-        whole(1),
-        "number of cores, the maximum number of tasks per batch; not with `minPartitions`",
-        shown="those of a local master; on a cluster what `spark_ehbalance.register(spark)` finds, else unlimited",
-    )
     max_partitions_owned: int | None = declared(
         None,
         whole(1),
@@ -282,8 +276,6 @@ class Options:
             raise OptionError(
                 "minPartitions cannot be set together with ownerLevel: Event Hubs allows one reader with an owner level"
             )
-        if self.min_partitions is not None and self.parallelism is not None:
-            raise OptionError("minPartitions cannot be set together with parallelism: both set the number of tasks")
         if self.blob_namespace is not None and self.capabilities.members:
             raise OptionError("blobNamespace needs a container of the Azure SDKs' checkpoint store as leaseTable")
         if self.metrics_port is not None:

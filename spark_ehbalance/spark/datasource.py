@@ -146,8 +146,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The tasks. Called once per read, beside the driver. Raises what `batch_ranges` raises."""
         level = self._options.owner_level
-        cores = self._options.parallelism or local_cores(spark_master())
-        tasks = plan_tasks(batch_ranges(self._options), self._options.min_partitions, cores)
+        tasks = plan_tasks(batch_ranges(self._options), self._options.min_partitions, local_cores(spark_master()))
         # Spark would make a task of its own of no tasks.
         return [Task(tuple((each, level) for each in ranges), None) for ranges in tasks or [()]]
 
@@ -250,7 +249,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         to = StreamOffset.from_json(end)
         planner = self._running_planner(StreamOffset.from_json(start), to)
-        cores = self._options.parallelism or planner.cores or self._local_cores
+        cores = planner.cores or self._local_cores
         to_read = [] if start == end else planner.ranges(to)
         tasks = plan_tasks(to_read, self._options.min_partitions, cores)
         shared = self._options.lease_table is not None

@@ -3,17 +3,12 @@
 Spark's Python workers send the text of a traceback, with a line break at its end, to the JVM, which adds its error
 class in front and its SQLSTATE behind. So our line would be the last but one of many. `told_in_one_line` makes a worker
 send the line alone: all is then one line, from the error class to the SQLSTATE.
-
-Below the error of a stream Spark writes the query's state and plan, and Spark Connect below any error the server's
-stack. The worker has no part in them; so that our line is the last there too, `repeat_at_the_end` adds it in the
-driver's Python, where the exception is shown.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import re
 import sys
 from collections.abc import Iterator
 from typing import IO, Any
@@ -22,15 +17,6 @@ from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
-
-#: Our line in the text of an exception of Spark, and what Spark adds to it.
-_LINE, _ADDED = re.compile(r"spark_ehbalance\.errors\.\w+: [^\n]*"), " SQLSTATE: "
-
-#: The bases of the exceptions that Spark raises in the driver's Python: of a JVM beside it, and of Spark Connect.
-_EXCEPTIONS = {
-    "pyspark.errors.exceptions.captured": "CapturedException",
-    "pyspark.errors.exceptions.connect": "SparkConnectGrpcException",
-}
 
 
 @contextlib.contextmanager
@@ -72,34 +58,3 @@ def _send_instead(text: str) -> None:
 
     if send is not None:
         util.write_with_length = instead
-
-
-def repeat_at_the_end() -> None:
-    """Make Spark's exceptions end with our line, if they have one. May be called again."""
-    for module, name in _EXCEPTIONS.items():
-        with contextlib.suppress(ImportError):  # without Spark Connect, or without anything else
-            _repeat(getattr(importlib.import_module(module), name))
-
-
-def _repeat(kind: Any) -> None:
-    shown = kind.__str__
-    if getattr(shown, "repeats", False):
-        return
-
-    def repeated(self: Exception) -> str:
-        return ending_with_line(shown(self))
-
-    repeated.repeats = True  # type: ignore[attr-defined]
-    kind.__str__ = repeated
-
-
-def ending_with_line(text: str) -> str:
-    """`text` with our line at its end too, if it has one elsewhere. Of several, as of causes, the last one counts."""
-    found = _LINE.findall(text)
-    if not found:
-        return text
-    parts = found[-1].split(_ADDED)
-    while len(parts) > 1 and re.fullmatch(r"\w+", parts[-1]):
-        parts.pop()
-    ours = _ADDED.join(parts)
-    return text if ours in text.rstrip().rpartition("\n")[2] else f"{text.rstrip()}\n\n{ours}"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from typing import Any
 
-from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -19,13 +17,9 @@ from pyspark.sql.streaming.listener import (
 from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.spark.batch_numbers import check_batch_numbers
 from spark_ehbalance.spark.planners import ends_of, process_id, report_end
-from spark_ehbalance.spark.sessions import remote
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
-
-#: Seconds between two reports of one query that take a job each: they only help queries with longer triggers.
-_RELAY_INTERVAL = 5.0
 
 
 class BatchEndListener(StreamingQueryListener):
@@ -33,14 +27,11 @@ class BatchEndListener(StreamingQueryListener):
     warns of sinks that lose rows if queries share a hub, and ends queries whose sink has later batches."""
 
     def __init__(self, spark: Any = None) -> None:
-        """`spark` is the session of the queries; None: nothing is asked of it."""
+        """`spark` is the session of the queries, beside its JVM; None: nothing is asked of it."""
         super().__init__()
-        self._remote = remote(spark)
-        local: Any = spark if self._remote is None else None
-        self._jvm: Any = local and local._jvm
-        self._session: Any = local and local._jsparkSession
+        self._jvm: Any = spark and spark._jvm
+        self._session: Any = spark and spark._jsparkSession
         self._driver = 0 if self._jvm is None else process_id(self._jvm)
-        self._relayed: dict[str, float] = {}
         self._warned: set[str] = set()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -53,7 +44,7 @@ class BatchEndListener(StreamingQueryListener):
         groups = Counter(end.group for end in ends if end.group)
         cores = self._cores() if ends else None
         for end in ends:
-            report_end(end, self._driver, self._relay_for(end), twice=groups[end.group] > 1, cores=cores)
+            report_end(end, self._driver, twice=groups[end.group] > 1, cores=cores)
         if progress["id"] not in self._warned and (warning := _sink_warning(progress, ends)):
             self._warned.add(progress["id"])
             _LOG.warning(warning)
@@ -70,14 +61,6 @@ class BatchEndListener(StreamingQueryListener):
             return None
         cores: int = self._session.sparkContext().defaultParallelism()
         return cores
-
-    def _relay_for(self, end: StreamOffset) -> SparkSession | None:
-        """The session by which this report may be relayed."""
-        now = time.monotonic()
-        if now - self._relayed.get(end.lineage, -_RELAY_INTERVAL) < _RELAY_INTERVAL:
-            return None
-        self._relayed[end.lineage] = now
-        return self._remote
 
 
 def _sink_warning(progress: dict[str, Any], ends: list[StreamOffset]) -> str | None:

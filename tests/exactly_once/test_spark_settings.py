@@ -1,6 +1,4 @@
-"""Spark's settings for Delta: the jars that Spark has are not fetched, and a local Spark runs few tasks.
-
-tests/spark/test_pythons.py has them with Spark."""
+"""Spark's settings for Delta: the jars that Spark has are not fetched, and a local Spark runs few tasks."""
 
 from __future__ import annotations
 
@@ -89,35 +87,3 @@ def test_a_cluster_keeps_its_tasks(spark_home: Path, monkeypatch: pytest.MonkeyP
         assert not given()
     (spark_home / "conf" / "spark-defaults.conf").write_text("spark.master  spark://host:7077\n")
     assert not given()
-
-
-@pytest.fixture
-def environment(spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The `bin` of a virtual environment that is not activated, in which this program runs."""
-    (spark_home / "bin").mkdir()
-    (spark_home / "bin" / "python").symlink_to(sys.executable)
-    (spark_home / "bin" / "python3").symlink_to("python")
-    monkeypatch.setattr(sys, "executable", str(spark_home / "bin" / "python"))
-    monkeypatch.setenv("PATH", "/usr/bin")
-    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    return spark_home / "bin"
-
-
-def test_python3_is_this_python(environment: Path) -> None:
-    for _ in range(2):
-        spark_settings()
-        assert os.environ["PATH"] == f"{environment}:/usr/bin"
-
-
-def test_the_path_stays_if_pyspark_python_is_set(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYSPARK_PYTHON", "python3.13")
-    spark_settings()
-    assert os.environ["PATH"] == "/usr/bin"
-
-
-def test_the_path_stays_if_python3_beside_this_python_is_another(environment: Path) -> None:
-    (environment / "python3").unlink()
-    (environment / "python3").write_text("")
-    (environment / "python3").chmod(0o755)
-    spark_settings()
-    assert os.environ["PATH"] == "/usr/bin"

@@ -80,11 +80,6 @@ def test_a_secret_storage_option_is_refused_if_spark_would_show_it(name: str) ->
         assert stream_options(SHARED | {f"storageSecrets.{cased}": "hunter2"}).storage_options == {name: "hunter2"}
 
 
-@pytest.mark.parametrize("name", PUBLIC_NAMES)
-def test_a_storage_option_without_a_secret_is_accepted(name: str) -> None:
-    assert stream_options(SHARED | {f"storageOptions.{name}": "value"}).storage_options == {name: "value"}
-
-
 @pytest.mark.parametrize("secret", [*SECRETS, "http://user:secretword@proxy:8080"])
 @pytest.mark.parametrize("name", ["proxy_url", "google_service_account", "not_known_to_anybody"])
 def test_a_storage_option_is_refused_by_its_value(name: str, secret: str) -> None:
@@ -133,10 +128,6 @@ def test_names_with_the_word_key_and_certificates_are_accepted() -> None:
     options = stream_options(raw | {"storageOptions.proxy_ca_certificate": CERTIFICATE})
     assert options.connection.hub == "private_key_events"
     assert options.storage_options == {"proxy_ca_certificate": CERTIFICATE.strip()}
-
-
-def test_the_endpoint_of_a_connection_string_is_no_secret() -> None:
-    assert "Endpoint" in refusal({"connectionString": STRING.replace("ns.servicebus.windows.net", HUB_KEY)}, HUB_KEY)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import contextlib
 import io
 import json
 import shutil
-import subprocess
 import sys
 import traceback
 import urllib.request
@@ -25,7 +24,6 @@ from pyspark.sql.functions import col
 
 import spark_ehbalance
 from tests.metrics.prometheus import scraped
-from tests.ops.dashboard.server import running
 from tests.spark.settings import QUICK_JAVA, SETTINGS
 
 LOGGING = """
@@ -101,7 +99,7 @@ def _run(spark: SparkSession, shown: Shown, way: str, options: dict[str, str], f
     shown.keep(f"{way} progress", str([each.json for each in query.recentProgress]) + str(query.status))
     shown.keep(f"{way} query", f"{stream!r} {query!r} {spark_ehbalance.lag(query)!r}")
     _look(spark, shown, folder)
-    _look_beside(shown, way, options)
+    shown.keep(f"{way} metrics", scraped(int(options["metricsPort"])))
     spark_ehbalance.stop(query)
     alone = {name: value for name, value in options.items() if name in ("connectionString", "startingPosition")}
     batch = spark.read.format("ehbalance").options(**alone).load()
@@ -129,24 +127,6 @@ def _look(spark: SparkSession, shown: Shown, folder: Path) -> None:
         with contextlib.suppress(OSError):
             shown.keep("command lines", process.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
     shutil.copytree(folder / "local", folder / "local-then", dirs_exist_ok=True, ignore_dangling_symlinks=True)
-
-
-def _look_beside(shown: Shown, way: str, options: dict[str, str]) -> None:
-    """What is served besides, and said by commands."""
-    shown.keep(f"{way} metrics", scraped(int(options["metricsPort"])))
-    given = (options["leaseTable"], "--storage-option", "account_key=env:LEASES_ACCOUNT_KEY")
-    with running(*given) as dashboard:
-        for path in ("/", "/facts/0"):
-            shown.keep(f"{way} dashboard", str(dashboard.request(path)))
-        shown.keep(f"{way} dashboard", dashboard.end()[1])
-    for command in ("status", "history"):
-        done = subprocess.run(
-            [sys.executable, "-c", "from spark_ehbalance.ops import main; main()", command, *given],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        shown.keep(f"{way} commands", done.stdout + done.stderr)
 
 
 def main() -> None:

@@ -76,9 +76,9 @@ def test_a_new_checkpoint_for_a_folder_of_files_is_refused(
     read = positions(shared_options)
     shutil.rmtree(job.checkpoint)
     error = job.error()
-    assert error.splitlines()[-1].startswith("spark_ehbalance.errors.DataLossError: FileSink[file:")
+    assert "spark_ehbalance.errors.DataLossError: FileSink[file:" in error
     assert "/checkpoint has no batch yet: it is new, was set back, or belongs to another output" in error
-    assert error.endswith("or write to a new folder")
+    assert "or write to a new folder" in error
     assert positions(shared_options) == read
     assert job.rows() == Counter(before)
     rates = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
@@ -104,9 +104,9 @@ def test_a_checkpoint_that_was_set_back_is_refused_for_deltas_own_sink(
     fill(hub, 5)
     ends = max(int(each.name) for each in (copy / "offsets").glob("[0-9]*"))
     error = job.error()
-    assert error.splitlines()[-1].startswith("spark_ehbalance.errors.DataLossError: DeltaSink[")
+    assert "spark_ehbalance.errors.DataLossError: DeltaSink[" in error
     assert f"/checkpoint ends with batch {ends}: " in error
-    assert error.endswith("or set a new checkpointLocation")
+    assert "or set a new checkpointLocation" in error
     assert job.rows() == Counter(before)
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import spark_ehbalance
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.exactly_once import once, writing
+from spark_ehbalance.exactly_once import once
 from tests.spark.conftest import HUB
 from tests.spark.test_single_query import run_available
 
@@ -67,24 +67,3 @@ def test_what_is_written_exactly_once_before_and_after_promotions(
         assert written(table) == sorted(sent)
     run_available(spark, moved, tmp_path / "new query", process=once(target, source="after the promotion"))
     assert written(target) == sorted(sent + new)
-
-
-def test_a_mark_that_was_moved_without_its_event_is_no_promotion(
-    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target, known = str(tmp_path / "target"), writing.MicroBatch
-    sent = send(hub, "one", 5)
-    run_available(spark, options, tmp_path / "query", process=once(target))
-    sent += send(hub, "two", 5)
-
-    def without_offsets(df: DataFrame, batch_id: int) -> writing.MicroBatch:
-        batch = known(df, batch_id)
-        batch.last = {}  # as if none could be looked up
-        return batch
-
-    monkeypatch.setattr(writing, "MicroBatch", without_offsets)
-    run_available(spark, options, tmp_path / "query", process=once(target))
-    monkeypatch.undo()
-    sent += send(hub, "three", 5)
-    run_available(spark, options, tmp_path / "another", process=once(target))  # it reads all again
-    assert written(target) == sorted(sent)

@@ -1,8 +1,6 @@
-"""Events that cannot be read, through Spark: in streams and batches, also as the only or the last ones."""
+"""Events that cannot be read, through Spark. `tests/query/test_malformed.py` has them in streams."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
@@ -11,7 +9,6 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_ehbalance.emulator import Emulator
 from tests.query.poison import NUMBERED, two_keys_of_one_text
 from tests.spark.conftest import HUB
-from tests.spark.test_single_query import run_available
 
 pytestmark = pytest.mark.spark
 
@@ -55,28 +52,3 @@ def test_a_batch(spark: SparkSession, poisoned: Emulator, options: dict[str, str
     row = sound.where("partition = '3'").selectExpr("properties", "size(properties) size").head()
     assert row is not None
     assert (row.properties, row.size) == ({"1": "b"}, 1), "maps have no key twice"
-
-
-def test_a_stream_fails_at_a_malformed_event_and_goes_on_with_on_malformed(
-    spark: SparkSession, poisoned: Emulator, shared_options: dict[str, str], tmp_path: Path
-) -> None:
-    got = set[tuple[str, int | None]]()
-
-    def take(rows: DataFrame, batch: int) -> None:
-        new = found(rows)
-        assert not new & got, "nothing comes twice"
-        got.update(new)
-
-    def run(**more: str) -> None:
-        run_available(spark, {**shared_options, **more}, tmp_path, process=take)
-
-    with pytest.raises(PySparkException, match=TOLD):
-        run()
-    run(onMalformed="skip")
-    assert got == SOUND
-    poisoned.append(HUB, "1", [b"sound"])
-    poisoned.append_encoded(HUB, "0", NUMBERED["too deep"], NUMBERED["cut off"])
-    run(onMalformed="skip")
-    poisoned.append_encoded(HUB, "1", NUMBERED["too deep"])
-    run(onMalformed="keep")
-    assert got == SOUND | {("1", 1), ("1", 2)}

@@ -11,13 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.exactly_once import once
 from tests.spark.query_process import RUNS, Query, QueryProcess
-from tests.spark.tables import held
-from tests.spark.test_single_query import fill, run_available
+from tests.spark.test_single_query import fill
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -58,26 +55,3 @@ def test_a_rolling_restart_fences_the_old_process_and_a_stale_copy_is_refused(
     third.start(options | {"ownerId": "other"}, other, table=one / "table")
     assert "EHB_CHECKPOINT_STALE" in third.error(other)
     assert Counter(new.rows()) == Counter(everything)
-
-
-def test_a_copy_without_a_lease_table_goes_on_exactly_once_in_another_table(
-    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path
-) -> None:
-    """The copy is made in a batch. Its table gets that batch and all later ones; the first one's gets all."""
-    one, other = tmp_path / "one", tmp_path / "other"
-    write = once(str(one / "table"))
-
-    def process(df: DataFrame, batch_id: int) -> None:
-        if not other.exists():
-            shutil.copytree(one / "checkpoint", other / "checkpoint")
-        write(df, batch_id)
-
-    earlier = fill(hub, 10)
-    run_available(spark, options, one, process=write)
-    fill(hub, 10)
-    run_available(spark, options, one, process=process)
-    everything = fill(hub, 10)
-    run_available(spark, options, one, process=write)
-    run_available(spark, options, other, process=once(str(other / "table")))
-    assert held(one / "table") == Counter(everything)
-    assert held(other / "table") == Counter(everything - earlier)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import venv
@@ -11,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ehbalance.emulator import Emulator
 from tests.spark.shipping import CONF, make_environment
-from tests.spark.test_single_query import fill
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("own spark")]
 
@@ -41,40 +38,6 @@ def program(tmp_path: Path) -> Program:
         return subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=420)
 
     return run
-
-
-#: A query's first batch into a table that is there: Delta computes the table's state.
-SETTINGS = """
-import json, sys
-from pyspark.sql import SparkSession
-from spark_ehbalance.exactly_once import once, spark_settings
-
-spark = SparkSession.builder.config(map=spark_settings()).getOrCreate()
-options = json.loads(sys.argv[1])
-spark.read.format("ehbalance").options(**options).load().limit(0).write.format("delta").save("data/table")
-events = spark.readStream.format("ehbalance").options(**options).option("leaseTable", "leases").load()
-writer = events.writeStream.foreachBatch(once("data/table")).option("checkpointLocation", "checkpoint")
-query = writer.trigger(availableNow=True).start()
-query.awaitTermination()
-
-spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
-tracker = spark.sparkContext.statusTracker()
-jobs = map(tracker.getJobInfo, tracker.getJobIdsForGroup(str(query.runId)))
-tasks = sum(tracker.getStageInfo(stage).numCompletedTasks for job in jobs for stage in job.stageIds)
-rows = spark.read.format("delta").load("data/table").count()
-print(json.dumps({"rows": rows, "tasks": tasks, "shuffles": spark.conf.get("spark.sql.shuffle.partitions")}))
-"""
-
-
-def test_spark_settings_make_it_work_with_few_tasks(program: Program, hub: Emulator, options: dict[str, str]) -> None:
-    sent = fill(hub, 2)
-    done = program(SETTINGS, json.dumps(options))
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["rows"] == len(sent)
-    # With Delta's default 50 and more.
-    assert 1 < found["tasks"] <= 4 + (os.cpu_count() or 1)
-    assert found["shuffles"] == "7", "spark-defaults.conf has set it"
 
 
 REGISTER = """

@@ -15,7 +15,6 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from tests.metrics.prometheus import free_port
-from tests.spark.settings import SETTINGS
 
 HUB_KEY = base64.b64encode(b"the-key-of-an-event-hub-01234567").decode()
 ACCOUNT_KEY = base64.b64encode(bytes(range(100, 164))).decode()
@@ -125,43 +124,7 @@ def test_nothing_shows_a_key(hub: Emulator, tmp_path: Path) -> None:
     assert found["shown/literal-batch-rows"] == b"20\n"
     assert b"owned_partitions" in found["shown/literal-metrics"]
     assert b"StreamingQuery" in found["shown/literal-query"]
-    for what in ("dashboard", "commands"):
-        assert b"$default" in found[f"shown/literal-{what}"]
     assert b"DEBUG" in found["spark.log"]
     assert b"balance: " in found["output"]
     refused = [content for name, content in found.items() if name.startswith("shown/refused")]
     assert sum(b"OptionError" in each for each in refused) == len(refused) - 1  # all but storageSecrets.x
-
-
-def test_the_job_shows_no_key(hub: Emulator, tmp_path: Path) -> None:
-    folder = tmp_path / "job"
-    (folder / "events").mkdir(parents=True)
-    settings = SETTINGS | {
-        "spark.master": "local[2]",
-        "spark.eventLog.enabled": "true",
-        "spark.eventLog.compress": "false",
-        "spark.eventLog.dir": f"file://{folder}/events",
-        "spark.local.dir": str(folder / "local"),
-        "spark.ehbalance.job.table": str(folder / "table"),
-        "spark.ehbalance.job.checkpointLocation": str(folder / "checkpoint"),
-        "spark.ehbalance.job.trigger": "availableNow",
-        "spark.ehbalance.job.source.leaseTable": str(folder / "leases"),
-        "spark.ehbalance.job.source.storageSecrets.account_key": f"file:{tmp_path / 'secrets' / 'account-key'}",
-    }
-    overrides = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
-    submit = [str(Path(sys.executable).with_name("spark-submit")), "--properties-file", "conf/stream_to_delta.conf"]
-    variables = environment(hub, tmp_path / "secrets")
-    done = subprocess.run(
-        [*submit, *overrides, "jobs/stream_to_delta.py"],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env=variables,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr[-5000:]
-    found = everything(folder) | {"output": (done.stdout + done.stderr).encode()}
-    assert hits(found) == []
-    events = b"".join(content for name, content in found.items() if name.startswith("events/"))
-    assert b'"spark.ehbalance.job.source.storageSecrets.account_key":"*********(redacted)"' in events
-    assert any(name.startswith("table/") and name.endswith(".parquet") for name in found)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from tests.ops.command import Command, kept
 from tests.spark.conftest import HUB
 from tests.spark.query_process import Query, QueryProcess
 from tests.waiting import wait_until
@@ -48,45 +47,6 @@ class Traffic:
 
         wait_until(lambda: set(read()) == sent, "every event is read")
         assert sorted(read()) == sorted(sent)
-
-
-def test_operators_orders_take_effect_in_running_queries(
-    hub: Emulator,
-    shared_options: dict[str, str],
-    owners: Owners,
-    processes: Callable[[int], list[QueryProcess]],
-    tmp_path: Path,
-    ehbalance: Command,
-) -> None:
-    traffic = Traffic(hub)
-    table = shared_options["leaseTable"]
-    a, b = (
-        process.start(shared_options | {"ownerId": name}, tmp_path / name)
-        for process, name in zip(processes(2), "ab", strict=True)
-    )
-    wait_until(lambda: shares(owners) == [4, 4], "two queries share 4/4")
-    for _ in range(3):
-        traffic.expect_once(a, b)
-
-    moving, pinned = owners().index("a"), owners().index("b")
-    for order in (("transfer", table, moving, "--to", "b"), ("pin", table, pinned, "--to", "a")):
-        assert ehbalance(*order).code == 0
-    wait_until(lambda: (owners()[moving], owners()[pinned]) == ("b", "a"), "both have moved")
-    traffic.expect_once(a, b)
-
-    connection = kept(shared_options["connectionString"], tmp_path)
-    said = ehbalance("seek", table, moving, "--to", 1, "--force", *connection).out
-    assert said.startswith(f"Partition {moving} continues at sequence number 1.\nPartition {moving} goes back,")
-    again = {(str(moving), 1): 2, (str(moving), 2): 2, (str(moving), 3): 2}
-
-    def read() -> Counter[tuple[str, int]]:
-        return Counter(row for query in (a, b) for row in query.rows() if row[0] == str(moving))
-
-    wait_until(lambda: read() == {(str(moving), 0): 1} | again, "it is read again from there")
-    traffic.expect_once(a, b)
-    assert owners()[moving] == "b"
-    a.stop()
-    b.stop()
 
 
 def test_queries_join_and_leave_and_their_processes_end(

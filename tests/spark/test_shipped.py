@@ -14,14 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from chaos.jobs import spark_home
 from spark_ehbalance.emulator import Emulator
 from tests.docs.blocks import all_blocks
 from tests.spark.shipping import (
     CONF,
     SPARK,
     environment,
-    make_archive,
     make_environment,
     make_zip,
     spark_submit,
@@ -33,33 +31,6 @@ from tests.waiting import wait_until
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("own spark")]
 
 _JOB = Path(__file__).with_name("shipped_job.py")
-
-
-def test_an_archive(hub: Emulator, shared_options: dict[str, str], tmp_path: Path) -> None:
-    """The environment is unpacked where the driver starts, under the name that it gets on the executors, so that one
-    relative path leads everywhere to a Python."""
-    sent = fill(hub, 10)
-    make_environment(tmp_path / "environment", package=True)
-    archive = make_archive(tmp_path / "environment.tar.gz", tmp_path / "environment")
-    job = shutil.copy(_JOB, tmp_path)  # else the folder of the tests were on Python's path
-    where = (f"--archives={archive}#environment", "--master=local-cluster[1,2,1024]")
-    done = subprocess.run(
-        spark_submit(*where, str(job), json.dumps(shared_options), str(tmp_path)),
-        cwd=tmp_path,
-        env=environment(Path("environment/bin/python"), SPARK_HOME=str(spark_home(tmp_path / "spark"))),
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=420,
-        check=True,
-    )
-    used = json.loads(done.stdout.splitlines()[-1])
-    assert held(tmp_path / "target") == Counter(sent)
-    assert used["driver"].startswith(f"{tmp_path}/environment/")
-    assert used["executors"]
-    for file, python in used["executors"]:
-        assert Path(file).is_relative_to(tmp_path / "spark" / "work")
-        assert "/environment/" in file
-        assert python.endswith("environment/bin/python")
 
 
 @contextmanager

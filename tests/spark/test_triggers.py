@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -163,19 +162,3 @@ def test_a_query_that_is_stopped_under_load_has_written_what_is_checkpointed(
     assert checkpoints(snapshot) == Counter(partition for partition, _ in sink.rows)
     assert {lease.owner for lease in snapshot.leases.values()} == {None}
     wait_until(lambda: not table().members, "the planner, which ends by itself, has left the group")
-
-
-def test_run_stops_all_queries_when_one_fails_and_raises_its_error(
-    spark: SparkSession, start: Callable[..., StreamingQuery], caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(frame: DataFrame, batch: int) -> None:
-        raise RuntimeError("the sink fails")
-
-    other = spark.readStream.format("rate").load().writeStream.format("noop").start()
-    try:
-        with caplog.at_level("INFO"), pytest.raises(StreamingQueryException, match="the sink fails"):
-            spark_ehbalance.run(other, start(fail))
-        assert not other.isActive
-        assert "has failed: finishing the batch" in caplog.text
-    finally:
-        other.stop()

@@ -85,14 +85,7 @@ def test_two_sources_with_one_lease_table_are_an_error_before_anything_is_writte
     assert set(read) <= {0 if position == "earliest" else 1}, "nothing counts as read"
 
 
-@pytest.mark.parametrize(("how", "shared"), [(join, False), (halves, True)])
-def test_two_sources_without_a_lease_table_and_one_with_it_work(
-    how: Callable[[Load], DataFrame],
-    shared: bool,
-    start: Start,
-    options: dict[str, str],
-    shared_options: dict[str, str],
-) -> None:
-    query, written = start(shared_options if shared else options, how)
+def test_one_source_that_is_read_twice_works(start: Start, shared_options: dict[str, str]) -> None:
+    query, written = start(shared_options, halves)
     wait_until(lambda: sorted(written) == EVENTS or query.exception(), "each event is there")
     assert sorted(written) == EVENTS

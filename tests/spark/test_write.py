@@ -79,8 +79,6 @@ def test_a_stream_is_written_in_order_and_its_rows_are_counted(
     ("mode", "options", "said"),
     [
         ("overwrite", {}, r"an event hub cannot be overwritten, events can be added only: write with mode\('append'\)"),
-        ("append", {"path": "/x"}, "ehbalance has no path, as in load"),
-        ("append", {"consumerGroup": "x"}, r"df\.write has no option consumerGroup: it is for reading, leave it out"),
         ("append", {"sendTimeout": "soon"}, "option sendTimeout='soon' is wrong: allowed is a length of time"),
     ],
 )

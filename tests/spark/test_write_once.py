@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from spark_ehbalance.exactly_once.merging import merge_once
 from spark_ehbalance.exactly_once.protocol import Begin, Commit, Conflict, Result, Step, Write, write_exactly_once
 from spark_ehbalance.exactly_once.selection import SEQUENCE_NUMBER
 from spark_ehbalance.exactly_once.support import has_transactions
-from spark_ehbalance.exactly_once.target import MERGED_IDENTIFIER, MergedError, Target
+from spark_ehbalance.exactly_once.target import MERGED_IDENTIFIER, EventOffsets, MergedError, Target
 from spark_ehbalance.exactly_once.writing import carry_out
 from spark_ehbalance.group.changes import Join, Leave, Release, Steal
 from spark_ehbalance.group.model import Author
@@ -66,11 +67,12 @@ class Writer:
         *,
         columns: str = "",
         source: str = "namespace/hub",
+        events: EventOffsets | None = None,
         **options: str,
     ) -> None:
         rows = "SELECT '{}' AS partition, id AS sequenceNumber, concat('event ', id) AS body{} FROM range({}, {}, 1, 1)"
         self._df = spark.sql(" UNION ALL ".join(rows.format(p, columns, e.start, e.end) for p, e in read.items()))
-        self._target = Target(self._df, target, source, options, None)
+        self._target = Target(self._df, target, source, options, None, events=events)
         self._steps = write_exactly_once(read)
         self._next: Step | None = next(self._steps)
         self.read = read
@@ -223,6 +225,27 @@ def test_batches_that_deltas_own_sink_has_written_are_refused(spark: SparkSessio
     for batch in (0, 1):
         with pytest.raises(TargetError, match=f"has batch 1 of this query .* and this batch {batch} may have the same"):
             target.check_own_sink("the query", batch)
+
+
+@dataclass
+class Offsets:
+    """The offsets of events: the `last` one of each partition, and of any other event the one `at` its place."""
+
+    last: dict[str, str]
+    at: str = ""
+
+    def offset_of(self, partition: str, sequence_number: int) -> str | None:
+        return self.at
+
+
+def test_a_mark_that_was_moved_without_its_event_is_no_promotion(spark: SparkSession, tmp_path: Path) -> None:
+    target, read = str(tmp_path / "target"), {"0": Extent(0, 10)}
+    run(spark, target, {"0": Extent(0, 5)}, events=Offsets({"0": "a"}))
+    with pytest.raises(TargetError, match=r"holds events up to 4 of .* that are gone: .* was promoted"):
+        run(spark, target, read, events=Offsets({"0": "c"}, at="b"))
+    run(spark, target, {"0": Extent(5, 8)})
+    run(spark, target, read, events=Offsets({"0": "c"}, at="b"))
+    assert held(target) == events_of(read)
 
 
 # --- MERGE -----------------------------------------------------------------------------------------------------

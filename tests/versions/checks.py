@@ -101,10 +101,10 @@ def reads(rows: Callable[[], Rows], sent: Rows, *queries: StreamingQuery) -> Non
     assert sorted(rows()) == sent
 
 
-def test_batch_and_sink(spark: SparkSession, hub: Emulator, options: dict[str, str]) -> None:
+def test_batch_and_sink(spark: SparkSession, hub: Emulator) -> None:
     sent = [(b"%d" % number, None if number % 3 else "key", {"n": str(number)}) for number in range(30)]
     frame = spark.createDataFrame(sent, "body binary, partitionKey string, properties map<string,string>")
-    connection = {"connectionString": options["connectionString"]}
+    connection = {"connectionString": hub.connection_string(HUB)}
     frame.write.format("ehbalance").options(**connection).mode("append").save()
     read = spark.read.format("ehbalance").options(**connection, startingPosition="earliest").load()
     found = [(bytes(row.body), row.partitionKey, row.properties) for row in read.collect()]
