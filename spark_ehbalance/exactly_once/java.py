@@ -24,7 +24,7 @@ class Java:
         self.map: Any = jvm.PythonUtils.toScalaMap
 
 
-class Delta:
+class DeltaClasses:
     """Classes of delta-spark."""
 
     def __init__(self, jvm: Any) -> None:
@@ -39,4 +39,4 @@ class Delta:
 
 
 java = functools.lru_cache(maxsize=1)(Java)
-delta = functools.lru_cache(maxsize=1)(Delta)
+delta_classes = functools.lru_cache(maxsize=1)(DeltaClasses)

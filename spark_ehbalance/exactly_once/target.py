@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from spark_ehbalance.errors import TargetError
 from spark_ehbalance.exactly_once.conflicts import JVM_ERRORS, cause_of, conflict_of
-from spark_ehbalance.exactly_once.java import delta, java
+from spark_ehbalance.exactly_once.java import delta_classes, java
 from spark_ehbalance.exactly_once.local_lock import locked
 from spark_ehbalance.exactly_once.marks import Commit, Extents, Marks, Memory, identity
 from spark_ehbalance.exactly_once.protocol import Refusal
@@ -107,7 +107,7 @@ class Target:
     ) -> None:
         """Raises `TargetError` if it is no Delta table."""
         self.memory = memory
-        self._java, self._delta = java(df.sparkSession._jvm), delta(df.sparkSession._jvm)
+        self._java, self._delta = java(df.sparkSession._jvm), delta_classes(df.sparkSession._jvm)
         self._session = df.sparkSession
         self._spark = df._jdf.sparkSession()
         self._name = name

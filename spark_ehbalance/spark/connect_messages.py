@@ -21,21 +21,21 @@ from spark_ehbalance.query.processes import jvm_pid
 _TO, _MESSAGE = "planner", "message"
 
 
-def relay(spark: SparkSession, lineage: str, message: dict[str, Any]) -> Answer | None:
+def send_by_server(spark: SparkSession, lineage: str, message: dict[str, Any]) -> Answer | None:
     """As `control_socket.send` to the planner of that lineage, on the machine of the driver of `spark`, in which
-    `PlannerRelay` is registered. Runs a job of one row. Raises what Spark raises."""
-    reader = spark.read.format(PlannerRelay.name()).options(**{_TO: lineage, _MESSAGE: json.dumps(message)})
+    `PlannerMessages` is registered. Runs a job of one row. Raises what Spark raises."""
+    reader = spark.read.format(PlannerMessages.name()).options(**{_TO: lineage, _MESSAGE: json.dumps(message)})
     answer: Answer | None = json.loads(reader.load().collect()[0][0])
     return answer
 
 
-class PlannerRelay(DataSource):
+class PlannerMessages(DataSource):
     """Passes one message on when it is read; its one row is the answer."""
 
     @classmethod
     def name(cls) -> str:
         """The name for `format(...)`."""
-        return "ehbalance_relay"
+        return "ehbalance_planner"
 
     def schema(self) -> str:
         """As JSON; null stands for: there is no such planner."""

@@ -14,14 +14,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.query.control_socket import Answer, PlannerAddress, send
 from spark_ehbalance.query.offsets import StreamOffset
-from spark_ehbalance.spark.connect_messages import PlannerRelay, relay
+from spark_ehbalance.spark.connect_messages import PlannerMessages, send_by_server
 from spark_ehbalance.spark.sessions import SPARK_ERRORS, cause, remote
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: The sessions in which `PlannerRelay` is registered.
-_with_relay = weakref.WeakSet[SparkSession]()
+#: The sessions in which `PlannerMessages` is registered.
+_with_messages = weakref.WeakSet[SparkSession]()
 
 
 def ends_of(progress: dict[str, Any]) -> Iterator[StreamOffset]:
@@ -42,10 +42,10 @@ def report_end(
     answer = send(PlannerAddress(end.lineage, driver), message)
     if answer is None and remote is not None:
         try:
-            if remote not in _with_relay:
-                remote.dataSource.register(PlannerRelay)
-                _with_relay.add(remote)
-            answer = relay(remote, end.lineage, message)
+            if remote not in _with_messages:
+                remote.dataSource.register(PlannerMessages)
+                _with_messages.add(remote)
+            answer = send_by_server(remote, end.lineage, message)
         except SPARK_ERRORS as error:
             _LOG.warning("the query's planner cannot be told that a batch has ended: %s", cause(error))
     return answer
