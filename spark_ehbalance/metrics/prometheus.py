@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import errno
 import importlib.util
-import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.metrics.definitions import Metric, Sample
@@ -22,10 +19,6 @@ _LOG = logger(__name__)
 
 #: Seconds after which a port that was taken is tried again: an earlier process of the query may still have it.
 _RETRY = 10.0
-
-#: Connections that are listened to at once, and seconds for which one of them may say nothing: whoever reaches the port
-#: could take all the files and threads that the query needs.
-_MOST, _PATIENCE = 16, 10.0
 
 
 def need_prometheus(option: str) -> None:
@@ -52,40 +45,6 @@ class Collector:
         yield from families.values()
 
 
-class _Listener(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-    def __init__(self, *given: Any) -> None:
-        self._free = threading.Semaphore(_MOST)
-        super().__init__(*given)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:  # no thread is free
-            self._free.release()
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        _LOG.debug("a connection for metrics has ended early", exc_info=True)
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = _PATIENCE
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
-
-
 class Server:
     """Answers `GET /metrics` at `host` and `port`, from a thread of its own, until it is closed."""
 
@@ -101,14 +60,11 @@ class Server:
 
     def start(self) -> None:
         """Raises `EhBalanceError` if the address cannot be used."""
-        from prometheus_client import make_wsgi_app
+        from prometheus_client import start_http_server
 
         host, port = self._address
         try:
-            family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-            listener = type("_Listener", (_Listener,), {"address_family": family})
-            self._server = make_server(str(address[0]), port, make_wsgi_app(self._registry), listener, _Handler)
-            threading.Thread(target=self._server.serve_forever, name="ehbalance-metrics", daemon=True).start()
+            self._server, _ = start_http_server(port, host, self._registry)
         except OSError as error:
             taken = error.errno == errno.EADDRINUSE
             why = "another process, or another query, has it" if taken else error.strerror or type(error).__name__

@@ -5,9 +5,6 @@ from __future__ import annotations
 import base64
 import importlib.util
 import logging
-import re
-import socket
-import threading
 import time
 from pathlib import Path
 
@@ -119,22 +116,6 @@ def test_a_port_that_is_taken_is_one_line_and_taken_over_later(
     second.close()
 
 
-def test_connections_that_say_nothing_take_few_files_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prometheus._Handler, "timeout", 1.0)
-    port = free_port()
-    server = Server("127.0.0.1", port, tuple)
-    server.start()
-    idle, before = [socket.create_connection(("127.0.0.1", port), 60) for _ in range(40)], threading.active_count()
-    for each in idle[-20:]:
-        assert each.recv(1) == b"", "as others are listened to"
-    assert threading.active_count() <= before + prometheus._MOST
-    assert [each.recv(1) for each in idle[:20]] == [b""] * 20, "as they have said nothing"
-    wait_until(lambda: "process_cpu_seconds_total" in scraped(port), "Prometheus is answered")
-    server.close()
-    for each in idle:
-        each.close()
-
-
 def test_no_secret_is_in_a_metric_or_a_log_line(
     emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -152,21 +133,6 @@ def test_no_secret_is_in_a_metric_or_a_log_line(
     shown += caplog.text
     assert "ehbalance_commits_total" in shown
     assert key.rstrip("=") not in shown
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"metricsPort": "0"}, "metricsPort='0' is wrong"),
-        (
-            {"metricsPort": "9464", "metricsHost": "0.0.0.0/8"},
-            "metricsHost='0.0.0.0/8' is wrong: allowed is an address",
-        ),
-    ],
-)
-def test_wrong_options_are_one_line(emulator: Emulator, given: dict[str, str], told: str) -> None:
-    with pytest.raises(OptionError, match=re.escape(told)):
-        stream_options({"connectionString": emulator.connection_string(HUB)} | given)
 
 
 def test_a_missing_package_is_named(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
