@@ -30,7 +30,6 @@ function duration(seconds) {
 class Group {
   constructor() {
     this.root = el("article", {});
-    this.colours = new Map();
     this.all = false;
   }
 
@@ -39,12 +38,6 @@ class Group {
     if (facts.problem) {
       this.root.replaceChildren(el("h2", {}, facts.table), el("p", { class: "problem" }, facts.problem));
       return;
-    }
-    const ids = new Set(facts.members.map((each) => each.member).concat(facts.partitions.map((each) => each.owner)));
-    for (const id of this.colours.keys()) if (!ids.has(id)) this.colours.delete(id);
-    for (const id of ids) {
-      const taken = new Set(this.colours.values());
-      if (id !== null && !this.colours.has(id)) this.colours.set(id, [...ids].findIndex((_, at) => !taken.has(at)));
     }
     const lease = facts.leaseDuration ? ` · lease duration ${duration(facts.leaseDuration)}` : "";
     this.root.replaceChildren(
@@ -67,13 +60,8 @@ class Group {
     return Math.round((Date.parse(this.facts.at) - Date.parse(at)) / 1000);
   }
 
-  colour(id) {
-    const at = this.colours.get(id);
-    return at === undefined ? "none" : `c${at % 8}${["", " stripes", " dots"][Math.floor(at / 8) % 3]}`;
-  }
-
   who(id) {
-    return id === null ? "nobody" : [el("span", { class: `swatch ${this.colour(id)}` }), id];
+    return id ?? "nobody";
   }
 
   tiles() {
@@ -112,11 +100,11 @@ class Group {
       el(
         "span",
         {
-          class: `cell ${this.colour(each.owner)}${each.pin ? " pinned" : ""}`,
-          title: each.nextOwner ? `to ${each.nextOwner}` : each.pin ? `pinned to ${each.pin.to}` : null,
+          class: `cell${each.owner === null ? " none" : each.pin ? " pinned" : ""}`,
+          title: each.pin ? `pinned to ${each.pin.to}` : null,
         },
         each.partition,
-        each.nextOwner ? el("s", { class: this.colour(each.nextOwner) }) : null,
+        each.nextOwner ? el("i", {}, ` → ${each.nextOwner}`) : null,
       );
     const rows = [...owned].map(([id, theirs]) =>
       el(
@@ -126,12 +114,11 @@ class Group {
         el("div", { class: "cells" }, theirs.map(cell)),
       ),
     );
-    return this.card("Owners", "two colours: a handover is pending; a frame: pinned", rows);
+    return this.card("Owners", "an arrow: a handover is pending; a frame: pinned", rows);
   }
 
   table(columns, rows) {
-    const cell = (value, at) =>
-      el("td", { class: columns[at][1], "data-label": columns[at][0] }, el("span", {}, value ?? "–"));
+    const cell = (value, at) => el("td", { class: columns[at][1] }, value ?? "–");
     return el(
       "table",
       {},
