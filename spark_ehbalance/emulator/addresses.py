@@ -9,10 +9,11 @@ from urllib.parse import unquote
 from spark_ehbalance.emulator.amqp.codec import Described
 from spark_ehbalance.emulator.amqp.errors import NOT_FOUND, AmqpError
 from spark_ehbalance.emulator.partition_log import PartitionLog
-from spark_ehbalance.emulator.service_errors import ARGUMENT_ERROR
+from spark_ehbalance.emulator.service_errors import ARGUMENT_ERROR, INVALID_OFFSET, service_error
 
 _SELECTOR = re.compile(r"\s*amqp\.annotation\.x-opt-(offset|sequence-number|enqueued-time)\s*(>=?)\s*'([^']*)'\s*")
 _SELECTOR_NAME = "apache.org:selector-filter:string"
+_REPLICATED_OFFSET = re.compile(r"\d{1,9}:-?\d{1,19}:(-?\d{1,19})")
 _INTEGER = re.compile(r"-?\d{1,19}")
 _PARTS = {"consumergroups": "group", "partitions": "partition", "publishers": "publisher"}
 
@@ -60,9 +61,12 @@ def start_position(filters: dict[Any, Any], log: PartitionLog) -> int:
     inclusive, what = operator == ">=", field.replace("-", " ")
     if field == "offset" and value == "@latest":
         return log.next_sequence_number
-    if field == "offset" and value != "-1" and log.replicated is not None:
-        start = log.replicated.start(value, inclusive, log.next_sequence_number, log.holds)
-        return max(start, log.first_sequence_number)
+    if field == "offset" and value != "-1" and log.geo_replicated:
+        replicated = _REPLICATED_OFFSET.fullmatch(value)
+        if replicated is None or (log.refuses_lost and log.has_lost(int(replicated[1]), value)):
+            raise service_error(INVALID_OFFSET, offset=value)
+        start = int(replicated[1]) + (not inclusive)
+        return max(min(start, log.next_sequence_number), log.first_sequence_number)
     if not _INTEGER.fullmatch(value):
         raise AmqpError(ARGUMENT_ERROR, f"The supplied {what} '{value}' is invalid.")
     position = int(value)

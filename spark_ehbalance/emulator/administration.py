@@ -14,8 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 from spark_ehbalance.emulator import service_errors as errors
 from spark_ehbalance.emulator.amqp.errors import AmqpError
 from spark_ehbalance.emulator.broker import Broker, check_hub
-from spark_ehbalance.emulator.geo_replication import LostOffsets
-from spark_ehbalance.emulator.message import build_events, iot_hub_event, kafka_event
+from spark_ehbalance.emulator.message import build_events, kafka_event
 from spark_ehbalance.emulator.partition_log import PartitionLog
 from spark_ehbalance.emulator.server import Server
 from spark_ehbalance.emulator.service_errors import service_error
@@ -24,7 +23,6 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 _EVENTS_PER_CALL = 1000  # a call blocks the server, for about 5 ms at this size
-_COPIES_PER_CALL = 10_000  # likewise; copies are not sent and are encoded once
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {}
 
@@ -89,10 +87,6 @@ class Administration(ABC):
         run = _OPERATIONS.get(call)
         if run is None:
             raise ValueError(f"call {call[:50]!r}: allowed are {', '.join(sorted(_OPERATIONS))}")
-        try:
-            inspect.signature(run).bind(self, **arguments)
-        except TypeError as error:
-            raise ValueError(f"call {call!r}: {error}") from None
         try:
             return run(self, **arguments)
         except AmqpError as error:
@@ -166,25 +160,16 @@ class Administration(ABC):
         self._log(hub, partition).remove(start, end)
 
     @operation
-    def compact_keys(self, hub: str, partition: str | int, keep_tombstones: bool = True) -> list[int]:
-        """Leave out all but the last event of each key, as compaction does; returns the sequence numbers that stay.
-
-        A tombstone is an event without body. With `keep_tombstones` False, they are left out too, as the service does
-        after a while. Events without key stay.
-        """
-        return self._log(hub, partition).compact(keep_tombstones)
-
-    @operation
-    def promote(self, hub: str, lost: int = 0, *, lost_offsets: str = "resume") -> None:
+    def promote(self, hub: str, lost: int = 0, *, refuse_lost: bool = False) -> None:
         """Promote a secondary region of a geo-replicated hub that does not have the last `lost` events of each
         partition: new ones take their sequence numbers. Resets all connections.
 
-        `lost_offsets`: a receiver that then starts at a lost event's offset starts after the promotion (`resume`), is
-        refused (`refuse`), or starts by the offset's sequence number (`number`).
+        A receiver that then starts at a lost event's offset starts by its sequence number, or is refused with
+        `refuse_lost`.
         """
-        promoted, behaviour = self._broker.hub(hub), LostOffsets(lost_offsets)
+        promoted = self._broker.hub(hub)
         for log in promoted.partitions:
-            log.promote(lost, behaviour)
+            log.promote(lost, refuse_lost)
         promoted.created_at = datetime.now(timezone.utc)  # whether the service keeps it is not known
         for client in list(self._server.clients):
             client.drop()
@@ -219,10 +204,8 @@ class Administration(ABC):
         each = None if properties is None or isinstance(properties, Mapping) else list(properties)
         for start in range(0, len(bodies), _EVENTS_PER_CALL):
             part = slice(start, start + _EVENTS_PER_CALL)
-            at_once = max(1, _COPIES_PER_CALL // len(bodies[part]))
-            for first in range(0, max(1, copies), at_once):  # the server refuses an invalid number
-                some = properties if each is None else each[part]
-                self._append(hub, partition, list(bodies[part]), some, partition_key, min(at_once, copies - first))
+            some = properties if each is None else each[part]
+            self._append(hub, partition, list(bodies[part]), some, partition_key, copies)
 
     @operation
     def _append(
@@ -234,8 +217,6 @@ class Administration(ABC):
         partition_key: str | None = None,
         copies: int = 1,
     ) -> None:
-        if copies < 1:
-            raise ValueError(f"copies={copies}: allowed are numbers from 1 on")
         events = build_events(bodies, properties if isinstance(properties, list) else [properties], partition_key)
         self._log(hub, partition).append(events * copies)
 
@@ -250,13 +231,6 @@ class Administration(ABC):
     ) -> None:
         """Add an event as one that a Kafka client has sent: without body if `value` is None, headers and key binary."""
         self._log(hub, partition).append([kafka_event(value, key, headers or {})])
-
-    @operation
-    def append_from_iot_hub(
-        self, hub: str, partition: str | int, body: bytes, device: str, properties: Mapping[str, Any] | None = None
-    ) -> None:
-        """Add an event as an IoT Hub passes it on from a device, with its annotations."""
-        self._log(hub, partition).append([iot_hub_event(body, device, properties)])
 
     @operation
     def connections(self) -> int:

@@ -190,10 +190,3 @@ class Broker:
         hub = self.hub(name)
         del self._hubs[name.lower()]
         return hub
-
-    def expire(self) -> None:
-        """Delete all events older than the retention time."""
-        before_ms = int((time.time() - self._settings.retention.total_seconds()) * 1000)
-        for hub in self._hubs.values():
-            for log in hub.partitions:
-                log.expire(before_ms)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -20,17 +19,6 @@ class Certificate:
 
     ca_file: Path
     server_file: Path
-
-    def client_context(self) -> ssl.SSLContext:
-        """The TLS context of a client that trusts the authority and nobody else."""
-        return ssl.create_default_context(cafile=str(self.ca_file))
-
-
-def server_context(server_file: str | Path) -> ssl.SSLContext:
-    """The TLS context of a server with this PEM file of its private key and its certificate. Raises OSError."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(server_file)
-    return context
 
 
 def make(folder: Path, names: Iterable[str] = LOCAL_NAMES) -> Certificate:

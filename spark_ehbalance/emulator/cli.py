@@ -9,7 +9,6 @@ import logging
 import os
 import re
 import signal
-import ssl
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,9 +34,6 @@ class ServerOptions:
     control_port: Annotated[
         int | None, _server_panel(help="Control calls, on this port of the loopback address; 0 takes a free one.")
     ] = None
-    certificate: Annotated[
-        Path | None, _server_panel(help="TLS with this PEM file of a private key and its certificate.")
-    ] = None
     tls: Annotated[bool, _server_panel("--tls", help="TLS with a new certificate; prints the CA's file.")] = False
     sas_key: Annotated[
         list[str] | None,
@@ -53,7 +49,6 @@ class ServerOptions:
             "host": self.host,
             "port": _port("--port", self.port),
             "websocket_port": self.websocket_port and _port("--websocket-port", self.websocket_port),
-            "certificate": self.certificate,
             "tls": self.tls,
             "sas_keys": dict(map(_key, self.sas_key)) if self.sas_key else None,
         }
@@ -71,7 +66,7 @@ def emulator(
 ) -> None:
     """Run a local Event Hubs emulator until SIGTERM or SIGINT."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    certificate, control = server.certificate, server.control_port
+    control = server.control_port
     try:
         running = Emulator(
             _hubs(hub or []),
@@ -87,10 +82,8 @@ def emulator(
     except ImportError as error:
         _fail(1, f"{error}: pip install 'spark-ehbalance[emulator]'")
     except OSError as error:
-        wrong = f"--certificate {certificate}: expected a PEM file of a private key and its certificate: "
-        help = "; --port 0 takes a free one" if getattr(error, "errno", None) == errno.EADDRINUSE else ""
-        which = wrong if certificate and (isinstance(error, ssl.SSLError) or not certificate.is_file()) else ""
-        _fail(1, f"the emulator cannot start: {which}{error}{help}")
+        help = "; --port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
+        _fail(1, f"the emulator cannot start: {error}{help}")
 
 
 def _fail(code: int, text: str) -> None:

@@ -20,7 +20,6 @@ from spark_ehbalance.emulator.amqp.errors import (
     CONNECTION_FORCED,
     INTERNAL_ERROR,
     NOT_ALLOWED,
-    RESOURCE_LIMIT,
     AmqpError,
 )
 from spark_ehbalance.emulator.amqp.frames import EMPTY_FRAME, Attach, terminus
@@ -41,8 +40,6 @@ from spark_ehbalance.emulator.settings import Settings
 _log = logging.getLogger(__name__)
 
 _WRITE_BUFFER = 1 << 20  # bytes that may wait for a slow client before its links stop sending
-WRITE_LIMIT = 8 << 20  # bytes that may wait before nothing more is read from the client either
-_MAX_LINKS = 5000  # as many as channels, of which clients take one for each link
 _LINGER = 1.0  # seconds for the client to read why it was closed
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 seconds: closing resets
 _ids = itertools.count(1)
@@ -64,7 +61,7 @@ class Client(Connection, asyncio.Protocol):
         }
         self._id = next(_ids)
         self._silent = False  # by an injected fault: nothing is ever answered
-        self._last_received = self._connected_at = time.monotonic()
+        self._last_received = time.monotonic()
         self._heartbeat: asyncio.TimerHandle | None = None
 
     # --- what asyncio calls
@@ -97,8 +94,6 @@ class Client(Connection, asyncio.Protocol):
         self.flush()
         if self.closed:
             self._end()
-        elif self._transport.get_write_buffer_size() > WRITE_LIMIT:
-            self._transport.pause_reading()
 
     def eof_received(self) -> bool:
         return False
@@ -109,15 +104,11 @@ class Client(Connection, asyncio.Protocol):
     def resume_writing(self) -> None:
         self.writable = True
         if not self.closed:
-            self._transport.resume_reading()
             for link in list(self.links):
                 link.endpoint.on_room()
             self.flush()
 
     # --- what the AMQP protocol calls
-
-    def authenticate(self, mechanism: str, response: bytes) -> bool:
-        return self._tokens.authenticate(mechanism, response)
 
     def on_open(self, heartbeat_interval: float | None) -> None:
         if len(self._clients) > self._settings.max_connections:
@@ -132,8 +123,6 @@ class Client(Connection, asyncio.Protocol):
         self._heartbeat = asyncio.get_running_loop().call_later(interval, self._send_heartbeats, interval)
 
     def make_endpoint(self, link: Link, attach: Attach) -> Endpoint:
-        if len(self.links) >= _MAX_LINKS:
-            raise AmqpError(RESOURCE_LIMIT, f"A connection may have {_MAX_LINKS} links.")
         reads = isinstance(link, OutgoingLink)
         address, _ = terminus(attach.source if reads else attach.target)
         if not address:
@@ -181,10 +170,7 @@ class Client(Connection, asyncio.Protocol):
         now, settings = time.monotonic(), self._settings
         if self.closed or self._silent:
             return
-        if not self.opened and now - self._connected_at > settings.handshake_timeout:
-            _log.warning("connection %d closed: no open frame within %g s", self._id, settings.handshake_timeout)
-            self.drop()
-        elif now - self._last_received > settings.idle_timeout:
+        if now - self._last_received > settings.idle_timeout:
             limit_ms = round(settings.idle_timeout * 1000)
             text = f"The connection was inactive for more than the allowed {limit_ms} milliseconds and is closed."
             self.close(AmqpError(CONNECTION_FORCED, text))

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from spark_ehbalance.emulator.administration import Administration
 from spark_ehbalance.emulator.amqp.errors import AmqpError
 from spark_ehbalance.emulator.broker import Hub, check_hub
-from spark_ehbalance.emulator.certificates import CA_FILE, LOCAL_NAMES, make, server_context
+from spark_ehbalance.emulator.certificates import CA_FILE, LOCAL_NAMES, make
 from spark_ehbalance.emulator.control import ControlServer
 from spark_ehbalance.emulator.message import Event
 from spark_ehbalance.emulator.server import Server
@@ -33,7 +33,7 @@ class Emulator(Administration):
 
     def __init__(self, hubs: Mapping[str, int] | None = None, **settings: Any) -> None:
         """`hubs` maps names to numbers of partitions, `settings` are the fields of `Settings`. Nothing happens before
-        `start`. Raises ValueError for an invalid hub, or if a certificate is given and to be made."""
+        `start`. Raises ValueError for an invalid hub."""
         self._hubs = dict(hubs or {})
         for name, partitions in self._hubs.items():
             check_hub(name, partitions)
@@ -65,14 +65,13 @@ class Emulator(Administration):
 
     def _tls_context(self) -> ssl.SSLContext | None:
         settings = self._settings
-        if settings.certificate is not None:
-            return server_context(settings.certificate)
         if not settings.tls:
             return None
         others = () if settings.host in (*LOCAL_NAMES, *_LOCAL_HOSTS) else (settings.host,)
         self._certificates = tempfile.TemporaryDirectory(prefix="ehbalance-tls-")  # which only this user can read
         made = make(Path(self._certificates.name), (*LOCAL_NAMES, *others, *settings.tls_names))
-        context = server_context(made.server_file)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(made.server_file)
         made.server_file.unlink()  # it holds the private key
         return context
 
@@ -125,7 +124,7 @@ class Emulator(Administration):
         name, value = next(iter((settings.sas_keys or {}).items()), _DEFAULT_KEY)
         host = "localhost" if settings.host in _LOCAL_HOSTS else settings.host
         entity = f"EntityPath={hub}" if hub else ""
-        plain = "" if settings.tls or settings.certificate is not None else "UseDevelopmentEmulator=true;"
+        plain = "" if settings.tls else "UseDevelopmentEmulator=true;"
         return (
             f"Endpoint=sb://{host}:{self.port};SharedAccessKeyName={key_name or name};"
             f"SharedAccessKey={key or value};{plain}{entity}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from spark_ehbalance.emulator.addresses import Entity, start_position
 from spark_ehbalance.emulator.amqp.codec import Array, Described, Int, Symbol, Timestamp
-from spark_ehbalance.emulator.amqp.errors import NOT_ALLOWED, RESOURCE_LIMIT, AmqpError, DecodeError
+from spark_ehbalance.emulator.amqp.errors import NOT_ALLOWED, AmqpError, DecodeError
 from spark_ehbalance.emulator.amqp.frames import ACCEPTED, TRANSFER_HEADER_SIZE, Attach, rejected, terminus
 from spark_ehbalance.emulator.amqp.session import Endpoint, IncomingLink, Link, OutgoingLink
 from spark_ehbalance.emulator.broker import Hub
@@ -31,7 +31,6 @@ from spark_ehbalance.emulator.message import (
 _CHUNK_BYTES = 256 * 1024  # one write: large enough that its fixed cost does not count, small enough to be fair
 _TURN_BYTES = 4 * _CHUNK_BYTES  # after this much, other connections have their turn
 _RUNTIME_METRIC = "com.microsoft:enable-receiver-runtime-metric"
-_MAX_RESPONSES = 100  # responses that wait for a client's credit; clients have one request in flight
 
 
 class HubEndpoint(Endpoint):
@@ -227,9 +226,9 @@ class RequestEndpoint(Endpoint):
         endpoints = [link.endpoint for link in self._link.session.links()]
         receivers = (each for each in endpoints if isinstance(each, ResponseEndpoint) and each.node == self._node)
         receiver = next(receivers, None)
-        if receiver is None or len(receiver.responses) >= _MAX_RESPONSES:
-            text = f"There is no receiver for the responses of {self._node} with room for one more."
-            self._link.settle(delivery_id, rejected(AmqpError(RESOURCE_LIMIT, text)))
+        if receiver is None:
+            text = f"There is no receiver for the responses of {self._node}."
+            self._link.settle(delivery_id, rejected(AmqpError(NOT_ALLOWED, text)))
             return
         self._link.settle(delivery_id, ACCEPTED)
         response = self._answer(request)

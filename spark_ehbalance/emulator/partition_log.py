@@ -2,7 +2,9 @@
 
 A record is a gap of `HEADER_SIZE` bytes and the encoded event; the gap becomes the transfer header in the copy that a
 reader is sent. Two arrays of int64 (position and time) find where a reader starts. An event's offset is its record's
-position in the partition, in bytes.
+position in the partition, in bytes; in a geo-replicated hub it is a text of the primary region's number (it rises with
+every promotion), the position, and the sequence number. The real service's have the form `2:-1:-1` (azure-sdk-for-go
+shows one of an empty partition); what its numbers mean is not documented.
 """
 
 from __future__ import annotations
@@ -11,12 +13,10 @@ import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from spark_ehbalance.emulator.amqp.frames import TRANSFER_HEADER_SIZE as HEADER_SIZE
-from spark_ehbalance.emulator.geo_replication import LostOffsets, ReplicatedOffsets
-from spark_ehbalance.emulator.message import Event, key_and_body
+from spark_ehbalance.emulator.message import Event
 
 _FIRST_POSITION = 4096  # not 0, so that not even the first event's offset equals its sequence number
 
@@ -35,7 +35,9 @@ class PartitionLog:
     """
 
     def __init__(self, *, geo_replicated: bool = False) -> None:
-        self.replicated = ReplicatedOffsets() if geo_replicated else None  # None: offsets are numbers
+        self.geo_replicated = geo_replicated  # else offsets are numbers
+        self.refuses_lost = False  # offsets of events that a promotion has lost
+        self._regions = [0]  # the sequence number of the first event of each primary region, in order
         self.first_sequence_number = 0
         self.largest_record = 0  # bytes
         self.on_append: set[Callable[[], None]] = set()  # called once, by the next append
@@ -137,30 +139,10 @@ class PartitionLog:
         self._removed.append(range(start, min(end, self.next_sequence_number)))
         self._removed.sort(key=lambda removed: removed.start)
 
-    def compact(self, keep_tombstones: bool) -> list[int]:
-        """`remove` each event that a later one of its key replaces, and tombstones (events without body) unless
-        `keep_tombstones`; returns the sequence numbers of those that stay."""
-        newest: dict[bytes, int] = {}
-        left: set[int] = set()
-        number = start = self.readable(self.first_sequence_number)
-        while number < self.next_sequence_number:
-            key, body = key_and_body(self.message(number))
-            if key is not None:
-                left.discard(newest.get(key, -1))
-                newest[key] = number
-            if key is None or body or keep_tombstones:
-                left.add(number)
-            number = self.readable(number + 1)
-        stay = sorted(left)
-        for first, following in pairwise([start - 1, *stay, self.next_sequence_number]):
-            if first + 1 < following:
-                self.remove(first + 1, following)
-        return stay
-
-    def promote(self, lost: int, lost_offsets: LostOffsets) -> None:
+    def promote(self, lost: int, refuse_lost: bool) -> None:
         """Drop the last `lost` events, whose sequence numbers new ones take, as a secondary region takes over. Raises
         ValueError if there are fewer, or if the hub is not geo-replicated."""
-        if self.replicated is None:
+        if not self.geo_replicated:
             raise ValueError("only a geo-replicated hub can be promoted")
         retained = self.next_sequence_number - self.first_sequence_number
         if not 0 <= lost <= retained:
@@ -168,16 +150,18 @@ class PartitionLog:
         del self._times[len(self._times) - lost :]
         del self._positions[len(self._times) + 1 :]
         del self._data[self._positions[-1] - self._positions[0] :]
-        self.replicated.promote(self.next_sequence_number, lost_offsets)
+        self._regions.append(self.next_sequence_number)
+        self.refuses_lost = refuse_lost
 
-    def holds(self, sequence_number: int, position: int) -> bool:
-        """Whether the event with this number is, or was before it aged out, at this position."""
+    def has_lost(self, sequence_number: int, offset: str) -> bool:
+        """Whether the event with this number, if it is retained, has another offset."""
         index = sequence_number - self._indexed_from
-        return index < 0 or (index < len(self._times) and self._positions[index] == position)
-
-    def expire(self, before_ms: int) -> None:
-        """Delete the events enqueued before a time in milliseconds since 1970."""
-        self.trim(self._indexed_from + bisect_left(self._times, before_ms))
+        if index < 0:
+            return False
+        return index >= len(self._times) or self._offset(sequence_number, self._positions[index]) != offset
 
     def _offset(self, sequence_number: int, position: int) -> str:
-        return str(position) if self.replicated is None else self.replicated.text(sequence_number, position)
+        if not self.geo_replicated:
+            return str(position)
+        region = max((n for n, first in enumerate(self._regions, 1) if first <= sequence_number), default=1)
+        return f"{region}:{position}:{sequence_number}"

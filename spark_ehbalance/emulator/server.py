@@ -14,7 +14,7 @@ from spark_ehbalance.emulator.client import Client
 from spark_ehbalance.emulator.endpoints import HubEndpoint, ReaderEndpoint
 from spark_ehbalance.emulator.settings import Settings
 
-_TICK = 1.0  # seconds between checks of time-outs, expired tokens and retention
+_TICK = 1.0  # seconds between checks of time-outs and expired tokens
 
 
 class Server:
@@ -36,9 +36,8 @@ class Server:
         if self.websocket_port is not None:
             from spark_ehbalance.emulator.websocket import WebSocketConnection  # not needed without a websocket
 
-            timeout = self.settings.handshake_timeout
             self.websocket_port = await self._listen(
-                lambda: WebSocketConnection(self._make_client, timeout), self.websocket_port
+                lambda: WebSocketConnection(self._make_client), self.websocket_port
             )
         self._ticker = asyncio.get_running_loop().create_task(self._tick())
 
@@ -80,4 +79,3 @@ class Server:
             await asyncio.sleep(_TICK)
             for client in list(self.clients):
                 client.check_timeouts()
-            self.broker.expire()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
-from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -14,12 +12,9 @@ class Settings:
 
     host: str = "127.0.0.1"
     port: int = 0  # 0: a free one
-    retention: timedelta = timedelta(days=7)
     consumer_groups: Iterable[str] = ()  # of every hub, beside $Default
     sas_keys: Mapping[str, str] | None = field(default=None, repr=False)  # name to key; None: all tokens are accepted
-    handshake_timeout: float = 20.0  # for a client to open its connection
     idle_timeout: float = 240.0  # a client that is silent for longer is disconnected
-    certificate: str | Path | None = None  # PEM file of a private key and its certificate, for TLS
     tls: bool = False  # TLS with a certificate made on the spot, which clients verify with `Emulator.ca_file`
     tls_names: Iterable[str] = ()  # more host names of that certificate
     websocket_port: int | None = None  # also take AMQP over websocket; 0: a free port
@@ -32,5 +27,3 @@ class Settings:
     def __post_init__(self) -> None:
         if isinstance(self.consumer_groups, str):
             raise TypeError(f"consumer_groups={self.consumer_groups!r}: a list of names is needed")
-        if self.tls and self.certificate is not None:
-            raise ValueError("a certificate is given, and another to be made: one is needed for TLS")

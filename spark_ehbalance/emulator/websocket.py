@@ -14,8 +14,6 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from spark_ehbalance.emulator.client import WRITE_LIMIT
-
 PATH = "/$servicebus/websocket"  # as Event Hubs has it, like the subprotocol
 SUBPROTOCOL = Subprotocol("AMQPWSB10")
 
@@ -27,11 +25,10 @@ _LARGEST = 4 << 20  # bytes of one message that is received
 
 class WebSocketConnection(asyncio.Protocol):
     """The websocket of one client. `make` creates the AMQP protocol, once the client has asked for the right path and
-    subprotocol, which it must within `handshake_timeout` seconds."""
+    subprotocol."""
 
-    def __init__(self, make: Callable[[], asyncio.Protocol], handshake_timeout: float) -> None:
+    def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
         self._make = make
-        self._handshake_timeout = handshake_timeout
         self._websocket = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=_LARGEST)
         self._inner = asyncio.Protocol()  # which ignores all, until the client has asked
 
@@ -39,10 +36,8 @@ class WebSocketConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._timer = asyncio.get_running_loop().call_later(self._handshake_timeout, self._transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._timer.cancel()
         self._inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -67,8 +62,6 @@ class WebSocketConnection(asyncio.Protocol):
             elif isinstance(event, Frame):
                 self._handle_frame(event)
         self.flush()
-        if self._transport.get_write_buffer_size() > WRITE_LIMIT:  # of pongs
-            self._transport.pause_reading()
         if self._websocket.close_expected() and type(self._inner) is asyncio.Protocol:
             self._transport.close()
 
@@ -81,7 +74,6 @@ class WebSocketConnection(asyncio.Protocol):
             response = self._websocket.accept(request)  # or why not
         self._websocket.send_response(response)
         if self._websocket.state is OPEN:
-            self._timer.cancel()
             self.flush()
             self._inner = self._make()
             self._inner.connection_made(

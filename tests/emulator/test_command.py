@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -66,17 +65,10 @@ def test_it_serves_until_a_signal_and_exits_cleanly(number: signal.Signals) -> N
         (["--hub", "hub"], "Error: --hub 'hub': expected NAME:PARTITIONS, for example flights:8"),
         (["--hub", "hub:0"], "Error: --hub 'hub:0': hub 'hub' with 0 partitions: allowed are 1 to 2000"),
         (["--hub", "hub:2", "--hub", "Hub:4"], "Error: --hub Hub:4: event hub Hub is given twice"),
-        (["--hub", "hub:٣"], "Error: --hub 'hub:٣': expected NAME:PARTITIONS"),
         (["--port", "70000"], "Error: --port 70000: allowed are 0 to 65535"),
         (["--management-requests", "-1"], "Error: --management-requests -1: allowed are numbers from 0 on"),
-        (["--sas-key", "=env:X"], "Error: --sas-key: expected NAME=env:VARIABLE or NAME=file:PATH"),
         (["--sas-key", "reader=c2VjcmV0"], "Error: --sas-key: expected NAME=env:VARIABLE or NAME=file:PATH"),
         (["--sas-key", "reader=env:NO_SUCH_KEY"], "Error: --sas-key: the reference of 'reader' leads to no key"),
-        (
-            ["--management-requests", "-1", "--sas-key", f"reader=file:{os.devnull}"],
-            "Error: --sas-key: the reference of 'reader' leads to no key",
-        ),
-        (["--port", "0", "--consumer-group", "a b"], "Error: consumer group 'a b': allowed are letters"),
     ],
 )
 def test_invalid_arguments_are_an_error_of_one_line(arguments: list[str], text: str) -> None:
@@ -105,12 +97,3 @@ def test_a_port_in_use_is_an_error_of_one_line(emulator: Emulator) -> None:
     error = refused("--port", str(emulator.port), code=1)
     assert "address already in use" in error.lower()
     assert "--port 0 takes a free one" in error
-
-
-@pytest.mark.parametrize("content", [None, "no certificate"])
-def test_a_certificate_that_is_none_is_named(tmp_path: Path, content: str | None) -> None:
-    file = tmp_path / "file.pem"
-    if content is not None:
-        file.write_text(content)
-    error = refused("--hub", "hub:1", "--certificate", str(file), code=1)
-    assert f"--certificate {file}: expected a PEM file of a private key" in error

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 import time
-import tracemalloc
 
 import pytest
 
-from spark_ehbalance.emulator import Emulator, client
+from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.amqp import frames as f
-from spark_ehbalance.emulator.amqp.codec import Described, Symbol, ULong, encode
-from spark_ehbalance.emulator.amqp.frames import Attach, Begin, Detach, Open, Transfer, encode_frame
-from tests.emulator.raw import PARTITION, RawPeer, condition
+from spark_ehbalance.emulator.amqp.codec import Described, ULong, encode
+from spark_ehbalance.emulator.amqp.frames import Begin, Open, Transfer, encode_frame
+from tests.emulator.raw import RawPeer
 
 pytestmark = pytest.mark.usefixtures("bystander")
 GARBAGE = [
@@ -50,9 +48,6 @@ def _header(size: int, words: int = 2, kind: int = 0) -> bytes:
     return struct.pack(">IBBH", size, words, kind, 0)
 
 
-HOSTILE_ARRAY = b"\x00\x53\x12\xf0" + struct.pack(">II", 5, 2**32 - 1) + b"\x40"
-
-
 @pytest.mark.parametrize(
     ("sent", "condition"),
     [
@@ -64,10 +59,7 @@ HOSTILE_ARRAY = b"\x00\x53\x12\xf0" + struct.pack(">II", 5, 2**32 - 1) + b"\x40"
         (_header(8, kind=7), "amqp:connection:framing-error"),
         (_header(8, kind=1), "amqp:not-allowed"),
         (_header(9) + b"\x40", "amqp:decode-error"),
-        (_header(21) + HOSTILE_ARRAY, "amqp:decode-error"),
-        (_header(3008) + b"\x00" * 3000, "amqp:decode-error"),
         (encode_frame(0, Open("again")), "amqp:not-allowed"),
-        (encode_frame(60_000, Begin(None, 0, 1, 1)), "amqp:not-allowed"),
         (encode_frame(5_000, Begin(None, 0, 1, 1)), "amqp:not-allowed"),
         (encode_frame(0, Begin(None, 0, 1, 1)), "amqp:not-allowed"),
     ],
@@ -79,25 +71,14 @@ def test_bad_frames_close_the_connection_with_a_reason(emulator: Emulator, sent:
         assert _ends(peer)
 
 
-def test_a_malformed_source_refuses_only_the_link(emulator: Emulator) -> None:
-    with RawPeer.opened(emulator) as peer:
-        peer.send(Attach("a", 0, True, source=5))
-        assert condition(peer.expect(Detach)) == "amqp:decode-error"
-        peer.attach_receiver(f"{PARTITION}0", handle=1)
-        peer.expect(Attach)
-
-
 @pytest.mark.parametrize("batch", [False, True])
 @pytest.mark.parametrize(
     "payload",
     [
         b"\x00",
-        b"\xa0\x01x",
-        b"\x00\x53\x75\xc0\x01\x00",  # data that is a list
         b"\x00\x53\x75\xb0\x00\x00\xff\xff",  # cut off
         b"\x00\x53\x99\x40",  # an unknown section
-        b"\x00\x53\x72\xc1\x02\x01\x40",  # annotations without a value
-        b"\x00\x53\x74\xc1\x05\x02\xa1\x01\xff\x40",  # a property that is no text
+        b"\x00\x53\x72\x45",  # annotations that are a list
     ],
 )
 def test_malformed_messages_are_never_stored(emulator: Emulator, payload: bytes, batch: bool) -> None:
@@ -111,13 +92,6 @@ def test_malformed_messages_are_never_stored(emulator: Emulator, payload: bytes,
     assert emulator.partition_state("hub", 0).next_sequence_number == 0
 
 
-def test_a_peer_that_sends_nothing_is_disconnected() -> None:
-    with Emulator(handshake_timeout=0.5) as emulator, RawPeer(emulator) as peer:
-        begun = time.monotonic()
-        assert _ends(peer)
-        assert time.monotonic() - begun < 5
-
-
 def test_a_silent_peer_is_disconnected_unless_it_sends_heartbeats() -> None:
     with Emulator(idle_timeout=1.0) as emulator, RawPeer.opened(emulator) as silent:
         with RawPeer.opened(emulator, idle_time_out=400) as alive:
@@ -129,71 +103,3 @@ def test_a_silent_peer_is_disconnected_unless_it_sends_heartbeats() -> None:
                 beats += 1
         assert beats >= 8
         assert silent.close_condition() == "amqp:connection:forced"
-
-
-def test_a_reader_that_does_not_read_uses_little_memory(emulator: Emulator) -> None:
-    count, size = 500, 100_000
-    emulator.append("hub", 1, [b"x" * size] * count)
-    with RawPeer(emulator) as peer:
-        peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-        peer.open()
-        peer.attach_receiver(f"{PARTITION}1")
-        peer.credit(1000, window=1_000_000)
-        peer.expect(Transfer)
-        for _ in range(count):  # more turns of the server's loop than it needs to send all
-            emulator.partition_state("hub", 1)
-        emulator.trim("hub", 1, count)  # what has not been handed to the socket is never sent
-        emulator.append("hub", 1, [b"last"])
-        buffered = 1
-        while b"last" not in peer.expect(Transfer)[1][-10:]:
-            buffered += 1
-        assert buffered * size < 20 << 20
-
-
-def test_a_peer_that_sends_and_never_reads_is_no_longer_read(emulator: Emulator) -> None:
-    with RawPeer.reading(emulator) as peer:
-        request = encode_frame(0, Attach("n" * 60_000, 1, True))  # refused; the answer repeats the name
-        peer.socket.settimeout(2)
-        with pytest.raises(TimeoutError):
-            peer.socket.sendall(request * 2000)
-
-
-MANY = {Symbol(f"{number}"): number for number in range(300)}
-
-
-@pytest.mark.parametrize(("address", "refused"), [(f"{PARTITION}0", True), ("$cbs", False)])
-def test_what_links_were_asked_with_is_not_kept(address: str, refused: bool) -> None:
-    """15 MB of refused attaches took 1.1 GB; and `$cbs` takes links from everybody."""
-    with Emulator({"hub": 1}, sas_keys={"name": "key"}) as guarded, RawPeer.opened(guarded) as peer:
-        for handle in [*range(256), *[255] * refused]:  # the handle of a refused link is free
-            peer.attach_receiver(address, handle, properties=MANY)
-            peer.expect(Attach)
-            if refused:
-                assert condition(peer.expect(Detach)) == "amqp:unauthorized-access"
-            if handle == 0:
-                tracemalloc.start()
-        used, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert used < (2 if refused else 4) << 20
-
-
-def test_links_of_a_session_and_of_a_connection_are_limited(
-    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with RawPeer(emulator) as peer:
-        assert peer.open()[1].handle_max == 255
-        peer.attach_receiver("$cbs", 255)
-        peer.expect(Attach)
-        peer.attach_receiver("$cbs", 256)
-        assert condition(peer.expect(f.End)) == "amqp:not-allowed"
-    monkeypatch.setattr(client, "_MAX_LINKS", 10)
-    with RawPeer.opened(emulator) as peer:
-        for handle in range(10):
-            peer.attach_receiver("$cbs", handle)
-            peer.expect(Attach)
-        peer.attach_receiver("$cbs", 10)
-        assert condition(peer.expect(Detach)) == "amqp:resource-limit-exceeded"
-        peer.send(Detach(0, True))
-        peer.expect(Detach)
-        peer.attach_receiver("$cbs", 10)
-        peer.expect(Attach)

@@ -26,10 +26,9 @@ def test_large_and_small_events_mixed(emulator: Emulator, connection: str) -> No
         assert numbers(events.events) == list(range(len(sizes)))
 
 
-@pytest.mark.parametrize("copies", [3, 10_001, 25_000])
-def test_copies_are_separate_events(emulator: Emulator, connection: str, copies: int) -> None:
-    emulator.append("hub", 0, [b"x", b"y"], [{"n": 1}, {"n": 2}], copies=copies)
-    assert emulator.partition_state("hub", 0).next_sequence_number == 2 * copies
+def test_copies_are_separate_events(emulator: Emulator, connection: str) -> None:
+    emulator.append("hub", 0, [b"x", b"y"], [{"n": 1}, {"n": 2}], copies=3)
+    assert emulator.partition_state("hub", 0).next_sequence_number == 6
     with reader(connection) as events:
         assert bodies(events.read(6)[:6]) == [b"x", b"y"] * 3
         assert numbers(events.events[:6]) == list(range(6))

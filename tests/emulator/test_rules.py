@@ -14,7 +14,7 @@ from azure.eventhub.exceptions import ConnectError, EventHubError
 from spark_ehbalance.emulator import Emulator, EmulatorControl, broker
 from spark_ehbalance.emulator.amqp.errors import AmqpError
 from spark_ehbalance.emulator.amqp.frames import AMQP_HEADER, Attach, Close, Detach, Open, Transfer
-from tests.emulator.clients import bodies, detached, numbers, producer, read, reader, refusal, wait_until
+from tests.emulator.clients import bodies, detached, numbers, producer, reader, refusal, wait_until
 from tests.emulator.raw import PARTITION, RawPeer
 
 # --- limits
@@ -119,12 +119,6 @@ def test_deliveries_are_settled_or_have_tags_of_their_own(delivering: tuple[Emul
         assert len(set(tags)) == (1 if settled else 3)
 
 
-def test_a_client_reads_all_either_way(delivering: tuple[Emulator, bool]) -> None:
-    emulator, _ = delivering
-    emulator.append("hub", 0, [b"%d" % number for number in range(1000)] + [b"x" * 500_000])
-    assert numbers(read(emulator.connection_string("hub"), 1001)) == list(range(1001))
-
-
 def test_a_link_on_which_nothing_happens_is_detached() -> None:
     with Emulator({"hub": 2}, idle_link_timeout=1.5) as emulator, RawPeer.reading(emulator) as peer:
         peer.attach_receiver(f"{PARTITION}1", 1)
@@ -211,15 +205,3 @@ def test_events_as_kafka_clients_make_them(emulator: Emulator, connection: str) 
     with RawPeer.reading(emulator, 2) as peer:
         peer.expect(Transfer)
         assert b"\x00\x53\x75" not in peer.expect(Transfer)[1], "a tombstone has no body"
-
-
-def test_events_as_an_iot_hub_passes_them_on(emulator: Emulator, connection: str) -> None:
-    emulator.append_from_iot_hub("hub", 0, b"21.5", "thermometer", {"unit": "C"})
-    with reader(connection) as events:
-        (event,) = events.read(1)
-    annotations = event.raw_amqp_message.annotations
-    assert bodies([event]) == [b"21.5"]
-    assert event.properties == {b"unit": b"C"}
-    assert annotations[b"iothub-connection-device-id"] == b"thermometer"
-    assert annotations[b"iothub-message-source"] == b"Telemetry"
-    assert isinstance(annotations[b"iothub-enqueuedtime"], int)

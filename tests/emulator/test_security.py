@@ -17,8 +17,7 @@ from azure.eventhub._pyamqp.utils import generate_sas_token
 from azure.eventhub.exceptions import AuthenticationError
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.amqp.codec import Symbol
-from spark_ehbalance.emulator.amqp.frames import SASL_HEADER, Close, Detach, SaslInit, SaslOutcome, encode_frame
+from spark_ehbalance.emulator.amqp.frames import Detach
 from tests.emulator.clients import FAST, bodies, detached, producer, read, reader, wait_until
 from tests.emulator.raw import PARTITION, RawPeer, condition
 
@@ -68,37 +67,6 @@ def test_without_a_token_a_receiver_is_refused(guarded: Emulator) -> None:
     with RawPeer.opened(guarded) as peer:
         peer.attach_receiver(f"{PARTITION}0")
         assert condition(peer.expect(Detach)) == "amqp:unauthorized-access"
-
-
-@pytest.mark.parametrize(
-    ("mechanism", "response", "code"),
-    [
-        ("ANONYMOUS", b"", 0),
-        ("EXTERNAL", b"", 0),
-        ("PLAIN", f"\0{KEY}\0{SECRET}".encode(), 0),
-        ("PLAIN", f"\0{KEY}\0wrong".encode(), 1),
-        ("PLAIN", b"nonsense", 1),
-        ("OTHER", b"", 1),
-    ],
-)
-def test_sasl(guarded: Emulator, mechanism: str, response: bytes, code: int) -> None:
-    with RawPeer(guarded) as peer:
-        peer.socket.sendall(SASL_HEADER + encode_frame(0, SaslInit(Symbol(mechanism), response)))
-        assert peer.take(8) == SASL_HEADER
-        assert peer.expect(SaslOutcome).code == code
-        if code:
-            assert peer.close_condition() is None
-        else:
-            peer.open()
-            peer.attach_receiver(f"{PARTITION}0")
-            peer.send(Close())
-            if mechanism == "PLAIN":
-                assert peer.close_condition() is None
-
-
-def test_keys_are_not_shown() -> None:
-    emulator = Emulator(sas_keys=KEYS)
-    assert SECRET not in repr(emulator) + repr(vars(emulator))
 
 
 class _FixedCredential:
@@ -159,12 +127,6 @@ def test_a_renewed_token_extends_the_link(emulator: Emulator, connection: str) -
         renewed.poll()
         wait_until(lambda: len(emulator.readers("hub", 0)) == 1, "the reader with the old token is detached")
         renewed.poll()  # would raise
-
-
-def test_connections_are_counted(emulator: Emulator, connection: str) -> None:
-    with reader(connection), reader(connection):
-        assert emulator.connections() == 2
-    wait_until(lambda: emulator.connections() == 0, "both are closed")
 
 
 def test_it_listens_on_the_loopback_address_unless_told_otherwise() -> None:

@@ -15,8 +15,7 @@ from azure.eventhub import EventData, EventHubConsumerClient, TransportType
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.certificates import make
-from tests.emulator.clients import DEADLINE, numbers, producer, read, reader
-from tests.emulator.raw import RawPeer
+from tests.emulator.clients import DEADLINE, numbers, producer, read
 from tests.emulator.test_command import running
 
 
@@ -77,27 +76,6 @@ def test_the_private_key_is_in_no_file_and_nothing_is_left() -> None:
     assert not folder.exists()
     with pytest.raises(RuntimeError):
         _ = running.ca_file
-
-
-def test_a_key_that_is_made_can_be_read_by_its_owner_alone(tmp_path: Path) -> None:
-    made = make(tmp_path, ("a.test", "10.0.0.1"))
-    assert stat.S_IMODE(made.server_file.stat().st_mode) == 0o600
-    with Emulator(certificate=made.server_file) as running, connected(running.port, made.client_context(), "10.0.0.1"):
-        assert "UseDevelopmentEmulator" not in running.connection_string()
-
-
-def test_a_certificate_cannot_be_given_and_made() -> None:
-    with pytest.raises(ValueError, match="one is needed"):
-        Emulator(tls=True, certificate="some.pem")
-
-
-def test_a_peer_without_tls_disturbs_nobody(secure: Emulator) -> None:
-    secure.append("hub", 0, [b"x"])
-    with reader(secure.connection_string("hub"), **trusting(secure)) as events:
-        for garbage in (b"AMQP\x03\x01\x00\x00", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(100)):
-            with RawPeer(secure) as peer:
-                peer.finish(garbage)
-        assert len(events.read(1)) == 1
 
 
 def test_the_command_prints_where_the_authority_and_the_ports_are() -> None:

@@ -25,8 +25,6 @@ from tests.waiting import wait_until
 #: More than a batch may take here: a range whose end is gone must not take as long.
 TIMEOUT = 60.0
 
-KEYS = 5
-
 
 @pytest.fixture(autouse=True)
 def _short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,15 +35,13 @@ def _short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def hub(emulator: Emulator) -> None:
-    """Partition 0 with 20 events: four of each key."""
+    """Partition 0 with 20 events."""
     emulator.add_hub(HUB, 2)
     send(emulator, range(20))
 
 
-def send(emulator: Emulator, sent: range, *, tombstones: bool = False) -> None:
-    for number in sent:
-        value = None if tombstones else b"%d" % number
-        emulator.append_from_kafka(HUB, 0, value, b"key %d" % (number % KEYS))
+def send(emulator: Emulator, sent: range) -> None:
+    emulator.append(HUB, 0, [b"%d" % number for number in sent])
 
 
 def options_of(emulator: Emulator, **more: object) -> Options:
@@ -78,7 +74,7 @@ def reading(options: Options, start: int, end: int, worker: CountedReceivers) ->
 def test_the_end_is_replaced_by_later_events(emulator: Emulator, worker: CountedReceivers) -> None:
     """They tell at once that nothing of the range is left."""
     send(emulator, range(20, 25))
-    assert emulator.compact_keys(HUB, 0) == list(range(20, 25))
+    emulator.compact(HUB, 0, 0, 20)
     begun = time.monotonic()
     assert read(options_of(emulator), 0, 20, worker) == []
     assert read(options_of(emulator), 20, 25, worker) == list(range(20, 25))
@@ -89,11 +85,11 @@ def test_the_end_is_replaced_by_later_events(emulator: Emulator, worker: Counted
 def test_the_end_is_a_tombstone_that_was_removed(
     emulator: Emulator, worker: CountedReceivers, level: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    send(emulator, range(20, 23), tombstones=True)
-    left = emulator.compact_keys(HUB, 0, keep_tombstones=False)
-    assert left == [18, 19]
+    send(emulator, range(20, 23))
+    emulator.compact(HUB, 0, 0, 18)
+    emulator.compact(HUB, 0, 20, 23)
     begun = time.monotonic()
-    assert read(options_of(emulator), 0, 23, worker, level=level) == left
+    assert read(options_of(emulator), 0, 23, worker, level=level) == [18, 19]
     assert time.monotonic() - begun < TIMEOUT / 2
     assert "events 20 to 22 do not exist, and none after them, although earlier ones come" in caplog.text
     send(emulator, range(23, 30))

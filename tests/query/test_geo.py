@@ -88,17 +88,17 @@ def test_queries_continue_where_no_event_that_was_read_is_lost(
 @ALONE_OR_SHARED
 @pytest.mark.parametrize("running", [True, False])
 @pytest.mark.parametrize(
-    ("new", "lost_offsets"),
-    [(0, "resume"), (LOST, "number"), (LOST + 5, "refuse")],
+    ("new", "refuse_lost"),
+    [(0, False), (LOST, False), (LOST + 5, True)],
 )
 def test_a_lost_event_is_an_error_whatever_the_service_does_with_its_offset(
-    emulator: Emulator, group: Group, *, shared: bool, running: bool, new: int, lost_offsets: str
+    emulator: Emulator, group: Group, *, shared: bool, running: bool, new: int, refuse_lost: bool
 ) -> None:
     """The hub's last number is below, at and beyond that of the last event read."""
     group.append(SENT, PARTITIONS)
     query = group.query(shared=shared, failOnDataLoss=False)
     query.run(query.batch())
-    emulator.promote(HUB, LOST, lost_offsets=lost_offsets)
+    emulator.promote(HUB, LOST, refuse_lost=refuse_lost)
     group.append(new, PARTITIONS)
     if not running:
         query = again(group, query, shared=shared)

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator.amqp.codec import Timestamp
+from spark_ehbalance.emulator.message import build_events
 from spark_ehbalance.errors import HubUnavailableError, MissingError
 from spark_ehbalance.eventhub import conditions
 from spark_ehbalance.eventhub.conditions import Meaning, meaning
@@ -81,12 +83,13 @@ def test_events_of_kafka_clients(emulator: Emulator) -> None:
 
 def test_events_of_an_iot_hub(emulator: Emulator) -> None:
     emulator.add_hub(HUB, 1)
-    emulator.append_from_iot_hub(HUB, 0, b"21.5", "thermometer", {"unit": "C"})
+    (event,) = build_events([b"21.5"], [{"unit": "C"}])
+    event = event.annotated("iothub-connection-device-id", "thermometer")
+    emulator.append_encoded(HUB, 0, event.annotated("iothub-enqueuedtime", Timestamp(1_769_860_800_000)))
     (row,) = rows(hub_options(emulator), 1)
     system = dict(row["systemProperties"])
     assert (row["body"], dict(row["properties"])) == (b"21.5", {"unit": "C"})
     assert system["iothub-connection-device-id"] == "thermometer"
-    assert system["iothub-message-source"] == "Telemetry"
     assert system["iothub-enqueuedtime"]
 
 

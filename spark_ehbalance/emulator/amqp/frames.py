@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from types import NoneType
-from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 from spark_ehbalance.emulator.amqp.codec import Array, Described, Symbol, UByte, UInt, ULong, UShort, decode, encode
 from spark_ehbalance.emulator.amqp.errors import FRAMING_ERROR, AmqpError, DecodeError
@@ -137,7 +136,6 @@ class SaslOutcome(NamedTuple):
 
 
 Performative = Open | Begin | Attach | Flow | Transfer | Disposition | Detach | End | Close
-_P = TypeVar("_P")
 
 # The descriptor of each, and its number of fields. Those without a name are ignored, and written as nulls: the Azure
 # Python client reads fields by position.
@@ -156,19 +154,18 @@ _DESCRIPTORS: dict[type, tuple[int, int]] = {
     SaslOutcome: (0x44, 2),
 }
 _BY_CODE = {code: performative for performative, (code, _) in _DESCRIPTORS.items()}
-_LIMITS: dict[type, int] = {UByte: 1 << 8, UShort: 1 << 16, UInt: 1 << 32, ULong: 1 << 64}
 
 
-def _field(hint: Any) -> tuple[type, bool]:
-    """The type of a field with this type hint, and whether the field is mandatory."""
-    if optional := NoneType in get_args(hint):
-        hint = get_args(hint)[0]
-    kind = hint.__metadata__[0] if get_origin(hint) is Annotated else get_origin(hint) or hint
-    return (object if kind is Any else kind), not optional and kind is not Any
+def _number_type(hint: Any) -> type | None:
+    """The AMQP type of a field with this type hint, if that is a number of its own."""
+    for each in (hint, *get_args(hint)):
+        if get_origin(each) is Annotated:
+            return cast("type", each.__metadata__[0])
+    return None
 
 
 _LAYOUT = {
-    performative: [_field(hint) for hint in get_type_hints(performative, include_extras=True).values()]
+    performative: [_number_type(hint) for hint in get_type_hints(performative, include_extras=True).values()]
     for performative in _DESCRIPTORS
 }
 
@@ -176,10 +173,9 @@ _LAYOUT = {
 def encode_frame(channel: int, performative: tuple[Any, ...], payload: bytes = b"") -> bytes:
     """One frame of `performative`, followed by `payload` (of a transfer)."""
     code, count = _DESCRIPTORS[type(performative)]
-    layout = _LAYOUT[type(performative)]
     fields = [
-        kind(value) if kind in _LIMITS and value is not None else value
-        for value, (kind, _) in zip(performative, layout, strict=True)
+        kind(value) if kind is not None and value is not None else value
+        for value, kind in zip(performative, _LAYOUT[type(performative)], strict=True)
     ]
     body = b"\x00\x53" + bytes((code,)) + encode(fields + [None] * (count - len(fields)))
     frame_type = SASL_FRAME if code >= 0x40 else AMQP_FRAME
@@ -219,24 +215,8 @@ def decode_performative(body: bytes) -> tuple[Performative | SaslInit, int]:
     performative = _BY_CODE.get(value.descriptor) if isinstance(value.descriptor, ULong) else None
     if performative is None:
         raise DecodeError("a frame begins with an unknown performative")
-    return cast("Performative | SaslInit", _checked(performative, value.value)), end
-
-
-def _checked(performative: type[_P], values: list[Any]) -> _P:
-    layout, most = _LAYOUT[performative], _DESCRIPTORS[performative][1]
-    if len(values) > most:
-        raise DecodeError(f"{performative.__name__} has {len(values)} fields; it may have {most}")
-    values = values[: len(layout)] + [None] * (len(layout) - len(values))
-    for index, (value, (kind, mandatory)) in enumerate(zip(values, layout, strict=True)):
-        if value is None:
-            valid = not mandatory
-        elif kind in _LIMITS:
-            valid = isinstance(value, int) and 0 <= value < _LIMITS[kind]
-        else:
-            valid = isinstance(value, kind)
-        if not valid:
-            raise DecodeError(f"field {index} of {performative.__name__} is not a valid {kind.__name__}")
-    return performative(*values)
+    known, fields = len(_LAYOUT[performative]), value.value
+    return cast("Performative | SaslInit", performative(*fields[:known], *[None] * (known - len(fields)))), end
 
 
 # Settled transfer frames of whole messages, written in bulk. All their headers have the same length, so that a log can
@@ -277,7 +257,7 @@ def error_field(error: AmqpError | None) -> Described | None:
 
 
 ACCEPTED = Described(ULong(0x24), [])
-SASL_MECHANISMS = SaslMechanisms(Array([Symbol("ANONYMOUS"), Symbol("EXTERNAL"), Symbol("PLAIN")]))
+SASL_MECHANISMS = SaslMechanisms(Array([Symbol("ANONYMOUS"), Symbol("EXTERNAL")]))
 
 
 def rejected(error: AmqpError) -> Described:
@@ -287,10 +267,7 @@ def rejected(error: AmqpError) -> Described:
 
 def terminus(value: Any) -> tuple[str | None, dict[Any, Any]]:
     """Address and filters of the source or target of an attach. Raises DecodeError."""
-    fields = value.value if isinstance(value, Described) else [] if value is None else None
+    fields = value.value if isinstance(value, Described) else []
     if not isinstance(fields, list):
         raise DecodeError("a source or target is malformed")
-    address, filters = [*fields, None][0], [*fields, *[None] * 8][7]
-    if not isinstance(address, str | None) or not isinstance(filters, dict | None):
-        raise DecodeError("a source or target has a malformed address or filter")
-    return address, filters or {}
+    return [*fields, None][0], [*fields, *[None] * 8][7] or {}

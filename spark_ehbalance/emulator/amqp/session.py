@@ -309,9 +309,9 @@ class Session:
                     link.end()
             # a disposition needs nothing: every delivery from this side is settled when it is sent
 
-    def close(self, error: AmqpError | None = None) -> None:
-        """End the session, because of `error` or as the answer to the peer's end."""
-        self.write(frames.End(error_field(error)))
+    def close(self) -> None:
+        """End the session and its links."""
+        self.write(frames.End())
         for link in self._links.values():
             link.end()
 
