@@ -1,12 +1,10 @@
-"""The package on its way to a cluster that does not have it: as a zip, as an archive, and a Python without it."""
+"""The package on its way to a cluster that does not have it: as a zip, and a Python without it."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sysconfig
-import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -43,8 +41,8 @@ def make_zip(target: Path) -> Path:
     return target
 
 
-def make_environment(folder: Path, *, package: bool) -> Path:
-    """A virtual environment that has what this one has, but the package itself only with `package`. Returns its Python.
+def make_environment(folder: Path) -> Path:
+    """A virtual environment that has what this one has, but not the package. Returns its Python.
 
     What the package depends on is not copied: that would be half a gigabyte.
     """
@@ -52,21 +50,10 @@ def make_environment(folder: Path, *, package: bool) -> Path:
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
     ways = dict.fromkeys(sysconfig.get_path(each) for each in ("purelib", "platlib"))
     (site / "needed.pth").write_text("\n".join(ways))  # of a folder that is added so Python reads no further .pth
-    if package:
-        for file in modules():
-            (site / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(_ROOT / file, site / file)
     python = folder / "bin/python"
     found = subprocess.run([python, "-c", "import spark_ehbalance"], cwd=folder, env=environment(python), check=False)
-    assert (found.returncode == 0) == package, "this environment has the package in site-packages"
+    assert found.returncode, "this environment has the package in site-packages"
     return python
-
-
-def make_archive(target: Path, folder: Path) -> Path:
-    """For `--archives`, of an environment in `folder`."""
-    with tarfile.open(target, "w:gz") as made:
-        made.add(folder, ".")
-    return target
 
 
 def environment(python: Path, **more: str) -> dict[str, str]:

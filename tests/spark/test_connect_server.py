@@ -36,7 +36,7 @@ def server(tmp_path: Path) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     conf = {"spark.connect.grpc.binding.port": str(port), "spark.connect.grpc.binding.address": "127.0.0.1"}
-    python = make_environment(tmp_path / "python", package=False)
+    python = make_environment(tmp_path / "python")
     with tempfile.TemporaryDirectory() as temporary:
         process = subprocess.Popen(
             spark_submit("--master=local[2]", f"--class={_SERVER}", "spark-internal", conf=conf),
@@ -66,7 +66,7 @@ def test_a_client_brings_the_package_and_never_stops_its_session(
             env={name: value for name, value in os.environ.items() if name != "SPARK_HOME"},
             stdout=subprocess.PIPE,
             text=True,
-            timeout=300,  # with a listener that Python waits for it does not end
+            timeout=300,
             check=True,
         )
         told: dict[str, Any] = json.loads(client.stdout.splitlines()[-1])
@@ -86,7 +86,7 @@ def test_a_client_brings_the_package_and_never_stops_its_session(
 
 
 def _main(address: str, options: dict[str, str], folder: Path, last: int, *package: str) -> dict[str, Any]:
-    """The client; without a `package` the session has it. Ends once the batch that ends at `last` is checkpointed."""
+    """The client; without a `package` the session has it. `stop` checkpoints the batch, which ends at `last`."""
     from pyspark.sql import SparkSession
 
     import spark_ehbalance
@@ -103,18 +103,11 @@ def _main(address: str, options: dict[str, str], folder: Path, last: int, *packa
         .trigger(processingTime="1 hour")
         .start(str(folder / "target"))
     )
-    store = DeltaStore(options["leaseTable"])
-
-    def checkpointed() -> bool:
-        """Long before the next trigger, because the listener tells that the batch has ended."""
-        assert query.isActive, query.exception()
-        leases = store.read().leases.values() if store.exists() else []
-        return [lease.checkpoint.sequence_number for lease in leases if lease.checkpoint] == [last] * 8
-
-    wait_until(checkpointed, "all partitions have a checkpoint")
     lag = wait_until(lambda: spark_ehbalance.lag(query), "the planner tells its lag")
     assert (len(lag.partitions), lag.events, lag.seconds) == (8, 0, 0.0)
     spark_ehbalance.stop(query)
+    leases = DeltaStore(options["leaseTable"]).read().leases.values()
+    assert [lease.checkpoint.sequence_number for lease in leases if lease.checkpoint] == [last] * 8
     return told
 
 

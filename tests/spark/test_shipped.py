@@ -46,7 +46,7 @@ def test_a_standalone_cluster(hub: Emulator, shared_options: dict[str, str], tmp
     """The page's three commands, with `--py-files`: neither the driver's Python nor the executors' have the package. A
     worker is killed after the first batch."""
     sent = fill(hub, 20)
-    python = make_environment(tmp_path / "python", package=False)
+    python = make_environment(tmp_path / "python")
     quick = {"SPARK_DAEMON_JAVA_OPTS": CONF["spark.executor.extraJavaOptions"], "SPARK_LOCAL_IP": "127.0.0.1"}
     env = environment(python, SPARK_HOME=str(SPARK), **quick)
     (block,) = (each for each in all_blocks() if each.detail.endswith("::test_a_standalone_cluster"))
