@@ -1,9 +1,8 @@
 """A process that reads with secrets in the options and keeps all that Spark shows of it, one file for each place.
 
-`python -m tests.spark.shown_by_spark` takes a JSON object on its standard input: `folder`, `ways` (name → options with
-which queries run, with `leaseTable` and `metricsPort`) and `refused` (options that are tried one set after the other,
-and cannot be loaded or explained in secret). What Spark logs at DEBUG, its event log, its local files, checkpoints and
-tables are in `folder` as well.
+`python -m tests.spark.shown_by_spark` takes a JSON object on its standard input: `folder`, and `ways` (name → options
+with which queries run, with `leaseTable` and `metricsPort`). What Spark logs at DEBUG, its event log, its local files,
+checkpoints and tables are in `folder` as well.
 """
 
 from __future__ import annotations
@@ -149,9 +148,6 @@ def main() -> None:
     }
     spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     spark_ehbalance.register(spark)
-    for number, options in enumerate(asked["refused"]):
-        reader = spark.read if "endingPosition" in options else spark.readStream
-        shown.printed(f"refused {number}", lambda: reader.format("ehbalance").options(**options).load().explain(True))  # noqa: B023
     for way, options in asked["ways"].items():
         _run(spark, shown, way, options, folder)
     spark.stop()
