@@ -1,4 +1,4 @@
-"""Keys in options are found in nothing that Spark or we show or keep. `tests/settings/test_secrets.py` has all options."""
+"""Keys in options are in nothing that Spark or we show or keep. `tests/settings/test_secrets.py` has all options."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ HUB_KEY = base64.b64encode(b"the-key-of-an-event-hub-01234567").decode()
 ACCOUNT_KEY = base64.b64encode(bytes(range(100, 164))).decode()
 ROOT = Path(__file__).parents[2]
 
-# Each test has a Spark of its own and waits for nothing that could be too slow: they go beside those that share some.
-pytestmark = pytest.mark.xdist_group("own spark")
+# It has a Spark of its own and waits for nothing that could be too slow.
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("own spark")]
 
 
 def forms(key: str) -> list[bytes]:
