@@ -17,7 +17,7 @@ from pathlib import Path
 import pyspark
 
 from spark_ehbalance.exactly_once.spark_settings import EXCLUDES
-from spark_ehbalance.spark_versions import delta_for
+from spark_ehbalance.spark_versions import delta_jar
 
 SPARK = Path(pyspark.__file__).parent
 IVY = Path(sys.prefix) / "ivy"
@@ -86,14 +86,14 @@ def install(jars: list[Path]) -> None:
 
 
 def main() -> None:
-    delta = delta_for(pyspark.__version__)
+    delta = delta_jar(pyspark.__version__)
     if delta is None:
         print(f"setup: there is no Delta for Spark {pyspark.__version__}")
         return
     LOG.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "script.py"
-        jars = resolve(delta.jar, script)
+        jars = resolve(delta, script)
         install(jars)
         script.write_text(TRY_OUT)
         run(sys.executable, script, Path(folder) / "table")

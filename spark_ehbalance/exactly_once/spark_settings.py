@@ -12,7 +12,7 @@ import pyspark
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.query.processes import settings_of, started_settings
-from spark_ehbalance.spark_versions import NEWEST_WITH_DELTA, UNIX_SOCKET, delta_for
+from spark_ehbalance.spark_versions import NEWEST_WITH_DELTA, UNIX_SOCKET, delta_jar
 
 #: What Delta's jar depends on and Spark has already, in newer versions: Delta's would conflict. For example, the shims
 #: jar of RoaringBitmap 0.9 has a class that is also in Spark's RoaringBitmap 1.6.
@@ -48,14 +48,14 @@ def spark_settings() -> dict[str, str]:
     settings = SESSION | _unless_given(home)
     if any(Path(home, "jars").glob("delta-spark_*.jar")):
         return settings
-    delta = delta_for(pyspark.__version__)
-    if delta is None:
+    jar = delta_jar(pyspark.__version__)
+    if jar is None:
         newest = "{}.{}".format(*NEWEST_WITH_DELTA)
         raise EhBalanceError(
             f"there is no Delta Lake for Spark {pyspark.__version__} yet, the newest is for {newest}: "
             f'pip install "pyspark=={newest}.*"'
         )
-    return settings | {"spark.jars.packages": delta.jar, "spark.jars.excludes": ",".join(EXCLUDES)}
+    return settings | {"spark.jars.packages": jar, "spark.jars.excludes": ",".join(EXCLUDES)}
 
 
 def _unless_given(home: str) -> dict[str, str]:

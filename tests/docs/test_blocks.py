@@ -128,24 +128,3 @@ def test_something_reads_each_variable() -> None:
 def test_every_page_is_run() -> None:
     tests = "".join(file.read_text(encoding="utf-8") for file in Path(__file__).parent.glob("test_run*.py"))
     assert not [page for page in {each.page for each in ALL if each.mark == "run"} if f'start("{page}"' not in tests]
-
-
-@pytest.mark.parametrize(
-    ("code", "wrong"),
-    [
-        ("ehbalance statsu leases/flights", "no command statsu"),
-        ("ehbalance status LEASE_TABLE [--wacth] \\\n  [--json]", "status has no --wacth"),
-        ("make tset", "no target tset"),
-        ('pip install "spark-ehbalance[bolb]"', "no extra bolb"),
-    ],
-)
-def test_what_is_wrong_is_found(code: str, wrong: str) -> None:
-    assert problems(code) == [wrong]
-
-
-@pytest.mark.parametrize(
-    "text", ["for", "from spark_ehbalance.exactly_once import twice", ".option('stratgy', 'race')"]
-)
-def test_python_that_is_wrong_is_found(text: str) -> None:
-    with pytest.raises((SyntaxError, ImportError, AssertionError)):
-        run(text)

@@ -15,12 +15,12 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.exactly_once import once
 from spark_ehbalance.exactly_once.spark_settings import SESSION
 from spark_ehbalance.lease_table.delta import DeltaStore
-from spark_ehbalance.spark_versions import delta_for, minor_version
+from spark_ehbalance.spark_versions import delta_jar, minor_version
 from tests.waiting import wait_until
 
 HUB, PARTITIONS = "hub", 4
 
-HAS_DELTA = delta_for(pyspark.__version__) is not None
+HAS_DELTA = delta_jar(pyspark.__version__) is not None
 
 Rows = list[tuple[str, int]]
 Start = Callable[..., StreamingQuery]
