@@ -24,21 +24,8 @@ from tests.ops.groups import Group, record
 INSTALLED = Path(sys.executable).with_name("ehbalance")
 
 
-def test_without_arguments_the_commands_are_listed(ehbalance: Command) -> None:
-    printed = ehbalance()
-    for command in ("init", "status", "emulator"):
-        assert command in printed.out + printed.err
-
-
 def test_the_version_is_that_of_the_installed_package(ehbalance: Command) -> None:
     assert ehbalance("--version").out == f"ehbalance {version('spark-ehbalance')}\n"
-
-
-@pytest.mark.parametrize(
-    "arguments", [["nonsense"], ["status"], ["status", "x", "--nonsense"], ["init"], ["pin", "x", "0"], ["pin", "x"]]
-)
-def test_a_wrong_command_line_is_refused(ehbalance: Command, arguments: list[str]) -> None:
-    assert ehbalance(*arguments).code == 2
 
 
 def test_help_does_not_show_the_environment(

@@ -7,11 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import deltalake
-import pyarrow as pa
 import pytest
 
-from spark_ehbalance.errors import StoreFormatError
 from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.ops import maintain as module
 from tests.lease_table.delta_tables import age_all, change, data_files
@@ -56,31 +53,6 @@ def test_every_table_is_cleaned_up_whatever_is_wrong_with_others(
     assert third.startswith(f"{good}, of {GROUP}, was cleaned up in ")
     assert outcome.err == "Error: 2 of 3 lease tables could not be cleaned up\n"
     assert len(data_files(str(good))) == 1
-
-
-def test_one_table_is_cleaned_up_alone(ehbalance: Command, tmp_path: Path) -> None:
-    table, other = make(tmp_path / "a"), make(tmp_path / "b")
-    assert ehbalance.succeeds("maintain", table).out.count("was cleaned up") == 1
-    assert (len(data_files(str(table))), len(data_files(str(other))) > 1) == (1, True)
-
-
-@pytest.mark.parametrize(
-    "description",
-    [
-        "[" * 100_000,
-        '{"ehbalance": ' + "[" * 100_000,
-        '{"ehbalance": Infinity}',
-        '{"ehbalance": 1, "namespace": 1, "eventHub": null, "consumerGroup": []}',
-    ],
-    ids=("brackets", "brackets inside", "infinity", "no texts"),
-)
-def test_a_foreign_table_does_not_stop_the_others(ehbalance: Command, tmp_path: Path, description: str) -> None:
-    for name in ("a", "c"):
-        make(tmp_path / name)
-    deltalake.write_deltalake(str(tmp_path / "b"), pa.table({"a": [1]}), description=description)
-    assert ehbalance("maintain", tmp_path).out.count("was cleaned up in") == 2
-    with DeltaStore(str(tmp_path / "b")) as store, pytest.raises(StoreFormatError, match="is not a lease table"):
-        store.read()
 
 
 @pytest.mark.parametrize(

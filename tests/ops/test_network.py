@@ -61,12 +61,3 @@ def test_wrong_ways_are_named(ehbalance: Command, secure: Emulator, tmp_path: Pa
         (f"httpProxy=http://me:{PASSWORD}@host:80", "looks like a secret"),
     ):
         assert why in ehbalance.fails(2, "init", tmp_path / "leases", *hub, "--network", given)
-
-
-def test_no_command_speaks_in_clear_to_another_host(ehbalance: Command, tmp_path: Path) -> None:
-    far = (
-        "Endpoint=sb://hub.invalid:1;SharedAccessKeyName=n;SharedAccessKey=k;EntityPath=hub;UseDevelopmentEmulator=true"
-    )
-    command = ("init", tmp_path / "leases", *kept(far, tmp_path))
-    assert "hub.invalid is not on this machine" in ehbalance.fails(2, *command)
-    assert "does not resolve" in ehbalance.fails(1, *command, "--network", "allowPlaintextEmulator=true")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 
 import pytest
 from azure.storage.blob import ContainerClient
 
 from chaos.storage.azurite import KEY
-from spark_ehbalance.errors import StoreFormatError
 from spark_ehbalance.lease_table.blob.layout import Kind, blob_name
 from spark_ehbalance.query.options import Options
-from tests.ops.command import Command
 from tests.processors.conftest import Start
 from tests.processors.group import PARTITIONS, MixedGroup
 from tests.query.queries import Query
@@ -60,25 +57,6 @@ def test_blobs_without_content_count_as_absent(group: MixedGroup, write: Write, 
         for kind in Kind:
             write(kind, str(partition), **metadata)
     reads_everything(start(), 5 * PARTITIONS)
-
-
-@pytest.mark.parametrize(("number", "offset"), [("", "@latest"), ("x", "120"), ("-5", "-1")])
-def test_an_offset_without_a_sequence_number_is_an_error_that_names_the_blob(
-    group: MixedGroup,
-    write: Write,
-    start: Start,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    number: str,
-    offset: str,
-) -> None:
-    """Whatever is done instead, events would be lost or read again without a word."""
-    name = write(Kind.CHECKPOINT, "0", sequencenumber=number, offset=offset)
-    with pytest.raises(StoreFormatError, match=re.escape(name)):
-        start()
-    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", KEY)
-    status = Command(monkeypatch, capsys).fails(1, "status", group.options["leaseTable"])
-    assert f"the blob {name} in" in status
 
 
 def test_partitions_that_the_hub_lacks_are_ignored(group: MixedGroup, write: Write, start: Start) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from azure.core.credentials import AzureNamedKeyCredential
@@ -12,7 +11,7 @@ from azure.eventhub.extensions.checkpointstoreblob import BlobCheckpointStore
 from azure.storage.blob import BlobServiceClient
 
 from chaos.storage.azurite import ACCOUNT, KEY
-from spark_ehbalance.errors import DataLossError, FencedError
+from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.group.starting_positions import LATEST
@@ -85,18 +84,6 @@ def test_checkpoints_have_the_offsets_of_their_events(
     assert {each["owner_id"] for each in sdk.list_ownership(*names(options))} == {None}
 
 
-def test_a_restarted_query_goes_on_where_it_was(group: MixedGroup, start: Start) -> None:
-    group.append(10)
-    query = start(owned=12)
-    query.read(120)
-    query.stop()
-    group.append(5)
-    again = start(query.finished)
-    again.read(60)
-    assert len(again.seen) == 60
-    assert not set(again.seen) & set(query.seen)
-
-
 def test_a_query_that_starts_again_before_it_has_checkpointed_reads_nothing_twice(
     group: MixedGroup, start: Start
 ) -> None:
@@ -109,17 +96,6 @@ def test_a_query_that_starts_again_before_it_has_checkpointed_reads_nothing_twic
     again.read(12 * 5)
     assert {number for _, number in again.seen} == set(range(5, 10))
     again.stop()
-
-
-def test_a_later_process_with_the_same_id_ends_the_earlier_one(group: MixedGroup, start: Start) -> None:
-    group.append(5)
-    earlier = start(owned=12)
-    later = start()
-    with pytest.raises(FencedError, match="a later process has started as a, with the same ownerId"):
-        wait_until(lambda: earlier.owned() and False, "the earlier process has ended")
-    earlier.stop()
-    later.read(12 * 5)
-    assert len(later.owned()) == 12
 
 
 def test_a_restarted_query_reads_what_another_owner_has_cut_off_from_its_last_batch(
@@ -165,21 +141,6 @@ def test_a_query_whose_blobs_are_gone_is_refused(group: MixedGroup, start: Start
     for fail in (True, False):
         with pytest.raises(DataLossError, match="EHB_LEASE_TABLE_LOST"):
             start(query.finished, fail_on_data_loss=fail)
-
-
-def test_a_query_that_has_read_with_a_table_in_delta_does_not_go_on_with_a_container_unasked(
-    group: MixedGroup, options: Options, start: Start, sdk: BlobCheckpointStore, tmp_path: Path
-) -> None:
-    group.append(10)
-    table = str(tmp_path / "leases")
-    query = start(owned=12, lease_table=table, blob_namespace=None, storage_options={}, strategy="cooperative")
-    read_half(query)
-    query.stop()
-    for partition in map(str, range(12)):
-        at = {"partition_id": partition, "sequence_number": 9, "offset": offsets(options, partition, 10)[9]}
-        sdk.update_checkpoint(named(options) | at)
-    with pytest.raises(DataLossError, match="EHB_LEASE_TABLE_CHANGED"):
-        start(query.finished)
 
 
 @pytest.mark.parametrize("lost", [True, False])
