@@ -85,11 +85,12 @@ def test_watching_ends_with_ctrl_c(used: Group) -> None:
     assert process.returncode in (0, 1, 130)
 
 
-@pytest.mark.parametrize("name", ["status", "history"])
-def test_the_installed_command_always_exits_cleanly(used: Group, name: str) -> None:
+def test_the_installed_command_always_exits_cleanly(used: Group) -> None:
     record(used.table, OwnershipChange(0, "0", "Claim", None, "ann", 1, None, "ann"))
     runs = [
-        subprocess.Popen([INSTALLED, name, used.table, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        for _ in range(5)
+        subprocess.Popen(
+            [INSTALLED, "history", used.table, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        for _ in range(3)
     ]
-    assert [(run.communicate(timeout=240)[1], run.returncode) for run in runs] == [(b"", 0)] * 5
+    assert [(run.communicate(timeout=240)[1], run.returncode) for run in runs] == [(b"", 0)] * 3
