@@ -34,11 +34,7 @@ class HubUnavailableError(EhBalanceError):
 
 class MissingError(HubUnavailableError):
     """The event hub, consumer group or partition does not exist, or is disabled: to try again does not help. The text
-    says which, and what to do; unless `sure`, the hub or its consumer group."""
-
-    def __init__(self, text: str, *, sure: bool = True) -> None:  # unpickling passes the text alone
-        super().__init__(text)
-        self.sure = sure
+    says which, and what to do."""
 
 
 class DataLossError(EhBalanceError):

@@ -23,7 +23,6 @@ from spark_ehbalance.errors import (
     OptionError,
 )
 from spark_ehbalance.eventhub import rows
-from spark_ehbalance.eventhub.conditions import Meaning, explained
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.refusals import Unreachable, not_opened, refusal, said
 from spark_ehbalance.eventhub.rows import Rows
@@ -278,10 +277,8 @@ def check_group(address: PartitionAddress) -> None:
     try:
         with contextlib.closing(Receiver(address, 0, owner_level=None, prefetch=1)) as receiver:
             receiver.confirm(_GROUP_PATIENCE)
-    except MissingError as missing:
-        connection, group = address.connection, address.consumer_group
-        text = explained(Meaning.NO_GROUP, connection.namespace, connection.hub, group, None)
-        raise missing if missing.sure else MissingError(text) from missing
+    except MissingError:
+        raise
     except (Disconnected, Unreachable, HubUnavailableError) as error:
         _LOG.debug("consumer group %s: %s", address.consumer_group, error)
 

@@ -59,9 +59,7 @@ def refusal(
         )
     what = meaning(condition_of(error), text)
     if what in FINAL:
-        return MissingError(
-            explained(what, namespace, hub, consumer_group, partition), sure=what is not Meaning.MISSING
-        )
+        return MissingError(explained(what, namespace, hub, consumer_group, partition))
     if what is Meaning.BUSY:
         BUSY.note(connection.hub_name)
         return Busy(text)

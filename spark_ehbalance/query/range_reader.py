@@ -21,7 +21,7 @@ from spark_ehbalance.errors import (
     HubUnavailableError,
     MissingError,
 )
-from spark_ehbalance.eventhub.conditions import Meaning, busy_wait, explained
+from spark_ehbalance.eventhub.conditions import busy_wait
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.eventhub.receiver import Disconnected, PartitionAddress, RowFormat
@@ -49,9 +49,6 @@ _MISSING_FOR = 2.0
 #: Seconds without an event after which the hub is asked whether there is any left: it costs connections. After another
 #: answer it is asked again when it has been silent for twice as long.
 _SILENCE = 5.0
-
-#: Seconds without an event after which that is said: longer than it takes to find out that none is left.
-_TOLD_SILENCE = 15.0
 
 _NO_EVENT = TimeoutError("no event came")
 
@@ -102,7 +99,6 @@ class _SinceProgress:
     missing_since: float | None = None
     #: Seconds after `at` from which on the hub is asked again whether any event is left.
     asks_after: float = 0.0
-    silence_told: bool = False
 
     def timed_out(self, timeout: float) -> bool:
         since = self.at if self.foreign_since is None else self.foreign_since + _DEAD_READER
@@ -134,7 +130,6 @@ class _RangeReader:
 
     def read(self, ended: threading.Event) -> Generator[pa.RecordBatch, None, None]:
         while self._position < self._end and not ended.is_set():
-            self._tell_silence()
             try:
                 batch = self._receiver.receive(self._position)
                 compacted = self._options.compacted
@@ -168,20 +163,6 @@ class _RangeReader:
     def _timed_out(self) -> bool:
         return self._since.timed_out(self._options.receiver_timeout)
 
-    def _tell_silence(self) -> None:
-        """Say once which partition a batch waits for, and why, unless that was said already."""
-        since, silent = self._since, time.monotonic() - self._since.at
-        told = since.silence_told or since.foreign_since is not None or isinstance(since.last_error, Busy)
-        if told or silent < _TOLD_SILENCE:
-            return
-        since.silence_told = True
-        _LOG.warning(
-            "partition %s: the batch waits for events %d to %d, of which none has come for %.0f s; after "
-            "receiverTimeout=%g s it fails. Last seen: %s",
-            self._wanted.partition, self._position, self._end - 1, silent, self._options.receiver_timeout,
-            since.last_error,
-        )  # fmt: skip
-
     def _advance(self, batch: pa.RecordBatch) -> tuple[bool, pa.RecordBatch]:
         """Move on to after `batch`. Returns whether the position has moved, and the events that are in the range."""
         before, self._position = self._position, self._receiver.next
@@ -203,17 +184,12 @@ class _RangeReader:
         self._options.connection.renew()
 
     def _confirm(self, missing: MissingError) -> None:
-        """Raise `missing` if it is no passing answer, and say what is missing if that can be told."""
+        """Raise `missing` if it is no passing answer."""
         now = time.monotonic()
         if self._since.missing_since is None:
             self._since.missing_since, self._since.last_error = now, missing
         elif now - self._since.missing_since >= _MISSING_FOR:
-            if missing.sure:
-                raise missing
-            connection, group = self._options.connection, self._options.consumer_group
-            with HubMetadata(connection, group) as metadata:
-                metadata.partition_ids()  # raises if it is the hub
-            raise MissingError(explained(Meaning.NO_GROUP, connection.namespace, connection.hub, group, None))
+            raise missing
 
     # --- other readers -----------------------------------------------------------------------------------------
 
