@@ -20,8 +20,8 @@ from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.poll_schedule import MOST_REQUESTS, Pace
 from spark_ehbalance.eventhub.refusals import Busy, RefusedError, refusal, said
 from spark_ehbalance.eventhub.server_busy import BUSY
-from spark_ehbalance.eventhub.wire.client import check_open, cut_off_after, private_calls, unusable
-from spark_ehbalance.eventhub.wire.management import Management, ManagementRequest, management_incompatibility
+from spark_ehbalance.eventhub.wire.client import check_open, cut_off_after, private_calls
+from spark_ehbalance.eventhub.wire.management import Management, ManagementRequest
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -205,8 +205,6 @@ class HubMetadata:
                 connection = client._conn_manager.get_connection(endpoint=client._address.hostname, auth=self._auth)
                 operation = self._opened_operation(handler, connection)
             check_open(handler._connection, handler._session, operation._mgmt_link._response_link)
-            if (reason := management_incompatibility(handler, operation)) is not None:
-                raise unusable(reason)
             self._opened, self._token_until = time.monotonic(), 0.0
             return Management(handler, operation, transport.get_error)
 
@@ -215,22 +213,15 @@ class HubMetadata:
         from azure.eventhub._pyamqp import management_operation
 
         fields = {"status_code_field": b"status-code", "status_description_field": b"status-description"}
-        try:
-            with private_calls():
-                handler.open(connection=connection)
-                while not handler.client_ready():
-                    time.sleep(0.002)
-                make: Any = management_operation.ManagementOperation
-                operation = make(handler._session, **fields)
-                operation.open()
-                while not operation.ready():  # raises the reason if it cannot be opened
-                    handler._connection.listen()
-                return operation
-        except TypeError as error:
-            if not self._connection.network.websocket:
-                raise
-            # so the client takes a websocket that was closed, or was silent
-            raise ConnectionError("the websocket was closed while the connection was opened") from error
+        handler.open(connection=connection)
+        while not handler.client_ready():
+            time.sleep(0.002)
+        make: Any = management_operation.ManagementOperation
+        operation = make(handler._session, **fields)
+        operation.open()
+        while not operation.ready():  # raises the reason if it cannot be opened
+            handler._connection.listen()
+        return operation
 
     def _current_token(self) -> str:
         now = time.monotonic()

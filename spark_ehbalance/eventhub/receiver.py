@@ -28,7 +28,7 @@ from spark_ehbalance.eventhub.refusals import Unreachable, not_opened, refusal, 
 from spark_ehbalance.eventhub.rows import Rows
 from spark_ehbalance.eventhub.tokens import NoTokenError
 from spark_ehbalance.eventhub.unreadable import FAIL, settle, until_gap
-from spark_ehbalance.eventhub.wire.client import check_open, cut_off_after, incompatibility, private_calls, unusable
+from spark_ehbalance.eventhub.wire.client import check_open, check_usable, cut_off_after, private_calls
 from spark_ehbalance.eventhub.wire.decoder import Decoder
 from spark_ehbalance.eventhub.wire.link import LinkReader
 from spark_ehbalance.text import logger
@@ -229,8 +229,7 @@ class Receiver:
                 self._open()
                 handler = self._consumer._handler
                 check_open(handler._connection, handler._session, handler._link)
-                if (reason := incompatibility(handler, handler._link)) is not None:
-                    raise unusable(reason)
+                check_usable(handler, handler._link)
                 self._link = LinkReader(handler, handler._link, self._prefetch)
         return self._link
 

@@ -91,12 +91,12 @@ class Sender:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except EhBalanceError:
-            self.close()
-            raise
         except NoTokenError as error:
             self.close()
             raise Unreachable(str(error)) from None
+        except EhBalanceError:
+            self.close()
+            raise
         except Exception as error:
             meant = refusal(self._converted(error), self._connection, self._partition, sends=True)
             self.close()

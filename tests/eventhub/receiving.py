@@ -12,7 +12,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.eventhub import receiver as receiver_module
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
-from spark_ehbalance.eventhub.wire.client import incompatibility
+from spark_ehbalance.eventhub.wire.client import check_usable
 from tests.query.support import hub_options
 from tests.waiting import wait_until
 
@@ -27,11 +27,11 @@ def handlers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The client's handlers that receivers take over, as they are: tests change what time or a hub would."""
     found: list[Any] = []
 
-    def recorded(handler: Any, link: Any) -> str | None:
+    def recorded(handler: Any, link: Any) -> None:
         found.append(handler)
-        return incompatibility(handler, link)
+        check_usable(handler, link)
 
-    monkeypatch.setattr(receiver_module, "incompatibility", recorded)
+    monkeypatch.setattr(receiver_module, "check_usable", recorded)
     return found
 
 

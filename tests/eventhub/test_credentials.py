@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partialmethod
 from typing import Any
 
 import azure.identity
@@ -17,6 +18,7 @@ from spark_ehbalance.eventhub.credentials import CREDENTIALS, Identity
 from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.eventhub.refusals import Unreachable
+from spark_ehbalance.eventhub.sender import Sender
 from tests.eventhub import callables
 
 HERE = "tests.eventhub.callables"
@@ -165,14 +167,19 @@ def test_a_callable_that_cannot_be_used_is_refused_in_one_line(credential: str, 
         assert each in message
 
 
-def test_a_credential_without_a_token_is_an_error_in_one_line(emulator: Emulator) -> None:
+def test_a_credential_without_a_token_is_an_error_in_one_line(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     emulator.add_hub("hub", 1)
     connection = ShortLived(f"localhost:{emulator.port}", "hub", Identity(f"{HERE}:failing"))
     with HubMetadata(connection, "$Default") as metadata, pytest.raises(HubUnavailableError) as asked:
         metadata.partition_ids()
     with pytest.raises(Unreachable) as opened:
         Receiver(PartitionAddress(connection, "$Default", "0"), 0, owner_level=None, prefetch=1).receive(1, 0.1)
-    for error in (asked, opened):
+    monkeypatch.setattr(Connection, "producer_client", partialmethod(Connection.producer_client, use_tls=False))
+    with pytest.raises(Unreachable) as sent:
+        Sender(connection, "0").most_bytes()
+    for error in (asked, opened, sent):
         assert "no token could be fetched: RuntimeError, whose text is not shown" in str(error.value)
 
 

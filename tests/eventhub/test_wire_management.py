@@ -15,7 +15,7 @@ from spark_ehbalance.emulator.message import build_response
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.eventhub import metadata as metadata_module
 from spark_ehbalance.eventhub.metadata import HubMetadata
-from spark_ehbalance.eventhub.wire.management import management_incompatibility, read_response
+from spark_ehbalance.eventhub.wire.management import Management, read_response
 from spark_ehbalance.eventhub.wire.values import MalformedError
 from tests.query.support import HUB, hub_options
 
@@ -30,12 +30,11 @@ def on_opened(monkeypatch: pytest.MonkeyPatch) -> OnOpened:
     """Has a function called with what is about to be taken over from the client, each time."""
 
     def set_up(call: Callable[[Any, Any], object]) -> None:
-        def called(handler: Any, operation: Any) -> str | None:
-            assert management_incompatibility(handler, operation) is None
+        def made(handler: Any, operation: Any, refusal: Any) -> Management:
             call(handler, operation)
-            return management_incompatibility(handler, operation)
+            return Management(handler, operation, refusal)
 
-        monkeypatch.setattr(metadata_module, "management_incompatibility", called)
+        monkeypatch.setattr(metadata_module, "Management", made)
 
     return set_up
 

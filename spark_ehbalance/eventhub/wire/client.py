@@ -18,7 +18,7 @@ from spark_ehbalance.eventhub.wire.sources import incompatible_transport
 #: The version of azure-eventhub with which this package's tests pass.
 TESTED = "5.15.1"
 
-#: The attributes of the client's objects, in the order of `incompatibility`.
+#: The attributes of the client's objects, in the order of `check_usable`.
 _USED = {
     "handler": "_connection _session _cbs_authenticator _keep_alive_thread",
     "connection": "_transport _incoming_endpoints _process_incoming_frame _get_remote_timeout _max_frame_size "
@@ -103,38 +103,26 @@ def check_open(connection: Any, session: Any, link: Any) -> None:
         )
 
 
-def incompatibility(handler: Any, link: Any, *, granted: int = 0) -> str | None:
-    """Why the open `link` of the client's `handler` cannot be read here; None if it can.
+def check_usable(handler: Any, link: Any, *, granted: int = 0) -> None:
+    """Raise `ClientVersionError` unless the open `link` of the client's `handler` can be read here. To be called within
+    `private_calls`.
 
     `granted` is the credit that the client should have granted on the link already.
     """
-    try:
-        connection, session, token = handler._connection, handler._session, handler._cbs_authenticator
-        transport = connection._transport
-        objects = (handler, connection, session, link, transport, token)
-        used = zip(_USED.items(), objects, strict=True)
-        missing = [f"{what}.{name}" for (what, names), each in used for name in _lacks(each, names)]
-        for module, names in _IMPORTED.items():
-            missing += [f"{module}.{name}" for name in _lacks(importlib.import_module(f"{_PYAMQP}.{module}"), names)]
-        if missing:
-            return f"its client lacks {', '.join(missing)}"
-        if (reason := incompatible_transport(transport)) is not None:
-            return reason
-        if session._input_handles.get(link.remote_handle) is not link:
-            return "its link is attached in an unexpected way"
-        if session not in connection._incoming_endpoints.values():
-            return "its session has no channel"
-        if handler._keep_alive_thread is not None:
-            return "a thread of its own reads the same socket"
-        counters = (
-            session.next_incoming_id, session.incoming_window, session.target_incoming_window,
-            session.remote_outgoing_window, link.delivery_count,
-        )  # fmt: skip
-        if not all(isinstance(each, int) for each in counters) or link.current_link_credit != granted:
-            return "its counters are not as expected"
-    except (AttributeError, ImportError) as error:
-        return f"its client is not as expected: {error}"
-    return None
+    connection = handler._connection
+    objects = (handler, connection, handler._session, link, connection._transport, handler._cbs_authenticator)
+    used = zip(_USED.items(), objects, strict=True)
+    missing = [f"{what}.{name}" for (what, names), each in used for name in _lacks(each, names)]
+    for module, names in _IMPORTED.items():
+        missing += [f"{module}.{name}" for name in _lacks(importlib.import_module(f"{_PYAMQP}.{module}"), names)]
+    if missing:
+        raise unusable(f"its client lacks {', '.join(missing)}")
+    if (reason := incompatible_transport(connection._transport)) is not None:
+        raise unusable(reason)
+    if handler._keep_alive_thread is not None:
+        raise unusable("a thread of its own reads the same socket")
+    if link.current_link_credit != granted:
+        raise unusable("its counters are not as expected")
 
 
 def _lacks(part: Any, names: str) -> list[str]:

@@ -41,7 +41,7 @@ _FLOW = b"\x00\x53\x13"
 
 
 class LinkReader:
-    """Reads the transfers to `link` of the client's `handler`, for which `client.incompatibility` has returned None.
+    """Reads the transfers to `link` of the client's `handler`, which `client.check_usable` has passed.
 
     `prefetch` is the most credit that is granted beyond the messages of the present call. Raises what the client itself
     raises in the same situation, OSError or `MalformedError`; after that the connection is of no more use.

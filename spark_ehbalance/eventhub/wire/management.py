@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spark_ehbalance.eventhub.wire.client import incompatibility
+from spark_ehbalance.eventhub.wire.client import check_usable
 from spark_ehbalance.eventhub.wire.link import LinkReader
 from spark_ehbalance.eventhub.wire.messages import APPLICATION, PROPERTIES, VALUE
 from spark_ehbalance.eventhub.wire.values import MALFORMED, MalformedError, decode
@@ -43,14 +43,15 @@ _DISPOSITION = b"\x00\x53\x15"
 
 
 class Management:
-    """Sends requests over the open management link `operation` of the client's `handler`, for which
-    `management_incompatibility` has returned None.
+    """Sends requests over the open management link `operation` of the client's `handler`. To be made within
+    `private_calls`; raises `ClientVersionError`.
 
     `refusal` makes the error of a refused request from a status and its description. Raises what `LinkReader` raises.
     """
 
     def __init__(self, handler: Any, operation: Any, refusal: Callable[[int, str], Exception]) -> None:
         link = operation._mgmt_link
+        check_usable(handler, link._response_link, granted=_GRANTED)
         self._sender = link._request_link
         self._session = handler._session
         self._transport = handler._connection._transport
@@ -121,22 +122,6 @@ class _Responses(LinkReader):
     def _other_frame(self, channel: int, frame: bytes) -> None:
         if frame[4 * frame[4] :][:3] != _DISPOSITION:
             super()._other_frame(channel, frame)
-
-
-def management_incompatibility(handler: Any, operation: Any) -> str | None:
-    """Why the client's open management link `operation` cannot be used here; None if it can."""
-    try:
-        link = operation._mgmt_link
-        sender, session = link._request_link, handler._session
-        counters = (
-            sender.handle, sender.delivery_count, sender.current_link_credit,
-            session.channel, session.next_outgoing_id, session.remote_incoming_window, session.outgoing_window,
-        )  # fmt: skip
-        if not all(isinstance(each, int) for each in counters) or not callable(handler._connection._transport.write):
-            return "its management link is not as expected"
-        return incompatibility(handler, link._response_link, granted=_GRANTED)
-    except AttributeError as error:
-        return f"its management link is not as expected: {error}"
 
 
 def encode(request: ManagementRequest, token: str) -> tuple[bytes, bytes]:

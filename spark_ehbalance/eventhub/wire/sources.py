@@ -32,12 +32,14 @@ class Source(Protocol):
 
 
 def incompatible_transport(transport: Any) -> str | None:
-    """Why the client's `transport` cannot be read here; None if it can."""
+    """Why the client's `transport` cannot be read here; None if it can. To be called within `client.private_calls`."""
     kind, sock = type(transport).__name__, transport.sock
     if kind == "SASLTransport" and isinstance(sock, socket.socket):
         return None
     if kind == "SASLWithWebSocket":
-        return _incompatible_websocket(sock)
+        frames = sock.frame_buffer
+        half_read = any(frames.recv_buffer) or frames.header is not None or sock.cont_frame.cont_data is not None
+        return "its websocket is in the middle of a frame" if half_read else None
     return f"it has a {kind}, and neither a socket nor a websocket"
 
 
@@ -172,17 +174,3 @@ class WebSocketSource:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
         self._websocket.shutdown()
-
-
-def _incompatible_websocket(websocket: Any) -> str | None:
-    try:
-        parts = websocket.frame_buffer, websocket.cont_frame
-        if not isinstance(websocket.sock, socket.socket) or not websocket.connected:
-            return "its websocket has no socket"
-        if not all(callable(getattr(websocket, name)) for name in ("pong", "send_close", "shutdown", "close")):
-            return "its websocket is not as expected"
-        if any(parts[0].recv_buffer) or parts[0].header is not None or parts[1].cont_data is not None:
-            return "its websocket is in the middle of a frame"
-    except AttributeError as error:
-        return f"its websocket is not as expected: {error}"
-    return None
