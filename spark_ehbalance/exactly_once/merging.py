@@ -11,7 +11,6 @@ names it, once that is known: from the table's marks, or from the batch.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import operator
 from collections.abc import Callable, Mapping
@@ -106,26 +105,17 @@ class _Hub(NamedTuple):
     source: str | None
     created: int | None
 
-    def noted(self, rows: DataFrame, target: str) -> bool:
-        """Whether the `target` knows when the hub was created. Raises `TargetError` if that was another one."""
-        if self.source is None or self.created is None:
-            return True
-        table = self._target(rows, target, self.source)
-        with contextlib.suppress(MergedError):
-            table.begin(())
-        return table.knows_hub
-
-    def has_passed(self, rows: DataFrame, target: str, extents: Extents) -> bool:
-        """Whether every mark in the `target` is beyond the events, which `write_once` then never writes any more."""
+    def known(self, rows: DataFrame, target: str, extents: Extents) -> tuple[bool, bool]:
+        """Whether the `target` knows when the hub was created, and whether every mark in it is beyond the events, which
+        `write_once` then never writes any more. Raises `TargetError` if another hub of that name was written."""
         if self.source is None:
-            return False
+            return True, False
+        table = Target(rows, target, self.source, {}, None, created=self.created)
         try:
-            return not missing(extents, self._target(rows, target, self.source).begin(extents))
+            has_passed = not missing(extents, table.begin(extents))
         except MergedError:
-            return False
-
-    def _target(self, rows: DataFrame, target: str, source: str) -> Target:
-        return Target(rows, target, source, {}, None, created=self.created)
+            has_passed = False
+        return self.created is None or table.knows_hub, has_passed
 
 
 def _merged(
@@ -154,13 +144,14 @@ def _merged(
             found = _detail(rows, table)["properties"].get(MERGED)
             marked = found is not None and source in (None, found)
             sources = set() if marked else _sources(rows, target, {found or _UNKNOWN, source or _UNKNOWN})
-            if hub and not hub.noted(rows, target):
+            is_noted, has_passed = hub.known(rows, target, extents) if hub else (True, False)
+            if hub and not is_noted:
                 _note(fitting, target, hub_identifier(hub.source or ""), hub.created or 0, evolves=schema)
             if update:
                 _check_single(fitting, target, table, extents)
             if hub:
                 held = rows.join(_events(rows, table, extents), [PARTITION, SEQUENCE_NUMBER], "left_semi").count()
-            if not marked and not (hub and hub.has_passed(rows, target, extents)):
+            if not marked and not has_passed:
                 _mark(fitting, target, table, sources, evolves=schema)
             writer = into(table, fitting, extents)
             if schema:
