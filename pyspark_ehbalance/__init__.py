@@ -30,10 +30,10 @@ except Exception as failure:
         def __init__(self, options: Any) -> None:
             try:
                 from spark_ehbalance.errors import InstallationError
-                from spark_ehbalance.spark.error_line import told_in_one_line
+                from spark_ehbalance.spark.error_line import single_line_errors
             except Exception:
                 raise ImportError(_WHY) from None
-            with told_in_one_line():
+            with single_line_errors():
                 raise InstallationError(_WHY) from None
 
         @classmethod

@@ -49,7 +49,7 @@ from spark_ehbalance.query.tasks import plan_tasks
 from spark_ehbalance.query.two_sources import check_one_source, two_sources
 from spark_ehbalance.settings.locations import is_relative
 from spark_ehbalance.settings.secrets import shown
-from spark_ehbalance.spark.error_line import told_in_one_line
+from spark_ehbalance.spark.error_line import single_line_errors
 from spark_ehbalance.spark.import_path import WithImportPath
 from spark_ehbalance.spark.logs import set_up_logging
 from spark_ehbalance.spark.spark_api import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -60,7 +60,7 @@ from spark_ehbalance.spark.writer import BatchWriter, StreamWriter, batch_writer
 class EhBalanceDataSource(WithImportPath, DataSource):
     """Azure Event Hubs as a Spark source that shares partitions between queries. Options: see `options.Options`."""
 
-    @told_in_one_line()
+    @single_line_errors()
     def __init__(self, options: Mapping[str, str]) -> None:
         """Raises `OptionError`. Spark garbles what `reader` and `streamReader` raise, so options are checked here."""
         super().__init__(options)  # type: ignore[arg-type]
@@ -81,25 +81,25 @@ class EhBalanceDataSource(WithImportPath, DataSource):
         """The columns, as DDL."""
         return SPARK_SCHEMA
 
-    @told_in_one_line()
+    @single_line_errors()
     def reader(self, schema: StructType) -> BatchReader:
         """The reader of a `spark.read`. Raises `OptionError`."""
         columns = _columns(schema)
         return BatchReader(batch_options(self.options), columns)
 
-    @told_in_one_line()
+    @single_line_errors()
     def streamReader(self, schema: StructType) -> StreamReader:
         """The reader of a `spark.readStream`. Called once for the planner, and once more to pickle the reader for the
         executors. Raises `OptionError`."""
         columns = _columns(schema)
         return StreamReader(stream_options(self.options), columns)
 
-    @told_in_one_line()
+    @single_line_errors()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """The writer of a `df.write`. Raises `OptionError`."""
         return batch_writer(self._write_options(), schema, overwrite=overwrite)
 
-    @told_in_one_line()
+    @single_line_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """The writer of a `df.writeStream`. Raises `OptionError`."""
         return stream_writer(self._write_options(), schema)
@@ -130,7 +130,7 @@ def _read(options: Options, columns: Columns, task: Task) -> Iterator[pa.RecordB
     readers = [
         partial(read_range, options, wanted, task.owner, level, batches=batches) for wanted, level in task.ranges
     ]
-    with told_in_one_line():
+    with single_line_errors():
         if task.checks is not None:
             check_one_source(options.lease_table, task.checks)
         yield from map(columns.select, read_together(readers))
@@ -142,7 +142,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: Options, columns: Columns = ALL_COLUMNS) -> None:
         self._options, self._columns = options, columns
 
-    @told_in_one_line()
+    @single_line_errors()
     def partitions(self) -> list[InputPartition]:
         """The tasks. Called once per read, beside the driver. Raises what `batch_ranges` raises."""
         level = self._options.owner_level
@@ -176,7 +176,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- in the planner ----------------------------------------------------------------------------------------
 
-    @told_in_one_line()
+    @single_line_errors()
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint begins. Called at every trigger until there is a batch, also where batch 0
         was logged and is run again; always returns the same offset."""
@@ -194,7 +194,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         one batch only: the one that was logged and not finished, or else a new one."""
         self._available_now = True
 
-    @told_in_one_line()
+    @single_line_errors()
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         """The end of the next batch, or `start` itself if there is nothing to read.
 
@@ -238,7 +238,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Called once per trigger."""
         return None if self._planner is None else self._planner.lag.newest()
 
-    @told_in_one_line()
+    @single_line_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of the batch that ends at `end`. Called once per batch, after Spark has logged it; the first call
         of all if the query is restarted with a batch that was logged but not finished. A restarted query of Spark 4.0

@@ -1,8 +1,8 @@
 """What Spark shows of our errors: one line, instead of the forty of a worker's traceback.
 
 Spark's Python workers send the text of a traceback, with a line break at its end, to the JVM, which adds its error
-class in front and its SQLSTATE behind. So our line would be the last but one of many. `told_in_one_line` makes a worker
-send the line alone: all is then one line, from the error class to the SQLSTATE.
+class in front and its SQLSTATE behind. So our line would be the last but one of many. `single_line_errors` makes a
+worker send the line alone: all is then one line, from the error class to the SQLSTATE.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOG = logger(__name__)
 
 
 @contextlib.contextmanager
-def told_in_one_line() -> Iterator[None]:
+def single_line_errors() -> Iterator[None]:
     """Around whatever Spark calls: an `EhBalanceError` that leaves it is shown in one line. Others, which are faults of
     ours, keep their traceback; of ours it is logged at DEBUG."""
     try:

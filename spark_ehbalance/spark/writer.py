@@ -19,7 +19,7 @@ from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.sending.columns import Columns
 from spark_ehbalance.eventhub.sending.write_options import WriteOptions
 from spark_ehbalance.eventhub.sending.writing import Sent, Task
-from spark_ehbalance.spark.error_line import told_in_one_line
+from spark_ehbalance.spark.error_line import single_line_errors
 from spark_ehbalance.spark.logs import set_up_logging
 from spark_ehbalance.text import logger
 
@@ -44,7 +44,7 @@ class _Writing:
     columns: Columns
     schema: StructType = field(repr=False)
 
-    @told_in_one_line()
+    @single_line_errors()
     def write(self, iterator: Iterator[Any]) -> TaskDone:
         """Send the rows of one task. Called in an executor's Python worker, once per attempt of the task. Raises what
         `Task.write` raises."""

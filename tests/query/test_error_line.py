@@ -9,7 +9,7 @@ import pytest
 
 from spark_ehbalance.errors import MissingError, OptionError
 from spark_ehbalance.spark import error_line
-from spark_ehbalance.spark.error_line import line, told_in_one_line
+from spark_ehbalance.spark.error_line import line, single_line_errors
 
 
 def test_a_text_of_several_lines_is_one() -> None:
@@ -25,7 +25,7 @@ def test_a_worker_sends_the_line_once_and_instead_of_a_traceback(monkeypatch: py
         pyspark.util.handle_worker_exception(error, out)
         return out.getvalue()[8:].decode()
 
-    @told_in_one_line()
+    @single_line_errors()
     def refuse() -> None:
         raise OptionError("option x is wrong")
 
@@ -38,7 +38,7 @@ def test_a_worker_sends_the_line_once_and_instead_of_a_traceback(monkeypatch: py
 
 def test_a_users_program_is_left_alone() -> None:
     send = pyspark.util.write_with_length  # type: ignore[attr-defined]
-    with pytest.raises(OptionError), told_in_one_line():
+    with pytest.raises(OptionError), single_line_errors():
         raise OptionError("option x is wrong")
     assert pyspark.util.write_with_length is send  # type: ignore[attr-defined]
 
@@ -46,6 +46,6 @@ def test_a_users_program_is_left_alone() -> None:
 def test_faults_of_ours_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(error_line, "_in_worker", lambda: True)
     send = pyspark.util.write_with_length  # type: ignore[attr-defined]
-    with pytest.raises(ZeroDivisionError), told_in_one_line():
+    with pytest.raises(ZeroDivisionError), single_line_errors():
         raise ZeroDivisionError
     assert pyspark.util.write_with_length is send  # type: ignore[attr-defined]
