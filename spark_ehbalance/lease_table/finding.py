@@ -27,53 +27,26 @@ def lease_tables(location: str, options: Mapping[str, str]) -> Iterator[str]:
     """The locations of the lease tables in the folder at `location` and below it, or that one alone if it is a lease
     table, in the order of their names. `options` are delta-rs's for its storage.
 
-    What cannot be told is among them, such as a folder that must not be listed: opening it tells why. Links to folders
-    are not followed. Raises `StoreUnavailableError` if the folder at `location` itself cannot be listed.
+    Links to folders are not followed. Raises `StoreUnavailableError` if a folder cannot be listed.
     """
     folder = Folder(location, options, f"the folder {location}")
     with folder.errors("listed"):
         names, inner = [each.name for each in folder.listed()], folder.folders()
-    yield from _found(folder, names, inner)
-
-
-def _found(folder: Folder, names: list[str], inner: list[str]) -> Iterator[str]:
-    if _is_table(folder, names, inner):
+    is_table = LOG in inner or any(map(is_data_file, names))
+    if any(map(is_data_file, names)) or (LOG in inner and _is_empty_lease_table(folder)):
         yield folder.uri
-    ahead = [*reversed(_below(folder, names, inner))]
-    while ahead:  # folders may lie in each other deeper than functions can call each other
-        below = Folder(ahead.pop(), folder.options)
-        try:
-            names, inner = [each.name for each in below.listed()], below.folders()
-        except BACKEND_ERRORS:
-            yield below.uri
-            continue
-        if _is_table(below, names, inner):
-            yield below.uri
-        ahead += reversed(_below(below, names, inner))
-
-
-def _is_table(folder: Folder, names: list[str], inner: list[str]) -> bool:
-    return any(map(is_data_file, names)) or (LOG in inner and _may_be_ours(folder))
-
-
-def _below(folder: Folder, names: list[str], inner: list[str]) -> list[str]:
-    """The locations of the folders in the `folder` in which lease tables may be."""
-    if LOG in inner or {*inner} >= _CHECKPOINT or any(map(is_data_file, names)):
-        return []
-    below = []
+    if is_table or {*inner} >= _CHECKPOINT:
+        return
     for name in inner:
         with contextlib.suppress(ValueError):  # no lease table can be there
-            below.append(parse_location(f"{folder.uri}/{name if folder.is_local else quote(name)}"))
-    return below
+            yield from lease_tables(parse_location(f"{folder.uri}/{name if folder.is_local else quote(name)}"), options)
 
 
-def _may_be_ours(folder: Folder) -> bool:
+def _is_empty_lease_table(folder: Folder) -> bool:
     """Whether a Delta table without our data files is a lease table that nobody has written yet, or whose files another
-    program has joined; also where that cannot be told."""
+    program has joined."""
     try:
         group_of(folder.open_table().metadata().description, folder.uri)
-    except BACKEND_ERRORS:
-        return True
-    except StoreFormatError as error:
-        return "has format" in str(error)
+    except (*BACKEND_ERRORS, StoreFormatError):
+        return False
     return True

@@ -19,7 +19,7 @@ from spark_ehbalance.group.changes import Outcome
 from spark_ehbalance.group.history import OwnershipChange, ownership_changes
 from spark_ehbalance.group.lag import Lag
 from spark_ehbalance.group.member.counts import Counts
-from spark_ehbalance.group.member.decision_log import DecisionLog, LongBatch, Shortage
+from spark_ehbalance.group.member.decision_log import DecisionLog
 from spark_ehbalance.group.member.lags import LagOf, current
 from spark_ehbalance.group.member.membership import Clocks, Holding
 from spark_ehbalance.group.member.pacing import FIRST_PAUSE
@@ -87,7 +87,6 @@ class Keeper:
         self.counts = Counts()
         self._store: LeaseStore | None = None
         self._recording, self._tidying = Housekeeping(), Housekeeping()  # to tidy up can take long
-        self._shortage, self._long_batch = Shortage(), LongBatch()
         self._thread = threading.Thread(target=self._run, name="ehbalance-keeper", daemon=True)
 
     # --- called by the planner ---------------------------------------------------------------------------------
@@ -309,9 +308,6 @@ class Keeper:
         with self._changing():
             turn = participant.begin(snapshot, _clocks(), stopping=stopping)
             self._looks_ended = self._looks_begun
-            warning = self._long_batch.note(participant.query, len(participant.owned), turn.now.monotonic)
-        if warning:
-            _LOG.warning("%s", warning)
         if turn.balances:
             self._balance(turn)
         began = time.monotonic()
@@ -336,17 +332,9 @@ class Keeper:
         except HubUnavailableError as error:
             _LOG.warning("%s. Until that is over no partition is taken", error)
             turn.hub_unavailable()
-        self._log_decision(turn)
-
-    def _log_decision(self, turn: Turn) -> None:
-        """Log the decision and its reason."""
-        view, decision = turn.view, turn.decision
-        assert decision is not None, "the turn balances"
-        level, line = self._decisions.note(self._me, view, decision)
+        assert turn.decision is not None, "the turn balances"
+        level, line = self._decisions.note(self._me, turn.view, turn.decision)
         _LOG.log(level, "%s", line)
-        # A query that waits for the group to settle then reads what there is, and may end before others start.
-        if view is not None and (warning := self._shortage.note(view, at_once=self._participant.settling)):
-            _LOG.warning("%s", warning)
 
     def _keep_house(self, store: LeaseStore, outcome: Outcome, now: Clocks) -> None:
         """Have history recorded and, as the leader, the store tidied up: no lease depends on either."""
@@ -356,7 +344,7 @@ class Keeper:
             self._recording.do(partial(store.record, changes))
             if not store.capabilities.epochs:
                 self._clear(store, changes)
-        if not self._tidying.busy and self._participant.tidies(outcome.after, now, outcome.seconds):
+        if not self._tidying.busy and self._participant.tidies(outcome.after, now):
             self._tidying.do(store.tidy)
 
     def _clear(self, store: LeaseStore, changes: Sequence[OwnershipChange]) -> None:

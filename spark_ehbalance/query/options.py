@@ -266,8 +266,6 @@ class Options:
                 f"leaseDuration ({self.lease_duration:g} s) must be longer than balanceInterval "
                 f"({self.balance_interval:g} s), at best three times as long"
             )
-        if problem := self.strategy_parameters.problem(self.lease_duration):
-            raise OptionError(problem)
         if self.lease_table is not None and self.owner_level is not None:
             raise OptionError(
                 "ownerLevel cannot be set together with leaseTable: the epoch of the lease is the owner level"

@@ -117,7 +117,6 @@ class Planner:
         self._fixed_ends: dict[str, int] | None = None
         self._idle = _NothingToRead()
         self._idle_answers = 0
-        self._told_unread = frozenset[str]()
         #: The query, as its tasks have told; None before the first one has.
         self.query: str | None = None
         #: Whether the driver has said that the query has another source with this lease table.
@@ -198,7 +197,6 @@ class Planner:
         self._hub.watch(holdings, self._keeper.members)
         plan = self._plan(holdings, limit, batch_ended=start != self._last_start)
         self._last_start = start
-        self._tell_unread(holdings)
         self._move_to_retained(plan)
         self.lag.planned(plan.ranges)
         out = left_out(plan.ranges, holdings, self._hub.states(), self._fixed_ends)
@@ -367,24 +365,6 @@ class Planner:
                 self._hub.catch_up(_CATCH_UP_TIMEOUT)
             inputs = inputs.after(plan, self._hub.states())
         return self._events.with_end_offsets(plan, inputs.states)
-
-    def _tell_unread(self, holdings: Mapping[str, Holding]) -> None:
-        """Say once of each partition that it is owned and no batch will read it, and why."""
-        new = holdings.keys() - self._told_unread
-        absent = new.difference(self._hub.partition_ids())
-        if absent:  # or was added since the list was asked for, and has come from another member
-            self._hub.refresh(())
-            absent = absent.difference(self._hub.partition_ids())
-        late = frozenset[str]() if self._fixed_ends is None else new - self._fixed_ends.keys() - absent
-        for partitions, why in (
-            (absent, "the event hub does not have them: it was made anew with fewer"),
-            (late, "they came after this run had begun, and Trigger.AvailableNow reads what was owned then. The next "
-             "run reads them, or who takes them when this one ends"),
-        ):  # fmt: skip
-            if partitions:
-                names = ", ".join(sorted(partitions, key=partition_order))
-                _LOG.warning("partitions %s are owned and not read, because %s", names, why)
-        self._told_unread |= absent | late
 
     def _move_to_retained(self, plan: BatchPlan) -> None:
         """Remember positions that had to move, so that each is reported once and not at every trigger."""

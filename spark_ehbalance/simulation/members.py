@@ -253,7 +253,7 @@ class Node:
         self._participant.end(turn, outcome, self._now - turn.now.monotonic, self._now)
         # All others would ask themselves in each turn whether the leader is dead, who then is soon forgotten.
         leads = outcome.after.leader == self.name
-        if leads and self._participant.tidies(outcome.after, turn.now, outcome.seconds):
+        if leads and self._participant.tidies(outcome.after, turn.now):
             self._world.store.tidy()
         if turn.stopping:
             self._stopped()

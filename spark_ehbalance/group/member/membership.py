@@ -13,7 +13,7 @@ from spark_ehbalance.group.durations import renewal_interval, short_outage
 from spark_ehbalance.group.expiry import Observations, changed_rows
 from spark_ehbalance.group.member.lease_duration import LeaseDuration
 from spark_ehbalance.group.member.member_settings import Settings
-from spark_ehbalance.group.member.query_state import Progress, QueryState
+from spark_ehbalance.group.member.query_state import QueryState
 from spark_ehbalance.group.mismatch import Mismatch
 from spark_ehbalance.group.model import Author, Lease, MemberState, QueryRecord, TableIdentity
 from spark_ehbalance.group.position import Position
@@ -155,8 +155,8 @@ class Membership:
 
     # --- a look at the table -----------------------------------------------------------------------------------
 
-    def see(self, snapshot: Snapshot, now: Clocks) -> dict[str, Progress]:
-        """Take in the group's state. Returns own checkpoints that the table had and lost, to be committed again.
+    def see(self, snapshot: Snapshot, now: Clocks) -> None:
+        """Take in the group's state.
 
         Raises `FencedError` if a later process uses this member's id, and `DataLossError` if this is another table or
         one that was rolled back, which does not know how far the group has read.
@@ -165,12 +165,11 @@ class Membership:
         self._follow_duration(snapshot)
         self._observe(snapshot, now)
         if not self.joined:
-            return {}
+            return
         self._check_fence(snapshot)
-        lost, row = self._lost_checkpoints(snapshot), snapshot.members.get(self.author.id)
+        row = snapshot.members.get(self.author.id)
         self.look = replace(self.look, drained=row is not None and row.state is MemberState.LEAVING)
         self._hold(snapshot, now)
-        return lost
 
     def _check_table(self, snapshot: Snapshot) -> None:
         table, found, wrong = self.belief.table, snapshot.table, None
@@ -236,20 +235,19 @@ class Membership:
         """The store could be read, but not be written."""
         self.written = replace(self.written, failing=True)
 
-    def on_committed(self, outcome: Outcome, now: Clocks, ended: float) -> dict[str, Progress]:
-        """Take in the result of a commit that has `ended` at that monotonic time. Returns what `see` returns.
+    def on_committed(self, outcome: Outcome, now: Clocks, ended: float) -> None:
+        """Take in the result of a commit that has `ended` at that monotonic time.
 
         `now` is a time before the commit, so that this member never relies on a lease for longer than others do. What
         others wrote until the commit was won counts as seen at its end, for the same reason.
         """
         snapshot, observations = outcome.after, self.belief.observations
         if snapshot is self.look.snapshot and not outcome.accepted and not outcome.refused:
-            return {}
+            return
         self._check_table(snapshot)
         if outcome.seconds is not None:
             self.duration.wrote(outcome.seconds)
         self._follow_duration(snapshot)
-        lost = self._lost_checkpoints(snapshot)  # another member may have been faster to put something back
         if not self._writes_failed_for_long(now):
             observations = observations.updated(snapshot, ended)
         elif outcome.accepted:
@@ -258,7 +256,6 @@ class Membership:
         self.belief = replace(self.belief, observations=observations)
         self.written = self._written(outcome, now.monotonic)
         self._hold(snapshot, now, _renewed(outcome))
-        return lost
 
     def _written(self, outcome: Outcome, at: float) -> Written:
         written, snapshot = self.written, outcome.after
@@ -347,17 +344,6 @@ class Membership:
         if not self.written.failing or self.look.snapshot is None:
             return False
         return now.monotonic - self.written.at > short_outage(self.duration.shortest)
-
-    def _lost_checkpoints(self, snapshot: Snapshot) -> dict[str, Progress]:
-        """Own checkpoints that are further back in `snapshot`: whoever put the leases back had seen less."""
-        lost: dict[str, Progress] = {}
-        for lease in self.held.leases:
-            found, known = snapshot.leases.get(lease.partition), lease.checkpoint
-            if found is lease or found is None or (found.owner, found.epoch) != (lease.owner, lease.epoch):
-                continue
-            if known and found.checkpoint and found.checkpoint.sequence_number < known.sequence_number:
-                lost[lease.partition] = Progress(lease.epoch, known)
-        return lost
 
     def _hold(self, snapshot: Snapshot, now: Clocks, renewed: Set[str] | None = None) -> None:
         """Hold what `snapshot` says is own; `renewed` are partitions renewed by a commit (None: there was none)."""

@@ -29,19 +29,10 @@ FIRST_PAUSE = 0.1
 #: goes through as many log files at most, which takes it about a second on a storage account.
 _TIDY_VERSIONS = 100
 
-#: Nothing is tidied up after a commit that took so many times as long as usual: the storage may be throttling.
-_SLOW = 2.0
-
 
 def tidying_due(versions: int, passed: float, interval: float = TIDY_INTERVAL) -> bool:
     """Whether the leader must tidy up, so many versions and seconds after it last did."""
     return versions >= _TIDY_VERSIONS or (versions > 0 and passed >= interval)
-
-
-def is_slow(seconds: float | None, usual_ms: float | None) -> bool:
-    """Whether a commit that took `seconds` shows that the storage is slower than usual. None: there was none, or it is
-    not known what is usual."""
-    return seconds is not None and usual_ms is not None and 1000 * seconds > _SLOW * usual_ms
 
 
 def jittered(interval: float, rng: random.Random) -> float:

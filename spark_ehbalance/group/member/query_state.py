@@ -62,12 +62,6 @@ class QueryState:
         self.resets |= resets
         self.reset_since_look |= bool(resets)
 
-    def restore(self, progress: Mapping[str, Progress]) -> None:
-        """`progress` must be committed again, except where there is newer progress or a reset."""
-        for partition, each in progress.items():
-            if partition not in self.resets:
-                self.progress.setdefault(partition, each)
-
     def on_committed(self, outcome: Outcome) -> None:
         """What was committed or refused need not be written again."""
         if not (self.progress or self.resets):

@@ -24,7 +24,7 @@ from spark_ehbalance.group.member.balancing import Balancer
 from spark_ehbalance.group.member.lags import LagOf, with_lags
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Clocks, Holding, Membership, Resumed
-from spark_ehbalance.group.member.pacing import Pacing, is_slow, tidying_due
+from spark_ehbalance.group.member.pacing import Pacing, tidying_due
 from spark_ehbalance.group.member.pending import pending, shutdown
 from spark_ehbalance.group.member.query_state import Progress, QueryState
 from spark_ehbalance.group.model import Author, Lease, MemberState, TableIdentity
@@ -289,10 +289,8 @@ class Participant:
         """Take in the result of the turn's commit, which took `seconds` and has `ended` at that monotonic time."""
         member, snapshot, decision = self._member, outcome.after, turn.decision
         _log_refused(outcome)
-        lost = member.on_committed(outcome, turn.now, ended)
-        lost = {p: each for p, each in lost.items() if p not in self.query.resets}  # which are lost on purpose
+        member.on_committed(outcome, turn.now, ended)
         self.query.on_committed(outcome)
-        self.query.restore(lost)
         # Where the store keeps no rows of members, the others are known by what they own.
         self.failures, self.members = 0, len(snapshot.members.keys() | snapshot.ownership.owned.keys() - {None})
         in_handover = member.in_handover(snapshot)
@@ -326,12 +324,10 @@ class Participant:
         """Balance at once, and again as long as there is something to take, until `settling` is cleared."""
         self.settling, self._pacing.balance_at = True, 0.0
 
-    def tidies(self, snapshot: Snapshot, now: Clocks, seconds: float | None = None) -> bool:
-        """Whether this member is to tidy the store up after this turn, whose commit took `seconds`; it is then taken to
-        have done so."""
+    def tidies(self, snapshot: Snapshot, now: Clocks) -> bool:
+        """Whether this member is to tidy the store up after this turn; it is then taken to have done so."""
         versions, passed = snapshot.version - self._tidied[0], now.monotonic - self._tidied[1]
-        due = tidying_due(versions, passed, self.settings.tidy_interval) and self._balancer.leads(snapshot, now)
-        if not due or is_slow(seconds, self._member.duration.commit_ms):
+        if not (tidying_due(versions, passed, self.settings.tidy_interval) and self._balancer.leads(snapshot, now)):
             return False
         self._tidied = (snapshot.version, now.monotonic)
         return True
@@ -343,7 +339,7 @@ class Participant:
         return dict(holdings) if trying else self._member.valid(holdings, now)
 
     def _see(self, snapshot: Snapshot, now: Clocks) -> None:
-        self.query.restore(self._member.see(snapshot, now))
+        self._member.see(snapshot, now)
         self._looked, self._store_away = now.monotonic, False
         self.query.progress_since_look = self.query.reset_since_look = False
         if self.settings.max_stall is not None:

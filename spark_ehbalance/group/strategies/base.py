@@ -140,7 +140,7 @@ class Decision:
 
     `rebalance_now`: decide again at once, in the same cycle. `rebalance_after`: seconds until it decides again,
     at the latest in the next cycle; it precedes `rebalance_now`. `memory` comes back with this member's next view: an
-    immutable value. `would`: (partition, next owner) of what a dry run would move; it is reported and not done.
+    immutable value.
     """
 
     reason: str
@@ -148,7 +148,6 @@ class Decision:
     rebalance_now: bool = False
     rebalance_after: float | None = None
     memory: Any = None
-    would: tuple[tuple[str, str], ...] = ()
 
 
 #: A pure function. Its parameters, if any, are bound when the strategy is chosen by name.

@@ -14,13 +14,9 @@ from spark_ehbalance.group.strategies.base import Decision, Strategy
 class Parameters:
     """A strategy's parameters: a frozen dataclass whose fields are made by `settings.declared.declared`.
 
-    The field `minimum_grab` of the strategy `race` is the option `race.minimumGrab`. A strategy without parameters has
-    this class itself.
+    The field `delay_per_lease` of the strategy `race` is the option `race.delayPerLease`. A strategy without
+    parameters has this class itself.
     """
-
-    def problem(self, lease_duration: float) -> str | None:
-        """What is wrong with the values taken together, given the lease duration in seconds; None if nothing."""
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ held by the other member that holds least, and for a lease of weight w (1, or by
 The first to write has the grab, and nobody else may challenge that lease for the minimum grab time. The source does not
 subtract `least`: the order is the same, but a member with hundreds of leases need not wait for minutes. Here:
 
-- A challenger's grab is a handover request, of which only one can be pending. Its timeout is the maximum shutdown time,
-  after which the challenger starts anyway. An owner's grab is `Defend`. Unowned and expired leases are raced for in the
+- A challenger's grab is a handover request, of which only one can be pending. Its timeout is the maximum shutdown time:
+  the challenger starts anyway. An owner's grab is `Defend`. Unowned and expired leases are raced for in the
   same way, and claimed.
 - Loads are in the table, so only a member that would win challenges: own + (1 + tolerance) × w < load(owner). Equal
   loads leave a lease where it is, also if its owner is slow to look. An owner does not defend a lease that a live
@@ -35,8 +35,10 @@ from spark_ehbalance.group.strategies.weights import ROUNDING, TOLERANCE, weight
 from spark_ehbalance.settings.declared import declared
 from spark_ehbalance.settings.parsing import one_of, parse_duration
 
-#: The maximum lease in normal leases, at least: with one, a single late owner would count as dead.
-_CONTESTS = 2
+#: The normal lease time, as a part of the lease duration, because a death is to be noticed after one, and the minimum
+#: grab time, as a part of the normal lease: a member that has just joined waits for it, and is to have its share within
+#: one normal lease. The source has 60 s, with a much longer maximum lease.
+_NORMAL_LEASE, _MINIMUM_GRAB = 1 / 2, 1 / 4
 
 #: The fewest seconds until the next decision, so that a race is no busy loop.
 _SHORTEST_WAIT = 0.05
@@ -44,36 +46,8 @@ _SHORTEST_WAIT = 0.05
 
 @dataclass(frozen=True)
 class RaceParameters(Parameters):
-    """Times are in seconds; None: follows from the lease duration."""
+    """All times in seconds."""
 
-    #: Half the lease duration, because a death is to be noticed after one. The source has 60 s, with a much longer
-    #: maximum lease.
-    normal_lease: float | None = declared(
-        None,
-        parse_duration,
-        "each partition is contested once in this time",
-        shown="half of `leaseDuration`",
-    )
-    maximum_lease: float | None = declared(
-        None,
-        parse_duration,
-        "a partition is free when its owner has shown no sign of life for this long; not shorter than `leaseDuration`, "
-        "and at least twice `race.normalLease`",
-        shown="`leaseDuration`",
-    )
-    maximum_shutdown: float | None = declared(
-        None,
-        parse_duration,
-        "how long a loser may take to end its batch before the winner starts anyway",
-        shown="`handoverTimeout`",
-    )
-    #: A member that has just joined has to wait for it, and is to have its share within one normal lease.
-    minimum_grab: float | None = declared(
-        None,
-        parse_duration,
-        "for this long a partition that was won or defended is not challenged; shorter than `race.normalLease`",
-        shown="a quarter of `race.normalLease`",
-    )
     #: The source has 0.1 to 1 s. A commit to a storage account takes up to 0.2 s, and a difference of one lease should
     #: show.
     delay_per_lease: float = declared(
@@ -84,39 +58,6 @@ class RaceParameters(Parameters):
         one_of("count", "load"),
         "what is held: `count` of partitions or, where it is skewed, their `load`",
     )
-
-    def contested_every(self, lease_duration: float) -> float:
-        """The normal lease time: half the lease duration unless given."""
-        return lease_duration / 2 if self.normal_lease is None else self.normal_lease
-
-    def grabbed_for(self, lease_duration: float) -> float:
-        """The minimum grab time: a quarter of the normal lease time unless given."""
-        return self.contested_every(lease_duration) / 4 if self.minimum_grab is None else self.minimum_grab
-
-    def free_after(self, lease_duration: float) -> float:
-        """The maximum lease time: the lease duration unless given."""
-        return lease_duration if self.maximum_lease is None else self.maximum_lease
-
-    def in_group(self, lease_duration: float) -> tuple[float, float, float]:
-        """Normal lease, minimum grab and maximum lease time with the group's lease duration, which may be another than
-        the configured one, for which `problem` has been asked: what does not fit any more gives way."""
-        normal, grab = self.contested_every(lease_duration), self.grabbed_for(lease_duration)
-        maximum = max(self.free_after(lease_duration), lease_duration, _CONTESTS * normal)
-        return normal, grab if grab < normal else normal / 4, maximum
-
-    def problem(self, lease_duration: float) -> str | None:
-        normal, grab = self.contested_every(lease_duration), self.grabbed_for(lease_duration)
-        maximum = self.free_after(lease_duration)
-        if grab >= normal:
-            return f"race.minimumGrab ({grab:g} s) must be shorter than race.normalLease ({normal:g} s)"
-        if maximum < lease_duration:
-            return f"race.maximumLease ({maximum:g} s) must not be shorter than leaseDuration ({lease_duration:g} s)"
-        if maximum < _CONTESTS * normal:
-            return (
-                f"race.maximumLease ({maximum:g} s) must be at least twice race.normalLease ({normal:g} s): a lease "
-                "is to be contested twice before its owner is taken for dead"
-            )
-        return None
 
 
 def race(view: View, parameters: RaceParameters) -> Decision:
@@ -197,10 +138,9 @@ class _Contest:
         self._view = view
         self._memory = view.memory if isinstance(view.memory, _Memory) else _Memory()
         self._group = group
-        self._normal, self._grab, self._maximum = parameters.in_group(view.lease_duration)
+        self._normal = _NORMAL_LEASE * view.lease_duration
+        self._grab = _MINIMUM_GRAB * self._normal
         self._delay = parameters.delay_per_lease
-        shutdown = parameters.maximum_shutdown
-        self._shutdown_ms = view.handover_timeout_ms if shutdown is None else round(shutdown * 1000)
         me = view.me.id
         self._load, self._count = group.loads.get(me, 0.0), group.counts.get(me, 0)
         # The smallest load of the other members, which this member subtracts from its waits.
@@ -261,7 +201,7 @@ class _Contest:
             if due > view.now:
                 self._due.append(due)
                 break
-            self._transitions.append(view.request(partition, timeout_ms=self._shutdown_ms))
+            self._transitions.append(view.request(partition, timeout_ms=view.handover_timeout_ms))
             self._challenged[partition] = view.now
             self._grabbed(weight)
             prizes[owner].remove(partition)
@@ -307,9 +247,7 @@ class _Contest:
     def _claimable(self) -> list[str]:
         view = self._view
         free = [p for p in view.snapshot.ownership.owned.get(None, ()) if p not in view.pinned]
-        longer, since = self._maximum > view.lease_duration, view.observations.leases
-        expired = sorted(view.expired - view.pinned)  # a set's order differs between processes
-        free += [p for p in expired if not longer or view.now - since[p].since >= self._maximum]
+        free += sorted(view.expired - view.pinned)  # a set's order differs between processes
         view.rng.shuffle(free)
         return free
 

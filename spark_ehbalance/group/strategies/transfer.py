@@ -40,7 +40,7 @@ from spark_ehbalance.group.strategies.declaration import Declaration, Parameters
 from spark_ehbalance.group.strategies.plan import initial_plan, projected
 from spark_ehbalance.group.strategies.weights import ROUNDING, demands
 from spark_ehbalance.settings.declared import declared
-from spark_ehbalance.settings.parsing import flag, number, parse_duration, whole
+from spark_ehbalance.settings.parsing import number, parse_duration, whole
 
 #: Lease durations between two of the leader's cycles after which it has been away: no balance interval, with its
 #: jitter, is as long.
@@ -48,6 +48,15 @@ _AWAY = 2
 
 #: The CPU above which a member may be overloaded: the source's threshold of 85 %.
 _FULL = 0.85
+
+#: Partitions of a member, the heaviest first, that may be moved in one cycle, and members that give load away in it.
+_TOP_PARTITIONS, _MAXIMUM_SOURCES = 10, 3
+
+#: Seconds: a member whose load was reported longer ago is neither source nor destination.
+_LOAD_TIME_TO_LIVE = 1800.0
+
+#: Seconds: a move that takes longer is forced by its destination and, after twice that, cancelled.
+_STUCK_AFTER = 30.0
 
 
 @dataclass(frozen=True)
@@ -62,24 +71,8 @@ class TransferParameters(Parameters):
     )
     #: So that a burst moves nothing.
     hit_count: int = declared(3, whole(0), "load is moved after more than this many uneven cycles in a row")
-    top_partitions: int = declared(
-        10, whole(1), "partitions of a member, the heaviest first, that may be moved in one cycle"
-    )
-    maximum_sources: int = declared(3, whole(1), "members that give load away in one cycle")
     #: Until then the loads show the effect of the moves.
     cool_down: float = declared(180.0, parse_duration, "wait after a cycle with moves")
-    load_time_to_live: float = declared(
-        1800.0, parse_duration, "a member whose load was reported longer ago is neither source nor destination"
-    )
-    stuck_after: float = declared(
-        30.0, parse_duration, "a move that takes longer is forced by its destination and, after twice that, cancelled"
-    )
-    dry_run: bool = declared(
-        False,
-        flag,
-        "[log](operations.md#logs) what would be moved, and only take free partitions, follow operators' orders and "
-        "leave. Set it for every member, because each may come to lead",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +95,7 @@ def transfer(view: View, parameters: TransferParameters) -> Decision:
         what = f"claim {len(claims)}" if claims else "nothing"
         return Decision(f"{what}, because the rest is for the leader, {''.join(view.active[:1])}", tuple(claims))
     decision = _lead(view, parameters)
-    stuck = _too_late(view, parameters)
+    stuck = _too_late(view)
     reason = decision.reason
     if stuck:
         reason += f"; cancel {len(stuck)} stuck moves"
@@ -131,11 +124,11 @@ def _target(view: View) -> Mapping[str, str]:
     return plan.target
 
 
-def _too_late(view: View, parameters: TransferParameters) -> list[Transition]:
+def _too_late(view: View) -> list[Transition]:
     """Cancel moves that have taken so long that their destinations do not claim them by force either."""
     pending = view.snapshot.ownership.pending.keys() - view.pinned
     handovers = view.observations.handovers
-    limit = view.now - 2 * parameters.stuck_after
+    limit = view.now - 2 * _STUCK_AFTER
     return [view.cancel(p) for p in sorted(pending) if handovers[p].since <= limit]
 
 
@@ -159,8 +152,7 @@ def _lead(view: View, parameters: TransferParameters) -> Decision:
     fresh = [
         id
         for id in view.active
-        if id in loads.members
-        and (id == view.me.id or view.now - observations[id].since <= parameters.load_time_to_live)
+        if id in loads.members and (id == view.me.id or view.now - observations[id].since <= _LOAD_TIME_TO_LIVE)
     ]
     balance = _Balance(view, parameters, loads, fresh, memory.moved)
     if not balance.unbalanced():
@@ -173,11 +165,7 @@ def _lead(view: View, parameters: TransferParameters) -> Decision:
     if not moves:
         return Decision(f"nothing, because {before}, but nothing can be moved", memory=memory)
     memory = replace(memory, hits=0, cool_until=view.now + parameters.cool_down)
-    if parameters.dry_run:
-        return Decision(
-            f"would move {len(moves)} but for transfer.dryRun, because {before}", would=moves, memory=memory
-        )
-    transitions = tuple(view.request(p, to=to, timeout_ms=round(parameters.stuck_after * 1000)) for p, to in moves)
+    transitions = tuple(view.request(p, to=to, timeout_ms=round(_STUCK_AFTER * 1000)) for p, to in moves)
     memory = replace(memory, moved=memory.moved.union(partition for partition, _ in moves))
     return Decision(f"move {len(moves)}, because {before}", transitions, memory=memory)
 
@@ -277,7 +265,7 @@ class _Balance:
         heaviest: dict[str, list[str]] = {}
         while (to := self._least_loaded()) is not None:
             # A source may shed again, for another destination.
-            full, uneven = len(heaviest) >= self._parameters.maximum_sources, self._uneven()
+            full, uneven = len(heaviest) >= _MAXIMUM_SOURCES, self._uneven()
             changed = {*heaviest, *moves.values()}
             for source in sorted(heaviest if full else self._loads, key=lambda id: (-self._loads[id], id)):
                 if not (uneven or self._outlying(source, to, changed)):
@@ -342,7 +330,7 @@ class _Balance:
         """The partitions of `source` that may be moved and whose loads are known, the heaviest first."""
         weights = self._partitions
         movable = [p for p in self._owned[source] if weights.get(p, 0) > 0 and p not in self._fixed]
-        top = None if self._counted else self._parameters.top_partitions
+        top = None if self._counted else _TOP_PARTITIONS
         return sorted(movable, key=lambda p: (-weights[p], partition_order(p)))[:top]
 
     def _picked(self, heaviest: list[str], source: str, to: str) -> list[str]:

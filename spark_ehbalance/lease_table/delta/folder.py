@@ -36,12 +36,6 @@ _REMOVED_AT_ONCE = 256
 #: Files of a folder that an error names.
 _SHOWN = 3
 
-#: Bytes that a Parquet file may hold: a lease table of 2,000 partitions and 200 members has 0.3 MB.
-_LARGEST = 64 << 20
-
-#: The fewest bytes that a row has in memory.
-_LEAST_ROW = 64
-
 
 class File(NamedTuple):
     """A file's name in its folder, its size in bytes, and the time of its last change in seconds since 1970, by the
@@ -58,11 +52,9 @@ class Folder:
     Files are named relative to the folder. Its methods raise `BACKEND_ERRORS`, to be caught with `errors`.
     """
 
-    def __init__(self, uri: str, options: Mapping[str, str], title: str | None = None, largest: int = _LARGEST) -> None:
-        """No Parquet file is read that holds more than `largest` bytes. Raises `OptionError` if the options name a
-        credential that is wrong."""
+    def __init__(self, uri: str, options: Mapping[str, str], title: str | None = None) -> None:
+        """Raises `OptionError` if the options name a credential that is wrong."""
         self.uri = uri
-        self._largest = largest
         self.options = dict(options)
         identity, self._plain_options = split(self.options)
         self._tokens = None if identity is None else StorageTokens(identity)
@@ -143,41 +135,41 @@ class Folder:
         return sorted(found)
 
     def _scanned(self, folder: str) -> list[File]:
-        """The local files in `folder`, sorted by name. Those whose names are not UTF-8 are nobody's: obstore would list
-        none because of them."""
+        """The local files in `folder`, sorted by name."""
         found = list[File]()
         with contextlib.suppress(FileNotFoundError), os.scandir(os.path.join(self.uri, folder)) as entries:
             for each in entries:
-                with contextlib.suppress(FileNotFoundError, UnicodeEncodeError):  # renamed or removed meanwhile
-                    each.name.encode()
+                with contextlib.suppress(FileNotFoundError):  # renamed or removed meanwhile
                     if each.is_file():
                         stat = each.stat()
                         found.append(File(each.name, stat.st_size, stat.st_mtime))
         return sorted(found)
 
-    def read(self, name: str, most: int | None = None) -> bytes:
-        """The content of a file. Raises `FileNotFoundError`, and `ValueError` if it has over `most` bytes."""
-        return self.read_tagged(name, most)[0]
+    def read(self, name: str) -> bytes:
+        """The content of a file. Raises `FileNotFoundError`."""
+        return self.read_tagged(name)[0]
 
-    def read_tagged(self, name: str, most: int | None = None) -> tuple[bytes, str]:
+    def read_tagged(self, name: str) -> tuple[bytes, str]:
         """As `read`, and the file's tag."""
         self.count("get")
         try:
             found = obstore.get(self._files, name)
-            if most is not None and found.meta["size"] > most:
-                raise ValueError(f"has {found.meta['size']:,} bytes, and at most {most:,} are read")
             return bytes(found.bytes()), found.meta["e_tag"] or ""
         except (FileNotFoundError, NotFoundError) as error:
             raise FileNotFoundError(name) from error
 
     def parquet(self, name: str, schema: pa.Schema) -> pa.Table:
         """The rows of a Parquet file, in the columns of `schema`. Raises `FileNotFoundError`, and `ValueError` if it
-        lacks a column, or holds too much.
+        lacks a column.
 
         Arrow's own readers start threads, which end a process that exits soon after by an abort, one time in six when
         busy.
         """
-        return _decoded(self.read(name, self._largest), self._largest, schema)
+        file = pq.ParquetFile(pa.BufferReader(self.read(name)))
+        if missing := [column for column in schema.names if column not in file.schema_arrow.names]:
+            raise ValueError(f"there is no column {missing[0]}")
+        rows = file.read(schema.names, use_threads=False).select(schema.names)
+        return rows if rows.schema.equals(schema) else rows.cast(schema)
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file, over one of this name."""
@@ -227,16 +219,6 @@ class Folder:
             for name in sorted(files):
                 yield os.path.relpath(os.path.join(folder, name), self.uri)
 
-    def table_around(self) -> str | None:
-        """The folder of the Delta table in which this one lies; None if there is none that may be looked into."""
-        parent = self.uri.rstrip("/").rpartition("/")[0]
-        while parent and not parent.endswith("/"):
-            with contextlib.suppress(*BACKEND_ERRORS):
-                if Folder(parent, self.options).is_table():
-                    return parent
-            parent = parent.rpartition("/")[0]
-        return None
-
     def make(self) -> None:
         """Make the folder if it is missing; where storage has none there is nothing to make."""
         if self.is_local:
@@ -281,20 +263,6 @@ class Folder:
         if any(value in str(error) for value in hidden):
             error.args = ("it does not understand a storage option that may hold a secret",)  # in tracebacks as well
         return storage_error_text(error)
-
-
-def _decoded(content: bytes, most: int, schema: pa.Schema) -> pa.Table:
-    """The rows of a Parquet file. Raises `ValueError` if it holds more than `most` bytes: a small file can expand to
-    more than there is memory."""
-    file = pq.ParquetFile(pa.BufferReader(content))
-    size = sum(file.metadata.row_group(at).total_byte_size for at in range(file.num_row_groups))
-    if size > most or file.metadata.num_rows > most // _LEAST_ROW:
-        raise ValueError(f"holds more than {most:,} bytes, which are not read")
-    found = file.schema_arrow
-    if wrong := [f.name for f in schema if f.name not in found.names or pa.types.is_nested(found.field(f.name).type)]:
-        raise ValueError(f"there is no column {wrong[0]}, or it holds lists")
-    rows = file.read(schema.names, use_threads=False).select(schema.names)
-    return rows if rows.schema.equals(schema) else rows.cast(schema)
 
 
 def file_names(table: DeltaTable, since_ms: int = 0) -> list[str]:

@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
@@ -45,15 +44,6 @@ _KEPT_HOURS = 1
 #: By its name the table is known as ours, whatever its columns are.
 _NAME = "ehbalance lease history"
 
-#: What somebody has set to keep replaced files for longer.
-_RETENTION = "delta.deletedFileRetentionDuration"
-
-#: Bytes that a file of the history may hold: ten million changes.
-_LARGEST = 1 << 30
-
-#: Microseconds since 1970: the end of the year 9999.
-_LAST_TIME = 253_402_300_800_000_000
-
 _REMEDY = "the history of the lease table belongs there, so choose another leaseTable, or move them away"
 
 
@@ -61,7 +51,7 @@ class History:
     """The history of the lease table at `location`. All methods raise `StoreUnavailableError`."""
 
     def __init__(self, location: str, options: Mapping[str, str]) -> None:
-        self._folder = Folder(location.rstrip("/") + "_history", options, largest=_LARGEST)
+        self._folder = Folder(location.rstrip("/") + "_history", options)
         self._table: DeltaTable | None = None  # as of the last append
         self._tag: str | None = None  # of that version's log file
         self._until = math.inf  # when it can no longer be used
@@ -163,15 +153,13 @@ class History:
         return self._folder.tag(commit_file(version))
 
     def _changes(self, files: Iterable[str]) -> list[OwnershipChange]:
-        """The changes in `files`, the oldest first, without rows that make no sense, as others may have written."""
+        """The changes in `files`, the oldest first."""
         changes = []
         for name in files:
             rows = self._folder.parquet(name, HISTORY_SCHEMA)
-            # As numbers: a table can hold times that no `datetime` can.
             times = rows["at"].combine_chunks().view(pa.int64()).to_pylist()
             for row, at in zip(rows.drop_columns("at").to_pylist(), times, strict=True):
-                if _makes_sense(row):
-                    changes.append(OwnershipChange(at_ms=at // 1000 if at and 0 < at < _LAST_TIME else 0, **row))
+                changes.append(OwnershipChange(at_ms=at // 1000, **row))
         return sorted(changes, key=lambda change: (change.at_ms, change.epoch or 0))
 
     def compact(self) -> None:
@@ -180,9 +168,4 @@ class History:
             if self._folder.is_table():
                 table = self._opened()
                 table.optimize.compact()
-                hours = None if _RETENTION in table.metadata().configuration else _KEPT_HOURS
-                table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
-
-
-def _makes_sense(row: Mapping[str, Any]) -> bool:
-    return row["event"] is not None and (row["partition"] is None) == (row["epoch"] is None)
+                table.vacuum(retention_hours=_KEPT_HOURS, dry_run=False, enforce_retention_duration=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import uuid
 from collections.abc import Iterable, Mapping
@@ -11,8 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_ehbalance.lease_table.delta.folder import Folder
-from spark_ehbalance.lease_table.delta.names import HINT, LOG, checkpoint_file, commit_file, version_of
+from spark_ehbalance.lease_table.delta.names import HINT, LOG, checkpoint_file
 
 _ENGINE = "spark-ehbalance"
 
@@ -161,11 +159,6 @@ def _information(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
 
 
-def newest_checkpoint(names: Iterable[str]) -> int:
-    """The version of the newest checkpoint among the log's files with these `names`; -1 if there is none."""
-    return max((int(name[:20]) for name in names if name[:20].isdigit() and ".checkpoint." in name), default=-1)
-
-
 def checkpoint(version: int, metadata: dict[str, Any], add: dict[str, Any]) -> dict[str, bytes]:
     """The files of a checkpoint at `version`, by name, in the order in which they are to be written: delta-rs would
     read the log back, several requests a commit."""
@@ -182,27 +175,3 @@ def _with_pairs(value: Any) -> Any:
         return value
     maps = ("partitionValues", "options", "configuration")
     return {name: [*each.items()] if name in maps else _with_pairs(each) for name, each in value.items()}
-
-
-def problem(folder: Folder) -> str | None:
-    """The file of the log that cannot be read or is missing, and what is wrong with it, where delta-rs could not open
-    the table; None if none is found."""
-    names = [file.name for file in folder.listed(LOG)]
-    start = newest_checkpoint(names)
-    with contextlib.suppress(FileNotFoundError, ValueError, AttributeError):
-        if json.loads(folder.read(f"{LOG}/{HINT}")).get("version") != start:
-            return f"{LOG}/{HINT} names a checkpoint that is missing"
-    if start >= 0:
-        with contextlib.suppress(FileNotFoundError):
-            try:
-                pq.ParquetFile(pa.BufferReader(folder.read(checkpoint_file(start))))
-            except (pa.ArrowException, ValueError, OSError):
-                return f"{checkpoint_file(start)} cannot be read"
-    for version in range(start + 1, max(filter(None, map(version_of, names)), default=start) + 1):
-        try:
-            actions_of(folder.read(commit_file(version)))
-        except FileNotFoundError:
-            return f"{commit_file(version)} is missing"
-        except ValueError as why:
-            return f"{commit_file(version)} {why}"
-    return None

@@ -26,9 +26,10 @@ PROPERTIES = {
 }
 
 
-def remove_old_files(folder: Folder, data: list[File], log: list[File], version: int, needed: Iterable[str]) -> None:
-    """Remove the log files before the checkpoint at `version`, and the data files of this store that are not `needed`
-    by it. `data` and `log` were listed before that version was known, so that files of later versions are not in them.
+def remove_old_files(folder: Folder, data: list[File], log: list[File], version: int, needed: str) -> None:
+    """Remove the log files before the checkpoint at `version`, and the data files of this store but the one that is
+    `needed` by it. `data` and `log` were listed before that version was known, so that no file of a later one is in
+    them.
     """
     now = max((file.changed for file in log if version_of(file.name) is not None), default=0.0)
     if folder.is_local:  # its times are those of machines, one of which may have been ahead
@@ -36,7 +37,7 @@ def remove_old_files(folder: Folder, data: list[File], log: list[File], version:
     gone = [f"{LOG}/{name}" for name in _old_log_files(log, version, now - LOG_SECONDS)]
     # A data file that was never committed never will be: the newest log file is younger, so the version that its author
     # wanted to write is taken. What other engines have written is theirs to remove, by their VACUUM.
-    unneeded = [file for file in data if is_data_file(file.name) and file.name not in needed]
+    unneeded = [file for file in data if is_data_file(file.name) and file.name != needed]
     folder.remove([*gone, *(file.name for file in unneeded if file.changed < now - DATA_SECONDS)])
 
 

@@ -11,7 +11,7 @@ import contextlib
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,7 +119,6 @@ class DeltaStore(LeaseTable):
         self._newest_at = 0.0  # when the known version was the newest
         self._unchecked_looks = 0
         self._checked: _Known | None = None  # what was known at the last check
-        self._unchecked: dict[int, str] = {}  # the versions that were written since, and their tokens
         self._winner: _LogFile | None = None  # the log file that has won a race against this handle
 
     def __repr__(self) -> str:
@@ -146,7 +145,6 @@ class DeltaStore(LeaseTable):
         if not self.exists():
             try:
                 with self._folder.errors("created"):
-                    self._check_outside()
                     self._create(group, content)
             except StoreUnavailableError:
                 if not self.exists():  # otherwise another creator was faster, which is as good
@@ -154,14 +152,6 @@ class DeltaStore(LeaseTable):
         found = self.read().group
         if found != group:
             raise StoreFormatError(f"the lease table at {self._folder.uri} belongs to {found}, not to {group}")
-
-    def _check_outside(self) -> None:
-        """Raise `StoreFormatError` if the folder lies in that of a Delta table, whose VACUUM would remove it."""
-        if (around := self._folder.table_around()) is not None:
-            raise StoreFormatError(
-                f"leaseTable={self._folder.uri} lies in the folder of the Delta table at {around}, whose VACUUM would "
-                "remove it: choose a folder beside that"
-            )
 
     def _create(self, group: Group, content: Snapshot | None) -> None:
         self._folder.make()
@@ -225,7 +215,7 @@ class DeltaStore(LeaseTable):
         except TableNotFoundError:
             raise
         except DeltaError as error:
-            raise self._damage() or self._folder.unavailable("read", error) from error
+            raise self._unreadable(error) from error
         version = table.version()
         newest = self._log_file(version)
         group, metadata = self._checked_metadata(table)
@@ -304,7 +294,6 @@ class DeltaStore(LeaseTable):
         if self._tag(checked.version) == checked.tag:
             self._note_check(known)
             return True
-        self._withdraw_strays()
         return False
 
     def _tag(self, version: int) -> str | None:
@@ -312,20 +301,6 @@ class DeltaStore(LeaseTable):
 
     def _note_check(self, known: _Known) -> None:
         self._checked, self._unchecked_looks = known, 0
-        self._unchecked.clear()
-
-    def _withdraw_strays(self) -> None:
-        """Remove the log files that were written since the last check and that nobody can reach: in the log of a table
-        that was put in the place of ours they would make its log one with a gap."""
-        names = [file.name for file in self._folder.listed(LOG)]
-        versions, checkpoint = {version_of(name) for name in names}, log.newest_checkpoint(names)
-        for version, token in sorted(self._unchecked.items()):
-            reachable = version <= checkpoint or version - 1 in versions
-            with contextlib.suppress(FileNotFoundError):
-                if not reachable and log.is_by(token, self._folder.read(commit_file(version))):
-                    self._folder.remove([commit_file(version)])
-                    versions.discard(version)
-        self._unchecked.clear()
 
     def _is_stale(self) -> bool:
         """Whether the log files after the known version may have been cleaned up."""
@@ -363,12 +338,10 @@ class DeltaStore(LeaseTable):
         files = self._folder.listed(LOG, after=commit_file(version).removeprefix(f"{LOG}/"))
         return [found for file in files if (found := version_of(file.name)) is not None]
 
-    def _damage(self) -> StoreDamagedError | None:
-        """The error that names the file of the log that cannot be read, if there is one."""
-        with contextlib.suppress(*BACKEND_ERRORS):
-            if problem := log.problem(self._folder):
-                return self._damaged(problem)
-        return None
+    def _unreadable(self, error: DeltaError) -> StoreUnavailableError:
+        """delta-rs cannot open the table: the storage fails, or files of the log are damaged or missing."""
+        text = self._folder.unavailable("opened", error)
+        return StoreUnavailableError(f"{text}. If the storage works, the log is damaged. {self._remedy}")
 
     def _damaged(self, problem: str) -> StoreDamagedError:
         """The error for a table with this problem: a file, and what is wrong with it."""
@@ -407,7 +380,6 @@ class DeltaStore(LeaseTable):
         began = self._clock()
         entry = log.overwrite(base.version, known.table, known.files, add, token)
         tag = self._commit(version, entry, token)
-        self._unchecked[version] = token
         if self._is_stale() and not self._is_whole_from(known):
             self._folder.remove([commit_file(version)])
             self._forget()
@@ -458,41 +430,28 @@ class DeltaStore(LeaseTable):
         return self._history.follow(since_ms)
 
     def tidy(self) -> None:
-        try:
-            with self._folder.errors("tidied up"):
-                data, files = self._folder.listed(), self._folder.listed(LOG)
-                # After the listings: what of them the newest version does not need is needed no more.
-                version, needed = self._checkpointed({file.name for file in files}) or self._checkpointed_by_delta_rs()
-                maintenance.remove_old_files(self._folder, data, files, version, needed)
-        except StoreUnavailableError as error:
-            if isinstance(error.__cause__, DeltaError) and (damage := self._damage()):
-                raise damage from error
-            raise
+        with self._folder.errors("tidied up"):
+            data, files = self._folder.listed(), self._folder.listed(LOG)
+            # After the listings: what of them the newest version does not need is needed no more.
+            if newest := self._checkpointed():
+                maintenance.remove_old_files(self._folder, data, files, *newest)
 
-    def _checkpointed(self, names: set[str]) -> tuple[int, Iterable[str]] | None:
-        """Write a checkpoint of the newest version; that version and its data files. None if it takes delta-rs. Other
-        threads read and write meanwhile. `names` are those of the log's files."""
+    def _checkpointed(self) -> tuple[int, str] | None:
+        """Write a checkpoint of the newest version; that version and its data file. None, and nothing is written, if
+        the log was replaced, or another program wrote that version. Other threads read and write meanwhile."""
         known = self._known
         if known is None or self._tag(known.version) != known.tag:
             return None
         newest = self._newest(known) or self._log_file(known.version)
         add = self._own_add(newest, known.table) if newest else None
-        if newest is None or add is None or log.newest_checkpoint(names) >= newest.version:
-            return None
-        before = self._log_file(newest.version - 1)  # in a log that was put in the place of ours it is missing
-        if before is None or (newest.version > 1 and log.table_of(before.content) != known.table):
+        if newest is None or add is None:
             return None
         for name, content in log.checkpoint(newest.version, known.metadata, add).items():
             self._folder.write(name, content)
-        return newest.version, (add["add"]["path"],)
-
-    def _checkpointed_by_delta_rs(self) -> tuple[int, Iterable[str]]:
-        table = self._folder.open_table()
-        self._checked_metadata(table)
-        table.create_checkpoint()
-        return table.version(), file_names(table)
+        return newest.version, add["add"]["path"]
 
     def maintain(self) -> None:
+        self.read()
         self.tidy()
         self._history.compact()
 

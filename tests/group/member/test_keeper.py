@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,12 @@ import pytest
 from spark_ehbalance.errors import EhBalanceError, StoreUnavailableError
 from spark_ehbalance.group.changes import Join, Release, RequestHandover
 from spark_ehbalance.group.history import OwnershipChange
-from spark_ehbalance.group.member.decision_log import LongBatch
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.orders import PinTo
 from spark_ehbalance.group.strategies import Decision, View
 from spark_ehbalance.lease_table.contract import LeaseStore
 from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.lease_table.memory import MemoryStore
-from spark_ehbalance.query import keeper as module
 from spark_ehbalance.query.keeper import Keeper
 from tests.group.member.keepers import INTERVAL, LEASE, OPERATOR, Keepers, begin_batch, end_batch
 from tests.waiting import wait_until
@@ -501,35 +498,3 @@ def test_each_decision_is_logged_with_its_reason(make: Make, caplog: pytest.LogC
     assert (claimed["member"], claimed["seen"]["own"], claimed["seen"]["free"]) == ("ann", 0, 4)
     at_rest = [each for each in decided if each["why"] == decided[-1]["why"]]
     assert len(at_rest) == 1, "the same decision is not logged again"
-
-
-def test_a_long_batch_is_logged_while_it_runs(
-    make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "LongBatch", partial(LongBatch, 0.1))
-    ann = make().start("ann")
-    batch = begin_batch(ann)
-    wait_until(lambda: "a batch with 4 of the 4 owned partitions has been running" in caplog.text, "it is told")
-    end_batch(ann, batch, 9)
-
-
-# --- limits ------------------------------------------------------------------------------------------------------
-
-
-def test_a_group_whose_limits_leave_partitions_unread_is_warned_once(
-    make: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    def warnings() -> list[str]:
-        lines = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-        return [line for line in lines if "maxPartitionsOwned" in line]
-
-    group = make(4)
-    group.start("ann", max_owned=1)
-    bob = group.start("bob", max_owned=2)
-    wait_until(lambda: len(warnings()) == 2, "each of the two has logged it")
-    assert all("1 of 4 partitions are read by nobody" in line for line in warnings())
-    group.wait_owned(ann=1, bob=2)
-    assert bob.wait_balanced(20, settled=True)
-    group.start("cat")
-    group.wait_owned(ann=1, bob=2, cat=1)
-    assert len(warnings()) == 2

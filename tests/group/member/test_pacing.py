@@ -8,7 +8,7 @@ import pytest
 
 from spark_ehbalance.group.changes import Checkpoint, Claim, Heartbeat, Transition
 from spark_ehbalance.group.member.member_settings import Settings
-from spark_ehbalance.group.member.pacing import Pacing, is_slow, tidying_due
+from spark_ehbalance.group.member.pacing import Pacing, tidying_due
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.strategies import STRATEGIES, Decision
@@ -132,12 +132,3 @@ def test_pauses_grow_up_to_half_the_time_between_renewals(failures: int) -> None
 )
 def test_tidying_is_due_after_many_versions_or_some_time_with_any(versions: int, passed: float, due: bool) -> None:
     assert tidying_due(versions, passed) == due
-
-
-@pytest.mark.parametrize(
-    ("seconds", "usual_ms", "slow"), [(None, 10.0, False), (5.0, None, False), (0.02, 10.0, False), (0.021, 10.0, True)]
-)
-def test_a_commit_that_takes_more_than_twice_as_long_as_usual_is_slow(
-    seconds: float | None, usual_ms: float | None, slow: bool
-) -> None:
-    assert is_slow(seconds, usual_ms) == slow

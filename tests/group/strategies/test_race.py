@@ -15,7 +15,6 @@ from spark_ehbalance.group.model import Author, Handover, Lease, Load
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import Decision
-from spark_ehbalance.group.strategies.race import RaceParameters
 from spark_ehbalance.simulation.ideal import fewest_moves
 from tests.group.strategies.groups import FEW, SOME, assert_at_rest, groups, is_balanced, run_until, seeds
 from tests.group.strategies.members import CYCLE, LEASE, Members, layout_of, snapshot_of
@@ -71,15 +70,6 @@ def test_a_member_that_looks_late_claims_at_once_all_that_it_would_have_claimed_
     assert len(late.decide_at(2.6, snapshot).transitions) == 3
 
 
-def test_an_expired_lease_is_free_after_the_maximum_lease() -> None:
-    bob = observer("bob", maximum_lease=40.0, delay_per_lease=1.0)
-    snapshot = owned({"ann": 1, "bob": 0})
-    bob.decide_at(0.0, snapshot)
-    assert bob.decide_at(30.0, snapshot, expired={"0"}).rebalance_after is None
-    assert bob.decide_at(40.0, snapshot, expired={"0"}).rebalance_after == 0.5
-    assert kinds(bob.decide_at(40.5, snapshot, expired={"0"})) == [Claim]
-
-
 # --- challenges ------------------------------------------------------------------------------------------------
 
 
@@ -119,17 +109,6 @@ def test_a_member_does_not_challenge_what_it_would_not_win(counts: dict[str, int
     bob, snapshot = observer("bob"), owned(counts)
     for at in range(0, 200, 5):
         assert not any(isinstance(each, RequestHandover) for each in bob.decide_at(float(at), snapshot).transitions)
-
-
-def test_the_maximum_shutdown_is_the_timeout_of_the_handover() -> None:
-    bob, snapshot = observer("bob", maximum_shutdown=7.0), owned({"ann": 2, "bob": 0})
-    bob.decide_at(0.0, snapshot)
-    (request,) = bob.decide_at(20.0, snapshot).transitions
-    assert isinstance(request, RequestHandover)
-    assert request.timeout_ms == 7000
-    after = apply(snapshot, [request]).after
-    (claim,) = bob.decide_at(30.0, after, overdue=frozenset({request.partition})).transitions
-    assert isinstance(claim, Claim), "it starts anyway"
 
 
 # --- defence ---------------------------------------------------------------------------------------------------
@@ -266,21 +245,3 @@ def test_a_killed_members_partitions_are_spread_after_the_lease_duration(count: 
     group.run(LEASE / 2)
     assert sum(group.counts().values()) < count, "not before"
     run_until(group, 3 * CYCLE, lambda: sum(group.counts().values()) == count)
-
-
-@pytest.mark.parametrize("in_force", [10.0, 30.0, 200.0])
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        RaceParameters(),
-        RaceParameters(normal_lease=14.0, minimum_grab=10.0, maximum_lease=45.0),
-        RaceParameters(minimum_grab=14.0),
-    ],
-)
-def test_a_race_stays_possible_when_the_group_s_lease_duration_is_another(
-    parameters: RaceParameters, in_force: float
-) -> None:
-    assert parameters.problem(30.0) is None
-    normal, grab, maximum = parameters.in_group(in_force)
-    assert grab < normal
-    assert maximum >= max(in_force, 2 * normal)
