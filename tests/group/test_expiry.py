@@ -62,68 +62,6 @@ def test_nobody_is_judged_by_less_than_the_group_needs(commit_ms: float | None, 
         )
 
 
-@pytest.mark.parametrize("hours", [-8, -1, 1, 8])
-def test_clock_skew_does_not_matter_while_the_counter_changes(hours: int) -> None:
-    observer = Observer()
-    observer.finds_expired(group(renewal=0, at_ms=NOON + hours * HOUR_MS), now=0)
-    for step in range(1, 200):
-        now = step * 10.0
-        renewed = group(renewal=step, at_ms=NOON + hours * HOUR_MS + round(now * 1000))
-        assert not observer.finds_expired(renewed, now)
-
-
-@pytest.mark.parametrize("hours", [-8, 0, 8])
-def test_an_unchanged_counter_expires_after_exactly_the_lease_duration(hours: int) -> None:
-    observer = Observer()
-    observer.finds_expired(group(renewal=0, at_ms=NOON + hours * HOUR_MS), now=0)
-    last = group(renewal=1, at_ms=NOON + hours * HOUR_MS)
-    assert not observer.finds_expired(last, now=7)
-    assert not observer.finds_expired(last, now=7 + DURATION - 0.001)
-    assert observer.finds_expired(last, now=7 + DURATION)
-
-
-def test_time_counts_from_the_first_look_at_a_value() -> None:
-    observer = Observer()
-    unchanged = group(renewal=3, at_ms=NOON)
-    expired = [observer.finds_expired(unchanged, now) for now in (0, 10, 20, 29, 30, 31)]
-    assert expired == [False, False, False, False, True, True]
-
-
-def test_a_renewal_ends_an_expiry() -> None:
-    observer = Observer()
-    observer.finds_expired(group(renewal=3, at_ms=NOON), now=0)
-    assert observer.finds_expired(group(renewal=3, at_ms=NOON), now=DURATION)
-    back = group(renewal=4, at_ms=NOON)
-    assert not observer.finds_expired(back, now=DURATION + 1)
-    assert not observer.finds_expired(back, now=2 * DURATION)
-    assert observer.finds_expired(back, now=2 * DURATION + 1)
-
-
-def test_a_new_owner_or_process_is_a_sign_of_life_even_with_the_same_renewal_count() -> None:
-    observer = Observer()
-    observer.finds_expired(group(renewal=3, at_ms=NOON), now=0)
-    successor = group(renewal=3, at_ms=NOON, owner="bob", epoch=2, incarnation="ann-2")
-    assert not observer.finds_expired(successor, now=DURATION)
-
-
-def test_a_lease_without_an_owner_does_not_expire() -> None:
-    free = replace(EMPTY, leases={"0": Lease("0", owner=None)})
-    observations = Observations().updated(free, 0)
-    for now in (0, DURATION, 1_000 * DURATION):
-        observations = observations.updated(free, now)
-        assert not expired_leases(observations, free, Durations.of(free, DURATION), now=now, wall_ms=NOON)
-
-
-def test_each_lease_expires_by_itself() -> None:
-    def leases(moving: int) -> Snapshot:
-        both = {"0": Lease("0", "ann", 1, 1, renewed_at_ms=NOON), "1": Lease("1", "ann", 1, moving, renewed_at_ms=NOON)}
-        return replace(EMPTY, leases=both)
-
-    observations = Observations().updated(leases(1), 0).updated(leases(2), 20).updated(leases(2), DURATION)
-    found = expired_leases(observations, leases(2), Durations.of(leases(2), DURATION), now=DURATION, wall_ms=NOON)
-    assert found == {"0"}
-
-
 # --- cold start --------------------------------------------------------------------------------------------------
 
 ALLOWANCE_MS = round((DURATION + CLOCK_SKEW_ALLOWANCE) * 1000)
@@ -145,29 +83,6 @@ def test_after_a_long_outage_of_the_table_owners_that_renew_soon_enough_do_not_e
     back = group(renewal=4, at_ms=NOON + 5_000)
     assert not observer.finds_expired(back, now=5)
     assert not observer.finds_expired(back, now=DURATION)
-
-
-def test_a_stored_time_ahead_of_the_observers_clock_does_not_expire_early() -> None:
-    observer = Observer()
-    assert not observer.finds_expired(group(renewal=3, at_ms=NOON + HOUR_MS), now=0)
-    assert not observer.finds_expired(group(renewal=3, at_ms=NOON + HOUR_MS), now=DURATION - 0.001)
-
-
-def test_a_stored_time_is_ignored_once_the_counter_has_changed() -> None:
-    observer = Observer()
-    assert not observer.finds_expired(group(renewal=3, at_ms=NOON - HOUR_MS), now=0)
-    moved = group(renewal=4, at_ms=NOON - HOUR_MS)
-    assert not observer.finds_expired(moved, now=1)
-    assert not observer.finds_expired(moved, now=DURATION)
-    assert observer.finds_expired(moved, now=DURATION + 1)
-
-
-def test_the_stored_time_of_a_member_that_joins_later_is_ignored() -> None:
-    observer = Observer()
-    observer.finds_expired(EMPTY, now=0)
-    newcomer = group(renewal=0, at_ms=NOON - HOUR_MS)
-    assert not observer.finds_expired(newcomer, now=1)
-    assert observer.finds_expired(newcomer, now=1 + DURATION)
 
 
 # --- any history -------------------------------------------------------------------------------------------------

@@ -250,24 +250,6 @@ def test_nothing_starts_threads_of_arrow_which_end_a_process_by_an_abort(uri: st
 # --- a table that others remove, replace or restore ---------------------------------------------------------------
 
 
-def test_a_commit_into_a_table_that_was_made_anew_is_taken_back(tmp_path: Path) -> None:
-    """On a storage account the log is not checked at each look; here it is exchanged between a look and a commit."""
-    uri = str(tmp_path / "leases")
-    with DeltaStore(uri) as mine:
-        mine.create(GROUP)
-        for _ in range(9):
-            base = mine.write(mine.read(), mine.read())
-        shutil.rmtree(uri)
-        with DeltaStore(uri) as theirs:
-            theirs.create(GROUP)
-            mine.write(base, base)
-            assert Path(uri, "_delta_log", f"{base.version + 1:020}.json").exists()
-            with pytest.raises(StoreReplacedError):
-                mine.read()
-            assert theirs.write(theirs.read(), theirs.read()).version == 1
-    assert DeltaTable(uri).version() == 1
-
-
 def test_a_version_of_another_table_is_not_taken_for_the_known_one(uri: str, mine: DeltaStore) -> None:
     known = mine.read()
     shutil.rmtree(uri)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from spark_ehbalance.errors import StoreError, StoreUnavailableError
+from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.lease_table.delta import DeltaStore
-from spark_ehbalance.lease_table.delta.folder import Folder
 from spark_ehbalance.lease_table.finding import lease_tables, parse_folder
 from tests.lease_table.delta_tables import change
 from tests.lease_table.store_conformance import ANN, GROUP, filled
@@ -40,18 +38,10 @@ def test_tables_are_found_at_any_depth_and_nothing_else(tmp_path: Path) -> None:
     make(tmp_path / "checkpoints/query/state/0/leases")
     (tmp_path / "link").symlink_to(tmp_path)
     (tmp_path / "a['").mkdir()
-    (tmp_path / os.fsdecode(b"\xff")).mkdir()
     (tmp_path / "notes.txt").write_text("notes")
     assert found(tmp_path) == ["a", "b", "deep/below/it", "new", "with space"]
     assert found(tmp_path / "a") == ["."]
     assert found(tmp_path / "events") == []
-
-
-def test_a_damaged_table_is_found(tmp_path: Path) -> None:
-    table = make(tmp_path / "leases")
-    for each in (table / "_delta_log").iterdir():
-        each.write_bytes(b"")
-    assert found(tmp_path) == ["leases"]
 
 
 def test_a_table_whose_files_another_program_has_joined_is_found(tmp_path: Path) -> None:
@@ -61,41 +51,6 @@ def test_a_table_whose_files_another_program_has_joined_is_found(tmp_path: Path)
     for each in table.glob("lease-*.parquet"):
         each.unlink()
     assert found(tmp_path) == ["leases"]
-
-
-def test_what_cannot_be_told_is_among_them_and_says_why_when_it_is_opened(tmp_path: Path) -> None:
-    (tmp_path / "unknown/_delta_log").mkdir(parents=True)
-    (tmp_path / "unknown/_delta_log/00000000000000000000.json").write_text("{")
-    (location,) = lease_tables(str(tmp_path), {})
-    with DeltaStore(location) as store, pytest.raises(StoreError, match=r"/unknown .*"):
-        store.read()
-
-
-def test_a_folder_that_must_not_be_listed_is_among_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make(tmp_path / "a")
-    (tmp_path / "closed").mkdir()
-    folders = Folder.folders
-
-    def refused(folder: Folder) -> list[str]:
-        if folder.uri.endswith("/closed"):
-            raise PermissionError("Permission denied")  # which a superuser does not meet
-        return folders(folder)
-
-    monkeypatch.setattr(Folder, "folders", refused)
-    assert found(tmp_path) == ["a", "closed"]
-
-
-def test_folders_may_lie_in_each_other_deeper_than_functions(tmp_path: Path) -> None:
-    deep = Path(*["d"] * 400)
-    made = [Path("a"), deep / "e", Path("z")]
-    for each in made:
-        make(tmp_path / each)
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(350)  # a tree of more than the usual 1,000 is hard to remove
-    try:
-        assert found(tmp_path) == [*map(str, made)]
-    finally:
-        sys.setrecursionlimit(limit)
 
 
 def test_a_folder_that_is_missing_is_an_error(tmp_path: Path) -> None:

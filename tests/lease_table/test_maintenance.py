@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from pathlib import Path
@@ -125,16 +124,3 @@ def test_delta_rs_reads_a_table_by_its_checkpoint_alone(uri: str, mine: DeltaSto
     for part in (DeltaTable.version, DeltaTable.schema, DeltaTable.file_uris):
         assert part(after) == part(before)  # type: ignore[operator]
     assert (after.metadata().id, after.metadata().configuration) == (before.metadata().id, maintenance.PROPERTIES)
-
-
-def test_files_whose_names_are_not_utf_8_are_left_alone(uri: str, mine: DeltaStore) -> None:
-    strange = os.fsencode(uri) + b"/caf\xe9.txt"
-    with open(strange, "w"):
-        pass
-    for _ in range(3):
-        committed(mine, Heartbeat(by=BOB, at_ms=9))
-    age_all(uri)
-    committed(mine, Heartbeat(by=BOB, at_ms=9))
-    mine.tidy()
-    assert len(data_files(uri)) == 1
-    assert os.path.exists(strange)

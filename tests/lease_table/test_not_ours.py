@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from spark_ehbalance.consumers import DeltaCheckpointStore
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.errors import StoreError, StoreFormatError, StoreReplacedError, StoreUnavailableError
+from spark_ehbalance.errors import StoreError, StoreFormatError, StoreUnavailableError
 from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.lease_table.delta.folder import Folder
 from spark_ehbalance.lease_table.delta.history import HISTORY_SCHEMA
@@ -62,24 +62,13 @@ def test_a_day_of_upkeep_and_all_commands_leave_the_files_of_others_alone(
 
 
 @pytest.mark.parametrize("where", ["leases", "leases_history"])
-@pytest.mark.parametrize("who", NAMES)
+@pytest.mark.parametrize("who", ["Spark", "a query's offsets", "a text in the log", "a copy"])
 def test_no_table_is_made_among_files_of_others(tmp_path: Path, who: str, where: str) -> None:
     name = NAMES[who].format(id=OLD)
     write(Folder(str(tmp_path), {}), f"{where}/{name}", b"precious")
     why = re.escape(f"{tmp_path / where} holds files that are not a lease table's: {name}")
     with DeltaStore(str(tmp_path / "leases")) as store, refused(StoreFormatError, why, tmp_path):
         store.create(GROUP)
-
-
-def test_the_error_names_the_first_files_and_how_to_go_on(tmp_path: Path) -> None:
-    for number in range(5):
-        (tmp_path / f"{number}.txt").touch()
-    with pytest.raises(StoreFormatError) as error:
-        DeltaStore(str(tmp_path)).create(GROUP)
-    assert str(error.value) == (
-        f"{tmp_path} holds files that are not a lease table's: 0.txt, 1.txt, 2.txt and more. Nothing was changed "
-        "there: choose a leaseTable that does not exist yet, or whose folder is empty"
-    )
 
 
 def test_commands_consumers_and_queries_make_no_table_among_files_of_others(
@@ -148,42 +137,6 @@ def test_another_table_is_not_taken_for_the_history(tmp_path: Path, make: Callab
     shutil.rmtree(tmp_path / "leases")
     with refused(StoreFormatError, why, tmp_path):
         DeltaStore(str(tmp_path / "leases")).create(GROUP)
-
-
-def test_upkeep_leaves_a_table_alone_that_was_put_in_the_place_of_the_leases(tmp_path: Path) -> None:
-    """While the leader goes on: its upkeep may come before its next look."""
-    place, mine = tmp_path / "leases", DeltaStore(str(tmp_path / "leases"))
-    mine.create(GROUP)
-    mine.read()
-    place.rename(tmp_path / "moved")
-    foreign_delta_table(place)
-    hours_pass(place, 72)
-    with refused(StoreReplacedError, "was replaced", place):
-        mine.tidy()
-
-
-def test_a_history_is_kept_for_as_long_as_somebody_has_set(tmp_path: Path) -> None:
-    place = tmp_path / "leases_history"
-    with DeltaStore(str(tmp_path / "leases")) as store:
-        store.create(GROUP)
-        for number in range(4):
-            store.record([change(number)])
-        DeltaTable(place).alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 365 days"})
-        hours_pass(place, 2)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("spark_ehbalance.lease_table.delta.history._KEPT_HOURS", 0)
-            store.maintain()
-    assert DeltaTable(place, version=4).to_pyarrow_table().num_rows == 4
-
-
-@pytest.mark.parametrize("below", ["leases", "some/leases", "_delta_log/leases"])
-def test_no_table_is_made_in_the_folder_of_a_delta_table(tmp_path: Path, below: str) -> None:
-    """Whose VACUUM would remove it."""
-    target = tmp_path / "target"
-    foreign_delta_table(target)
-    why = f"lies in the folder of the Delta table at {target}, whose VACUUM"
-    with refused(StoreFormatError, why, tmp_path):
-        DeltaStore(str(target / below)).create(GROUP)
 
 
 def test_what_other_engines_have_committed_is_left_to_their_vacuum(uri: str, mine: DeltaStore) -> None:

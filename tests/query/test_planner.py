@@ -360,24 +360,6 @@ def test_available_now_ends_when_partitions_come_and_go(group: ValueGroup, caplo
     a.read(20)
     assert a.plan() is None
     assert {partition for partition, _ in a.seen} == mine, "only what it had when it began"
-    told = [record.getMessage() for record in caplog.records if "owned and not read" in record.getMessage()]
-    assert all("after this run had begun" in line for line in told)
-    named = [p for line in told for p in line.removeprefix("partitions ").partition(" are ")[0].split(", ")]
-    assert sorted(named) == sorted(EVERYTHING - mine)
-
-
-def test_an_owned_partition_that_the_hub_does_not_have_is_told_once(
-    group: ValueGroup, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As where a killed query starts again after its hub was made anew with fewer partitions."""
-    query = group.query()
-    group.wait_owned(8)
-    group.hub.states = {p: each for p, each in group.hub.states.items() if p not in ("6", "7")}
-    group.hub.append(1)
-    query.read(6)
-    query.plan()
-    (line,) = (each.getMessage() for each in caplog.records if "owned and not read" in each.getMessage())
-    assert line.startswith("partitions 6, 7 are owned and not read, because the event hub does not have them")
 
 
 # --- an idle query ---------------------------------------------------------------------------------------------

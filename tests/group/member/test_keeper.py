@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spark_ehbalance.errors import EhBalanceError, StoreUnavailableError
+from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.group.changes import Join, Release, RequestHandover
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.model import Author
@@ -160,34 +159,6 @@ def test_a_partition_is_never_given_away_while_a_batch_reads_it(make: Make) -> N
 # --- stopping, leaving, draining -------------------------------------------------------------------------------
 
 
-def test_stopping_completes_pending_handovers_and_releases_everything_else(make: Make) -> None:
-    group = make()
-    ann = group.start("ann", lease_duration=6.0)
-    begin_batch(ann)
-    group.start("bob", lease_duration=6.0, balance_interval=5.0)
-    wait_until(lambda: len(group.coming_to("bob")) == 2, "two handovers are pending")
-    coming = group.coming_to("bob")
-    ann.stop()
-    assert "ann" not in group.snapshot.members
-    events = {change.partition: change.event for change in group.stores[ann].recorded if change.event != "Claim"}
-    assert events == {p: "HandOver" if p in coming else "Release" for p in "0123"}
-    group.wait_owned(bob=4)
-
-
-def test_leaving_takes_nothing_from_that_moment_on(make: Make) -> None:
-    """Also in the turn in which balancing is due."""
-    group = make(2, **DEFAULT_LOOKS)
-    ann = group.start("ann", lease_duration=30.0, balance_interval=1.0)
-    group.hub.partitions += ("2", "3")
-    ann.leave()
-    began = time.monotonic()
-    wait_until(lambda: ann.idle, "everything is given back")
-    assert time.monotonic() - began < 0.7, "it does not wait for the next look"
-    let_pass(1.5)
-    assert not any(version.leases[p].owner for version in group.written for p in ("2", "3") if p in version.leases)
-    assert not ann.holdings()
-
-
 # --- a keeper that fails -----------------------------------------------------------------------------------------
 
 
@@ -272,55 +243,6 @@ def test_while_the_store_is_away_everything_stays_and_its_return_causes_no_stamp
     assert caplog.text.count("the lease table is back") == len(keepers)
 
 
-def test_a_member_that_alone_cannot_reach_the_store_loses_its_leases_and_knows_it_afterwards(make: Make) -> None:
-    group = make()
-    ann = group.start("ann")
-    bob = group.start("bob")
-    group.wait_owned(ann=2, bob=2)
-    group.stores[ann].away = True
-    wait_until(lambda: len(bob.holdings()) == 4, "bob has taken them")
-    group.stores[ann].away = False
-    group.wait_owned(ann=2, bob=2)
-    wait_until(lambda: ann.holdings().keys() == group.owned("ann"), "ann knows")
-    assert all(lease.epoch >= 2 for lease in group.leases.values() if lease.owner == "ann")
-
-
-@pytest.mark.parametrize("kind", ["memory", "delta"])
-def test_after_an_outage_in_which_nobody_could_write_nobody_is_taken_for_dead(
-    make: Make, tmp_path: Path, kind: str
-) -> None:
-    """With other strategies: tests/simulation/test_runs.py."""
-    group = make(6, (lambda: DeltaStore(str(tmp_path / "leases"))) if kind == "delta" else None)
-    keepers = [group.start(each, lease_duration=2.0) for each in ("ann", "bob", "cat")]
-    group.wait_owned(ann=2, bob=2, cat=2)
-    wait_until(lambda: all(len(keeper.holdings()) == 2 for keeper in keepers), "all know")
-    layout, stores = group.layout(), [group.stores[keeper] for keeper in keepers]
-    for store in stores:
-        store.read_only = True
-    let_pass(1.5 * 2.0)
-    assert all(len(keeper.holdings()) == 2 for keeper in keepers), "what is held is read on"
-    stores[0].read_only = False  # not all find out in the same moment
-    let_pass(0.5)
-    for store in stores[1:]:
-        store.read_only = False
-    let_pass(1.5 * 2.0)
-    assert group.layout() == layout
-
-
-def test_a_member_that_alone_cannot_write_stops_before_others_take_its_leases(make: Make) -> None:
-    group = make()
-    ann, bob = group.start("ann", lease_duration=3.0), group.start("bob", lease_duration=3.0)
-    group.wait_owned(ann=2, bob=2)
-    wait_until(lambda: len(ann.holdings()) == len(bob.holdings()) == 2, "both know")
-    group.stores[ann].read_only = True
-    while len(taken := bob.holdings()) < 4:
-        assert not taken.keys() & ann.holdings().keys()  # asked for later: what has expired since then is none of them
-    assert not ann.holdings()
-    group.stores[ann].read_only = False
-    group.wait_owned(ann=2, bob=2)
-    assert {change.event for change in group.stores[ann].recorded} <= {"Claim", "HandOver"}
-
-
 def test_a_suspended_member_plans_nothing_until_it_has_looked(make: Make) -> None:
     group = make()
     ann = group.start("ann")
@@ -335,25 +257,6 @@ def test_a_suspended_member_plans_nothing_until_it_has_looked(make: Make) -> Non
     assert {change.event for change in group.stores[ann].recorded} == {"Claim"}
     handovers = "two moves by handover, not by force"
     wait_until(lambda: sum(change.event == "HandOver" for change in group.history()) == 2, handovers)
-
-
-def test_a_member_that_has_not_looked_for_long_does_not_take_others_for_dead(make: Make) -> None:
-    """All were suspended together, as with their machine; one is awake earlier."""
-    group = make()
-    ann = group.start("ann")
-    bob = group.start("bob")
-    group.wait_owned(ann=2, bob=2)
-    layout = group.layout()
-    events = [threading.Event(), threading.Event()]
-    group.stores[ann].stuck, group.stores[bob].stuck = events
-    let_pass(1.5 * LEASE)
-    events[0].set()
-    wait_until(lambda: len(ann.holdings()) == 2, "ann is back")
-    let_pass(LEASE / 3)
-    events[1].set()
-    wait_until(lambda: len(bob.holdings()) == 2, "bob is back")
-    let_pass(LEASE)
-    assert group.layout() == layout
 
 
 # --- a hub that is away ----------------------------------------------------------------------------------------
@@ -379,32 +282,6 @@ def test_a_hub_that_does_not_answer_stops_taking_but_not_renewing(make: Make) ->
 
 
 # --- housekeeping ----------------------------------------------------------------------------------------------
-
-
-def test_only_the_leader_tidies_up(make: Make) -> None:
-    group = make(tidy_interval=0.5)
-    ann, bob = group.start("ann"), group.start("bob")
-    began = time.monotonic()
-    wait_until(lambda: len(group.stores[ann].tidied) >= 3, "the leader has tidied up")
-    assert len(group.stores[ann].tidied) <= (time.monotonic() - began) / 0.5 + 3
-    assert not group.stores[bob].tidied
-    ann.stop()
-    wait_until(lambda: group.stores[bob].tidied, "the next leader does it")
-
-
-def test_errors_in_housekeeping_do_not_matter(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise StoreUnavailableError("the history is away")
-
-    group = make(tidy_interval=0.1)
-    ann = group.start("ann")
-    store = group.stores[ann]
-    monkeypatch.setattr(store, "record", fail)
-    monkeypatch.setattr(store, "tidy", fail)
-    group.start("bob")
-    group.wait_owned(ann=2, bob=2)
-    assert len(ann.holdings()) == 2
-    assert store.failures == 0
 
 
 def test_a_member_that_tidies_up_for_long_records_history_meanwhile(
@@ -451,16 +328,6 @@ def test_history_has_changes_of_ownership_and_nothing_else(make: Make) -> None:
     assert sorted(c.event for c in group.stores[ann].recorded)[-2:] == ["Release", "Release"]
 
 
-def test_a_keeper_that_cannot_reach_its_store_waits(make: Make) -> None:
-    group = make()
-    keeper: Keeper = group.start("ann", lease_duration=30.0)
-    assert keeper.wait_balanced(0.1)
-    assert keeper.wait_balanced(10, settled=True)
-    store = group.stores[keeper]
-    store.away = True
-    assert not keeper.wait_balanced(0.3, settled=True)
-
-
 # --- operators, and what is logged --------------------------------------------------------------------------------
 
 
@@ -482,19 +349,3 @@ def test_an_operator_s_order_is_carried_out_at_once_and_recorded(make: Make) -> 
     wait_until(moves, "the move is recorded")
     (move,) = moves()
     assert (move.owner_before, move.owner, move.why) == ("ann", "bob", "ordered by operator: nearer")
-
-
-def test_each_decision_is_logged_with_its_reason(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "spark_ehbalance.query.keeper")
-    ann = make().start("ann")
-    wait_until(lambda: "all is under way or done" in caplog.text, "it has come to rest")
-    let_pass(4 * INTERVAL)
-    ann.stop()
-    told = [record.getMessage() for record in caplog.records]
-    decided = [json.loads(line.removeprefix("balance: ")) for line in told if line.startswith("balance: ")]
-    assert decided[0]["why"] == "nothing yet, because this member is joining"
-    (claimed,) = (each for each in decided if each["decided"])
-    assert claimed["decided"] == {"Claim": ["0", "1", "2", "3"]}
-    assert (claimed["member"], claimed["seen"]["own"], claimed["seen"]["free"]) == ("ann", 0, 4)
-    at_rest = [each for each in decided if each["why"] == decided[-1]["why"]]
-    assert len(at_rest) == 1, "the same decision is not logged again"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -24,11 +22,8 @@ from spark_ehbalance.group.model import Author, Lease, Pin, TableIdentity
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import STRATEGIES
-from spark_ehbalance.lease_table.delta import DeltaStore
-from tests.group.member.keepers import INTERVAL, Keepers
-from tests.group.member.one import START, One, kinds
+from tests.group.member.one import START, One
 from tests.lease_table.store_conformance import ANN, BOB, GROUP
-from tests.waiting import wait_until
 
 # --- any looks and changes -----------------------------------------------------------------------------------------
 
@@ -272,13 +267,6 @@ def test_a_commit_time_that_makes_no_sense_counts_as_a_second(commit_ms: float) 
     assert changed(following(16, odd), odd) == [20]
 
 
-def test_a_duration_that_somebody_has_set_far_too_long_is_soon_corrected() -> None:
-    odd = table((ANN, 30), (BOB, 30), in_force=30_000)
-    duration = following(30, odd)
-    assert changed(duration, odd, 0) == []
-    assert changed(duration, odd, minimum_tenure(30)) == [30]
-
-
 def test_it_is_lowered_after_a_minimum_tenure_in_which_it_was_clearly_too_long() -> None:
     def small(commit_ms: float) -> Snapshot:
         return table((ANN, 25), (BOB, 25), in_force=25, commit_ms=commit_ms)
@@ -342,47 +330,4 @@ def test_a_dead_member_that_renewed_more_often_than_the_group_does_now_is_notice
     assert one.table.members.keys() == {"ann"}
 
 
-def test_leases_that_were_renewed_before_a_longer_duration_was_said_are_renewed_in_time() -> None:
-    one = One(look_interval=500.0, balance_interval=500.0)
-    one.now += 4
-    one.finish(5, "0", "1")
-    assert kinds(one.turn()) == ["Checkpoint", "Checkpoint"], "a sign of life of the leases alone"
-    one.replace_table(replace(one.table, lease_duration_ms=600_000))
-    one.now += 2
-    assert kinds(one.turn(balance=True)) == ["Heartbeat"]
-    for _ in range(10):
-        assert one.ann.due() > one.now, "then it is done"
-        one.now = one.ann.due()
-        assert one.ann.holdings(one.now).keys() == {"0", "1"}
-        one.turn(balance=True)
-    assert one.table.members["ann"].lease_duration_ms == 600_000
-
-
 # --- keepers ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[Keepers]:
-    keepers = Keepers(lambda: DeltaStore(str(tmp_path / "leases")), look_interval=INTERVAL / 3)
-    yield keepers
-    keepers.close()
-
-
-@pytest.mark.parametrize(("leaders", "others"), [(1.5, 6.0), (6.0, 1.5)])
-def test_keepers_with_very_different_durations_do_not_steal_from_each_other(
-    group: Keepers, leaders: float, others: float, caplog: pytest.LogCaptureFixture
-) -> None:
-    group.start("ann", lease_duration=leaders)
-    group.start("bob", lease_duration=others)
-    group.wait_owned(ann=2, bob=2)
-    layout, counters = group.layout(), group.counters()
-    wait_until(
-        lambda: all(now[1] >= counters[p][1] + 2 for p, now in group.counters().items()),
-        "all renew again and again",
-        60,
-    )
-    assert group.layout() == layout
-    assert group.snapshot.lease_duration_ms == round(1000 * leaders)
-    assert {each.lease_duration_ms for each in group.snapshot.members.values()} == {round(1000 * leaders)}
-    message = f"leaseDuration={others:g} s, but the group uses {leaders:g} s, as set by member ann: using {leaders:g} s"
-    assert caplog.messages.count(message) == 1

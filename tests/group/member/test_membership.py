@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from spark_ehbalance.errors import DataLossError, FencedError
-from spark_ehbalance.group.changes import Drain, Join
+from spark_ehbalance.group.changes import Join
 from spark_ehbalance.group.model import Author, TableIdentity
 from spark_ehbalance.group.orders import Seek
 from spark_ehbalance.group.position import Position
@@ -58,14 +58,6 @@ def test_an_operator_s_seek_moves_the_owner_on_at_its_next_look(caplog: pytest.L
     one.begin()
     assert (one.ann.owned["0"].epoch, one.ann.owned["0"].checkpoint) == (2, Position(70))
     assert "partition 0: goes on at 71 with epoch 2, because of a seek" in caplog.text
-
-
-def test_what_nobody_owns_any_more_is_said_to_be_nobody_s(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "spark_ehbalance.group.member.membership")
-    one = One()
-    one.others(Drain(by=OPERATOR, at_ms=AT_MS, member="ann"))
-    one.turn()
-    assert "partition 0: no longer owned, now by nobody" in caplog.text
 
 
 # --- who is taken for dead -------------------------------------------------------------------------------------

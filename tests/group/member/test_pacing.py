@@ -98,18 +98,6 @@ def test_who_had_to_wait_for_others_lets_them_go_first_for_as_long() -> None:
     assert beat.balances(3810.0, lambda: True), "a suspended process waits no longer than usual"
 
 
-def test_new_progress_makes_the_next_turn_due_when_it_may_be_written() -> None:
-    beat = pacing()
-    turned(beat, 100.0, took=0.003, members=3, decision=Decision("nothing"))
-    assert beat.due(LATER, progress=True) < 100.1 < beat.due(LATER, progress=False)
-
-
-def test_a_commit_of_a_suspended_process_is_no_measure_of_the_store() -> None:
-    beat = pacing()
-    turned(beat, 100.0, members=3, took=3600.0, decision=Decision("nothing"))
-    assert beat.look_at <= 100 + 1.2 * 3 * 0.3 / 0.3
-
-
 def test_renewals_come_a_little_early_each_time_by_another_part() -> None:
     beat, ahead = pacing(interval=1000.0), []
     for _ in range(200):

@@ -10,7 +10,6 @@ from dataclasses import replace
 import pytest
 
 from spark_ehbalance.group.changes import (
-    CancelHandover,
     Checkpoint,
     Claim,
     Defend,
@@ -18,7 +17,6 @@ from spark_ehbalance.group.changes import (
     Join,
     Release,
     Renew,
-    RequestHandover,
     Reset,
     Steal,
     Transition,
@@ -100,10 +98,6 @@ def test_a_forgotten_member_joins_again_and_keeps_its_leases() -> None:
     assert one.ann.owned.keys() == {"0", "1"}
 
 
-def test_a_member_joins_with_its_strategy() -> None:
-    assert One(strategy_name="race").table.members["ann"].strategy == "race"
-
-
 # --- signs of life ---------------------------------------------------------------------------------------------
 
 
@@ -140,15 +134,6 @@ def test_a_lease_counts_from_before_the_commit() -> None:
     assert {held.renewed for held in one.ann.owned.values()} == {began}
 
 
-def test_a_commit_that_failed_is_tried_again() -> None:
-    one = One()
-    one.finish(9, "0")
-    first = one.begin().transitions()
-    one.ann.commit_failed()
-    assert first == one.begin().transitions()
-    assert [each.position for each in first if isinstance(each, Checkpoint)] == [Position(9)]
-
-
 def test_progress_waits_for_the_checkpoint_interval_or_a_commit_that_is_made_anyway() -> None:
     one = One(checkpoint_interval=60.0, **SELDOM)
     last, delays, commits = one.now, list[float](), list[float]()
@@ -160,19 +145,6 @@ def test_progress_waits_for_the_checkpoint_interval_or_a_commit_that_is_made_any
         delays.append(one.now - one.table.leases["0"].checkpoint.sequence_number)  # type: ignore[union-attr]
     assert 0.2 * LEASE < min(gaps(commits)) <= max(gaps(commits)) <= LEASE / 3, "renewals alone make commits, in time"
     assert max(delays[60:]) < LEASE / 3, "and take the progress along"
-
-
-def test_progress_makes_a_commit_when_the_checkpoint_interval_is_over() -> None:
-    one = One(checkpoint_interval=1.5, **SELDOM)
-    one.finish(9, "0")
-    assert one.turn() == []
-    assert one.ann.due() == pytest.approx(one.now + 1.5, abs=1e-6)
-    one.now += 1.5
-    assert kinds(one.turn()) == ["Checkpoint"]
-    one.now += 1.6
-    one.finish(19, "0")
-    assert one.ann.due() <= one.now
-    assert kinds(one.turn()) == ["Checkpoint"], "nothing was written for so long"
 
 
 def test_progress_waits_no_more_once_others_are_to_go_on_from_there() -> None:
@@ -223,17 +195,6 @@ def test_a_defence_renews() -> None:
         one.replace_table(outcome.after)
         one.ann.end(turn, replace(outcome, after=one.table), 0.0, one.now)
     assert one.ann.due() > one.now
-
-
-def test_only_heartbeats_while_there_is_nothing_else() -> None:
-    group = Members(2, seed=0)
-    group.join("ann", "bob", "cat")
-    group.run(20)
-    idle = next(name for name, count in group.counts().items() if count == 0)
-    version, renewal = group.snapshot.version, group.snapshot.members[idle].renewal
-    group.run(LEASE)
-    assert 3 <= group.snapshot.members[idle].renewal - renewal <= 6
-    assert group.snapshot.version - version <= 3 * 6
 
 
 # --- batches ---------------------------------------------------------------------------------------------------
@@ -290,25 +251,6 @@ def test_a_handover_waits_for_the_batch_and_takes_its_checkpoint_along() -> None
     assert (lease.owner, lease.epoch, lease.checkpoint) == ("bob", 2, Position(9))
     assert one.ann.owned.keys() == {"1"}
     assert one.ann.due() > one.now + 0.3
-
-
-def test_a_cancelled_handover_is_planned_with_again() -> None:
-    one = One()
-    one.reserve("0", "1")
-    one.request("0")
-    one.begin()
-    one.others(CancelHandover(by=BOB, at_ms=AT_MS, partition="0", epoch=1))
-    one.begin()
-    assert one.ann.plannable().keys() == {"0", "1"}
-
-
-def test_a_handover_requested_during_a_commit_is_known_after_it() -> None:
-    one = One()
-    one.now += LEASE / 3
-    turn = one.begin()
-    one.request("0")
-    one.end(turn)
-    assert one.ann.plannable().keys() == {"1"}
 
 
 def test_a_handover_past_its_deadline_is_taken_by_force_and_the_old_owner_s_checkpoint_refused() -> None:
@@ -395,12 +337,6 @@ def test_a_begun_batch_is_told_with_a_commit_that_is_due_and_the_end_of_the_run_
     one.stop()  # the answer was lost
 
 
-def test_a_member_that_never_joined_writes_nothing_when_it_stops() -> None:
-    turn = participant().begin(snapshot_of((), ()), Clocks(0.0, 0), stopping=True)
-    assert not turn.balances
-    assert turn.transitions() == []
-
-
 # --- a query that hangs ----------------------------------------------------------------------------------------
 
 
@@ -441,22 +377,6 @@ def test_an_operator_s_drain_outlasts_a_stall() -> None:
     one.finish(9)
     one.turn()
     assert one.table.members["ann"].state is MemberState.LEAVING
-
-
-def test_a_query_between_batches_does_not_hang(caplog: pytest.LogCaptureFixture) -> None:
-    one = One(max_stall=5.0)
-    for batch in range(5):
-        one.reserve("0", "1")
-        one.now += 4.0
-        one.turn()
-        one.finish(batch, "0", "1")
-        one.now += 9.0
-        one.turn()
-    one.ann.reserve({}, one.now)
-    one.now += 9.0
-    one.turn()
-    assert one.ann.plannable().keys() == {"0", "1"}
-    assert "maxStall" not in caplog.text
 
 
 @EACH
@@ -530,17 +450,6 @@ def test_starting_positions_are_asked_for_some_partitions_at_a_time() -> None:
     assert all(lease.checkpoint == Position(int(p)) for p, lease in one.table.leases.items())
 
 
-def test_a_claim_whose_starting_position_is_unknown_is_left_for_later() -> None:
-    one = One()
-    one.add(Lease("2"), Lease("3"))
-    turn = one.begin()
-    assert turn.balance(("0", "1", "2", "3"), {}) == ["2", "3"]
-    turn.start_at({"2": Position(5)})
-    one.end(turn)
-    assert [each.transition.partition for each in one.refused if isinstance(each.transition, Claim)] == ["3"]
-    assert one.ann.owned.keys() == {"0", "1", "2"}
-
-
 def test_what_is_taken_from_an_owner_without_a_checkpoint_begins_where_the_hub_says() -> None:
     one = One(0)
     one.add(*(Lease(str(p), owner="theirs", epoch=1, owned_since_ms=1) for p in range(2)))
@@ -562,18 +471,6 @@ def test_while_the_hub_is_away_nothing_is_taken_and_what_is_owned_is_renewed() -
     assert turn.decision
     assert turn.decision.reason == "nothing, because the hub does not answer"
     assert kinds(one.end(turn)) == ["Heartbeat", "Checkpoint", "Renew"]
-
-
-def test_a_group_is_not_settled_while_the_hub_is_away() -> None:
-    one = One()
-    one.add(Lease("2"))
-    one.ann.settle()
-    settled = one.ann.settled_cycles
-    turn = one.begin(balance=True)
-    assert turn.balance(("0", "1", "2"), {}) == ["2"]
-    turn.hub_unavailable()
-    one.end(turn)
-    assert one.ann.settled_cycles == settled
 
 
 def test_a_settling_member_balances_at_once_until_there_is_nothing_more_to_take() -> None:
@@ -646,15 +543,3 @@ def test_the_next_oldest_leads_when_the_leader_is_dead_though_nobody_may_take_wh
         one.turn(balance=True)
     assert one.table.leases["7"].owner == "bob", "ann owns two already"
     assert one.ann.tidies(one.table, one.clocks)
-
-
-def test_a_request_of_another_member_is_not_in_the_way_of_a_third() -> None:
-    """Only handovers that concern this member make it look more often."""
-    one = One()
-    cat = replace(BOB, id="cat")
-    one.others(Join(by=BOB, at_ms=AT_MS), Join(by=cat, at_ms=AT_MS))
-    one.others(Release(by=ANN, at_ms=AT_MS, partition="0", epoch=1))
-    one.others(Claim(by=BOB, at_ms=AT_MS, partition="0", epoch=1))
-    one.others(RequestHandover(by=cat, at_ms=AT_MS, partition="0", epoch=2, to="cat", timeout_ms=30_000))
-    one.turn(balance=True)
-    assert one.ann.due() > one.now + 0.3

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.group.changes import Claim
 from spark_ehbalance.group.expiry import Observations
-from spark_ehbalance.group.model import Handover, Lease, Pin
+from spark_ehbalance.group.model import Handover, Lease
 from spark_ehbalance.group.orders import PinTo
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.strategies import STRATEGIES, View
@@ -45,13 +45,6 @@ def shared_group(strategy: str, partitions: int, limits: Sequence[int | None], s
 def fair(counts: Mapping[str, int], partitions: int, limits: Mapping[str, int | None]) -> dict[str, int]:
     """The fair layout that is nearest."""
     return dict(zip(counts, fair_counts(counts, partitions, limits), strict=True))
-
-
-@EACH
-def test_one_member_takes_what_is_over_the_others_limit(strategy: str) -> None:
-    for order in ((1, None), (None, 1)):
-        group = shared_group(strategy, 64, order)
-        assert sorted(group.counts().values()) == [1, 63]
 
 
 @EACH
@@ -94,34 +87,6 @@ def test_pins_are_followed_as_far_as_limits_allow_and_leave_nothing_unread(
     for partition, to in pins.items():
         if leases[partition].pin is not None and leases[partition].owner != to:
             assert counts[to] == limits[names.index(to)], f"{to} has room for {partition}"
-
-
-@EACH
-def test_pinned_partitions_count_against_the_limit(strategy: str) -> None:
-    """Free partitions that are pinned to one with a limit: it fills up with others neither first nor on top of them."""
-    leases = [Lease(str(n), checkpoint=Position(-1), pin=Pin("ann", "operator") if n < 2 else None) for n in range(8)]
-    group = Members(leases=leases, strategy=strategy)
-    Rules(group)
-    group.join("ann", max_owned=2)
-    group.join("bob")
-    group.run(NOTICED + 8 * DECIDED)
-    assert {lease.partition for lease in group.snapshot.owned_by("ann")} == {"0", "1"}
-    assert group.counts() == {"ann": 2, "bob": 6}
-
-
-@EACH
-def test_a_pin_to_a_full_member_leaves_the_partition_with_its_owner(strategy: str) -> None:
-    group = Members(6, strategy=strategy)
-    Rules(group)
-    group.join("ann", max_owned=2)
-    group.join("bob")
-    run_until(group, 6 * DECIDED, lambda: group.counts() == {"ann": 2, "bob": 4})
-    group.run(DECIDED)
-    before = group.layout()
-    for lease in group.snapshot.owned_by("bob"):
-        group.order(PinTo(by=OPERATOR, at_ms=0, partition=lease.partition, to="ann", timeout_ms=30_000))
-    group.run(600)
-    assert group.layout() == before
 
 
 @EACH

@@ -122,16 +122,6 @@ def test_members_join_an_owner_with_another_strategy(names: tuple[str, ...]) -> 
 
 
 @EACH_MIXTURE
-def test_members_take_over_from_a_single_owner_that_crashed(names: tuple[str, ...]) -> None:
-    for order in turns(names):
-        group = group_of(order[0], partitions=9, members=1, seed=1)
-        group.crash("member-0")
-        start(group, order)
-        run_to_rest(group, NOTICED + SOON)
-        assert len(group.moves) == 9
-
-
-@EACH_MIXTURE
 def test_members_take_over_from_a_mixed_group_that_crashed(names: tuple[str, ...]) -> None:
     """From all but one, who is then by itself with what it remembers, and from all."""
     group = Members(9, seed=1)
@@ -143,26 +133,6 @@ def test_members_take_over_from_a_mixed_group_that_crashed(names: tuple[str, ...
     group.crash(names[0])
     start(group, [name for name in EVEN if name not in names][:2])
     run_to_rest(group, NOTICED + SOON)
-
-
-@PAIRS
-def test_a_group_becomes_mixed_during_a_race_or_under_a_leader(old: str, new: str) -> None:
-    """What one strategy remembers is nothing to another: a member that comes a moment later makes the group mixed, and
-    when it goes the group is back to the first strategy."""
-    for late in (0.0, 0.7, 4.0):
-        group = Members(9, seed=1, strategy=old)
-        group.join("ann", "bob")
-        group.run(late)
-        start(group, [new])
-        group.run(SOON)
-        assert is_balanced(group)
-        for name in ("ann", "bob"):
-            group.freeze(name)
-        group.crash(new)
-        group.run(LEASE + SOON)
-        for name in ("ann", "bob"):
-            group.thaw(name)
-        run_to_rest(group, NOTICED + 10 * SOON)
 
 
 @EACH_MIXTURE
@@ -207,15 +177,6 @@ def test_a_mixed_group_steals_nothing() -> None:
     run_until(group, SOON, lambda: is_balanced(group))
     assert group.moves
     assert all(move.planned for move in group.moves)
-
-
-def test_the_reason_names_the_strategies() -> None:
-    snapshot = snapshot_of(["ann", "bob"], layout_of(["ann", "ann", None]))
-    names = {"ann": "greedy", "bob": "race"}
-    members = {id: replace(member, strategy=names[id]) for id, member in snapshot.members.items()}
-    view = view_of(replace(snapshot, members=members), "ann")
-    assert "greedy, race" in STRATEGIES["greedy"](view).reason
-    assert "greedy, race" not in STRATEGIES["greedy"](replace(view, live=frozenset({"ann"}))).reason
 
 
 def test_beside_a_consumer_loads_count_nothing() -> None:

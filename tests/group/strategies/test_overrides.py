@@ -11,7 +11,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.group.changes import CancelHandover, Claim, RequestHandover
-from spark_ehbalance.group.expiry import Observations
 from spark_ehbalance.group.model import Handover, Lease, Pin
 from spark_ehbalance.group.orders import PinTo, Transfer, Unpin
 from spark_ehbalance.group.position import Position
@@ -188,24 +187,6 @@ def test_the_strategy_decides_about_unpinned_partitions_again(strategy: str) -> 
     assert group.counts() == {"ann": 3, "bob": 3}
 
 
-@WHOSE_GROUPS_BECOME_EVEN
-def test_a_member_takes_no_more_than_its_limit_and_gives_the_reason(strategy: str) -> None:
-    group = Members(6, strategy=strategy)
-    group.join("ann", max_owned=2)
-    group.join("bob")
-    group.cycles(ENOUGH)
-    full = group.snapshot.owned_by("ann")
-    assert len(full) == 2
-    refused = group.snapshot.owned_by("bob")[0].partition
-    group.order(pin(refused, "ann"))
-    group.cycles(ENOUGH)
-    assert group.snapshot.leases[refused].owner == "bob"
-    assert group.counts()["ann"] == 2
-    group.order(transfer(full[0].partition, "bob"))
-    group.cycles(ENOUGH // 2)
-    assert group.snapshot.leases[refused].owner == "ann", "as soon as there is room"
-
-
 # --- the wrapper by itself --------------------------------------------------------------------------------------
 
 
@@ -296,11 +277,3 @@ def test_the_reason_names_the_orders_and_the_refused_ones() -> None:
         "RequestHandover 1 by operators' orders; nothing, because it is idle; 1 pinned; "
         "partition 1 is pinned here, but maxPartitionsOwned=1 is reached"
     )
-
-
-def test_without_orders_the_decision_is_the_strategys() -> None:
-    seen = view(lease("ann"), lease("bob", partition="1"), observations=Observations())
-    shown = []
-    decision = Decision("nothing")
-    assert with_overrides(lambda view: shown.append(view) or decision)(seen) is decision  # type: ignore[func-returns-value]
-    assert shown == [seen]

@@ -81,17 +81,6 @@ def test_it_acts_after_more_than_hit_count_cycles_in_a_row_and_then_cools_down()
     assert acted[1] - acted[0] == COOL_DOWN / CYCLE + HITS
 
 
-def test_a_balanced_cycle_begins_the_count_anew() -> None:
-    ann, uneven = Decider(), loaded({"ann": [100.0] * 2, "bob": [100.0] * 6})
-    even = loaded({"ann": [100.0] * 4, "bob": [100.0] * 4})
-    snapshot, decisions = uneven, []
-    for number in range(30):
-        snapshot = heartbeats(snapshot)
-        now = snapshot if number % 4 else replace(even, members=snapshot.members)
-        decisions.append(ann.decide(now))
-    assert not moves(decisions)
-
-
 def test_within_the_target_nothing_moves() -> None:
     assert not leader_moves(loaded({"ann": [100.0] * 4, "bob": [100.0] * 5, "cat": [100.0] * 6}), 20)
     assert leader_moves(loaded({"ann": [100.0] * 4, "bob": [100.0] * 6}), 20, target=0.1)
@@ -137,12 +126,6 @@ def test_one_underloaded_member_among_a_hundred_is_reason_enough(partitions: int
     assert "the least loaded has but 0.01" in decisions[-1].reason
 
 
-def test_one_underloaded_member_is_reason_enough_by_rates_as_well() -> None:
-    snapshot = loaded({f"m{number:02}": [49.0] * 2 for number in range(99)} | {"m99": [0.5] * 2})
-    decisions, _ = Decider("m00").lead(snapshot, 2 + HITS)
-    assert {to for _, to in routes(snapshot, decisions)} == {"m99"}
-
-
 @pytest.mark.parametrize(
     ("most", "mean", "acts"),
     [
@@ -174,31 +157,6 @@ def test_a_member_is_underloaded_below_half_the_target_times_the_mean(target: fl
     mean = 0.8
     snapshot = hosts(*[(mean + (mean - least) / 99, 4)] * 99, (least, 4))
     assert bool(leader_moves(snapshot, 2 + HITS, target=target)) is acts
-
-
-def test_a_member_that_reads_far_less_than_the_most_loaded_is_underloaded_even_if_its_host_is_busy() -> None:
-    snapshot = loaded(
-        {f"m{number:02}": [500.0] * 8 for number in range(20)} | {"new": [1.0] * 8},
-        **{f"m{number:02}": 0.5 for number in range(20)},
-        new=0.2,
-    )
-    decisions, _ = Decider("m00").lead(snapshot, 2 + HITS)
-    assert {to for _, to in routes(snapshot, decisions)} == {"new"}
-    assert "the least loaded has but 0.20 and 8.0 events/s" in decisions[-1].reason
-
-
-def test_other_members_move_nothing_because_of_an_overloaded_one() -> None:
-    # It has one partition, so that nothing can help it; the others are within the target.
-    others = [(0.05, 4), (0.30, 4)] * 20
-    decisions, _ = Decider("m00").lead(hosts(*others, (1.0, 1)), 20)
-    assert not moves(decisions)
-    assert "the most loaded has 1.00, but nothing can be moved" in decisions[-1].reason
-
-
-def test_an_underloaded_member_without_room_causes_no_moves() -> None:
-    snapshot = hosts(*[(0.5, 4), (0.7, 4)] * 20, (0.01, 4))
-    limited = replace(snapshot.members["m40"], max_owned=4)
-    assert not leader_moves(replace(snapshot, members={**snapshot.members, "m40": limited}), 20)
 
 
 def test_no_member_gives_its_only_partition() -> None:
@@ -255,12 +213,6 @@ def test_a_member_whose_load_is_old_is_neither_source_nor_destination() -> None:
     first, later = ann.lead(snapshot, 3)
     assert not moves([*first, *ann.lead(later, 9, silent=["bob", "cat"], passed=LOAD_TIME_TO_LIVE)[0]])
     assert moves(Decider().lead(snapshot, 12)[0])
-
-
-def test_a_member_whose_partitions_have_no_known_load_is_left_alone() -> None:
-    snapshot = loaded({"ann": [100.0] * 4, "bob": [100.0] * 8, "cat": [100.0] * 4})
-    untold = {p: replace(e, load=None) if e.owner == "bob" else e for p, e in snapshot.leases.items()}
-    assert not leader_moves(replace(snapshot, leases=untold), 12)
 
 
 def test_without_any_loads_partitions_are_counted() -> None:

@@ -7,11 +7,10 @@ from collections import Counter
 
 import pytest
 
-from spark_ehbalance.group.strategies import DEFAULT_STRATEGY, STRATEGIES
 from tests.group.strategies.groups import assert_stable, moves_of_a_cycle, settle
 from tests.group.strategies.members import Members, layout_of
 
-SEEDS = range(10)
+SEEDS = range(4)
 BOTH = pytest.mark.parametrize("strategy", ["balanced", "greedy"])
 EACH_SEED = pytest.mark.parametrize("seed", SEEDS)
 
@@ -37,10 +36,6 @@ def sizes(group: Members) -> list[int]:
     return sorted(group.counts().values())
 
 
-def test_the_default_is_one_of_the_strategies() -> None:
-    assert DEFAULT_STRATEGY in STRATEGIES
-
-
 # --- 5 partitions, 1 owner ---------------------------------------------------------------------------------------
 
 
@@ -58,14 +53,6 @@ def test_greedy_claims_all_five_at_once() -> None:
     assert len(moves_of_a_cycle(started("greedy", partitions=5, members=1))) == 5
 
 
-@BOTH
-@EACH_SEED
-def test_a_single_owner_ends_with_all(strategy: str, seed: int) -> None:
-    group = balanced_group(strategy, partitions=5, members=1, seed=seed)
-    assert sizes(group) == [5]
-    assert_stable(group, 10)
-
-
 # --- the other layouts -------------------------------------------------------------------------------------------
 
 
@@ -75,15 +62,6 @@ def test_one_of_six_members_on_five_partitions_stays_idle(strategy: str, seed: i
     group = balanced_group(strategy, partitions=5, members=6, seed=seed)
     assert sizes(group) == [0, 1, 1, 1, 1, 1]
     assert_stable(group, 10)
-
-
-@BOTH
-@EACH_SEED
-def test_the_idle_member_takes_over_when_one_dies(strategy: str, seed: int) -> None:
-    group = balanced_group(strategy, partitions=5, members=6, seed=seed)
-    group.crash(next(name for name, owned in group.counts().items() if owned))
-    settle(group, 50)
-    assert sizes(group) == [1, 1, 1, 1, 1]
 
 
 @BOTH
@@ -144,14 +122,6 @@ def test_greedy_is_done_after_one_cycle_of_each(seed: int) -> None:
     assert {move.after for move in moves} == {newcomer}
 
 
-@EACH_SEED
-def test_greedy_rebalances_at_once_only_after_it_took_something(seed: int) -> None:
-    group = started("greedy", partitions=18, members=4, seed=seed)
-    group.cycles(4)
-    assert {decision.rebalance_now for _, decision in group.decisions} == {True, False}
-    assert all(decision.rebalance_now == bool(decision.transitions) for _, decision in group.decisions)
-
-
 @BOTH
 @EACH_SEED
 def test_no_member_steals_while_a_partition_is_unclaimed(strategy: str, seed: int) -> None:
@@ -189,23 +159,3 @@ def test_a_newcomer_needs_the_fewest_moves(strategy: str, seed: int) -> None:
     group.cycles(30)
     assert [move.stolen for move in group.moves] == [True] * 4
     assert sizes(group) == [4, 4, 4, 4, 4]
-
-
-@BOTH
-def test_every_decision_has_a_reason(strategy: str) -> None:
-    group = started(strategy, partitions=4, members=2)
-    group.cycles(10)
-    for _, decision in group.decisions:
-        assert decision.reason.startswith(("nothing, because ", "claim, because ", "steal, because "))
-        assert decision.reason.startswith("nothing") == (not decision.transitions)
-    assert {not decision.transitions for _, decision in group.decisions} == {True, False}
-
-
-@BOTH
-def test_the_same_seed_gives_the_same_group(strategy: str) -> None:
-    def play(seed: int) -> list[str | None]:
-        group = balanced_group(strategy, partitions=18, members=4, seed=seed)
-        return [lease.owner for lease in group.snapshot.leases.values()]
-
-    assert play(1) == play(1)
-    assert play(1) != play(2)
