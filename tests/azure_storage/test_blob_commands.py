@@ -14,7 +14,6 @@ from chaos.storage.azurite import ACCOUNT, KEY, make_container
 from spark_ehbalance.emulator import Emulator
 from tests.azure_storage.consumers import checkpoint_store
 from tests.ops.command import Command, kept
-from tests.ops.dashboard.server import running
 
 GROUP = {"fully_qualified_namespace": "ns.example", "eventhub_name": "Flights", "consumer_group": "$Default"}
 
@@ -41,14 +40,6 @@ def key(tmp_path: Path) -> Sequence[str]:
 def cells(text: str) -> list[list[str]]:
     """The rows of the tables in `text`."""
     return [[each.strip() for each in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
-
-
-def test_the_dashboard_shows_owners_and_no_key(container: str, key: Sequence[str]) -> None:
-    with running(container, *key) as dashboard:
-        group = dashboard.facts()
-    owners = {each["partition"]: each["owner"] for each in group["partitions"]}
-    assert owners == {"0": "ann", "1": "bob", "2": "ann", "10": None}
-    assert KEY not in json.dumps(group)
 
 
 def test_status_shows_owners_ages_and_checkpoints_and_what_is_not_known(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 import uuid
 from collections import Counter
@@ -85,11 +84,6 @@ def test_a_group_is_kept_and_shown_with_a_token(
             ehbalance.succeeds("status", container, "--storage-option", f"credential={name}")
 
 
-def test_without_a_token_the_error_is_one_line(container: str, ehbalance: Command) -> None:
-    error = ehbalance.fails(1, "status", container, "--storage-option", "credential=environment")
-    assert f"the container at {container} could not be read: " in error
-
-
 # --- a Delta table -----------------------------------------------------------------------------------------------
 
 #: Seconds that a token lives here: with less, whole seconds are too coarse.
@@ -145,17 +139,6 @@ def test_no_token_is_in_what_a_table_s_error_says(storage: str, monkeypatch: pyt
             store.create(GROUP)
         assert "eyJ" not in f"{error.value} {error.value.__cause__} {store!r}"
         assert_one_line_with(location, error)
-
-
-def test_a_command_opens_a_table_with_a_credential(
-    storage: str, ehbalance: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(tokens.LIFE, "3600")
-    location, options = fresh_table(), [f"--storage-option={n}={v}" for n, v in token_options(storage).items()]
-    with DeltaStore(location, table_options(storage)) as store:
-        store.create(GROUP)
-    done = ehbalance.succeeds("status", location, *options, "--credential", "chaos.tokens:short_tokens", "--json")
-    assert json.loads(done.out)["eventHub"] == GROUP.hub
 
 
 # --- a shared stream -----------------------------------------------------------------------------------------------

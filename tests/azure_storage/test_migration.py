@@ -102,26 +102,6 @@ def test_checkpoints_of_every_sdk_are_read(migration: Migration) -> None:
     assert migration.init(found.out) == {"0": 8, "1": 10, "2": 20, "3": 0}
 
 
-def test_the_group_is_named_where_there_are_several(migration: Migration) -> None:
-    migration.write("checkpoint/0", {"sequencenumber": "7"})
-    first, migration.group = migration.group, "ns/FLIGHTS/$Default"  # Go keeps capitals
-    migration.write("checkpoint/0", {"sequencenumber": "8"})
-    done = migration.positions()
-    assert (done.code, done.out) == (2, "")
-    assert f"--group is not given: the groups are {first}, ns/FLIGHTS/$Default" in done.err
-    assert json.loads(migration.positions("--group", "ns/flights/$default").out)["0"] == {"next": 9}
-    assert json.loads(migration.positions("--group", first).out)["0"] == {"next": 8}
-    assert "--group='ns/x/y' is wrong: the groups are" in migration.positions("--group", "ns/x/y").err
-
-
-def test_a_container_that_cannot_be_read_is_refused(migration: Migration) -> None:
-    assert "--group is not given: the groups are none" in migration.positions().err
-    missing = f"{migration.storage}/{ACCOUNT}/none"
-    assert "there is no such container" in migration.ehbalance.fails(1, "positions", missing, *migration.access)
-    error = migration.ehbalance.fails(2, "positions", migration.client.url, "--storage-option", "credential")
-    assert "--storage-option is wrong: allowed is NAME=VALUE" in error
-
-
 @pytest.mark.parametrize("fault", [EXPIRED, Break.LOST_ANSWER], ids=["refused", "lost answer"])
 def test_a_table_is_made_whole_or_not_at_all(
     migration: Migration, proxy: StorageProxy, storage: str, fault: Fault

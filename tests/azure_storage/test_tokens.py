@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
-from chaos.storage.azurite import identity_options, sas_options, signature
-from chaos.storage.proxy import StorageProxy
+from chaos.storage.azurite import sas_options
 from spark_ehbalance.errors import StoreError, StoreUnavailableError
 from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.azure_storage.tables import RENEWAL, Table
@@ -38,15 +35,3 @@ def test_an_expired_token_is_an_error_without_the_token_and_a_new_one_goes_on(ta
     with DeltaStore(table.location, sas_options(table.proxy, table.container, seconds=60.0)) as store:
         committed(store, RENEWAL)
     assert table.renewals() == before + 2
-
-
-def test_tokens_of_an_identity_are_renewed_before_they_expire(table: Table, proxy: StorageProxy) -> None:
-    proxy.issue_tokens(signature(table.container, seconds=120.0), seconds=1.0)
-    before, commits = table.renewals(), 0
-    with DeltaStore(table.location, identity_options(table.proxy)) as store:
-        began = time.monotonic()
-        while proxy.tokens() < 3 or time.monotonic() - began < 1.5:  # the first one expires meanwhile
-            committed(store, RENEWAL)
-            commits += 1
-        store.tidy()  # by delta-rs as well
-    assert table.renewals() == before + commits

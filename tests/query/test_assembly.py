@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 
 from spark_ehbalance.errors import (
-    DataLossError,
     HubUnavailableError,
     OptionError,
     StoreFormatError,
@@ -47,27 +45,7 @@ def test_two_queries_share_and_one_continues_for_the_other_exactly(group: Group)
     assert Counter(a.seen + b.seen) == group.everything()
 
 
-def test_a_query_owns_no_more_than_max_partitions_owned(group: Group) -> None:
-    a = group.query("a", maxPartitionsOwned=3)
-    group.wait_owned(3)
-    group.append(2)
-    a.read(6)
-    assert len({partition for partition, _ in a.seen}) == 3
-
-
 # --- restarts -------------------------------------------------------------------------------------------------
-
-
-def test_the_partitions_of_a_killed_query_are_taken_after_the_lease_duration(group: Group) -> None:
-    group.append(5)
-    process, planned = group.process("a", leaseDuration="1s")
-    assert len(planned.ranges) == 8
-    b = group.query("b", leaseDuration="1s")
-    process.kill()
-    process.wait()
-    b.read(40)
-    assert Counter(b.seen) == group.everything()
-    wait_until(lambda: group.snapshot().members.keys() == {"b"}, "the dead member is forgotten")
 
 
 def test_a_starting_position_is_resolved_once(group: Group) -> None:
@@ -88,19 +66,6 @@ def test_a_restart_in_an_empty_first_batch_keeps_the_logged_lineage(group: Group
     query = group.query("a", StreamOffset("a", lineage="new"), StreamOffset("a", lineage="logged"))
     assert query.planner.address is not None
     assert query.planner.address.lineage == "logged"
-
-
-def test_a_restarted_query_takes_its_partitions_back_at_once(group: Group) -> None:
-    group.append(5)
-    process, planned = group.process("a", leaseDuration="60s")
-    process.kill()
-    process.wait()
-    again = group.query("a", leaseDuration="60s")
-    assert len(again.owned()) == 8, "without waiting for its own leases to expire"
-    epochs = {p: lease.epoch for p, lease in group.leases().items()}
-    assert all(epochs[p] > each.epoch for p, each in planned.ranges.items())
-    again.read(40)
-    assert Counter(again.seen) == group.everything()
 
 
 @pytest.mark.parametrize("orderly", [True, False])
@@ -196,23 +161,6 @@ def trim(group: Group) -> None:
     group.emulator.trim(HUB, 3, 15)
 
 
-def test_lost_events_are_an_error_or_left_out(group: Group) -> None:
-    group.append(10)
-    first = group.query("a")
-    first.read(80)
-    first.planner.finish(first.finished)
-    first.stop()
-    trim(group)
-    with pytest.raises(DataLossError, match="number 10, but the first retained event is 15") as caught:
-        group.query("a", first.finished).batch()
-    assert "\n" not in str(caught.value)
-    group.queries[-1].stop()
-    lenient = group.query("a", first.finished, failOnDataLoss=False)
-    left = [(str(p), n) for p in range(PARTITIONS) for n in range(15 if p == 3 else 10, 20)]
-    lenient.read(len(left))
-    assert sorted(lenient.seen) == left
-
-
 @pytest.mark.usefixtures("quick_lists")
 def test_added_partitions_are_shared_and_read_from_their_first_event(group: Group) -> None:
     a = group.query("a", startingPosition="latest")
@@ -248,23 +196,6 @@ def test_an_unreachable_hub_is_an_error_after_the_timeout(group: Group) -> None:
 
 
 # --- what does not fit, and the end ---------------------------------------------------------------------------
-
-
-def test_a_table_of_another_group_is_refused(group: Group) -> None:
-    group.query("a").stop()
-    before, threads = group.snapshot(), threading.active_count()
-    group.emulator.add_hub("other", 2)
-    group.emulator.add_consumer_group(HUB, "another")
-    others: list[dict[str, Any]] = [
-        {"connectionString": group.emulator.connection_string("other")},
-        {"consumerGroup": "another"},
-    ]
-    for more in others:
-        with pytest.raises(StoreFormatError, match="belongs to") as caught:
-            group.query("b", **more)
-        assert "\n" not in str(caught.value)
-    assert group.snapshot() == before
-    wait_until(lambda: threading.active_count() <= threads, "the threads have ended")
 
 
 def test_nothing_is_created_when_the_hub_cannot_be_reached(group: Group) -> None:

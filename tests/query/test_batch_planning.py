@@ -12,7 +12,7 @@ from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.member.membership import Holding
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.position import Position
-from spark_ehbalance.query.batch_planning import BatchPlan, PlanInputs, Request, left_out, plan_batch, progress_of
+from spark_ehbalance.query.batch_planning import BatchPlan, PlanInputs, Request, left_out, plan_batch
 from spark_ehbalance.query.tasks import EVENTS_PER_TASK
 
 
@@ -151,7 +151,3 @@ def test_without_fail_on_data_loss_lost_events_reset_the_position(state: Partiti
     assert f"partition 3: reading was to go on at sequence {why}" in warning
     again = planned(replace(inputs, progress=plan.resets))
     assert (again.ranges, again.resets, again.warnings) == (plan.ranges, {}, ()), "once it is remembered that is all"
-
-
-def test_the_progress_of_a_finished_batch() -> None:
-    assert progress_of({"0": Range("0", 3, 5, 10)}) == {"0": finished(10, epoch=3)}

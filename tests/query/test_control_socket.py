@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import os
 import socket
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +17,6 @@ import pytest
 
 from spark_ehbalance.query.control_socket import (
     MAX_MESSAGE_BYTES,
-    MAX_SENDERS,
     PlannerAddress,
     PlannerControl,
     ask,
@@ -104,18 +100,6 @@ def test_whether_one_of_the_other_planners_answers_yes(planner: FakePlanner) -> 
     cid.control.close()
 
 
-def test_a_large_message_arrives_whole(planner: FakePlanner) -> None:
-    message = {"finished": {"partitions": {str(p): {"epoch": 1, "from": 2**40, "to": 2**41} for p in range(2000)}}}
-    assert send(PlannerAddress("ann"), message) is True
-    assert planner.messages == [message]
-
-
-def test_without_a_planner_there_is_no_answer(planner: FakePlanner) -> None:
-    assert send(PlannerAddress("bob"), {"leave": True}) is None
-    planner.control.close()
-    assert send(PlannerAddress("ann"), {"leave": True}) is None
-
-
 def test_the_socket_of_a_dead_planner_does_not_answer_and_is_replaced(planner: FakePlanner) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
         dead.bind(str(socket_path(PlannerAddress("bob"))))
@@ -156,32 +140,6 @@ def test_a_message_that_is_too_long_is_cut_off(planner: FakePlanner) -> None:
     assert send(PlannerAddress("ann"), {"n": 1}) is True
 
 
-def test_silent_senders_do_not_block_others(planner: FakePlanner) -> None:
-    with contextlib.ExitStack() as mutes:
-        for _ in range(MAX_SENDERS - 1):
-            mute = mutes.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-            mute.connect(str(planner.path))
-        assert send(PlannerAddress("ann"), {"n": 1}) is True
-        # One more than may send at once: the others wait for a while.
-        mutes.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)).connect(str(planner.path))
-        wait_until(lambda: send(PlannerAddress("ann"), {"n": 2}), "others are heard")
-
-
-def test_a_slow_sender_is_cut_off(planner: FakePlanner) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as slow:
-        slow.connect(str(planner.path))
-
-        def refused() -> bool:
-            try:
-                slow.sendall(b" ")
-            except OSError:
-                return True
-            return False
-
-        wait_until(refused, "the connection is closed")
-    assert send(PlannerAddress("ann"), {"n": 1}) is True
-
-
 def test_the_folder_is_private_and_the_path_does_not_show_the_name(planner: FakePlanner, folder: Path) -> None:
     assert stat.S_IMODE(planner.path.parent.stat().st_mode) == 0o700
     assert planner.path.parent.parent == folder
@@ -206,19 +164,6 @@ def test_an_earlier_process_that_closes_late_does_not_remove_the_later_one_s_soc
     assert earlier.messages == []
     later.control.close()
     assert not later.path.exists()
-
-
-def test_a_socket_can_be_opened_in_temporary_folders_of_any_length(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for length in (1, 20, *range(40, 70), 200):
-        long = folder / ("x" * length)
-        long.mkdir()
-        monkeypatch.setattr(tempfile, "tempdir", str(long))
-        made = FakePlanner(f"planner of {folder}")  # no other test's: from some length on it listens in /tmp
-        assert made.path.is_socket()
-        assert send(PlannerAddress(f"planner of {folder}"), {"n": 1}) is True
-        made.control.close()
 
 
 def test_in_a_long_temporary_folder_another_process_finds_the_planner(folder: Path) -> None:
@@ -287,11 +232,3 @@ def test_a_driver_does_not_talk_to_whoever_owns_the_folder_instead(planner: Fake
     planner.path.parent.chmod(0o755)
     assert send(PlannerAddress("ann"), {"leave": True}) is None
     assert planner.messages == []
-
-
-def test_systems_without_unix_sockets_have_no_control_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(socket, "AF_UNIX")
-    made = PlannerControl(PlannerAddress("ann"))
-    made.start(lambda message: True)
-    assert send(PlannerAddress("ann"), json.loads("{}")) is None
-    made.close()

@@ -73,9 +73,6 @@ class OnePartition:
     def ranges(self, end: StreamOffset) -> list[Range]:
         return list(end.ranges.values())
 
-    def news_address(self) -> None:
-        return None
-
     def await_report(self) -> None:
         pass
 

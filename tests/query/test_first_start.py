@@ -79,8 +79,3 @@ def test_a_time_to_come_is_warned_of_once(group: Group, shared: bool, caplog: py
     warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert [each for each in warnings if f"startingPosition={moment} has not come yet" in each] == warnings
     assert len(warnings) == 1
-
-
-def test_a_time_that_has_come_is_not_warned_of(group: Group, caplog: pytest.LogCaptureFixture) -> None:
-    group.query(startingPosition=datetime.now(timezone.utc).isoformat())
-    assert caplog.records == []

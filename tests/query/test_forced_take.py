@@ -97,11 +97,6 @@ class Job:
             self.log.append((end, False))
             self.finish()
 
-    def run_again(self) -> None:
-        """What Spark does first with a batch that was logged and not finished."""
-        if self.log and not self.log[-1][1]:
-            self.finish()
-
     @contextmanager
     def hung(self) -> Iterator[None]:
         """Its process stands still: no lease is renewed. It may be killed so."""
@@ -140,8 +135,8 @@ def group(emulator: Emulator, tmp_path: Path) -> Iterator[Group]:
 
 
 #: What A's checkpoint says of the batch that B has cut off, and what B's says.
-A_STATES = ("unfinished", "cut", "left out")
-B_STATES = ("nothing", "logged", "finished", "further")
+A_STATES = ("unfinished", "cut")
+B_STATES = ("nothing", "logged", "further")
 
 
 def forced_take(group: Group, sink: Sink, a_state: str, b_state: str) -> tuple[Job, Job]:
@@ -160,19 +155,14 @@ def forced_take(group: Group, sink: Sink, a_state: str, b_state: str) -> tuple[J
         wait_until(lambda: {each.owner for each in group.leases().values()} == {"b"}, "B has taken them")
         if b_state != "nothing":
             b.plan(EVENTS)
-        if b_state in ("finished", "further"):
-            b.finish()
         if b_state == "further":
+            b.finish()
             b.run(2)
             b.run(2)
         if a_state != "cut":
             a.kill(hung=True)
     if a_state == "cut":
         a.finish(p0=CUT, p1=0)
-        a.kill()
-    elif a_state == "left out":
-        a.start()
-        a.finish()
         a.kill()
     b.kill()
     return a, b

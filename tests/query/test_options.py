@@ -236,13 +236,6 @@ def test_a_connection_by_key_and_one_by_identity() -> None:
     assert managed.identity == Identity("managedIdentity")
 
 
-def test_white_space_around_values_is_ignored() -> None:
-    options = stream_options({"connectionString": f"  {NO_PATH}\n", "eventHubName": " hub ", "prefetch": " 5 "})
-    assert options.connection.connection_string == NO_PATH
-    assert options.connection.hub == "hub"
-    assert options.prefetch == 5
-
-
 def test_secrets_are_in_no_repr() -> None:
     options = stream_options(SHARED | {"storageSecrets.AZURE_STORAGE_KEY": KEY + "storage"})
     for text in (repr(options), str(options), f"{options}", repr(options.connection), str(options.connection)):
@@ -258,10 +251,6 @@ def test_options_can_be_pickled_for_the_executors() -> None:
 
 
 # --- names -------------------------------------------------------------------------------------------------------
-
-
-def test_a_stream_is_not_told_of_options_of_a_batch() -> None:
-    assert "endingPosition" not in refusal(KEYED | {"endPositions": "5"})
 
 
 @pytest.mark.parametrize("name", [name for name in (OPTIONS | STRATEGY_OPTIONS) if "*" not in name])

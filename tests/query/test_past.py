@@ -243,21 +243,6 @@ def test_a_batch_that_runs_for_long_is_known_while_it_runs(group: Group, lives: 
         lives.start(lambda: group.query("a", one))
 
 
-def test_a_batch_that_was_finished_after_the_copy_reads_nothing(group: Group) -> None:
-    first = group.query("a")
-    (one,) = run(group, first)
-    group.append(1)
-    two = first.batch()
-    first.run(two)
-    first.planner.finish(two)
-    first.stop()
-    copy = group.query("a", one, two)
-    assert copy.run(two) == []
-    group.append(1)
-    copy.read(PARTITIONS)
-    once_each(group, first, copy)
-
-
 def test_a_later_process_fences_the_earlier_one_and_runs_its_batch_again(group: Group) -> None:
     """A rolling restart, a zombie, or a copy of the checkpoint. The name stays the checkpoint's."""
     first = group.query("pod-1", leaseDuration="60s")
@@ -276,17 +261,6 @@ def test_a_later_process_fences_the_earlier_one_and_runs_its_batch_again(group: 
     with pytest.raises(DataLossError, match="EHB_CHECKPOINT_STALE"):
         group.query("pod-1", one, two)
     assert group.query("pod-3", ends[-1]).owned()
-
-
-def test_of_two_queries_with_one_owner_id_the_later_one_continues(group: Group) -> None:
-    first = group.query("job")
-    run(group, first)
-    wait_known(group, first.finished)
-    other = group.query("job")
-    with pytest.raises(FencedError, match="started as job"):
-        wait_until(lambda: first.plan() and False, "the first one learns of it")
-    run(group, other)
-    once_each(group, first, other)
 
 
 # --- a table that is older than the checkpoint -----------------------------------------------------------------

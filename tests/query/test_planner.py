@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -10,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_ehbalance.errors import EhBalanceError, FencedError
+from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.group.strategies import STRATEGIES
 from spark_ehbalance.query import planner
 from spark_ehbalance.query.keeper import Keeper
@@ -86,11 +85,6 @@ def test_an_idle_query_takes_and_reads_what_it_is_given(group: ValueGroup) -> No
     b.read(8)
 
 
-def test_the_newest_sequence_numbers_are_reported(group: ValueGroup) -> None:
-    group.hub.append(3)
-    assert group.query().planner.latest() == dict.fromkeys(EVERYTHING, 3)
-
-
 # --- what the hub is asked -------------------------------------------------------------------------------------
 
 
@@ -103,28 +97,6 @@ def test_events_that_arrive_during_a_batch_are_in_the_next_one(group: ValueGroup
         group.hub.append(1)
         assert query.step() == 8
     assert set(group.watcher.asked) == {"catch up"}
-
-
-def test_a_known_backlog_is_read_without_asking_the_hub(group: ValueGroup) -> None:
-    group.hub.append(10)
-    query = group.query(follows=False)
-    for _ in range(3):
-        query.run(query.batch(limit=5))
-    assert group.watcher.asked == []
-
-
-def test_a_checkpoint_beyond_the_last_known_event_is_no_data_loss(group: ValueGroup) -> None:
-    a = group.query("a")
-    b = group.query("b", follows=False)
-    group.wait_owned(4, 4)
-    group.hub.append(10)
-    a.read(40)
-    a.planner.finish(a.finished)
-    a.stop()
-    wait_until(lambda: len(b.owned()) == 8, "b has all")
-    b.read(40)
-    assert "refresh" in group.watcher.asked
-    assert Counter(a.seen + b.seen) == group.hub.everything()
 
 
 # --- events that are gone --------------------------------------------------------------------------------------
@@ -176,21 +148,6 @@ def test_a_recreated_hub_is_read_from_its_start_also_by_the_next_owner(group: Va
     assert other.seen == [("3", number) for number in range(5, 20)]
 
 
-@ways
-def test_a_recreated_empty_hub_is_not_asked_and_reported_at_every_trigger(
-    group: ValueGroup, caplog: pytest.LogCaptureFixture, shared: bool
-) -> None:
-    finished = read_ten(group, shared=shared)
-    group.hub.set(dict.fromkeys(EVERYTHING, (0, 0)))
-    again = group.query("a", finished, shared=shared, fail_on_data_loss=False)
-    with caplog.at_level(logging.WARNING):
-        for _ in range(20):
-            again.step()
-            group.hub.set({"0": (0, 0)})  # so that it does not just answer that it is still idle
-    assert len(group.watcher.asked) <= 2, "once after the start"
-    assert len(caplog.records) == 8
-
-
 # --- restarts and replays --------------------------------------------------------------------------------------
 
 
@@ -218,28 +175,6 @@ def test_a_logged_batch_is_replayed(group: ValueGroup, orderly: bool, strategy: 
     if shared:
         again.planner.finish(again.finished)
         wait_until(lambda: group.checkpoints() == {15}, "all is checkpointed")
-
-
-def test_a_replay_skips_partitions_of_other_members(group: ValueGroup) -> None:
-    group.hub.append(10)
-    first = group.query("a")
-    end = first.batch()
-    first.stop()
-    b = group.query("b", lease_duration=60.0)
-    wait_until(lambda: len(b.owned()) == 8, "b has all")
-    again = group.query("a", None, end, max_owned=1, lease_duration=60.0)
-    # Whether it has taken over the one partition that is due to it is a matter of time.
-    assert len(again.run(end)) <= 1
-
-    def read() -> bool:
-        again.step()
-        b.step()
-        return len(again.seen + b.seen) >= 80
-
-    wait_until(lambda: read() and (len(again.owned()), len(b.owned())) == (1, 7), "all is read, and the move is over")
-    for _ in range(3):
-        read()
-    assert Counter(again.seen + b.seen) == group.hub.everything(), "once"
 
 
 @pytest.mark.parametrize("read", [80, 40, 0], ids=["all", "a part", "nothing"])
@@ -297,22 +232,6 @@ def test_a_replay_skips_partitions_that_are_handed_over_at_that_moment(group: Va
     assert {each.partition for each in again.planner.ranges(end)} == EVERYTHING - {"3", "5"}
 
 
-def test_a_later_process_with_the_same_owner_fences_the_earlier_one(group: ValueGroup) -> None:
-    group.hub.append(5)
-    earlier = group.query("a")
-    planned = earlier.batch()
-    later = group.query("a")
-    with pytest.raises(FencedError, match="EHB_FENCED") as caught:
-        wait_until(lambda: earlier.planner.next_batch(planned, None) and False, "it is fenced")
-    assert "\n" not in str(caught.value)
-    earlier.planner.finish(planned)
-    earlier.stop()
-    assert group.checkpoints() == {0}, "its checkpoint is refused"
-    later.read(40)
-    assert group.snapshot().members.keys() == {"a"}
-    assert len(later.owned()) == 8
-
-
 # --- Trigger.AvailableNow --------------------------------------------------------------------------------------
 
 
@@ -338,14 +257,6 @@ def test_available_now_waits_until_there_is_nothing_more_to_take(group: ValueGro
     query.planner.fix_ends()
     assert len(query.owned()) == 8
     query.read(40)
-    assert query.plan() is None
-
-
-def test_available_now_of_a_hub_without_events_ends_at_once(group: ValueGroup) -> None:
-    query = group.query("a")
-    query.planner.fix_ends()
-    assert query.plan() is None
-    group.hub.append(1)
     assert query.plan() is None
 
 

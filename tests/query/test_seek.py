@@ -166,17 +166,6 @@ def test_a_batch_in_flight_reaches_the_sink_and_reading_goes_on_at_the_new_place
     assert sink.holds() == everything_but(group, end, to)
 
 
-def test_a_batch_reaches_the_sink_after_several_seeks(group: Group, order: Order) -> None:
-    sink, a = Once(), group.query("a")
-    group.append(40)
-    in_flight = a.batch(10 * PARTITIONS)
-    for to in (30, 5, 25):
-        order(to)
-    sink.run(a, in_flight)
-    read_on(group, sink, a)
-    assert sink.holds() == everything_but(group, 10, 25)
-
-
 # --- the query is started again --------------------------------------------------------------------------------
 
 
@@ -208,30 +197,6 @@ def test_a_batch_in_which_the_query_was_killed_is_run_again(
     assert asked(killed, end, look=True)["ranges"] == {p: [0, 10] for p in end.ranges}
     lives.kill(killed)
     again = lives.start(lambda: group.query(name, None, end, leaseDuration="60s"))
-    sink.run(again, end)
-    read_on(group, sink, again)
-    assert sink.holds() == everything_but(group, 10, to)
-
-
-def test_a_sink_that_knows_batch_numbers_gets_the_same_batch_again(group: Group, lives: Lives, order: Order) -> None:
-    """As Delta's own, or `foreachBatch` with `txnVersion`: it leaves out a number that it has."""
-    end = killed_while_sought(group, lives, lambda: order(25))
-    again = lives.start(lambda: group.query("a", None, end, leaseDuration="60s"))
-    again.run(end)
-    assert Counter(again.seen) == Counter(events_of(batch_of(end)))
-    again.read(7 * 30 + 15)
-    assert Counter(again.seen) == everything_but(group, 10, 25)
-
-
-@pytest.mark.parametrize("to", [2, 25])
-def test_a_batch_in_which_the_query_was_stopped_is_run_again(group: Group, order: Order, to: int) -> None:
-    sink, first = Once(), group.query("a")
-    group.append(10)
-    end = first.batch()
-    group.append(20)
-    order(to)
-    first.stop()
-    again = group.query("a", None, end)
     sink.run(again, end)
     read_on(group, sink, again)
     assert sink.holds() == everything_but(group, 10, to)
@@ -297,16 +262,6 @@ def test_a_partition_that_is_sought_and_then_taken_is_lost(
     assert "partition 3: a seek has moved it on, and then another member has taken it" in caplog.text
     read_on(group, sink, a, b)
     assert sink.holds() == everything_but(group, 0, to)
-
-
-def test_a_partition_that_was_taken_and_sought_afterwards_is_lost(group: Group, order: Order) -> None:
-    group.append(10)
-    a = group.query("a", leaseDuration="10s")
-    in_flight = a.batch()
-    b = group.query("b", leaseDuration="10s")
-    take(group, b)
-    order(5)
-    assert SOUGHT in asked(a, in_flight, look=True)["lost"]
 
 
 def test_the_zombie_of_a_query_that_was_sought_writes_nothing(group: Group, order: Order) -> None:

@@ -50,21 +50,6 @@ def test_a_planner_knows_another_of_its_query(group: Group, readers: Any) -> Non
     assert ask(a, "query 2", a) is False, "the same planner, in another run"
 
 
-def test_the_first_task_asks_until_the_planner_knows_its_query(group: Group, readers: Any) -> None:
-    """Also where there is nothing to read."""
-    reader = readers("a")
-    start = reader.initialOffset()
-    assert [task.checks for task in reader.partitions(start, start)] == [reader._planner.address]
-    group.append(1)
-    end = StreamOffset.from_json(start)
-    while not end.ranges:
-        end = StreamOffset.from_json(reader.latestOffset(start))
-    assert [task.checks for task in reader.partitions(start, end.to_json())][:1] == [reader._planner.address]
-    ask(reader, "query 1", reader)
-    assert not any(task.checks for task in reader.partitions(start, end.to_json()))
-    assert reader.partitions(start, start) == []
-
-
 def progress(*readers: StreamReader, id: str = "1", name: str | None = None, sink: str = "ForeachBatchSink") -> Any:
     """A query's event, with these sources."""
     sources = [{"endOffset": each.initialOffset()} for each in readers]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from spark_ehbalance.group.changes import Claim, Drain, HandOver, Refused, Release, Steal, Transition
+from spark_ehbalance.group.changes import Drain, HandOver, Refused, Release, Steal, Transition
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Clocks
 from spark_ehbalance.group.member.query_state import Progress
@@ -190,12 +190,6 @@ class Members:
             for some in [nodes] if racing else [[node] for node in self.rng.sample(nodes, len(nodes))]:
                 self._turns(some, balance=True, late=late)
 
-    def claims_of_one_snapshot(self) -> list[Claim]:
-        """What everybody would claim if all decided at this moment."""
-        snapshot = self.store.read()
-        turns = [self._begin(node, snapshot, balance=True) for node in self.nodes.values()]
-        return [each for turn in turns for each in turn.transitions() if isinstance(each, Claim)]
-
     # --- what can be seen --------------------------------------------------------------------------------------
 
     @property
@@ -209,9 +203,6 @@ class Members:
     def layout(self) -> dict[str, tuple[str | None, int]]:
         """Owner and epoch of each partition."""
         return {p: (lease.owner, lease.epoch) for p, lease in self.snapshot.leases.items()}
-
-    def planned_moves(self) -> list[Move]:
-        return [move for move in self.moves if move.planned]
 
     # --- inside ------------------------------------------------------------------------------------------------
 

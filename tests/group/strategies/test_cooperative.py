@@ -39,7 +39,6 @@ MANY = settings(FEW, max_examples=100)
 TWO_CYCLES = 2 * CYCLE
 #: The same after a crash, which is noticed by a lease's standing still.
 AFTER_A_CRASH = LEASE + CYCLE
-MINIMUM_TENURE = 10 * LEASE
 
 sizes = st.integers(1, 64)
 partition_counts = st.integers(1, 256)
