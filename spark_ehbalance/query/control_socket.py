@@ -32,9 +32,6 @@ _LOG = logger(__name__)
 #: Bytes of the largest message: an offset with 2,000 partitions has 120 KB.
 MAX_MESSAGE_BYTES = 1 << 20
 
-#: Senders that are listened to at once; a driver sends from one thread.
-MAX_SENDERS = 16
-
 #: Seconds that a message may take altogether, on a machine that is too busy.
 _TIMEOUT = 2.0
 
@@ -135,14 +132,12 @@ class PlannerControl:
 
     def __init__(self, planner: PlannerAddress) -> None:
         self.planner = planner
-        self._handling = threading.Lock()
-        self._senders = threading.Semaphore(MAX_SENDERS)
         self._closed = threading.Event()
         self._socket: socket.socket | None = None
 
     def start(self, handle: Handle) -> None:
-        """Listen until closed: each message is received in a thread of its own and passed to `handle`, one at a time,
-        which returns the answer. Where no socket can be opened, warns and does nothing else."""
+        """Listen until closed: one message after the other is passed to `handle`, which returns the answer. Where no
+        socket can be opened, warns and does nothing else."""
         if not hasattr(socket, "AF_UNIX"):
             return
         self._path = socket_path(self.planner)
@@ -174,28 +169,21 @@ class PlannerControl:
 
     def _listen(self, listener: socket.socket, handle: Handle) -> None:
         while not self._closed.is_set():
-            self._senders.acquire()
             try:
                 sender, _ = listener.accept()
-                threading.Thread(
-                    target=self._receive, args=(sender, handle), name="ehbalance-control-message", daemon=True
-                ).start()
-            except (OSError, RuntimeError):  # closed; or the process is out of files or threads for a while
-                self._senders.release()
+            except OSError:  # closed; or the process is out of files for a while
                 self._closed.wait(1.0)
+                continue
+            self._receive(sender, handle)
 
     def _receive(self, sender: socket.socket, handle: Handle) -> None:
         with sender:
             try:
-                message = json.loads(_received(sender))
-                with self._handling:
-                    answer = handle(message)
+                answer = handle(json.loads(_received(sender)))
                 text = json.dumps(answer) if isinstance(answer, dict) else "yes" if answer else "no"
                 sender.sendall(text.encode())
             except BaseException as error:  # of whatever kind: the query goes on
                 _LOG.warning("a control message could not be handled: %r", error)
-            finally:
-                self._senders.release()
 
 
 def _folder() -> Path:

@@ -111,6 +111,7 @@ def assert_others_go_on(uri: str, mine: DeltaStore, renewal: int) -> None:
         log = Path(uri, "_delta_log")
         age((*data_files(uri), *log.iterdir(), *Path(uri).glob("*#*")), HOUR_AGO)
         known = committed(mine, Heartbeat(by=BOB, at_ms=9))
+        fresh.read()
         fresh.tidy()
         assert mine.read() == fresh.read() == known
     assert {file.name for file in Path(uri).iterdir()} == {"_delta_log", *(f.name for f in data_files(uri))}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field, write_deltalake
+from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
 from spark_ehbalance.lease_table.delta.folder import Folder
@@ -47,18 +47,6 @@ def test_nothing_appended_is_lost_by_what_others_do_with_the_history(tmp_path: P
     assert len(history.read()) == len(before) + 3
     assert {each.epoch for each in other.follow(0)} >= {3, 4, 5}
     assert other.follow(0) == []
-
-
-def test_rows_that_make_no_sense_are_left_out(tmp_path: Path) -> None:
-    history = History(str(tmp_path / "leases"), {})
-    history.append([change(1)])
-    row = DeltaTable(tmp_path / "leases_history").to_pyarrow_table()
-    for name in ("at", "event", "epoch", "partition"):
-        nothing = pa.nulls(1, row.schema.field(name).type)
-        write_deltalake(
-            tmp_path / "leases_history", row.set_column(row.column_names.index(name), name, nothing), mode="append"
-        )
-    assert [(each.epoch, each.at_ms > 0) for each in history.read()] == [(1, False), (1, True)]
 
 
 def test_who_follows_the_history_reads_what_is_new_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from spark_ehbalance.errors import StoreDamagedError, StoreUnavailableError
+from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.group.changes import Heartbeat
 from spark_ehbalance.lease_table.delta import DeltaStore, maintenance
 from spark_ehbalance.lease_table.delta.folder import Folder
@@ -73,13 +73,6 @@ def test_a_log_file_with_a_time_to_come_does_not_make_the_rest_old(
     assert len(list(log.glob("*.json"))) > logged
 
 
-def test_a_table_that_is_gone_is_not_tidied_up(uri: str, mine: DeltaStore) -> None:
-    shutil.rmtree(uri)
-    with pytest.raises(StoreUnavailableError):
-        mine.tidy()
-    assert not DeltaTable.is_deltatable(uri)
-
-
 @pytest.mark.parametrize("left", [0.0, 0.5])
 def test_the_next_checkpoint_of_a_running_member_replaces_one_that_was_cut_off(
     uri: str, mine: DeltaStore, left: float
@@ -90,7 +83,7 @@ def test_the_next_checkpoint_of_a_running_member_replaces_one_that_was_cut_off(
     for checkpoint in Path(uri, "_delta_log").glob("*.checkpoint.parquet"):
         content = checkpoint.read_bytes()
         checkpoint.write_bytes(content[: int(left * len(content))])
-    with DeltaStore(uri) as fresh, pytest.raises(StoreDamagedError, match=r"\.checkpoint\.parquet cannot be read"):
+    with DeltaStore(uri) as fresh, pytest.raises(StoreUnavailableError, match="the log is damaged"):
         fresh.read()
     committed(mine, Heartbeat(by=BOB, at_ms=9))
     mine.tidy()
@@ -109,8 +102,7 @@ def test_no_checkpoint_is_written_into_a_log_that_was_put_in_the_place_of_ours(
     shutil.move(f"{uri}-copy", uri)
     mine.tidy()
     version = theirs.read().version
-    checkpoints = [file.name for file in Path(uri, "_delta_log").glob("*.checkpoint.parquet")]
-    assert checkpoints == [f"{version:020}.checkpoint.parquet"]
+    assert not list(Path(uri, "_delta_log").glob("*.checkpoint.parquet"))
     assert DeltaTable(uri).version() == version
 
 

@@ -30,7 +30,6 @@ class Declaration:
 
     What follows is held against it by the common tests. `moves`: how it takes partitions from live members, if it does.
     `one_a_cycle`: a member takes one partition a cycle, so that a group needs as many cycles as it has partitions.
-    `stays_uneven`: a group may come to rest before its members own equally many partitions.
     `tolerates_uneven_loads`: where loads are known, a group may stay as uneven as the strategy's parameters allow.
     """
 
@@ -43,7 +42,6 @@ class Declaration:
     by_leases_alone: bool = False
     moves: Literal["handover", "steal"] = "handover"
     one_a_cycle: bool = False
-    stays_uneven: bool = False
     tolerates_uneven_loads: bool = False
 
     def bound(self, parameters: Parameters | None) -> Strategy:

@@ -55,9 +55,6 @@ _TOP_PARTITIONS, _MAXIMUM_SOURCES = 10, 3
 #: Seconds: a member whose load was reported longer ago is neither source nor destination.
 _LOAD_TIME_TO_LIVE = 1800.0
 
-#: Seconds: a move that takes longer is forced by its destination and, after twice that, cancelled.
-_STUCK_AFTER = 30.0
-
 
 @dataclass(frozen=True)
 class TransferParameters(Parameters):
@@ -95,13 +92,10 @@ def transfer(view: View, parameters: TransferParameters) -> Decision:
         what = f"claim {len(claims)}" if claims else "nothing"
         return Decision(f"{what}, because the rest is for the leader, {''.join(view.active[:1])}", tuple(claims))
     decision = _lead(view, parameters)
-    stuck = _too_late(view)
     reason = decision.reason
-    if stuck:
-        reason += f"; cancel {len(stuck)} stuck moves"
     if claims:
         reason += f"; claim {len(claims)} that are free"
-    return replace(decision, reason=reason, transitions=(*claims, *stuck, *decision.transitions))
+    return replace(decision, reason=reason, transitions=(*claims, *decision.transitions))
 
 
 def _claims(view: View) -> list[Transition]:
@@ -122,14 +116,6 @@ def _target(view: View) -> Mapping[str, str]:
     plan, unassigned = initial_plan(view, {partition: known.get(partition, mean) for partition in view.snapshot.leases})
     plan.give_to_least_loaded(unassigned)
     return plan.target
-
-
-def _too_late(view: View) -> list[Transition]:
-    """Cancel moves that have taken so long that their destinations do not claim them by force either."""
-    pending = view.snapshot.ownership.pending.keys() - view.pinned
-    handovers = view.observations.handovers
-    limit = view.now - 2 * _STUCK_AFTER
-    return [view.cancel(p) for p in sorted(pending) if handovers[p].since <= limit]
 
 
 def _lead(view: View, parameters: TransferParameters) -> Decision:
@@ -165,7 +151,7 @@ def _lead(view: View, parameters: TransferParameters) -> Decision:
     if not moves:
         return Decision(f"nothing, because {before}, but nothing can be moved", memory=memory)
     memory = replace(memory, hits=0, cool_until=view.now + parameters.cool_down)
-    transitions = tuple(view.request(p, to=to, timeout_ms=round(_STUCK_AFTER * 1000)) for p, to in moves)
+    transitions = tuple(view.request(p, to=to) for p, to in moves)
     memory = replace(memory, moved=memory.moved.union(partition for partition, _ in moves))
     return Decision(f"move {len(moves)}, because {before}", transitions, memory=memory)
 

@@ -22,9 +22,7 @@ from spark_ehbalance.lease_table.identity import split
 #: That of the SDKs' stores.
 _API_VERSION = "2019-07-07"
 
-#: A storage refuses a change with these statuses. By the codes below that is because a condition is not met, by others
-#: it refuses it to anybody.
-_CONFLICT = (409, 412)
+#: The codes with which a storage refuses a change because a condition is not met.
 _NOT_MET = (None, "ConditionNotMet", "TargetConditionNotMet", "BlobAlreadyExists", "ContainerAlreadyExists")
 
 #: Variables of the environment that set options, as they do for a Delta table.
@@ -33,10 +31,6 @@ _VARIABLES = {f"AZURE_STORAGE_{name.upper()}": plain for name, plain in OPTIONS.
 
 class LostError(Exception):
     """Another writer was faster: the blob is not as the request's condition says."""
-
-
-class RefusedError(StoreUnavailableError):
-    """The storage does not let this blob be changed: it has a lease, may not be changed, or is in the archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +87,7 @@ class Container:
 
     def replace(self, name: str, metadata: Mapping[str, str], etag: str | None) -> Blob:
         """Set the metadata of the blob, which is still as it was with `etag`; None: which is not there. A blob that has
-        been deleted meanwhile is made anew. Raises `LostError`, `RefusedError`, `StoreUnavailableError`."""
+        been deleted meanwhile is made anew. Raises `LostError`, `StoreUnavailableError`."""
         from azure.core import MatchConditions
         from azure.core.exceptions import ResourceNotFoundError
 
@@ -111,7 +105,7 @@ class Container:
         return self._written(replaced)
 
     def put(self, name: str, metadata: Mapping[str, str]) -> Blob:
-        """Set the metadata of the blob, whatever it is now. Raises `RefusedError`, `StoreUnavailableError`."""
+        """Set the metadata of the blob, whatever it is now. Raises `StoreUnavailableError`."""
         from azure.core.exceptions import ResourceNotFoundError
 
         def put() -> Blob:
@@ -164,11 +158,9 @@ class Container:
             text, code = str(error).splitlines()[0], getattr(error, "error_code", None)
             if isinstance(error, (ResourceExistsError, ResourceModifiedError)) and code in _NOT_MET:
                 raise LostError from error
-            kind = StoreUnavailableError
             if isinstance(error, HttpResponseError) and error.status_code is not None:
                 text = f"{error.status_code} {getattr(code, 'value', code) or error.reason}"
-                kind = RefusedError if error.status_code in _CONFLICT else StoreUnavailableError
-            raise kind(f"{self._what} could not be {done}: {text}") from error
+            raise StoreUnavailableError(f"{self._what} could not be {done}: {text}") from error
 
 
 def _blob(metadata: Metadata, etag: str, modified: datetime) -> Blob:

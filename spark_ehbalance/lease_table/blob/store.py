@@ -16,7 +16,7 @@ from spark_ehbalance.group.model import Lease, Member
 from spark_ehbalance.group.position import Position, partition_order
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.blob import layout
-from spark_ehbalance.lease_table.blob.container import Blob, Container, LostError, RefusedError
+from spark_ehbalance.lease_table.blob.container import Blob, Container, LostError
 from spark_ehbalance.lease_table.blob.layout import Kind
 from spark_ehbalance.lease_table.blob.locations import beside, check_storage, is_container, parse_location
 from spark_ehbalance.lease_table.blob.rows import Found, Row, claims_or_renews, first_seen, seen_again
@@ -362,9 +362,9 @@ class BlobStore(LeaseTable):
         self._refused = (self._refused | failed.keys()) - written
 
     def _raise_if_unavailable(self, failed: Sequence[Exception]) -> None:
-        """Raise why nothing can be written, unless that concerns these blobs alone."""
+        """Raise why nothing can be written."""
         errors = [error for error in failed if isinstance(error, StoreUnavailableError)]
-        if errors and len(errors) == len(failed) and not any(isinstance(error, RefusedError) for error in errors):
+        if errors and len(errors) == len(failed):
             raise errors[0]
 
 

@@ -17,7 +17,7 @@ from spark_ehbalance.errors import StoreFormatError, StoreUnavailableError
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT
 from spark_ehbalance.lease_table.delta import log
-from spark_ehbalance.lease_table.delta.folder import BACKEND_ERRORS, Folder, file_names
+from spark_ehbalance.lease_table.delta.folder import Folder, file_names
 from spark_ehbalance.lease_table.delta.names import commit_file
 from spark_ehbalance.lease_table.delta.table_format import TIME
 
@@ -80,15 +80,6 @@ class History:
             self._table, self._tag = held, self._tag_of(held.version())
             if held.version() % _CHECKPOINT_INTERVAL == 0:
                 held.create_checkpoint()
-
-    def check(self) -> None:
-        """Raise `StoreFormatError` if something else than the history is in its place. One that is damaged or out of
-        reach hinders no lease."""
-        with contextlib.suppress(*BACKEND_ERRORS, StoreUnavailableError):
-            if self._folder.is_table():
-                self._check_columns(self._folder.open_table())
-            else:
-                self._folder.check_unused(_REMEDY)
 
     def _check_columns(self, table: DeltaTable) -> None:
         columns = {field.name for field in table.schema().fields}

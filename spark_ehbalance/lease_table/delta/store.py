@@ -138,7 +138,6 @@ class DeltaStore(LeaseTable):
                 if self._folder.is_table():  # another member has made it meanwhile
                     return True
                 raise
-        self._history.check()
         return False
 
     def create(self, group: Group, content: Snapshot | None = None) -> None:

@@ -46,7 +46,7 @@ def started(partitions: int, *names: str, members: int = 0, seed: int = 1, rest:
 
 
 #: The strategies whose groups become even.
-EVEN = sorted(name for name, each in DECLARATIONS.items() if not each.stays_uneven)
+EVEN = sorted(DECLARATIONS)
 
 
 def assert_balanced(group: Members, limits: Mapping[str, int | None] | None = None) -> None:
