@@ -13,7 +13,6 @@ from spark_ehbalance.group.changes import Heartbeat
 from spark_ehbalance.lease_table.contract import commit
 from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.azure_storage.tables import PATIENCE, RENEWAL, Table
-from tests.lease_table.delta_tables import assert_one_line_with
 from tests.lease_table.store_conformance import BOB, committed
 
 RESETS = (Break.RESET, Break.RESET_HALFWAY, Break.LOST_ANSWER, Break.CUT_ANSWER)
@@ -53,23 +52,6 @@ def test_a_fault_at_any_request_of_a_commit_loses_and_doubles_nothing(
                 assert done
                 return
     raise AssertionError("every request was disturbed")
-
-
-@pytest.mark.parametrize("fault", [BUSY, TOO_MANY, EXPIRED], ids=name)
-def test_commits_come_through_once_the_storage_refuses_no_longer(
-    table: Table, proxy: StorageProxy, fault: Refusal
-) -> None:
-    with table.opened() as store:
-        before = store.read()
-        proxy.disturb(Rule(fault))
-        for _ in range(2):
-            with pytest.raises(StoreUnavailableError) as error:
-                commit(store, store.read(), [RENEWAL])
-            assert_one_line_with(table.location, error)
-        proxy.disturb()
-        assert store.read() == before, "what is held stays"
-        assert renewed(store)
-    assert table.renewals() == before.leases["0"].renewal + 1
 
 
 @pytest.mark.parametrize("fault", [Break.HANG, Break.HANG_WHEN_DONE])

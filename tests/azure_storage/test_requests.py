@@ -6,12 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from chaos.storage.azurite import storage_options
 from chaos.storage.faults import Kind
 from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.group.changes import Heartbeat
-from spark_ehbalance.lease_table.delta.folder import Folder
-from spark_ehbalance.lease_table.delta.log import LOG
 from tests.azure_storage.tables import RENEWAL, Table
 from tests.lease_table.delta_tables import change
 from tests.lease_table.store_conformance import BOB, committed
@@ -85,15 +82,3 @@ def test_the_history(table: Table, cost: Cost) -> None:
         with table.opened() as other:
             assert sum(cost(lambda: other.record([change(47)])).values()) <= 60
         assert [each.at_ms for each in theirs.history()] == list(range(48))
-
-
-def test_a_history_that_was_put_in_the_place_of_another_is_gone_on_with(table: Table) -> None:
-    with table.opened() as mine, table.opened() as theirs:
-        for number in range(5):
-            mine.record([change(number)])
-        folder = Folder(f"{table.location}_history", storage_options(table.storage))
-        folder.remove(file.name for file in folder.listed())
-        folder.remove(f"{LOG}/{file.name}" for file in folder.listed(LOG))
-        theirs.record([change(5)])
-        mine.record([change(6)])
-        assert [each.at_ms for each in theirs.history()] == [5, 6]

@@ -393,9 +393,7 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
     ),
     "observe": (group(owner=None), [observe()], {"lag": UNREAD}),
     "defend": (group(), [defend()], {**ALIVE, "defences": 1}),
-    "checkpoint: same": (group(), [checkpoint(10)], {**ALIVE, "checkpoint": Position(10, "10")}),
     "checkpoint: next": (group(), [checkpoint(11)], {**ALIVE, "checkpoint": Position(11, "11")}),
-    "checkpoint: far": (group(), [checkpoint(2**62)], {**ALIVE, "checkpoint": Position(2**62, str(2**62))}),
     "checkpoint: after release": (
         group(),
         [release(), checkpoint(20)],
@@ -403,15 +401,12 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
     ),
     "release": (ASKED, [release()], NOT_OWNED),
     "request": (group(), [request()], {"handover": TO_BOB}),
-    "request: for another": (group(), [request(to="bob", by=CAT)], {"handover": TO_BOB}),
     "hand over after the last checkpoint": (
         ASKED,
         [checkpoint(30), hand_over()],
         {"owner": "bob", **TAKEN, "renewal": 9, "checkpoint": Position(30, "30")},
     ),
     "cancel: by the owner": (ASKED, [cancel(ANN)], {"handover": None}),
-    "cancel: by the next owner": (ASKED, [cancel(BOB)], {"handover": None}),
-    "cancel: by another": (ASKED, [cancel(CAT)], {"handover": None}),
     "transfer": (
         group(),
         [transfer()],
@@ -449,7 +444,6 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
     "unpin": (group(pin=PINNED, handover=TO_BOB), [unpin()], {"pin": None}),
     "end transfer": (group(pin=MOVED_ONCE), [end_transfer()], {"pin": None}),
     "seek: back": (group(owner=None), [seek(2)], {"epoch": 4, "sought": 4, "checkpoint": Position(2)}),
-    "seek: same": (group(owner=None), [seek(10)], {"epoch": 4, "sought": 4, "checkpoint": Position(10)}),
     "seek: forward": (group(owner=None), [seek(99)], {"epoch": 4, "sought": 4, "checkpoint": Position(99)}),
     "seek: never read": (
         group(owner=None, checkpoint=None),

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import socket
-import threading
 import time
 import traceback
 from pathlib import Path
 
-import obstore
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from obstore.exceptions import BaseError
-from obstore.store import ObjectStore
 
 from spark_ehbalance.errors import StoreFormatError, StoreUnavailableError
 from spark_ehbalance.lease_table.delta import DeltaStore
-from spark_ehbalance.lease_table.delta.storage import open_storage
 from spark_ehbalance.lease_table.delta.table_format import FORMAT, SCHEMA, description
 from tests.lease_table.delta_tables import assert_one_line_with
 from tests.lease_table.store_conformance import GROUP
@@ -112,31 +106,3 @@ def test_a_secret_that_the_storage_does_not_understand_is_not_repeated(name: str
         with pytest.raises(StoreUnavailableError) as caught:
             ask()
         assert key.rstrip("=%") not in "".join(traceback.format_exception(caught.value))
-
-
-@pytest.mark.parametrize("value", ["maybe", "", "2", "t"])
-def test_a_flag_that_delta_rs_does_not_understand_is_refused(value: str) -> None:
-    options = {"account_name": "account", "account_key": base64.b64encode(b"k").decode(), "allow_http": value}
-    with pytest.raises(ValueError, match="allow_http is neither true nor false"):
-        open_storage("az://container/leases", options)
-
-
-def test_a_storage_of_google_without_tls_needs_no_other_option() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        options = {
-            "google_base_url": f"http://127.0.0.1:{server.getsockname()[1]}",
-            "google_skip_signature": "true",
-            "timeout": "10s",
-            "max_retries": "0",
-        }
-        asking = threading.Thread(target=_ask, args=(open_storage("gs://bucket/leases", options),))
-        asking.start()
-        connection, _ = server.accept()
-        with connection:
-            assert connection.recv(1000).startswith(b"HEAD /bucket/leases")
-        asking.join()
-
-
-def _ask(storage: ObjectStore) -> None:
-    with contextlib.suppress(BaseError):
-        obstore.head(storage, "x")

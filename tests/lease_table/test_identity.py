@@ -64,11 +64,6 @@ def test_one_in_the_environment_counts(variable: str) -> None:
     assert with_identity(TABLE, {}, HUBS, {variable: "x"}) == {}
 
 
-def test_without_entra_id_nothing_changes() -> None:
-    assert with_identity(TABLE, {"account_name": "a"}, None, {}) == {"account_name": "a"}
-    assert split({"client_id": "of delta-rs"}) == (None, {"client_id": "of delta-rs"})
-
-
 def test_a_query_s_options() -> None:
     hub = {"fullyQualifiedNamespace": "ns.servicebus.windows.net", "eventHubName": "hub"}
     by_hub = stream_options(hub | {"credential": "managedIdentity", "clientId": "an-id", "leaseTable": TABLE})
@@ -111,11 +106,6 @@ def test_obstore_and_delta_rs_get_the_present_token() -> None:
     assert given["token"] == "token-1"
     assert given["expires_at"].timestamp() == pytest.approx(time.time() + 3600, abs=600)
     assert for_delta_rs({"credential": PLAIN, "account_name": "a"}) == {"account_name": "a", "bearer_token": "token-1"}
-
-
-def test_a_storage_that_refuses_all_tokens_is_not_given_new_ones_at_once() -> None:
-    tokens = StorageTokens(Identity(PLAIN))
-    assert [tokens.renew(), tokens.renew()] == [True, False]
 
 
 def test_no_token_is_an_unavailable_storage() -> None:

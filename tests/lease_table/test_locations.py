@@ -19,7 +19,6 @@ from spark_ehbalance.query.options import batch_options, checked_location, stora
 from spark_ehbalance.query.processes import settings_of
 from spark_ehbalance.spark.datasource import EhBalanceDataSource
 from tests.lease_table.store_conformance import GROUP
-from tests.ops.command import Command
 
 HUB = {"fullyQualifiedNamespace": "n.servicebus.windows.net", "eventHubName": "hub"}
 
@@ -90,7 +89,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("written", "hint"), WRONG)
 def test_an_ambiguous_location_is_refused_and_nothing_is_created(
-    written: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ehbalance: Command
+    written: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for refused in (
@@ -104,8 +103,6 @@ def test_an_ambiguous_location_is_refused_and_nothing_is_created(
         assert str(error.value).startswith((f"{allowed}a ", f"{allowed}an ", f"{allowed}file:"))
         assert hint in str(error.value)
         assert "\n" not in str(error.value)
-    for command in ("status", "history"):
-        assert hint in ehbalance.fails(2, command, written)
     assert not list(tmp_path.iterdir())
 
 

@@ -146,21 +146,6 @@ def test_a_handover_completes_when_the_driver_reports_the_end_of_the_batch(group
     assert set(group.checkpoints().values()) == {10}
 
 
-def test_without_a_report_partitions_are_taken_in_the_end_and_read_again(group: Group) -> None:
-    group.append(10)
-    a = group.query("a")
-    group.wait_owned(8)
-    a.run(a.batch())
-    b = group.query("b", handoverTimeout="2s")
-    wait_until(lambda: len(b.owned()) == 4, "they are taken in the end")
-    assert set(group.checkpoints().values()) == {0}, "a does not know that its batch has ended"
-    moved = b.owned()
-    b.read(40)
-    assert Counter(b.seen) == Counter((p, n) for p in moved for n in range(10)), "from the last checkpoint on"
-    a.planner.finish(a.finished)
-    wait_until(lambda: {group.checkpoints()[p] for p in group.leases() if p not in moved} == {10}, "a goes on")
-
-
 # --- a query that comes back -----------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,7 +12,6 @@ import pytest
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.group.strategies import STRATEGIES
 from spark_ehbalance.query import planner
-from spark_ehbalance.query.keeper import Keeper
 from spark_ehbalance.query.offsets import StreamOffset
 from tests.query.queries import Query
 from tests.query.values_group import ValueGroup
@@ -50,16 +49,6 @@ def test_a_finished_batch_is_checkpointed_once(group: ValueGroup) -> None:
     assert group.snapshot().version <= before + 2, "finishing again writes nothing"
 
 
-@ways
-def test_nothing_new_is_the_same_offset(group: ValueGroup, shared: bool) -> None:
-    group.hub.append(3)
-    a = group.query("a", shared=shared)
-    a.read(24)
-    end = a.finished
-    a.planner.finish(end)
-    assert a.planner.next_batch(end, None) is end
-
-
 def test_a_change_of_ownership_makes_no_batch(group: ValueGroup) -> None:
     group.hub.append(3)
     a = group.query("a")
@@ -86,17 +75,6 @@ def test_an_idle_query_takes_and_reads_what_it_is_given(group: ValueGroup) -> No
 
 
 # --- what the hub is asked -------------------------------------------------------------------------------------
-
-
-@ways
-def test_events_that_arrive_during_a_batch_are_in_the_next_one(group: ValueGroup, shared: bool) -> None:
-    group.hub.append(1)
-    query = group.query(shared=shared, follows=False)
-    query.read(8)
-    for _ in range(3):
-        group.hub.append(1)
-        assert query.step() == 8
-    assert set(group.watcher.asked) == {"catch up"}
 
 
 # --- events that are gone --------------------------------------------------------------------------------------
@@ -213,23 +191,6 @@ def test_a_logged_batch_is_replayed_after_several_restarts(
         again = group.query("a", None, end, shared=shared)
         wait_until(lambda: len(again.owned()) == 8, "it has all again")  # noqa: B023
         assert {each.partition for each in again.planner.ranges(end)} == EVERYTHING
-
-
-def test_a_replay_skips_partitions_that_are_handed_over_at_that_moment(group: ValueGroup) -> None:
-    class Overtaken(Keeper):
-        """One that hands partitions over right after it was asked what it holds."""
-
-        def reserve(self, epochs: Mapping[str, int]) -> frozenset[str]:
-            return super().reserve({partition: epoch for partition, epoch in epochs.items() if partition not in "35"})
-
-    group.hub.append(10)
-    first = group.query("a")
-    end = first.batch()
-    first.stop()
-    group.keeper = Overtaken
-    again = group.query("a", None, end)
-    wait_until(lambda: len(again.owned()) == 8, "all is its own again")
-    assert {each.partition for each in again.planner.ranges(end)} == EVERYTHING - {"3", "5"}
 
 
 # --- Trigger.AvailableNow --------------------------------------------------------------------------------------

@@ -94,17 +94,3 @@ def test_a_member_that_was_suspended_alone_requests_what_it_has_lost() -> None:
     group.run(5 * LOOK)
     assert group.counts() == {"ann": 4, "bob": 4, "cat": 4}
     assert all(move.planned for move in group.moves)
-
-
-def test_the_leader_removes_a_dead_member_once_its_leases_are_taken() -> None:
-    group = Members(6, seed=2)
-    group.join("ann")
-    group.run(5)
-    group.join("bob")
-    group.run(5)
-    group.crash("ann")
-    group.run(20)
-    assert group.snapshot.members.keys() == {"ann", "bob"}
-    group.run(LEASE)
-    assert group.snapshot.members.keys() == {"bob"}
-    assert group.counts() == {"bob": 6}

@@ -12,11 +12,9 @@ import pytest
 from spark_ehbalance.group.changes import (
     Checkpoint,
     Claim,
-    Defend,
     Drain,
     Join,
     Release,
-    Renew,
     Reset,
     Steal,
     Transition,
@@ -172,31 +170,6 @@ def test_progress_waits_no_more_once_others_are_to_go_on_from_there() -> None:
             assert one.table.leases["0"].checkpoint == Position(19)
 
 
-def test_progress_during_a_commit_is_not_lost() -> None:
-    one = One()
-    one.finish(9, "0")
-    turn = one.begin()
-    one.finish(19, "0")
-    one.end(turn)
-    assert not one.ann.idle
-    one.turn()
-    assert one.table.leases["0"].checkpoint == Position(19)
-
-
-def test_a_defence_renews() -> None:
-    one = One(**SELDOM)
-    for _ in range(20):
-        one.now += LEASE / 8
-        turn = one.begin()
-        transitions = turn.transitions()
-        assert not any(isinstance(each, Renew) and each.partition == "0" for each in transitions)
-        outcome = apply(one.table, [*transitions, Defend(by=ANN, at_ms=0, partition="0", epoch=1)])
-        assert not outcome.refused
-        one.replace_table(outcome.after)
-        one.ann.end(turn, replace(outcome, after=one.table), 0.0, one.now)
-    assert one.ann.due() > one.now
-
-
 # --- batches ---------------------------------------------------------------------------------------------------
 
 
@@ -251,20 +224,6 @@ def test_a_handover_waits_for_the_batch_and_takes_its_checkpoint_along() -> None
     assert (lease.owner, lease.epoch, lease.checkpoint) == ("bob", 2, Position(9))
     assert one.ann.owned.keys() == {"1"}
     assert one.ann.due() > one.now + 0.3
-
-
-def test_a_handover_past_its_deadline_is_taken_by_force_and_the_old_owner_s_checkpoint_refused() -> None:
-    one = One()
-    one.reserve("0", "1")
-    one.request("0")
-    one.turn()
-    overdue = one.table.leases["0"].handover
-    one.others(Claim(by=BOB, at_ms=AT_MS, partition="0", epoch=1, overdue_handover=overdue))
-    one.finish(9, "0", "1")
-    one.end(one.begin())
-    assert len(one.refused) == 1
-    assert {p: lease.checkpoint for p, lease in one.table.leases.items()} == {"0": START, "1": Position(9)}
-    assert one.ann.owned.keys() == {"1"}
 
 
 # --- leaving ---------------------------------------------------------------------------------------------------
@@ -501,16 +460,6 @@ def test_what_is_owned_may_be_read_while_the_store_is_away_but_not_after_a_suspe
     one.ann.look_failed(late)
     assert one.ann.holdings(late + 1.9 * CYCLE).keys() == {"0", "1"}, "nobody else can take it"
     assert one.ann.holdings(late + 2 * CYCLE) == {}
-
-
-def test_pauses_grow_while_the_store_is_away_and_start_over_when_it_is_back() -> None:
-    one = One()
-    pauses = [one.ann.pause() for _ in range(12)]
-    assert pauses[0] < 0.3 < pauses[2] < pauses[5] < pauses[11] <= 1.2 * LEASE / 6
-    assert one.ann.failures == 12
-    one.turn()
-    assert one.ann.failures == 0
-    assert one.ann.pause() < 0.3
 
 
 def test_only_the_leader_tidies_up_when_the_table_has_changed_and_it_is_time() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_ehbalance.group.changes import CancelHandover, Claim, RequestHandover
+from spark_ehbalance.group.changes import Claim, RequestHandover
 from spark_ehbalance.group.model import Handover, Lease, Load
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
@@ -241,16 +241,6 @@ def test_the_target_does_not_depend_on_the_order_of_sets() -> None:
 # --- limits ----------------------------------------------------------------------------------------------------
 
 
-def test_partitions_over_a_limit_go_to_others() -> None:
-    group = Members(leases=layout_of(["ann"] * 8))
-    group.join("ann", max_owned=3)
-    group.join("bob")
-    group.run(TWO_CYCLES)
-    assert group.counts() == {"ann": 3, "bob": 5}
-    assert {move.before for move in group.moves} == {"ann"}
-    assert len(group.moves) == 5
-
-
 # --- handovers that do not come about --------------------------------------------------------------------------
 
 
@@ -308,25 +298,6 @@ def test_a_batch_that_ends_in_time_is_waited_for_and_the_others_go_on_meanwhile(
 
 def lease(partition: str, owner: str | None, to: str | None = None) -> Lease:
     return Lease(partition, owner, epoch=1, checkpoint=Position(-1), handover=Handover(to, 30_000) if to else None)
-
-
-@pytest.mark.parametrize("me", ["ann", "bob", "cat"])
-def test_only_owner_requester_and_leader_cancel(me: str) -> None:
-    """ann is the leader, bob the owner; dan, to whom the partition was to be handed over, is dead."""
-    snapshot = snapshot_of(
-        ["ann", "cat", "bob", "dan"], [lease("0", "bob", "dan"), lease("1", "ann"), lease("2", "cat")]
-    )
-    decision = cooperative(view_of(snapshot, me, live=["ann", "bob", "cat"]))
-    cancelled = any(isinstance(each, CancelHandover) for each in decision.transitions)
-    assert cancelled == (me != "cat")
-
-
-def test_an_overdue_handover_is_claimed_with_its_evidence() -> None:
-    snapshot = snapshot_of(["ann", "bob"], [lease("0", "ann"), lease("1", "ann", "bob")])
-    assert not cooperative(view_of(snapshot, "bob")).transitions
-    (claim,) = cooperative(view_of(snapshot, "bob", overdue=["1"])).transitions
-    assert isinstance(claim, Claim)
-    assert claim.overdue_handover == Handover("bob", 30_000)
 
 
 def test_a_lease_of_an_unknown_owner_is_left_to_expire() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from spark_ehbalance.group.changes import CancelHandover, Claim, RequestHandover
+from spark_ehbalance.group.changes import CancelHandover, Claim
 from spark_ehbalance.group.model import Handover, Lease, Pin
 from spark_ehbalance.group.orders import PinTo, Transfer, Unpin
 from spark_ehbalance.group.position import Position
@@ -265,15 +265,3 @@ def test_a_pin_to_a_member_that_is_gone_leaving_or_full_has_no_effect() -> None:
     limited = replace(full.snapshot.members["bob"], max_owned=1)
     snapshot: Snapshot = replace(full.snapshot, members={**full.snapshot.members, "bob": limited})
     assert sees_pinned(replace(full, snapshot=snapshot)) == frozenset()
-
-
-def test_the_reason_names_the_orders_and_the_refused_ones() -> None:
-    seen = view(lease("bob", "ann", partition="0"), lease("bob", "ann", partition="1"), max_owned=1)
-    limited = replace(seen.snapshot.members["ann"], max_owned=1)
-    seen = replace(seen, snapshot=replace(seen.snapshot, members={**seen.snapshot.members, "ann": limited}))
-    decision = with_overrides(idle)(seen)
-    assert [each.partition for each in decision.transitions if isinstance(each, RequestHandover)] == ["0"]
-    assert decision.reason == (
-        "RequestHandover 1 by operators' orders; nothing, because it is idle; 1 pinned; "
-        "partition 1 is pinned here, but maxPartitionsOwned=1 is reached"
-    )

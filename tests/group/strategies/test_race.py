@@ -55,13 +55,6 @@ def test_a_free_lease_is_claimed_after_a_delay_for_each_lease_held_and_half_a_de
     assert kinds(ann.decide_at(2.5, snapshot)) == [Claim], "though bob should have it, it does not seem to come"
 
 
-def test_beyond_its_share_a_member_claims_one_at_a_time() -> None:
-    late = observer("ann", delay_per_lease=1.0)
-    snapshot = owned({"ann": 2, "bob": 0}, free=4)
-    late.decide_at(0.0, snapshot)
-    assert len(late.decide_at(100.0, snapshot).transitions) == 1
-
-
 # --- challenges ------------------------------------------------------------------------------------------------
 
 
@@ -72,12 +65,6 @@ def test_a_challenge_waits_for_the_minimum_grab_and_then_for_its_own_load() -> N
     (request,) = bob.decide_at(MINIMUM_GRAB, snapshot).transitions[:1]
     assert isinstance(request, RequestHandover)
     assert (request.to, request.timeout_ms) == ("bob", 30_000)
-
-
-def test_requests_of_one_decision_count_at_once() -> None:
-    bob, snapshot = observer("bob"), owned({"ann": 9, "bob": 0})
-    bob.decide_at(0.0, snapshot)
-    assert kinds(bob.decide_at(1000.0, snapshot)) == [RequestHandover] * 4, "and not five, which would hop"
 
 
 def test_a_partition_is_challenged_once_per_normal_lease() -> None:
