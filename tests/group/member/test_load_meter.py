@@ -61,13 +61,6 @@ def test_the_backlog_is_what_is_still_to_be_read() -> None:
     assert 30 < load.backlog < 60, "after a minute about a third is left of the average"
 
 
-def test_it_is_measured_once_a_second_at_the_most() -> None:
-    meter = LoadMeter()
-    assert meter.update(100.0, {"0": 0}, {"0": 0}) is not None
-    assert meter.update(100.5, {"0": 1000}, {"0": 0}) is None
-    assert meter.update(101.0, {"0": 1000}, {"0": 0}) is not None
-
-
 def test_partitions_that_are_not_there_are_left_out_and_nothing_is_negative() -> None:
     meter = LoadMeter()
     meter.update(0.0, {"0": 500}, {"0": 500, "9": 3})
