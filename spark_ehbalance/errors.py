@@ -64,13 +64,8 @@ class StoreUnavailableError(StoreError):
 class StoreDamagedError(StoreUnavailableError):
     """The lease table's log or rows are invalid, as after a crash of the storage or another program's write.
 
-    The text names the file and the remedy; `problem` is the file and what is wrong alone. The store counts as
-    unavailable.
+    The text names the file and the remedy. The store counts as unavailable.
     """
-
-    def __init__(self, text: str, problem: str = "") -> None:  # unpickling passes the text alone
-        super().__init__(text)
-        self.problem = problem
 
 
 class StoreReplacedError(StoreError):

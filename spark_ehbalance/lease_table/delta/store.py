@@ -169,12 +169,9 @@ class DeltaStore(LeaseTable):
 
     def read(self) -> Snapshot:
         began = time.monotonic()
-        for attempt in range(1, _READ_ATTEMPTS):
+        for _ in range(1, _READ_ATTEMPTS):
             try:
                 return self._read()
-            except StoreDamagedError as damage:
-                if attempt > 1 or not damage.problem.endswith("is missing"):  # which may be a file just tidied away
-                    raise
             except StoreUnavailableError:
                 if time.monotonic() - began > self._patience / 2:  # the storage does not answer: it is no race
                     raise
@@ -346,8 +343,7 @@ class DeltaStore(LeaseTable):
         """The error for a table with this problem: a file, and what is wrong with it."""
         return StoreDamagedError(
             f"the lease table at {self._folder.uri} is damaged: {problem}. Running queries continue reading their "
-            f"partitions. {self._remedy}",
-            problem,
+            f"partitions. {self._remedy}"
         )
 
     def _replaced(self, how: str) -> StoreReplacedError:
