@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, NamedTuple
 
 from azure.core.credentials import AccessToken, TokenCredential
@@ -64,7 +65,7 @@ class Tokens(TokenCredential):
 
     def __init__(self, make: Callable[[], TokenCredential], first: TokenCredential | None = None) -> None:
         self._make = make
-        self._lock = threading.Lock()  # for all below, never held while something is fetched
+        self._lock = threading.RLock()  # for all below, never held while something is fetched
         self._held: dict[str, _Held] = {}
         self._fetches: dict[str, Future[AccessToken]] = {}
         self._credential = first
@@ -83,7 +84,7 @@ class Tokens(TokenCredential):
         """A token for `scopes`. Raises `NoTokenError`."""
         if claims or tenant_id:  # what a service has asked for once, after it has refused a token
             settings |= {"claims": claims, "tenant_id": tenant_id, "enable_cae": enable_cae}
-            return _result(_started(lambda fetch: fetch.set_result(self._fetched(scopes, **settings))))
+            return _result(_started(partial(self._fetched, scopes, **settings)))
         key, now = " ".join(scopes), time.time()
         with self._lock:
             held = self._held.get(key)
@@ -92,15 +93,17 @@ class Tokens(TokenCredential):
                 return held.access
             fetch = self._fetches.get(key)
             if fetch is None:
-                fetch = self._fetches[key] = _started(lambda fetch: self._fetch(fetch, key, scopes, held))
+                fetch = self._fetches[key] = _started(partial(self._fetched, scopes))
+                fetch.add_done_callback(partial(self._end, key, held))
         if held is not None and left >= _LATE:
             return held.access
         try:
             return _result(fetch)
         except NoTokenError:
-            if (access := self._end(fetch, key, held)) is None:
+            self._end(key, held, fetch)  # also one that has not answered
+            if held is None or held.left(time.time()) <= 0:
                 raise
-            return access
+            return held.access
 
     def renew(self) -> None:
         """Drop the tokens, because one was refused; a new credential fetches the next one."""
@@ -113,23 +116,12 @@ class Tokens(TokenCredential):
 
     # --- in a thread of its own ------------------------------------------------------------------------------------
 
-    def _fetch(self, fetch: Future[AccessToken], key: str, scopes: tuple[str, ...], held: _Held | None) -> None:
-        try:
-            access = self._fetched(scopes)
-        except BaseException:
-            self._end(fetch, key, held)
-            raise
-        self._hold(fetch, key, access)
-        fetch.set_result(access)
-
-    def _end(self, fetch: Future[AccessToken], key: str, held: _Held | None) -> AccessToken | None:
-        """`fetch` has failed: the token in hand counts as new if it has not ended, so that the next fetch has time."""
+    def _end(self, key: str, held: _Held | None, fetch: Future[AccessToken]) -> None:
+        """`fetch` is over. If it has failed, the token in hand counts as new unless it has expired, so that the next
+        fetch has time. Nothing changes if it was given up before."""
         access = None if held is None or held.left(time.time()) <= 0 else held.access
-        self._hold(fetch, key, access)
-        return access
-
-    def _hold(self, fetch: Future[AccessToken], key: str, access: AccessToken | None) -> None:
-        """`fetch` is over. Nothing changes if it was given up before."""
+        if fetch.done() and fetch.exception() is None:
+            access = fetch.result()
         early = random.uniform(*_EARLY)  # of what is left now: a credential may hand out the same token again
         with self._lock:
             if self._fetches.get(key) is fetch:
@@ -153,13 +145,13 @@ class Tokens(TokenCredential):
         return access
 
 
-def _started(fetch: Callable[[Future[AccessToken]], None]) -> Future[AccessToken]:
-    """What a new thread that runs `fetch` will set; an error that it raises."""
+def _started(fetch: Callable[[], AccessToken]) -> Future[AccessToken]:
+    """The result of `fetch`, which a new thread calls."""
     future = Future[AccessToken]()
 
     def run() -> None:
         try:
-            fetch(future)
+            future.set_result(fetch())
         except BaseException as error:
             future.set_exception(error)
 
