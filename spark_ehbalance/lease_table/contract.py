@@ -62,12 +62,6 @@ class LeaseStore(ABC):
     #: need them. Its user sets it.
     find_offsets: Callable[[Mapping[str, int]], Mapping[str, str]] = staticmethod(lambda positions: {})
 
-    @property
-    def requests(self) -> Mapping[str, int]:
-        """How many requests of which kind this handle has made, without those that the storage's client has tried
-        again; any thread may ask."""
-        return {}
-
     @abstractmethod
     def create(self, group: Group, content: Snapshot | None = None) -> None:
         """Create the store of `group`, holding `content` if given, unless it exists. Several members may try at once.

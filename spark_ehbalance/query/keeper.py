@@ -85,7 +85,6 @@ class Keeper:
         self._looks_begun = self._looks_ended = 0
         self._decisions = DecisionLog()
         self.counts = Counts()
-        self._store: LeaseStore | None = None
         self._recording, self._tidying = Housekeeping(), Housekeeping()  # to tidy up can take long
         self._thread = threading.Thread(target=self._run, name="ehbalance-keeper", daemon=True)
 
@@ -235,7 +234,6 @@ class Keeper:
     def _run(self) -> None:
         try:
             with self._open_store() as store:
-                self._store = store
                 try:
                     self._keep(store)
                 finally:

@@ -94,7 +94,6 @@ def test_lost_races_are_counted(tmp_path: Path) -> None:
         counts.committed(commit(store, before, [joining("a")]), [])
         counts.committed(commit(store, store.read(), [joining("c")]), [])
         assert (counts.commits, counts.lost) == (2, 1)
-        assert store.requests["put"] >= 4
 
 
 def test_a_port_that_is_taken_is_one_line_and_taken_over_later(

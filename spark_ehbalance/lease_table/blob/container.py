@@ -6,8 +6,6 @@ import contextlib
 import functools
 import importlib
 import os
-import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -50,8 +48,6 @@ class Container:
         """A request fails after `patience` seconds without an answer. Raises `OptionError`."""
         self._client = _client(location, options, patience)
         self._what = f"the container at {location}"
-        self._lock = threading.Lock()
-        self.requests = Counter[str]()  # by kind
 
     def first_names(self) -> tuple[str, ...] | None:
         """The names of the first blobs, as many as one request returns: 5,000. None if there is no such container.
@@ -60,7 +56,7 @@ class Container:
         def found() -> tuple[str, ...]:
             return tuple(each.name for each in next(self._client.list_blobs().by_page(), ()))
 
-        names: tuple[str, ...] | None = self._request("list", "reached", found)
+        names: tuple[str, ...] | None = self._request("reached", found)
         return names
 
     def create(self) -> None:
@@ -71,7 +67,7 @@ class Container:
             with contextlib.suppress(ResourceExistsError):
                 self._client.create_container()
 
-        self._request("put", "created", create)
+        self._request("created", create)
 
     def list(self, prefix: str) -> dict[str, Blob]:
         """All blobs whose names begin with `prefix`, by name. Raises `StoreUnavailableError`."""
@@ -80,7 +76,7 @@ class Container:
             blobs = self._client.list_blobs(name_starts_with=prefix, include=["metadata"])
             return {each.name: _blob(each.metadata, each.etag, each.last_modified) for each in blobs}
 
-        blobs: dict[str, Blob] | None = self._request("list", "read", found)
+        blobs: dict[str, Blob] | None = self._request("read", found)
         if blobs is None:
             raise StoreUnavailableError(f"{self._what} could not be read: there is no such container")
         return blobs
@@ -117,26 +113,22 @@ class Container:
 
         return self._written(put)
 
-    def content(self, name: str) -> bytes:
-        """The content of the blob; nothing if it is not there. Raises `StoreUnavailableError`."""
-        return self._request("get", "read", lambda: self._client.download_blob(name).readall()) or b""
-
     def remove(self, names: Iterable[str]) -> None:
         """Delete the blobs; others may have deleted some of them already. Raises `StoreUnavailableError`."""
         for name in names:
-            self._request("delete", "emptied", functools.partial(self._client.delete_blob, name))
+            self._request("emptied", functools.partial(self._client.delete_blob, name))
 
     def close(self) -> None:
         """Close the connections."""
         self._client.close()
 
     def _written(self, request: Callable[[], Blob]) -> Blob:
-        written: Blob | None = self._request("put", "written", request)
+        written: Blob | None = self._request("written", request)
         if written is None:
             raise StoreUnavailableError(f"{self._what} could not be written: there is no such container")
         return written
 
-    def _request(self, asked: str, done: str, request: Callable[[], Any]) -> Any:
+    def _request(self, done: str, request: Callable[[], Any]) -> Any:
         """What `request` returns; None if there is no such container."""
         from azure.core.exceptions import (
             AzureError,
@@ -146,8 +138,6 @@ class Container:
             ResourceNotFoundError,
         )
 
-        with self._lock:
-            self.requests[asked] += 1
         try:
             return request()
         except ResourceNotFoundError:

@@ -93,10 +93,6 @@ class BlobStore(LeaseTable):
     def __repr__(self) -> str:
         return f"BlobStore({self._location!r})"
 
-    @property
-    def requests(self) -> Mapping[str, int]:
-        return self._container.requests
-
     def exists(self) -> bool:
         """Whether the container exists: a group without blobs is a group without partitions. Warns of blobs that may be
         meant to be the group's, as far as the same request has found them."""

@@ -7,8 +7,6 @@ import contextlib
 import math
 import os
 import re
-import threading
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
@@ -63,20 +61,12 @@ class Folder:
         self.opened_until = math.inf
         self._title = title or uri
         self._storage: ObjectStore | None = None
-        self._lock = threading.Lock()
-        #: Requests by kind; of `delta-rs` its operations.
-        self.requests = Counter[str]()
 
     @property
     def is_local(self) -> bool:
         """Whether the folder is a path. Storage services write a file whole or not at all; a crash of a machine may
         leave part of a local one."""
         return "://" not in self.uri
-
-    def count(self, kind: str, requests: int = 1) -> None:
-        """Count what was asked of the storage; several threads do."""
-        with self._lock:
-            self.requests[kind] += requests
 
     def delta_options(self) -> dict[str, str]:
         """The options for delta-rs to open the folder now. Raises `StoreUnavailableError` if there is no token."""
@@ -94,12 +84,10 @@ class Folder:
 
     def open_table(self) -> DeltaTable:
         """The newest version of the folder's Delta table. Raises `TableNotFoundError`."""
-        self.count("delta-rs")
         return DeltaTable(self.uri, storage_options=self.delta_options())
 
     def tag(self, name: str) -> str | None:
         """What distinguishes the file from another of the same name; None if there is none. One request."""
-        self.count("head")
         try:
             return obstore.head(self._files, name)["e_tag"] or ""
         except (FileNotFoundError, NotFoundError):
@@ -108,7 +96,6 @@ class Folder:
     def listed(self, folder: str = "", after: str | None = None) -> list[File]:
         """The files in the folder, or in a `folder` of it, sorted by name; not of those below. It may be missing.
         `after`: only names after this one."""
-        self.count("list")
         if self.is_local:
             return [file for file in self._scanned(folder) if file.name > (after or "")]
         prefix = f"{folder}/" if folder else ""
@@ -126,7 +113,6 @@ class Folder:
 
     def folders(self) -> list[str]:
         """The names of the folders in the folder, sorted; links are none."""
-        self.count("list")
         if not self.is_local:
             found = obstore.list_with_delimiter(self._files)["common_prefixes"]
             return sorted(each.rstrip("/") for each in found)
@@ -151,7 +137,6 @@ class Folder:
 
     def read_tagged(self, name: str) -> tuple[bytes, str]:
         """As `read`, and the file's tag."""
-        self.count("get")
         try:
             found = obstore.get(self._files, name)
             return bytes(found.bytes()), found.meta["e_tag"] or ""
@@ -173,12 +158,10 @@ class Folder:
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file, over one of this name."""
-        self.count("put")
         obstore.put(self._files, name, data, use_multipart=False)
 
     def create(self, name: str, data: bytes) -> str:
         """Write a file if there is none of this name; its tag. Raises `FileExistsError`."""
-        self.count("put")
         try:
             return obstore.put(self._files, name, data, mode="create", use_multipart=False)["e_tag"] or ""
         except AlreadyExistsError as error:
@@ -188,13 +171,11 @@ class Folder:
         """Remove files, many with one request; others may have removed some of them already."""
         paths = list(names)
         if self.is_local:
-            self.count("delete", len(paths))
             for path in paths:
                 with contextlib.suppress(FileNotFoundError):
                     os.remove(os.path.join(self.uri, path))
             return
         for first in range(0, len(paths), _REMOVED_AT_ONCE):
-            self.count("delete")
             with contextlib.suppress(FileNotFoundError, NotFoundError):  # Azure removes the others nevertheless
                 obstore.delete(self._files, paths[first : first + _REMOVED_AT_ONCE])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
@@ -58,11 +57,6 @@ class History:
         self._followed = frozenset[str]()  # the data files that `follow` has read
         self._read_up_to: tuple[int, str | None] = (0, None)  # the version read last, and its log file's tag
 
-    @property
-    def requests(self) -> Counter[str]:
-        """As `Folder.requests`."""
-        return self._folder.requests
-
     def append(self, changes: Sequence[OwnershipChange]) -> None:
         """Append `changes`, which makes the table if it is missing."""
         rows = [asdict(change) | {"at": 1000 * change.at_ms} for change in changes]
@@ -107,7 +101,6 @@ class History:
         return table
 
     def _append(self, table: DeltaTable, rows: pa.Table) -> None:
-        self._folder.count("delta-rs")
         write_deltalake(table, rows, mode="append", schema_mode="merge")
 
     def _create(self) -> None:

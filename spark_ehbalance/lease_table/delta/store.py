@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -123,10 +122,6 @@ class DeltaStore(LeaseTable):
 
     def __repr__(self) -> str:
         return f"DeltaStore({self._folder.uri!r})"
-
-    @property
-    def requests(self) -> Mapping[str, int]:
-        return Counter(self._folder.requests) + Counter(self._history.requests)  # of copies
 
     def exists(self) -> bool:
         with self._folder.errors("reached"):
