@@ -163,14 +163,16 @@ class DeltaStore(LeaseTable):
     # --- read --------------------------------------------------------------------------------------------------
 
     def read(self) -> Snapshot:
-        began = time.monotonic()
-        for _ in range(1, _READ_ATTEMPTS):
+        began, first = time.monotonic(), None
+        for _ in range(_READ_ATTEMPTS):
             try:
                 return self._read()
-            except StoreUnavailableError:
+            except StoreUnavailableError as error:
+                first = first or error
                 if time.monotonic() - began > self._patience / 2:  # the storage does not answer: it is no race
-                    raise
-        return self._read()
+                    break
+        assert first is not None
+        raise first
 
     def _read(self) -> Snapshot:
         began = self._clock()
