@@ -1,4 +1,4 @@
-"""Stream an event hub into a Delta table, or into a table of another format.
+"""Stream an event hub into a Delta table.
 
     EHBALANCE_CONNECTION_STRING=... spark-submit --properties-file conf/stream_to_delta.conf jobs/stream_to_delta.py
 
@@ -7,12 +7,8 @@ variable, because command lines and Spark's UI show properties to everybody; wit
 (Entra ID) there is none. Other secrets are references: `env:NAME` or `file:PATH`. SIGTERM and SIGINT stop the job after
 the running batch.
 
-Exactly once: a Delta table holds every event once, whatever happens to the job and to other jobs that write the same
-table with the same lease table (`spark_ehbalance.exactly_once.once`). With `exactlyOnce=false`, and in other formats,
-events are there again that a job has written and not checkpointed in the lease table before it crashed.
-
-With a lease table the job refuses Spark's file sink (Parquet, JSON and others): of the queries that write into one
-folder, each silently skips the batches whose number another has written.
+Exactly once: the table holds every event once, whatever happens to the job and to other jobs that write the same
+table with the same lease table (`spark_ehbalance.exactly_once.once`).
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *(PREFIX + name for name in ("table", "checkpointLocation", "trigger", "exactlyOnce", "unknown", KEY)),
+        *(PREFIX + name for name in ("table", "checkpointLocation", "trigger", "unknown", KEY)),
         *(SINK + name for name in ("mergeSchema", "unknown", KEY)),
         *(SOURCE + name for name in (*option_names(STREAM), "unknown", KEY) if "*" not in name),
         *(SOURCE + name for name in ("storageOptions.account_key", "storageOptions.endpoint", "storageSecrets.x")),
@@ -77,36 +77,10 @@ def test_a_secret_of_a_property_is_a_reference(name: str, tmp_path: Path) -> Non
     assert read({}).source["connectionString"] == f"env:{SECRET}", "plans contain the reference only"
 
 
-@pytest.mark.parametrize(
-    ("format", "given", "exactly_once"),
-    [("", "", True), ("DELTA", "", True), ("delta", "true", True), ("delta", "false", False), ("console", "", False)],
-)
-def test_delta_is_written_exactly_once_unless_told_otherwise(format: str, given: str, exactly_once: bool) -> None:
-    assert read({PREFIX + "format": format, PREFIX + "exactlyOnce": given}).once is exactly_once
-
-
-@pytest.mark.parametrize("name", ["csv", "json", "orc", "parquet", "text", "avro", "xml", "PARQUET"])
-def test_a_file_sink_is_refused_with_a_lease_table(name: str) -> None:
-    with pytest.raises(SettingError) as refusal:
-        read({PREFIX + "format": name})
-    assert str(refusal.value) == (
-        f"{PREFIX}table=/t is of the format {name}, and {SOURCE}leaseTable is set: queries that write files into one "
-        "folder lose rows in silence; use the format delta, or leave the lease table out"
-    )
-    alone = {key: value for key, value in CONF.items() if key != SOURCE + "leaseTable"} | {PREFIX + "format": name}
-    assert Settings.read(alone, {SECRET: STRING}).format == name, "one query alone may write files"
-
-
-@pytest.mark.parametrize("name", ["org.apache.spark.sql.parquet", "par quet", "parquet'"])
-def test_a_wrong_format_is_named(name: str) -> None:
-    with pytest.raises(SettingError, match=rf"{PREFIX}format=.* is wrong: allowed is a format's short name"):
-        read({PREFIX + "format": name})
-
-
 def test_the_job_ends_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    conf = CONF | {PREFIX + "format": "parquet"}
+    conf = CONF | {PREFIX + "trigger": "soon"}
     monkeypatch.setattr(program.SparkContext, "_ensure_initialized", lambda: None)
     monkeypatch.setattr(program, "SparkConf", lambda: SimpleNamespace(getAll=conf.items))
     monkeypatch.setattr(program, "SparkSession", None)
@@ -114,7 +88,7 @@ def test_the_job_ends_before_anything_starts(
         main(Settings, lambda spark, settings: None)
     assert end.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"Error: {PREFIX}table=/t is of the format parquet")
+    assert line.startswith(f"Error: {PREFIX}trigger='soon' is wrong")
 
 
 def test_the_last_line_of_a_job_whose_batch_failed_in_the_jvm() -> None:
@@ -132,25 +106,11 @@ def test_the_last_line_of_a_job_whose_batch_failed_in_the_jvm() -> None:
 @pytest.mark.parametrize(
     ("conf", "error"),
     [
-        ({PREFIX + "exactlyOnce": "yes"}, f"{PREFIX}exactlyOnce='yes' is wrong: allowed is true or false"),
-        (
-            {PREFIX + "exactlyOnce": "true", PREFIX + "format": "console"},
-            f"{PREFIX}table=/t is of the format console, which cannot be written exactly once: leave {PREFIX}format "
-            f"out, or set it and {PREFIX}exactlyOnce=false",
-        ),
         (
             {SINK + "path": "/u"},
-            f"there is no setting '{SINK}path': a table that is written exactly once has {SINK}compression, "
+            f"there is no setting '{SINK}path': allowed are {SINK}compression, "
             f"{SINK}maxRecordsPerFile, {SINK}mergeSchema, {SINK}optimizeWrite, {SINK}userMetadata, "
             f"{SINK}source",
-        ),
-        (
-            {SINK + "Path": "/u", PREFIX + "exactlyOnce": "false"},
-            f"{SINK}Path cannot be set: it is {PREFIX}table",
-        ),
-        (
-            {SINK + "checkpointLocation": "/u", PREFIX + "exactlyOnce": "false"},
-            f"{SINK}checkpointLocation cannot be set: it is {PREFIX}checkpointLocation",
         ),
         (
             {PREFIX + "table": "delta.`/t`"},
@@ -158,10 +118,6 @@ def test_the_last_line_of_a_job_whose_batch_failed_in_the_jvm() -> None:
         ),
         ({SINK + "mergeSchema": "banana"}, f"{SINK}mergeSchema='banana' is wrong: allowed is true or false"),
         ({SINK + "optimizeWrite": ""}, f"{SINK}optimizeWrite='' is wrong: allowed is true or false"),
-        (
-            {SINK + "MERGESCHEMA": "1", PREFIX + "exactlyOnce": "false"},
-            f"{SINK}MERGESCHEMA='1' is wrong: allowed is true or false",
-        ),
         (
             {SINK + "maxRecordsPerFile": "abc"},
             f"{SINK}maxRecordsPerFile='abc' is wrong: allowed is a whole number from 0",
@@ -176,7 +132,6 @@ def test_a_setting_of_the_sink_or_table_that_cannot_be_is_named(conf: dict[str, 
 
 def test_options_of_the_writer_are_passed_on() -> None:
     assert read({SINK + "mergeSchema": "true", SINK + "source": "new"}).sink == {"mergeSchema": "true", "source": "new"}
-    assert read({SINK + "any": "thing", PREFIX + "exactlyOnce": "false"}).sink == {"any": "thing"}
 
 
 def test_a_column_named_provider_is_not_the_table_s_format() -> None:
@@ -190,7 +145,7 @@ def test_a_column_named_provider_is_not_the_table_s_format() -> None:
 def test_an_unknown_setting_is_named_with_those_that_there_are(name: str) -> None:
     with pytest.raises(SettingError) as refusal:
         read({PREFIX + name: "x"})
-    allowed = ", ".join(PREFIX + each for each in ("table", "format", "checkpointLocation", "trigger", "exactlyOnce"))
+    allowed = ", ".join(PREFIX + each for each in ("table", "checkpointLocation", "trigger"))
     assert str(refusal.value) == (
         f"there is no setting '{PREFIX}{name}': allowed are {allowed}, {SOURCE}OPTION and {SINK}OPTION"
     )

@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 from jobs.stream_to_delta import rows
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.jobs import SettingError
-from spark_ehbalance.jobs.program import format_of
 from spark_ehbalance.jobs.stream_to_delta import Settings, start
 from tests.spark.conftest import HUB
 
@@ -24,14 +23,13 @@ Made = Callable[..., Settings]
 def settings(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> Iterator[Made]:
     """The job's settings for these; the tables are dropped afterwards."""
 
-    def make(table: str, **source: str) -> Settings:
+    def make(table: str) -> Settings:
         return Settings(
             table=table,
-            format="delta",
             checkpoint_location=str(tmp_path / "checkpoint"),
             trigger={"availableNow": True},
             exactly_once=True,
-            source=options | source,
+            source=options,
         )
 
     yield make
@@ -46,18 +44,14 @@ def test_events_are_in_the_table(spark: SparkSession, hub: Emulator, settings: M
     assert sorted(row.body for row in spark.table("made").collect()) == ["a", "b"]
 
 
-def test_a_table_of_files_with_a_lease_table_and_what_is_no_table_are_refused(
-    spark: SparkSession, settings: Made
-) -> None:
-    def refused(line: str, table: str, **source: str) -> None:
+def test_a_table_of_another_format_and_what_is_no_table_are_refused(spark: SparkSession, settings: Made) -> None:
+    def refused(line: str, table: str) -> None:
         with pytest.raises(SettingError, match=f"spark.ehbalance.job.table={line}"):
-            start(spark, settings(table, **source), rows)
+            start(spark, settings(table), rows)
 
     spark.sql("CREATE TABLE plain (body STRING) USING parquet")
-    assert format_of(spark, "plain") == "parquet"
-    refused("plain is of the format parquet, which cannot be written exactly once", "plain")
     for table in ("plain", "spark_catalog.default.plain"):
-        refused(f"{table} is of the format parquet, and .*leaseTable is set", table, leaseTable="/data/leases")
+        refused(f"{table} is no Delta table: write to a new one", table)
     for table in ("not there", "nowhere.ops.events", "a-b", "'", "a.b.c.d.e"):
         refused(".* is no path and cannot be looked up", table)
     refused("nowhere.events: there is no database nowhere", "nowhere.events")
