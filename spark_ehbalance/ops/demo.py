@@ -13,7 +13,6 @@ from spark_ehbalance.errors import OptionError
 def demo(
     seconds: Annotated[float, typer.Option(help="How long the flights are sent.")] = 40,
     limit: Annotated[float, typer.Option(help="Fail after this many seconds.")] = 300,
-    plain: Annotated[bool, typer.Option("--plain", help="Plain lines, also on a terminal.")] = False,
 ) -> None:
     """Try it: an emulator, a producer, and two Spark queries that share a hub and write one table. One is killed."""
     for name, number in (("seconds", seconds), ("limit", limit)):
@@ -22,4 +21,4 @@ def demo(
     check()
     from spark_ehbalance.demo.run import run  # imports what `check` has looked for
 
-    raise typer.Exit(run(seconds=seconds, limit=limit, plain=plain))
+    raise typer.Exit(run(seconds=seconds, limit=limit))

@@ -22,17 +22,6 @@ class TwoOwners(AssertionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Disturbance:
-    """Something was done to the group between `began` and `ended`; `seconds` later it was balanced, and stayed so until
-    the next disturbance (None: never)."""
-
-    what: str
-    began: float
-    ended: float
-    seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Sample:
     """The load in events per second of each running member, at a time."""
 
@@ -71,7 +60,6 @@ class Result:
     longest_silence: float
     events: int
     duplicates: int
-    decisions: int
     commits: int
     conflicts: int
     commits_per_minute: float
@@ -83,7 +71,6 @@ class Result:
     dollars_per_day: float
     spread: float
     spread_worst: float
-    disturbances: tuple[Disturbance, ...]
     began_ms: int = field(repr=False)
     owners: tuple[tuple[str, str | None], ...] = field(repr=False)
     changes: tuple[OwnershipChange, ...] = field(repr=False)
@@ -91,11 +78,10 @@ class Result:
     marks: tuple[tuple[float, str], ...] = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """For programs: everything but each single change and sample; the spread over time instead."""
+        """For programs: everything but each single change and sample."""
         table = asdict(self)
         for name in ("began_ms", "owners", "changes", "samples", "marks"):
             del table[name]
-        table["spread_over_time"] = [[sample.at, round(spread(sample.loads.values()), 4)] for sample in self.samples]
         return table
 
 
@@ -120,7 +106,6 @@ class Ledger:
         self.moves: list[float] = []  # when
         self.lease_duration = lease_duration
         self.longest_silence = 0.0
-        self.decisions = 0
         self.unowned = 0.0
         self.changes: list[OwnershipChange] = []
         self.samples: list[Sample] = []

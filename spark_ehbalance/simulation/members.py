@@ -19,7 +19,6 @@ from spark_ehbalance.group.member.turn import Participant, Turn
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.group.strategies.base import Decision
 from spark_ehbalance.lease_table.contract import ATTEMPTS, longest_wait
 from spark_ehbalance.simulation.engine import Engine
 from spark_ehbalance.simulation.hub import Hub
@@ -38,9 +37,6 @@ class Observer(Protocol):
 
     def wrote(self, member: str, outcome: Outcome) -> None:
         """A commit was won."""
-
-    def decided(self, member: str, decision: Decision) -> None:
-        """A strategy has decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +210,6 @@ class Node:
         if unread:
             turn.start_at(hub.starting_positions(unread))
         assert turn.decision is not None, "the turn balances"
-        self._world.observer.decided(self.name, turn.decision)
 
     def _attempt(self, turn: Turn, transitions: list[Transition], base: Snapshot, attempt: int) -> None:
         """As `lease_table.contract.commit`: it lands after a while, if no other commit has landed before."""

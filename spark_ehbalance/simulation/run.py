@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 from collections.abc import Callable
 from functools import partial
@@ -14,10 +13,10 @@ from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.model import Lease, TableIdentity
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.group.strategies import REACTIVE, STRATEGIES, Decision
+from spark_ehbalance.group.strategies import REACTIVE, STRATEGIES
 from spark_ehbalance.simulation.engine import Engine
 from spark_ehbalance.simulation.hub import Hub
-from spark_ehbalance.simulation.measures import Disturbance, Ledger, Result, spread
+from spark_ehbalance.simulation.measures import Ledger, Result, spread
 from spark_ehbalance.simulation.members import BEGINNING_MS, Node, World
 from spark_ehbalance.simulation.scenario import Event, Scenario
 from spark_ehbalance.simulation.store import SimulatedStore
@@ -31,14 +30,7 @@ def simulate(
     `progress` is called after each cycle with the finished part, up to 1. Raises `LostEvents` or `TwoOwners` if the
     lease code has failed.
     """
-    # A simulation creates no reference cycles, and the search for them takes a twentieth of the time.
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return Simulation(scenario, strategy, seed).run(progress)
-    finally:
-        if enabled:
-            gc.enable()
+    return Simulation(scenario, strategy, seed).run(progress)
 
 
 #: Actions with a duration.
@@ -87,9 +79,6 @@ class Simulation:
     def wrote(self, member: str, outcome: Outcome) -> None:
         if self._ledger.wrote(member, outcome, BEGINNING_MS + round(self._engine.now * 1000)):
             self.store.record(member)
-
-    def decided(self, member: str, decision: Decision) -> None:
-        self._ledger.decisions += 1
 
     # --- what is done to the group -------------------------------------------------------------------------------
 
@@ -238,11 +227,8 @@ class Simulation:
         scenario, ledger, store, hub = self._scenario, self._ledger, self.store, self.hub
         seconds = scenario.seconds
         ends = [began for _, began, _ in self._disturbances[1:]] + [seconds]
-        disturbances = tuple(
-            Disturbance(what, began, ended, ledger.seconds_to_balance(ended, max(until, ended)))
-            for (what, began, ended), until in zip(self._disturbances, ends, strict=True)
-        )
-        times = [each.seconds for each in disturbances]
+        spans = [(ended, until) for (_, _, ended), until in zip(self._disturbances, ends, strict=True)]
+        times = [ledger.seconds_to_balance(ended, max(until, ended)) for ended, until in spans]
         longest = None if None in times else max(time for time in times if time is not None)
         per_day = 86_400 / seconds
         requests = store.requests
@@ -259,15 +245,12 @@ class Simulation:
             cycles_to_balance=None if longest is None else longest / scenario.group.balance_interval,
             moves=len(ledger.moves),
             fewest_moves=ledger.ideal.moves,
-            later_moves=sum(
-                ledger.later_moves(ended, until) for (_, _, ended), until in zip(self._disturbances, ends, strict=True)
-            ),
+            later_moves=sum(ledger.later_moves(ended, until) for ended, until in spans),
             unowned=ledger.unowned,
             lease_duration=ledger.lease_duration,
             longest_silence=ledger.longest_silence,
             events=hub.delivered,
             duplicates=hub.duplicates,
-            decisions=ledger.decisions,
             commits=store.commits,
             conflicts=store.conflicts,
             commits_per_minute=60 * store.commits / seconds,
@@ -279,7 +262,6 @@ class Simulation:
             dollars_per_day=round(scenario.store.price(requests) * per_day, 4),
             spread=sum(spreads) / len(spreads),
             spread_worst=max(spreads),
-            disturbances=disturbances,
             began_ms=BEGINNING_MS,
             owners=ledger.owners,
             changes=tuple(ledger.changes),

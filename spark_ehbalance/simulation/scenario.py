@@ -114,14 +114,13 @@ class StoreSettings:
     service: str = declared("local", one_of(*SERVICES))
     latency: float | None = declared(None, parse_duration)
     commit: float | None = declared(None, parse_duration)
-    look: float | None = declared(None, parse_duration)
     write_price: float | None = declared(None, number(0))
     read_price: float | None = declared(None, number(0))
 
     @property
     def look_seconds(self) -> float:
         """The median of a look that finds nothing, and of each further request."""
-        return self.look or self.latency or SERVICES[self.service].latency
+        return self.latency or SERVICES[self.service].latency
 
     @property
     def commit_seconds(self) -> float:

@@ -172,14 +172,6 @@ def test_no_damage_and_no_garbage_raises(damage: list[tuple[int, int]], garbage:
     assert not peer.closed or peer.feed(f.AMQP_HEADER) == [], "a closed connection ignores what follows"
 
 
-def test_an_error_of_the_peer_closes_the_connection_and_ends_its_links() -> None:
-    peer = Peer().open()
-    peer.attach(RECEIVER)
-    wrong = encode_frame(0, Open("again")) + encode_frame(0, Detach(0))
-    assert peer.feed(wrong) == [("detached", 0), ("error", "amqp:not-allowed")]
-    assert conditions(peer.received()) == ["amqp:not-allowed"]
-
-
 # --- sessions and links
 
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import pytest
-from azure.eventhub import EventData
 from azure.eventhub._utils import get_last_enqueued_event_properties
-from azure.eventhub.aio import EventHubConsumerClient as AsyncConsumerClient
-from azure.eventhub.aio import EventHubProducerClient as AsyncProducerClient
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.amqp.codec import Array, Symbol
 from spark_ehbalance.emulator.amqp.frames import Flow, Transfer
-from tests.emulator.clients import DEADLINE, FAST, Reader, bodies, detached, numbers, reader, refusal, wait_until
+from tests.emulator.clients import bodies, detached, numbers, reader, refusal, wait_until
 from tests.emulator.raw import PARTITION, RawPeer
 
 
@@ -116,35 +110,3 @@ def test_tracking_may_be_one_of_several_capabilities(emulator: Emulator, connect
         peer.attach_receiver(f"{PARTITION}0", desired_capabilities=wanted)
         peer.credit(1)
         assert b"last_enqueued_offset" in peer.expect(Transfer)[1]
-
-
-def test_the_async_client_sends_receives_and_is_disconnected(connection: str) -> None:
-    async def run() -> tuple[list[EventData], Any]:
-        events: list[EventData] = []
-        done = asyncio.Event()
-        failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        async def on_batch(context: Any, batch: list[EventData]) -> None:
-            events.extend(batch)
-            if len(events) >= 20:
-                done.set()
-
-        async def on_error(context: Any, error: Exception) -> None:
-            if not failed.done():
-                failed.set_result(error)
-
-        async with AsyncProducerClient.from_connection_string(connection) as sender:
-            await sender.send_batch([EventData(str(number)) for number in range(20)], partition_id="2")
-        async with AsyncConsumerClient.from_connection_string(connection, "$Default", **FAST) as receiver:
-            options = {"partition_id": "2", "owner_level": 1, "starting_position": "-1", "max_wait_time": 0.1}
-            task = asyncio.create_task(receiver.receive_batch(on_batch, on_error=on_error, **options))
-            await asyncio.wait_for(done.wait(), DEADLINE)
-            thief = await asyncio.to_thread(Reader(connection, "2", owner_level=2).open)
-            error = await asyncio.wait_for(failed, DEADLINE)
-            task.cancel()
-        thief.close()
-        return events, error
-
-    events, error = asyncio.run(run())
-    assert [event.body_as_str() for event in events] == [str(number) for number in range(20)]
-    assert error.error == "link:stolen"

@@ -10,12 +10,9 @@ from azure.eventhub.amqp import AmqpAnnotatedMessage
 from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.amqp.codec import encode
-from spark_ehbalance.emulator.amqp.frames import Disposition, Transfer
 from spark_ehbalance.emulator.amqp.session import MAX_MESSAGE_SIZE
 from spark_ehbalance.partition_keys import partition_index
 from tests.emulator.clients import bodies, numbers, producer, reader
-from tests.emulator.raw import RawPeer
 
 
 def _counts(emulator: Emulator) -> list[int]:
@@ -104,16 +101,3 @@ def test_a_megabyte_is_the_limit_of_an_event_and_the_link_stays(emulator: Emulat
             client.send_event(EventData(b"x" * size), partition_id="0")
     with reader(connection) as events:
         assert [len(body) for body in bodies(events.read(3))] == sizes
-
-
-def test_events_of_a_publisher_carry_its_name_and_share_a_partition(emulator: Emulator, connection: str) -> None:
-    message = b"\x00\x53\x75" + encode(b"body")
-    with RawPeer.opened(emulator) as peer:
-        peer.attach_sender("hub/Publishers/device-1")
-        for number in range(3):
-            peer.send(Transfer(0, number, b"%d" % number, 0), payload=message)
-            assert peer.expect(Disposition).state.descriptor == 0x24
-    counts = _counts(emulator)
-    assert sorted(counts) == [0, 0, 0, 3]
-    with reader(connection, str(counts.index(3))) as events:
-        assert events.read(1)[0].raw_amqp_message.annotations[b"x-opt-publisher"] == b"device-1"

@@ -21,7 +21,7 @@ PARTITIONS = 12
 #: Ten times slower than the keepers of the test, which would be too fast for the steps between two events.
 GROUP = GroupSettings(balance_interval=3.0, lease_duration=15.0)
 
-STRATEGY = pytest.mark.parametrize("strategy", ["balanced", "cooperative", "eph", "greedy"])
+STRATEGY = pytest.mark.parametrize("strategy", ["balanced", "cooperative"])
 
 
 @pytest.fixture

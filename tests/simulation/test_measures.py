@@ -20,14 +20,12 @@ from spark_ehbalance.group.changes import (
     apply,
 )
 from spark_ehbalance.group.identity import Group
-from spark_ehbalance.group.model import Author, Lease
+from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.simulation.engine import Engine
 from spark_ehbalance.simulation.hub import Hub, LostEvents
 from spark_ehbalance.simulation.ideal import Ideal, fair_counts, fewest_moves
-from spark_ehbalance.simulation.measures import Ledger, TwoOwners, spread
-from spark_ehbalance.simulation.members import Batch
+from spark_ehbalance.simulation.measures import Ledger, TwoOwners
 from spark_ehbalance.simulation.scenario import HubSettings, StoreSettings
 from spark_ehbalance.simulation.services import Requests
 from spark_ehbalance.simulation.store import SimulatedStore
@@ -170,12 +168,6 @@ def test_two_owners_of_one_epoch_are_found() -> None:
         table.ledger.wrote("bob", other, 0)
 
 
-def test_the_spread_is_standard_deviation_divided_by_mean() -> None:
-    assert spread([1.0, 3.0]) == 0.5
-    assert spread([2.0, 2.0, 2.0]) == 0.0
-    assert spread([]) == spread([0.0, 0.0]) == 0.0
-
-
 # --- the ideal group -------------------------------------------------------------------------------------
 
 
@@ -213,13 +205,6 @@ def test_events_come_in_at_their_rate_and_a_burst_begins_and_ends() -> None:
     assert hub.end("1", 13.0) == 130
 
 
-def test_skew_keeps_the_mean() -> None:
-    hub = Hub.of(HubSettings(rate=10.0, skew=1.0), 4, random.Random(0))
-    rates = sorted(hub.rates().values(), reverse=True)
-    assert sum(rates) == pytest.approx(40.0)
-    assert rates == pytest.approx([rates[0] / n for n in (1, 2, 3, 4)])
-
-
 def test_events_read_again_count_as_duplicates_each_time() -> None:
     hub = Hub.of(HubSettings(rate=10.0), 1, random.Random(0))
     old, _ = hub.plan({"0": (1, 0)}, 1000, 10.0)
@@ -243,76 +228,7 @@ def test_a_gap_is_found() -> None:
         hub.deliver(ranges, lambda time: 1.0)
 
 
-def test_a_suspended_batch_reads_nothing_meanwhile() -> None:
-    batch = Batch({}, began=10.0, ends=20.0)
-    assert [batch.part(time) for time in (5.0, 10.0, 15.0, 20.0, 30.0)] == [0.0, 0.0, 0.5, 1.0, 1.0]
-    batch.paused, batch.pause, batch.ends = 14.0, 100.0, 120.0
-    assert [batch.part(time) for time in (12.0, 14.0, 60.0, 114.0, 117.0, 120.0)] == pytest.approx(
-        [0.2, 0.4, 0.4, 0.4, 0.7, 1.0]
-    )
-
-
 # --- the store and time ------------------------------------------------------------------------------------------
-
-
-def store_at(version: int) -> SimulatedStore:
-    return SimulatedStore(StoreSettings(), Snapshot(GROUP, version, {"0": Lease("0")}), random.Random(0))
-
-
-def test_a_look_is_one_request_and_two_more_if_somebody_has_written() -> None:
-    store = store_at(30)
-    assert store.more_to_read(30) == 0
-    store.look(30)
-    assert store.requests == Requests(reads=1)
-    assert store.more_to_read(29) == 2
-    store.look(29)
-    assert store.requests == Requests(reads=1 + 3), "the log files of 30 and 31, and the data file"
-
-
-def test_a_reader_that_is_far_behind_lists() -> None:
-    store = store_at(30)
-    store.look(0)
-    assert store.requests.writes == 1
-    assert store.more_to_read(26) + 1 == store.more_to_read(25), "the newest log file is among those read before"
-    assert store.more_to_read(0) == store.more_to_read(20) < 10
-
-
-def test_a_commit_is_two_requests_also_if_it_loses() -> None:
-    store = store_at(3)
-    store.attempt_time()
-    store.won(store.snapshot)
-    assert store.snapshot.version == 4
-    store.attempt_time()
-    store.lost()
-    assert (store.commits, store.conflicts, store.requests) == (1, 1, Requests(writes=4))
-
-
-def test_tidying_costs_the_same_after_any_number_of_commits_and_deletes_in_bulk() -> None:
-    store = store_at(0)
-    for _ in range(300):
-        store.won(store.snapshot)
-    store.tidy()
-    first = store.requests
-    assert first.deletes == 3, "600 files, 256 at a time"
-    store.tidy()
-    assert store.requests.writes == 2 * first.writes
-    assert store.requests.reads == 2 * first.reads
-    assert store.requests.deletes == 3
-
-
-def test_appending_to_the_history_reads_what_others_have_appended() -> None:
-    store = store_at(0)
-
-    def reads(member: str) -> int:
-        before = store.requests.reads
-        store.record(member)
-        return store.requests.reads - before
-
-    alone = [reads("ann") for _ in range(19)]
-    assert len(set(alone)) == 1
-    assert reads("ann") > 10 * alone[0], "with a checkpoint"
-    assert reads("ann") == reads("ben") - 2 == alone[0], "ben opens the table, and reads on from the checkpoint"
-    assert reads("ann") == alone[0] + 2
 
 
 def test_times_follow_from_the_service_the_latency_or_the_scenario() -> None:
@@ -322,7 +238,6 @@ def test_times_follow_from_the_service_the_latency_or_the_scenario() -> None:
 
     assert seconds(service="azure") == (0.025, 0.05)
     assert seconds(service="azure", latency=0.1) == (0.1, 0.2)
-    assert seconds(look=0.03) == (0.03, seconds()[1])
     assert seconds(latency=0.1, commit=0.5) == (0.1, 0.5)
 
 
@@ -341,15 +256,3 @@ def test_times_vary_from_half_to_double_the_median() -> None:
     assert times[500] == pytest.approx(0.1, rel=0.1)
     store.slowness = 5.0
     assert 0.25 <= store.attempt_time() <= 1.0
-
-
-def test_actions_scheduled_for_one_time_are_done_in_order() -> None:
-    engine, happened = Engine(), list[tuple[float, str]]()
-    for time, name in ((3.0, "c"), (1.0, "a"), (3.0, "d"), (2.0, "b")):
-        engine.at(time, lambda name=name: happened.append((engine.now, name)))  # type: ignore[misc]
-    engine.at(1.0, lambda: engine.at(0.5, lambda: happened.append((engine.now, "late"))))
-    engine.run(3.0)
-    assert happened == [(1.0, "a"), (1.0, "late"), (2.0, "b")]
-    engine.run(4.0)
-    assert happened[-2:] == [(3.0, "c"), (3.0, "d")]
-    assert engine.now == 4.0

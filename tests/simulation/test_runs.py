@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
@@ -109,13 +108,6 @@ def test_the_same_seed_gives_the_same_result_and_another_seed_another(strategy: 
     assert first.to_json() != other.to_json()
 
 
-def test_all_strategies_have_the_same_events_and_members() -> None:
-    results = [simulate(small("several-crashes"), strategy, 5) for strategy in STRATEGIES]
-    assert len({result.marks for result in results}) == 1
-    assert len({result.fewest_moves for result in results}) == 1
-    assert len({result.owners for result in results}) == 1
-
-
 # --- results ------------------------------------------------------------------------------------------------
 
 
@@ -202,18 +194,3 @@ def test_a_limit_leaves_the_rest_unowned() -> None:
     assert result.seconds_to_balance is not None
     assert 2 * 190 < result.unowned < 2 * 200 + 12 * 10
     assert result.moves == 10
-
-
-def test_the_steps_of_an_event_come_one_after_the_other() -> None:
-    scenario = Scenario(members=4, cycles=30, events=(Event(at=50, do="crash", count=3, every=20),))
-    marks = simulate(scenario, "cooperative").marks
-    assert [at for at, _ in marks] == [50, 70, 90]
-    assert len({text for _, text in marks}) == 3
-
-
-def test_there_is_one_sample_per_cycle_with_the_whole_load() -> None:
-    result = play('partitions = 12\nmembers = 3\ncycles = 30\nevents = [{ at = 55, do = "leave" }]')
-    assert [sample.at for sample in result.samples] == [10.0 * (n + 1) for n in range(30)]
-    for before, after in pairwise(result.samples):
-        assert sum(after.loads.values()) == pytest.approx(1200), (before.at, after.at)
-    assert len(result.samples[-1].loads) == 2
