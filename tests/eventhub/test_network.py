@@ -84,8 +84,6 @@ def test_a_custom_address_has_the_port_of_the_transport(text: str, transport: st
         ({"transportType": "Amqp", "httpProxy": "http://a:1"}, "transportType=Amqp and httpProxy are both set"),
         ({"httpProxy": "proxy:3128"}, "httpProxy='proxy:3128' is wrong: allowed is http://HOST:PORT"),
         ({"httpProxy": "https://proxy:3128"}, "httpProxy='https://proxy:3128' is wrong"),
-        ({"httpProxy": "socks5://proxy:3128"}, "httpProxy='socks5://proxy:3128' is wrong"),
-        ({"httpProxy": "http://proxy"}, "httpProxy='http://proxy' is wrong"),
         ({"httpProxy": "http://proxy:99999"}, "httpProxy='http://proxy:99999' is wrong"),
         ({"httpProxy": "http://proxy:80/path"}, "httpProxy='http://proxy:80/path' is wrong"),
         (
@@ -98,9 +96,7 @@ def test_a_custom_address_has_the_port_of_the_transport(text: str, transport: st
         ({"httpProxy": "env:BAD_PROXY"}, "httpProxy=(not shown, as it may hold a password) is wrong"),
         ({"customEndpointAddress": "[::1]:443"}, "customEndpointAddress='[::1]:443' is wrong: allowed is HOST or HOST"),
         ({"customEndpointAddress": "host:0"}, "customEndpointAddress='host:0' is wrong"),
-        ({"customEndpointAddress": "https://host"}, "customEndpointAddress='https://host' is wrong"),
         ({"customEndpointAddress": f"me:{PASSWORD}@host"}, "customEndpointAddress=(not shown, as it could be"),
-        ({"customEndpointAddress": "host/path"}, "customEndpointAddress='host/path' is wrong"),
         ({"caFile": "/no/such/file.pem"}, "caFile='/no/such/file.pem' is wrong: it cannot be read: No such file"),
         ({"caFile": __file__}, "it holds no certificates in PEM form; allowed is the path"),
     ],

@@ -104,17 +104,6 @@ def test_nothing_of_the_range_is_left_and_the_event_before_it_is_far_away(
     assert read(options_of(emulator), 2990, 3020, worker) == []
 
 
-def test_the_end_is_removed_while_the_range_is_read(emulator: Emulator, worker: CountedReceivers) -> None:
-    emulator.pause(HUB, 0)
-    thread, got = reading(options_of(emulator), 0, 20, worker)
-    wait_until(lambda: emulator.readers(HUB, 0) == [3], "it reads")
-    emulator.compact(HUB, 0, 12, 20)
-    emulator.resume(HUB, 0)
-    thread.join(TIMEOUT / 2)
-    assert not thread.is_alive()
-    assert got == list(range(12))
-
-
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """What was found at the tail."""
@@ -166,14 +155,6 @@ def test_where_no_event_is_left_at_all_the_error_says_what_helps(
     send(emulator, range(20, 21))
     assert read(options, start, 20, worker) == []
     assert read(options, 20, 21, worker) == [20]
-
-
-def test_where_events_come_the_hub_is_not_asked(
-    emulator: Emulator, worker: CountedReceivers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(range_reader, "HubMetadata", None)
-    assert read(options_of(emulator), 0, 20, worker) == list(range(20))
-    assert worker.opened == [0]
 
 
 def test_the_next_owner_ends_a_look_at_the_tail(

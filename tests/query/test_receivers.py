@@ -125,14 +125,6 @@ def test_a_disconnected_receiver_is_not_used_again(
     goes_on(emulator, worker)
 
 
-def test_a_receiver_with_a_full_buffer_is_closed(emulator: Emulator, handlers: list[Any]) -> None:
-    read(emulator, 0, 10)
-    emulator.append(HUB, 0, [bytes(100_000)] * 10)
-    handlers[0]._link.flow(link_credit=5000)  # more than was wanted
-    wait_until(lambda: none_is_open(emulator), "it is closed", SOON)
-    assert read(emulator, 10, 2010) == list(range(10, 2010))
-
-
 def test_the_number_of_kept_receivers_is_limited(emulator: Emulator) -> None:
     worker = Receivers(most=2)
     for partition in range(4):

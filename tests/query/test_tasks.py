@@ -22,20 +22,12 @@ def some_ranges(draw: st.DrawFn) -> list[Range]:
 
 
 @given(some_ranges())
-def test_every_range_is_in_one_task_and_in_order(ranges: list[Range]) -> None:
-    assert [each for task in plan_tasks(ranges, None) for each in task] == ranges
-
-
-@given(some_ranges())
-def test_no_task_is_too_large(ranges: list[Range]) -> None:
-    for task in plan_tasks(ranges, None):
+def test_every_range_is_in_one_of_as_few_tasks_as_its_size_allows(ranges: list[Range]) -> None:
+    tasks = plan_tasks(ranges, None)
+    assert [each for task in tasks for each in task] == ranges
+    for task in tasks:
         assert 1 <= len(task) <= MAX_RANGES
         assert len(task) == 1 or sum(map(len, task)) < EVENTS_PER_TASK
-
-
-@given(some_ranges())
-def test_there_are_as_few_tasks_as_consecutive_ranges_allow(ranges: list[Range]) -> None:
-    tasks = plan_tasks(ranges, None)
     for one, next_one in itertools.pairwise(tasks):
         assert len(one) == MAX_RANGES or sum(map(len, one)) + len(next_one[0]) >= EVENTS_PER_TASK
 
