@@ -1,4 +1,4 @@
-"""The package comes to the executors by `--py-files` or `--archives`: executors are processes of their own."""
+"""The package comes to the executors by `--py-files`: executors are processes of their own."""
 
 from __future__ import annotations
 
