@@ -16,6 +16,7 @@ from azure.eventhub.exceptions import AuthenticationError
 
 from spark_ehbalance.emulator import Emulator, EmulatorControl
 from tests.emulator.clients import DEADLINE, numbers, producer, reader
+from tests.ops.command import Command
 
 KEY = "cmlnaHQ="
 COMMAND = [sys.executable, "-m", "spark_ehbalance.emulator"]
@@ -36,14 +37,6 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, Emula
                 yield process, found[1] + "EntityPath=hub", control
         finally:
             process.kill()
-
-
-def refused(*arguments: str, code: int) -> str:
-    """The one line with which the command refuses to start."""
-    ended = subprocess.run([*COMMAND, "--port", "0", *arguments], capture_output=True, text=True, timeout=DEADLINE)
-    assert ended.returncode == code
-    assert ended.stderr.count("\n") == 1
-    return ended.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -71,8 +64,10 @@ def test_it_serves_until_a_signal_and_exits_cleanly(number: signal.Signals) -> N
         (["--sas-key", "reader=env:NO_SUCH_KEY"], "Error: --sas-key: the reference of 'reader' leads to no key"),
     ],
 )
-def test_invalid_arguments_are_an_error_of_one_line(arguments: list[str], text: str) -> None:
-    error = refused(*arguments, code=2)
+def test_invalid_arguments_are_an_error_of_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
+) -> None:
+    error = Command(monkeypatch, capsys).fails(2, "emulator", *arguments)
     assert error.startswith(text)
     assert "c2VjcmV0" not in error
 
@@ -94,6 +89,8 @@ def test_keys_are_given_by_reference(kind: str, tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_port_in_use_is_an_error_of_one_line(emulator: Emulator) -> None:
-    error = refused("--port", str(emulator.port), code=1)
-    assert "address already in use" in error.lower()
-    assert "--port 0 takes a free one" in error
+    command = [*COMMAND, "--port", str(emulator.port)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+    assert "address already in use" in ended.stderr.lower()
+    assert "--port 0 takes a free one" in ended.stderr
