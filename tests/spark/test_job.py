@@ -28,7 +28,6 @@ def settings(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> It
             table=table,
             checkpoint_location=str(tmp_path / "checkpoint"),
             trigger={"availableNow": True},
-            exactly_once=True,
             source=options,
         )
 
