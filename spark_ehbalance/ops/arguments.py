@@ -59,19 +59,22 @@ class StorageOptions:
         self,
         lease_table: str,
         *,
-        lacks: str | None = None,
+        needs_members: bool = False,
         identity: Identity | None = None,
         group: Group | None = None,
     ) -> base.LeaseTable:
         """Open a command's lease table, for `group` if it may hold several. The credential is
         `identity`, else the one given, unless the storage options name one.
 
-        `lacks`: why the command cannot work on a container of the Azure SDKs; None: it can. Raises `OptionError`.
+        `needs_members`: the command needs members, orders or the history. Raises `OptionError`.
         """
         identity = identity or self.identity()
         location = checked_location(lease_table)
-        if lacks is not None and not opening.capabilities(location).members:
-            raise OptionError(f"{lease_table} is a container of the Azure SDKs' checkpoint store, {lacks}")
+        if needs_members and not opening.capabilities(location).members:
+            raise OptionError(
+                f"{lease_table} is a container of the Azure SDKs' checkpoint store, which has no members, orders and "
+                "history: allowed is a lease table in Delta"
+            )
         options = storage_options(pairs(self.storage_option), {}, location, identity)
         return opening.open_store(location, options, group=group)
 

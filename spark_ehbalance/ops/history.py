@@ -12,9 +12,6 @@ from spark_ehbalance.ops.arguments import AsJson, LeaseTable, StorageOptions
 from spark_ehbalance.ops.common import console, table
 from spark_ehbalance.text import iso
 
-#: Why there is no history of consumers of the Azure SDKs.
-_LACKS = "which keeps the present state alone: there is no history"
-
 
 def history(
     lease_table: LeaseTable,
@@ -23,7 +20,7 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """Show every change of owner in a group and every order of an operator, oldest first."""
-    with storage.open(lease_table, lacks=_LACKS) as store:
+    with storage.open(lease_table, needs_members=True) as store:
         changes = store.history()
         if not changes:
             store.read()  # says so if there is no such table

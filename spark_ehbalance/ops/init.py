@@ -15,10 +15,7 @@ from spark_ehbalance.group.starting_positions import Edge, UnresolvedPosition
 from spark_ehbalance.lease_table.contract import LeaseStore, record
 from spark_ehbalance.ops.arguments import BlobNamespace, HubOptions, LeaseTable, StorageOptions
 from spark_ehbalance.ops.common import check_hub_of, hub_states, now_ms, operator, say, warn
-from spark_ehbalance.ops.position_file import GivenPositions, PositionFile
-
-#: Why a container cannot be made from positions.
-_LACKS = "whose consumers continue at its own checkpoints: allowed is a lease table in Delta"
+from spark_ehbalance.ops.position_file import GivenPositions, PositionFile, resolved
 
 
 def init(
@@ -37,8 +34,8 @@ def init(
     given = None if positions is None else GivenPositions(positions)
     options = hub.options(lease_table, storage, blob_namespace)
     current, states = hub_states(options)
-    group, lacks = options.group, _LACKS if given else None
-    with storage.open(lease_table, lacks=lacks, identity=options.connection.identity, group=group) as store:
+    group, identity = options.group, options.connection.identity
+    with storage.open(lease_table, needs_members=given is not None, identity=identity, group=group) as store:
         exists = store.exists()
         if exists and (found := store.read()).group == group:  # `create` refuses a table of another group
             check_hub_of(found, current, lease_table)
@@ -52,7 +49,7 @@ def init(
                     "--positions FILE` moves the positions of an existing one"
                 )
             wanted: dict[str, UnresolvedPosition] = {**dict.fromkeys(states, Edge.EARLIEST), **given.wanted([*states])}
-            _create(store, group, given.resolved(wanted, options, states, {}), current.created_ms)
+            _create(store, group, resolved(wanted, options, states, {}, given.source), current.created_ms)
     say(
         f"The lease table {lease_table} of {group} {'is there' if exists else 'was made'}; the hub has {len(states)} "
         "partitions."

@@ -18,9 +18,6 @@ from spark_ehbalance.metrics.table import view_samples
 from spark_ehbalance.ops.arguments import StorageOptions
 from spark_ehbalance.ops.common import warn
 
-#: Why there are no metrics of consumers of the Azure SDKs.
-_LACKS = "which keeps neither lag nor members nor a history: there is nothing to measure"
-
 
 def metrics(
     lease_table: Annotated[list[str], typer.Argument(help="Paths or addresses of lease tables.")],
@@ -34,7 +31,7 @@ def metrics(
     """
     need_prometheus("ehbalance metrics")
     with ExitStack() as stores:
-        watched = [WatchedTable(stores.enter_context(storage.open(each, lacks=_LACKS))) for each in lease_table]
+        watched = [WatchedTable(stores.enter_context(storage.open(each, needs_members=True))) for each in lease_table]
         tables = Tables(watched)
         server = Server(host, port, tables.samples)
         server.start()

@@ -26,9 +26,6 @@ Partition = Annotated[str, typer.Argument(help="The partition's id.")]
 #: As the option `handoverTimeout`.
 _HANDOVER_TIMEOUT = duration_text(HANDOVER_TIMEOUT)
 
-#: Why operators' orders cannot be given to consumers of the Azure SDKs.
-_LACKS = "which keeps no operators' orders: its consumers would not look for any"
-
 
 _MEMBER = "The owner id of a member, as `status` shows it."
 
@@ -111,9 +108,8 @@ def seek(
     if (to is None) is (positions is None):
         raise OptionError("seek takes either --to or --positions")
     given = None if positions is None else GivenPositions(positions)
-    position = None if to is None else _position(to)
     options = hub.options(lease_table, storage)
-    with storage.open(lease_table, lacks=_LACKS, identity=options.connection.identity) as store:
+    with storage.open(lease_table, needs_members=True, identity=options.connection.identity) as store:
         found = store.read()
         epochs = _epochs(found, options, partition)
         current, states = hub_states(options, epochs)
@@ -121,10 +117,8 @@ def seek(
             check_hub_of(found, current, lease_table)
         if given is not None:
             given.check(current, [*states])
-            targets = given.resolved(given.wanted([*states]), options, states, epochs)
-        else:
-            assert position is not None
-            targets = resolved(dict.fromkeys(epochs, position), options, states, epochs)
+        wanted = given.wanted([*states]) if given else dict.fromkeys(epochs, _position(str(to)))
+        targets = resolved(wanted, options, states, epochs, given.source if given else f"--to={to}")
         orders: list[Transition] = [
             Seek(by=operator(), at_ms=now_ms(), partition=each, position=target, force=force, why=why)
             for each, target in targets.items()
@@ -179,7 +173,7 @@ def _position(to: str) -> UnresolvedPosition:
 
 
 def _ordered(given: Transition, lease_table: str, storage: StorageOptions) -> Snapshot:
-    with storage.open(lease_table, lacks=_LACKS) as store:
+    with storage.open(lease_table, needs_members=True) as store:
         return order(store, [given])
 
 

@@ -38,12 +38,12 @@ class GivenPositions:
 
     def __init__(self, file: str) -> None:
         """Raises `OptionError`, which names the file, the partition and the value."""
-        self._what = f"--positions={file}"
+        self.source = f"--positions={file}"
         try:
             text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
             found = json.loads(text)
         except OSError as error:
-            raise OptionError(f"{self._what} cannot be read: {error.strerror}") from None
+            raise OptionError(f"{self.source} cannot be read: {error.strerror}") from None
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
@@ -55,7 +55,7 @@ class GivenPositions:
     def check(self, hub: HubReference, partitions: Sequence[str]) -> None:
         """Raise `OptionError` for positions of another hub than `hub`, and of others than its `partitions`."""
         if self.hub is not None and self.hub.is_another(hub):
-            raise OptionError(f"{self._what} has positions of {self.hub}, and this is {hub}, with other events")
+            raise OptionError(f"{self.source} has positions of {self.hub}, and this is {hub}, with other events")
         if unknown := [each for each in self.named if each not in partitions]:
             raise self._wrong(f"partition {', '.join(partitions)}", f"it has {shown(unknown[0])}; ")
 
@@ -64,16 +64,6 @@ class GivenPositions:
         found = {each: self.named.get(each, self.others) for each in partitions}
         return {partition: each for partition, each in found.items() if each is not None}
 
-    def resolved(
-        self,
-        wanted: Mapping[str, UnresolvedPosition],
-        options: Options,
-        states: Mapping[str, PartitionState],
-        epochs: Mapping[str, int],
-    ) -> dict[str, Position]:
-        """See `resolved`."""
-        return resolved(wanted, options, states, epochs, f"{self._what}: ")
-
     def _parsed(self, what: str, value: object, parse: Callable[[object], _T]) -> _T:
         try:
             return parse(value)
@@ -81,7 +71,7 @@ class GivenPositions:
             raise self._wrong(str(allowed), f"{shown(what)}: {shown(json.dumps(value))}; ") from None
 
     def _wrong(self, allowed: str, what: str = "") -> OptionError:
-        return OptionError(f"{self._what} is wrong: {what}allowed is {allowed}")
+        return OptionError(f"{self.source} is wrong: {what}allowed is {allowed}")
 
 
 def resolved(
@@ -89,7 +79,7 @@ def resolved(
     options: Options,
     states: Mapping[str, PartitionState],
     epochs: Mapping[str, int],
-    source: str = "",
+    source: str,
 ) -> dict[str, Position]:
     """The `wanted` position in each partition. Raises `OptionError`, which begins with `source`, if the hub does not
     retain it."""
@@ -99,7 +89,7 @@ def resolved(
         found = resolve(wanted[partition], address, state, options.receiver_timeout, epochs.get(partition, 0))
         if not state.begin <= found.next <= state.end:
             raise OptionError(
-                f"{source}partition {partition} cannot continue at sequence number {found.next}: allowed is "
+                f"{source}: partition {partition} cannot continue at sequence number {found.next}: allowed is "
                 f"{state.begin} to {state.end}, which is the next to come"
             )
         return found

@@ -110,17 +110,10 @@ def test_a_container_that_cannot_be_used_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("command", "why"),
-    [
-        (("history",), "there is no history"),
-        (("drain", "ann"), "keeps no operators' orders"),
-        (("pin", "0", "--to", "bob"), "keeps no operators' orders"),
-        (("pin", "0", "--remove"), "keeps no operators' orders"),
-        (("transfer", "0", "--to", "bob"), "keeps no operators' orders"),
-    ],
+    "command", [("history",), ("drain", "ann"), ("pin", "0", "--to", "bob"), ("transfer", "0", "--to", "bob")]
 )
 def test_what_a_container_cannot_carry_is_refused_with_the_reason(
-    ehbalance: Command, storage: str, container: str, key: Sequence[str], command: Sequence[str], why: str
+    ehbalance: Command, storage: str, container: str, key: Sequence[str], command: Sequence[str]
 ) -> None:
     def state() -> dict[str, str]:
         with ContainerClient(f"{storage}/{ACCOUNT}", container.rpartition("/")[2], KEY) as client:
@@ -128,8 +121,7 @@ def test_what_a_container_cannot_carry_is_refused_with_the_reason(
 
     before = state()
     error = ehbalance.fails(2, command[0], container, *command[1:], *key)
-    assert f"{container} is a container of the Azure SDKs' checkpoint store, which" in error
-    assert why in error
+    assert f"{container} is a container of the Azure SDKs' checkpoint store, which has no members" in error
     assert state() == before
 
 
@@ -143,10 +135,10 @@ def test_init_checks_the_options_and_the_hub_and_seek_is_refused(
         done = ehbalance.succeeds("init", address, *connection, *key)
         assert f"hub/$default {what}; the hub has 2 partitions" in done.out
     (tmp_path / "p.json").write_text('{"*": "earliest"}')
-    assert "continue at its own checkpoints: allowed is a lease table in Delta" in ehbalance.fails(
+    assert "allowed is a lease table in Delta" in ehbalance.fails(
         2, "init", address, *connection, *key, "--positions", tmp_path / "p.json"
     )
-    assert "keeps no operators' orders" in ehbalance.fails(2, "seek", address, "0", "--to", "5", *connection, *key)
+    assert "which has no members" in ehbalance.fails(2, "seek", address, "0", "--to", "5", *connection, *key)
 
 
 def test_check_and_init_tell_of_a_group_with_another_namespace(

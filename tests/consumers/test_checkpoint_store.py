@@ -18,8 +18,7 @@ from spark_ehbalance.group.changes import Drain
 from spark_ehbalance.group.model import Lease
 from spark_ehbalance.group.orders import PinTo, Seek
 from spark_ehbalance.group.position import START_OFFSET, Position
-from tests.consumers.consumers import OPERATOR, Consumers, Ownership
-from tests.query.queries import Query
+from tests.consumers.consumers import OPERATOR, Consumers
 from tests.query.support import HUB
 from tests.waiting import wait_until
 
@@ -152,18 +151,6 @@ def test_the_asynchronous_store_does_the_same(consumers: Consumers) -> None:
 # --- what is refused ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"leaseTable": "https://account.blob.core.windows.net/container"}, "handoverTimeout cannot be set"),
-        ({"expiration": "5"}, "expiration"),
-    ],
-)
-def test_wrong_options_are_refused_by_name(consumers: Consumers, options: dict[str, str], said: str) -> None:
-    with pytest.raises(OptionError, match=said):
-        consumers.store(**options)
-
-
 def test_a_wrong_store_or_interval_is_refused(consumers: Consumers) -> None:
     hub = {"connectionString": consumers.group.emulator.connection_string(HUB)}
     for table in ({}, {"leaseTable": "https://account.blob.core.windows.net/container"}):
@@ -229,39 +216,6 @@ def test_while_the_table_is_away_nothing_is_lost(consumers: Consumers, tmp_path:
 
 
 # --- the group ---------------------------------------------------------------------------------------------------
-
-
-def joined(consumers: Consumers, store: DeltaCheckpointStore, query: Query) -> dict[str, Ownership]:
-    """The consumer's claims once it has its share, half of the partitions."""
-
-    def cycle() -> dict[str, Ownership]:
-        query.step()
-        mine = [p for p, each in consumers.listed(store).items() if each["owner_id"] == "a"]
-        wanted = {*mine, *consumers.partitions[: PARTITIONS // 2]}
-        claimed = consumers.claim_listed(store, "a", *sorted(wanted))
-        return claimed if len(claimed) == PARTITIONS // 2 else {}
-
-    return wait_until(cycle, "the consumer has its share")
-
-
-def test_a_claim_from_a_living_query_is_a_handover(consumers: Consumers) -> None:
-    query = consumers.group.query("q", handoverTimeout="60s")
-    consumers.group.append(3, PARTITIONS)
-    query.batch()
-    epochs = {p: each.epoch for p, each in consumers.leases().items()}
-    store = consumers.store(handoverTimeout="60s")
-    wanted = consumers.partitions[: PARTITIONS // 2]
-    assert consumers.claim_listed(store, "a", *wanted) == {}, "a batch is in flight"
-    assert sorted(consumers.asked_for("a")) == wanted
-    listed = consumers.listed(store)
-    assert [listed[p]["owner_id"] for p in consumers.partitions] == ["a", "a", "q", "q"], "what is requested counts"
-    assert all(each["last_modified_time"] > time.time() - 60 for each in listed.values())
-    query.run(query.logged)
-    assert joined(consumers, store, query).keys() == set(wanted)
-    for partition, lease in consumers.leases().items():
-        moved = partition in wanted
-        assert (lease.owner, lease.epoch) == ("a" if moved else "q", epochs[partition] + moved)
-    assert all(consumers.checkpoints(store)[p]["sequence_number"] == 2 for p in wanted), "of the finished batch"
 
 
 def test_a_requested_partition_goes_with_the_next_checkpoint_or_before_the_deadline(consumers: Consumers) -> None:

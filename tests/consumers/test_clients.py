@@ -72,24 +72,19 @@ def test_a_client_goes_on_with_the_event_after_the_checkpoint(
     assert sorted(second.seen) == expected
 
 
-@pytest.mark.parametrize(
-    ("kind", "strategy"), [("sync", LoadBalancingStrategy.BALANCED), ("async", LoadBalancingStrategy.GREEDY)]
-)
-def test_clients_share_without_any_query(
-    consumers: Consumers, client: NewClient, kind: str, strategy: LoadBalancingStrategy
-) -> None:
-    first = client(new_store(consumers, kind), load_balancing_strategy=strategy)
+def test_clients_share_without_any_query(consumers: Consumers, client: NewClient) -> None:
+    first = client(consumers.async_store(), load_balancing_strategy=LoadBalancingStrategy.GREEDY)
     wait_until(lambda: consumers.shares() == [PARTITIONS], "the first has everything")
     consumers.group.append(5, PARTITIONS)
     wait_until(lambda: len(first.seen) == 5 * PARTITIONS, "the first reads everything")
-    second = client(new_store(consumers, kind), load_balancing_strategy=strategy)
+    second = client(consumers.async_store(), load_balancing_strategy=LoadBalancingStrategy.GREEDY)
 
     def shared() -> bool:
         consumers.group.append(1, PARTITIONS)  # a checkpoint lets a partition go
         return consumers.shares() == [1, 1]
 
     wait_until(shared, "each has one")
-    third = client(new_store(consumers, kind), load_balancing_strategy=strategy)
+    third = client(consumers.async_store(), load_balancing_strategy=LoadBalancingStrategy.GREEDY)
     first.stop()
     wait_until(lambda: third.opened and consumers.shares() == [1, 1], "the third has what the first had")
     everything = consumers.group.everything()

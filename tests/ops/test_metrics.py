@@ -21,7 +21,7 @@ def test_a_table_that_cannot_be_read_ends_it_before_anything_is_served(
     assert outcome.err.startswith("Error: there is no lease table at ")
     outcome = ehbalance("metrics", "https://account.blob.core.windows.net/container")
     assert outcome.code == 2
-    assert "nothing to measure" in outcome.err
+    assert "allowed is a lease table in Delta" in outcome.err
 
 
 def test_a_port_that_is_taken_ends_it(ehbalance: Command, used: Group) -> None:
