@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from dataclasses import replace
 
 from spark_ehbalance.errors import StoreError
 from spark_ehbalance.group.expiry import Observations
@@ -13,8 +15,8 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Milliseconds of history that a view has.
-_HISTORY_MS = 3_600_000
+#: Milliseconds of history that a view has, and seconds for which all viewers get the same view.
+_HISTORY_MS, _LOOK_INTERVAL = 3_600_000, 1.0
 
 
 def now_ms() -> int:
@@ -23,13 +25,31 @@ def now_ms() -> int:
 
 
 class Viewer:
-    """Reads `store` again and again: signs of life are dated by this clock, and recent history is kept. One thread at a
-    time may call it."""
+    """Reads `store` again and again: signs of life are dated by this clock, and recent history is kept."""
 
     def __init__(self, store: LeaseTable) -> None:
         self._store = store
         self._observations = Observations()
         self._history: dict[OwnershipChange, None] = {}
+        self._lock = threading.Lock()
+        self._latest: GroupView | None = None
+        self._until = 0.0
+
+    def latest(self) -> GroupView:
+        """The view as of a second ago at most; while the table cannot be read, the last view with the `problem`. Any
+        thread may call it. Raises `StoreError` if the table was never read."""
+        with self._lock:
+            if self._latest is None or time.monotonic() >= self._until:
+                try:
+                    self._latest = self.view()
+                except StoreError as error:
+                    if self._latest is None:
+                        raise
+                    if not self._latest.problem:
+                        _LOG.warning("%s", error)
+                    self._latest = replace(self._latest, problem=str(error))
+                self._until = time.monotonic() + _LOOK_INTERVAL
+            return self._latest
 
     def view(self) -> GroupView:
         """The view as of now. Raises `StoreError` if the table cannot be read; without its history it is complete but

@@ -46,9 +46,11 @@ def partition_samples(snapshot: Snapshot, leases: Iterable[Lease], now_ms: int) 
 
 
 def view_samples(view: GroupView) -> Iterator[Sample]:
-    """All samples of a view."""
+    """All samples of a view; while the table cannot be read, only that."""
     snapshot, group = view.snapshot, str(view.snapshot.group)
-    yield sample(of.STORE_AVAILABLE, 1, group, "")
+    yield sample(of.STORE_AVAILABLE, not view.problem, group, "")
+    if view.problem:
+        return
     yield from group_samples(snapshot)
     yield from partition_samples(snapshot, snapshot.leases.values(), view.now_ms)
     for member in snapshot.members.values():

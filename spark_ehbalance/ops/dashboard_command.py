@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
+from spark_ehbalance.lease_table.viewing import Viewer
 from spark_ehbalance.ops.arguments import StorageOptions
 from spark_ehbalance.ops.common import say
 from spark_ehbalance.ops.dashboard.page import page
-from spark_ehbalance.ops.dashboard.server import Server, WatchedTable
+from spark_ehbalance.ops.dashboard.server import Server, group_facts
 
 
 def dashboard(
@@ -31,9 +32,9 @@ def dashboard(
     if not 0 <= port <= 65535:
         raise OptionError(f"--port {port}: allowed are 0 to 65535")
     with contextlib.ExitStack() as opened:
-        tables = [WatchedTable(each, opened.enter_context(storage.open(each))) for each in dict.fromkeys(lease_tables)]
+        tables = [(each, Viewer(opened.enter_context(storage.open(each)))) for each in dict.fromkeys(lease_tables)]
         if save is not None:
-            groups = [each.facts() for each in tables]
+            groups = [group_facts(*each) for each in tables]
             if problems := [each["problem"] for each in groups if "problem" in each]:
                 raise EhBalanceError("; ".join(problems))
             try:

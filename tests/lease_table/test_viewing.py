@@ -7,10 +7,13 @@ from typing import Any, cast
 
 import pytest
 
+from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table import viewing
 from spark_ehbalance.lease_table.contract import LeaseTable
+from spark_ehbalance.metrics.definitions import STORE_AVAILABLE
+from spark_ehbalance.metrics.table import view_samples
 from tests.group.test_group_view import NOW, ago, claim, lease, member, view
 
 
@@ -19,8 +22,13 @@ class FakeTable:
     snapshot: Snapshot
     rows: list[OwnershipChange] = field(default_factory=list)
     capabilities = LeaseTable.capabilities
+    reads = 0
+    is_away = False
 
     def read(self) -> Snapshot:
+        self.reads += 1
+        if self.is_away:
+            raise StoreUnavailableError("it is away")
         return self.snapshot
 
     def follow_history(self, since_ms: int) -> list[OwnershipChange]:
@@ -57,3 +65,20 @@ def test_the_history_of_an_hour_is_kept_once(clock: list[float]) -> None:
     assert viewer.view().history == [old, new]
     clock[0] = 200
     assert viewer.view().history == [new]
+
+
+def test_all_readers_share_a_read_and_an_outage_keeps_the_last_view(
+    clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    table = FakeTable(view(lease("0", "ann")).snapshot)
+    viewer = viewing.Viewer(cast(Any, table))
+    assert {viewer.latest().problem for _ in range(9)} == {""}
+    assert table.reads == 1
+    table.is_away = True
+    for clock[0] in (1, 2):
+        found = viewer.latest()
+        assert (found.problem, found.findings[0].code, found.snapshot) == ("it is away", "table_away", table.snapshot)
+    assert caplog.messages == ["it is away"]
+    assert [(each.metric, each.value) for each in view_samples(found)] == [(STORE_AVAILABLE, 0)]
+    table.is_away, clock[0] = False, 3
+    assert viewer.latest().findings == []

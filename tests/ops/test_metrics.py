@@ -5,10 +5,6 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-import pytest
-
-from spark_ehbalance.lease_table.delta import DeltaStore
-from spark_ehbalance.ops.metrics import Tables, WatchedTable
 from tests.ops.command import Command
 from tests.ops.groups import Group
 
@@ -31,26 +27,3 @@ def test_a_port_that_is_taken_ends_it(ehbalance: Command, used: Group) -> None:
         outcome = ehbalance("metrics", used.table, "--port", other.getsockname()[1])
     assert outcome.code == 1
     assert outcome.err.startswith("Error: metrics cannot be served at 127.0.0.1:")
-
-
-def test_of_several_tables_one_may_go_away_and_come_back(
-    used: Group, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = Group(used.ehbalance, tmp_path / "other", used.connection)
-    other("init", "--consumer-group", "other")
-    with DeltaStore(str(used.table)) as first, DeltaStore(str(other.table)) as second:
-        tables = Tables([WatchedTable(first), WatchedTable(second)])
-
-        def available() -> list[tuple[str, float]]:
-            found = [each for each in tables.samples() if each.metric.name == "ehbalance_store_available"]
-            return [(each.labels[0].rpartition("/")[2], each.value) for each in found]
-
-        assert available() == [("$default", 1), ("other", 1)]
-        away = used.table.rename(tmp_path / "away")
-        capsys.readouterr()
-        assert available() == available() == [("$default", 0), ("other", 1)]
-        assert capsys.readouterr().err.count("Warning: ") == 1
-        groups = {each.labels[0] for each in tables.samples() if each.metric.name == "ehbalance_partitions"}
-        assert len(groups) == 1
-        away.rename(used.table)
-        assert available() == [("$default", 1), ("other", 1)]

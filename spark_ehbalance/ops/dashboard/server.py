@@ -7,16 +7,11 @@ import json
 import re
 import signal
 import sys
-import threading
-import time
 from collections.abc import Sequence
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.group.group_view import GroupView
-from spark_ehbalance.lease_table.contract import LeaseTable
 from spark_ehbalance.lease_table.viewing import Viewer
 from spark_ehbalance.ops.dashboard.page import POLICY, facts, page
 from spark_ehbalance.text import logger
@@ -34,33 +29,16 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 
-#: Seconds for which all viewers are shown the same look at a table, and for which a connection may say nothing.
-_LOOK_INTERVAL, _PATIENCE = 1.0, 10.0
+#: Seconds after which a silent connection is closed.
+_PATIENCE = 10.0
 
 
-class WatchedTable:
-    """The lease table at `location`, read at most once a second. Any thread may call it."""
-
-    def __init__(self, location: str, store: LeaseTable) -> None:
-        self._location, self._viewer = location, Viewer(store)
-        self._lock = threading.Lock()
-        self._view: GroupView | None = None
-        self._facts: dict[str, Any] = {}
-        self._until = 0.0
-
-    def facts(self) -> dict[str, Any]:
-        """What the page shows: the last view and why there is no newer one, if the table cannot be read."""
-        with self._lock:
-            if time.monotonic() >= self._until:
-                problem = ""
-                try:
-                    self._view = self._viewer.view()
-                except EhBalanceError as error:
-                    problem = str(error)
-                    self._view = self._view and replace(self._view, problem=problem)
-                self._facts = facts(self._location, self._view, problem)
-                self._until = time.monotonic() + _LOOK_INTERVAL
-            return self._facts
+def group_facts(location: str, viewer: Viewer) -> dict[str, Any]:
+    """The page's facts of the group in the lease table at `location`."""
+    try:
+        return facts(location, viewer.latest())
+    except EhBalanceError as error:
+        return facts(location, None, str(error))
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -76,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path == "/":
             self._answer(200, "text/html", page(len(self.server.tables)))
         elif number and int(number[1]) < len(self.server.tables):
-            self._answer(200, "application/json", json.dumps(self.server.tables[int(number[1])].facts()))
+            self._answer(200, "application/json", json.dumps(group_facts(*self.server.tables[int(number[1])])))
         else:
             self._answer(404, "text/plain", "")
 
@@ -103,7 +81,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, tables: Sequence[WatchedTable], port: int) -> None:
+    def __init__(self, tables: Sequence[tuple[str, Viewer]], port: int) -> None:
         self.tables = tables
         super().__init__((ADDRESS, port), _Handler)
 

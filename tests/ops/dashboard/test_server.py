@@ -8,17 +8,13 @@ import json
 import re
 import signal
 import socket
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.ops.dashboard.page import facts, page
-from spark_ehbalance.ops.dashboard.server import WatchedTable
 from tests.ops.command import Command
 from tests.ops.dashboard.groups import make, move
 from tests.ops.dashboard.made_up import view
@@ -117,22 +113,3 @@ def test_wrong_arguments_are_one_line(ehbalance: Command, tmp_path: Path) -> Non
         message = ehbalance.fails(1, "dashboard", tmp_path / "x", "--port", port)
     assert f"--port {port} cannot be used: Address already in use; --port 0 takes a free one" in message
     assert "leaseTable" in ehbalance.fails(2, "dashboard", "hdfs://x/y")
-
-
-class Counted(DeltaStore):
-    """Notes when it is read."""
-
-    reads = 0
-
-    def read(self) -> Snapshot:
-        self.reads += 1
-        return super().read()
-
-
-def test_all_viewers_together_cost_one_look_a_second(tmp_path: Path) -> None:
-    make(tmp_path / "leases", "ann")
-    with Counted(str(tmp_path / "leases")) as store:
-        table, began = WatchedTable("leases", store), time.monotonic()
-        for _ in range(300):
-            table.facts()
-        assert store.reads <= 1 + time.monotonic() - began
