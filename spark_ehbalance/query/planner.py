@@ -258,7 +258,8 @@ class Planner:
         the query leaves its group. Returns whether that is done; leaving takes until the batch in flight has ended.
         With `twice` the query has another source with this lease table; `cores` is how many tasks Spark runs at the
         same time. Or it asks for the `lag`, or about the batch in flight, see `about_batch`, or comes from a task, see
-        `is_of_query`, or from `spark_ehbalance.run`, which asks for the `state`: how many partitions of all are owned.
+        `is_of_query`, or from `spark_ehbalance.run`, which asks for the `state`: how many partitions of all are owned,
+        and their unread events.
 
         Raises `EhBalanceError` for a malformed message.
         """
@@ -273,7 +274,9 @@ class Planner:
         if message.get("state") is True:
             self.attended = True
             in_batch = self._in_flight.read.keys() if self._in_flight and self.in_batch else ()
-            return {"owned": len(self._keeper.holdings().keys() | in_batch), "all": len(self._hub.partition_ids())}
+            owned, lags = self._keeper.holdings().keys() | in_batch, self._keeper.lags().values()
+            unread = sum(each.events for each in lags)
+            return {"owned": len(owned), "all": len(self._hub.partition_ids()), "behind": unread}
         if "query" in message:
             return self.is_of_query(str(message["query"]), message.get("planner"), message.get("group"))
         if message.get("twice") is True:

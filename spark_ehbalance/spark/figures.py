@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from typing import Any
 
@@ -37,8 +36,6 @@ class Figures:
         """A progress report. The events of a batch are added once, and none of a report without a batch: that has the
         number of the next one, and the end of the last one."""
         self._reported = True
-        if any(source.get("latestOffset") for source in progress["sources"]):
-            self._behind = _behind(progress)
         no_batch = "addBatch" not in progress["durationMs"]
         if no_batch or (self._newest is not None and progress["batchId"] <= self._newest):
             return
@@ -55,6 +52,7 @@ class Figures:
         self._status = status
         if planners:
             self._partitions = (sum(each["owned"] for each in planners), sum(each["all"] for each in planners))
+            self._behind = sum(each["behind"] for each in planners)
 
     def line(self, now: float) -> str:
         """All of it, in less than 80 columns as long as the numbers are not huge."""
@@ -72,16 +70,3 @@ class Figures:
         of_all = [] if self._partitions is None else [f"{self._partitions[0]} of {self._partitions[1]} partitions"]
         behind = [] if self._behind is None else [f"{self._behind:,} behind"]
         return " · ".join([*of_all, f"{self.events:,} events", *behind])
-
-
-def _behind(progress: dict[str, Any]) -> int:
-    """How many events of the partitions that the query held were unread at the end of the batch."""
-    unread = 0
-    for source in progress["sources"]:
-        for end in ends_of({"sources": [source]}):
-            newest = source.get("latestOffset") or "{}"
-            ends = (json.loads(newest) if isinstance(newest, str) else newest).get("partitions", {})
-            read = {p: each.next for p, each in end.other_positions.items()}
-            read |= {p: each.end for p, each in end.ranges.items()}
-            unread += sum(max(0, ends.get(partition, 0) - position) for partition, position in read.items())
-    return unread
