@@ -79,7 +79,7 @@ def status(
 def _watch(viewer: Viewer) -> NoReturn:
     with Live(console=Console(), auto_refresh=False) as live:
         while True:
-            view, size = viewer.view(), live.console.size
+            view, size = viewer.latest(), live.console.size
             found = [_finding_text(each.severity, each.text, size.width) for each in view.findings]
             height = size.height - 1 - sum(len(each.plain.splitlines()) for each in found)
             live.update(Group(status_tables(view, size.width, height), *found), refresh=True)
