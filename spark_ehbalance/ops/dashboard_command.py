@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from spark_ehbalance.errors import EhBalanceError, OptionError
+from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.lease_table.viewing import Viewer
 from spark_ehbalance.ops.arguments import StorageOptions
 from spark_ehbalance.ops.common import say
@@ -20,7 +20,7 @@ from spark_ehbalance.ops.dashboard.server import Server, group_facts
 def dashboard(
     lease_tables: Annotated[list[str], typer.Argument(help="Paths or addresses of the groups' lease tables.")],
     storage: StorageOptions,
-    port: Annotated[int, typer.Option(help="On 127.0.0.1; 0: a free one.")] = 8480,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0: a free one.")] = 8480,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the page as it is now to this HTML file, and end.")
     ] = None,
@@ -29,8 +29,6 @@ def dashboard(
 
     Ctrl-C ends it. It writes nothing but the file of --save, which needs no network to be shown.
     """
-    if not 0 <= port <= 65535:
-        raise OptionError(f"--port {port}: allowed are 0 to 65535")
     with contextlib.ExitStack() as opened:
         tables = [(each, Viewer(opened.enter_context(storage.open(each)))) for each in dict.fromkeys(lease_tables)]
         if save is not None:

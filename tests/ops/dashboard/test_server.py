@@ -107,7 +107,6 @@ def test_no_secret_is_on_it(tmp_path: Path) -> None:
 
 
 def test_wrong_arguments_are_one_line(ehbalance: Command, tmp_path: Path) -> None:
-    assert "--port 70000: allowed are 0 to 65535" in ehbalance.fails(2, "dashboard", tmp_path / "x", "--port", 70000)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         message = ehbalance.fails(1, "dashboard", tmp_path / "x", "--port", port)
