@@ -59,7 +59,8 @@ def _main(options: dict[str, str], folder: Path) -> dict[str, Any]:
 
     target, crashed = str(folder / "target"), str(folder / "crashed")
     write = once(target)
-    spark = SparkSession.builder.remote("local[2]").config(map=SETTINGS).getOrCreate()
+    patient = {"spark.python.authenticate.socketTimeout": "120s"}  # 15 s are too few for a busy machine
+    spark = SparkSession.builder.remote("local[2]").config(map=SETTINGS | patient).getOrCreate()
 
     def process(df: Any, batch_id: int) -> None:
         import pathlib
