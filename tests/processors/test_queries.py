@@ -103,13 +103,14 @@ def test_a_restarted_query_reads_what_another_owner_has_cut_off_from_its_last_ba
 ) -> None:
     """Spark's checkpoint says that the batch has ended, and cannot say that its reader has ended early."""
     group.append(10)
-    killed = start(owned=12)
-    end = killed.batch()
+    first = start(owned=12)
+    end = first.batch()
     claim(sdk, options, "0", "theirs")
-    killed.planner.finish(end)
-    wait_until(lambda: "0" not in killed.owned(), "the query has lost the partition")
+    first.planner.finish(end)
+    wait_until(lambda: "0" not in first.owned(), "the query has lost the partition")
     claim(sdk, options, "0", "")
-    wait_until(lambda: "0" in killed.owned(), "the query has it again, as nobody has checkpointed it")
+    wait_until(lambda: "0" in first.owned(), "the query has it again, as nobody has checkpointed it")
+    first.stop()
     again = start(end)
     again.read(10)
     assert sorted(again.seen) == [("0", number) for number in range(10)]
