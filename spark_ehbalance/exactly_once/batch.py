@@ -59,8 +59,8 @@ class MicroBatch:
         self.last = {partition: last for partition, (_, last) in self._offsets.items() if last is not None}
 
     def offset_of(self, partition: str, sequence_number: int) -> str | None:
-        """The offset that an event has in a geo-replicated hub now; None if it was there before the batch, or if there
-        is none. Raises `TargetError` if the planner cannot tell."""
+        """The offset that an event has in a geo-replicated hub now; empty if the hub has never had one of this number,
+        None if it was there before the batch, or is not known. Raises `TargetError` if the planner cannot tell."""
         read, (before, last) = self.read[partition], self._offsets[partition]
         if sequence_number == read.start - 1 and before is not None:
             return before

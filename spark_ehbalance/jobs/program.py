@@ -104,8 +104,24 @@ def check_delta(spark: SparkSession, table: str, setting: str = "table") -> None
 
 def overlap(one: str, other: str) -> bool:
     """Whether two settings name the same table, or one whose folder lies in the other's, by their texts alone."""
-    first, second = (f"{posixpath.normpath(each)}/" if is_path(each) else f"{each}/" for each in (one, other))
+    if is_path(one) != is_path(other):
+        return False
+    first, second = (_folder(each) if is_path(each) else _whole_name(each) for each in (one, other))
     return first.startswith(second) or second.startswith(first)
+
+
+def _folder(text: str) -> str:
+    """The one spelling of a path or an address, with a slash behind it."""
+    path = re.sub(r"^file:(//(localhost)?(?=/))?", "", text)
+    scheme, slashes, rest = path.rpartition("://")
+    whole = posixpath.normpath(rest) if slashes else posixpath.abspath(path)
+    return f"{scheme.lower()}{slashes}{re.sub('^//', '/', whole)}".rstrip("/") + "/"
+
+
+def _whole_name(text: str) -> str:
+    """A name in the catalog with what Spark adds by default, in lower case, and a dot behind it."""
+    parts = [each.strip("`").lower() for each in re.findall(r"`(?:[^`]|``)*`|[^.`]+", text)]
+    return ".".join([*("spark_catalog", "default")[: max(3 - len(parts), 0)], *parts]) + "."
 
 
 def provider_of(described: Iterable[Row]) -> str | None:

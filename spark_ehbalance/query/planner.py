@@ -304,6 +304,12 @@ class Planner:
             return False
         return query == self.query and group == self._policy.query.group
 
+    def _offset_of(self, partition: str, number: int, read: Mapping[str, Range]) -> str | None:
+        """The offset of an event as `about_batch` answers it."""
+        if number >= self.latest()[partition]:  # what is known may be older than the event
+            self._hub.refresh([partition])
+        return self._events.offset_of(partition, number, read) if number < self.latest()[partition] else ""
+
     def about_batch(
         self, end: StreamOffset, *, look: bool = False, event: tuple[str, int] | None = None
     ) -> dict[str, Any]:
@@ -315,9 +321,10 @@ class Planner:
         checkpoint is refused. So whoever asks after the rows were read knows that all others were read to their ends.
 
         Of a geo-replicated hub also the `offsets` of the events before the ranges' ends, and that of an `event`, given
-        by partition and sequence number (None if there is none).
+        by partition and sequence number (None if it is not known, empty if the hub has never had one of this number).
 
-        Raises `EhBalanceError` if it is not the batch in flight, and what has ended the lease keeper.
+        Raises `EhBalanceError` if it is not the batch in flight, what has ended the lease keeper, and
+        `HubUnavailableError` if the hub does not say whether it has that event.
         """
         with self._lock:
             batch = self._in_flight
@@ -332,8 +339,7 @@ class Planner:
             answer["offsets"] = {p: [each.start_offset, each.end_offset] for p, each in read.items()}
         if event is not None:
             partition, number = event
-            there = partition in read and number < self.latest()[partition]
-            answer["offset"] = self._events.offset_of(partition, number, read) if there else None
+            answer["offset"] = self._offset_of(partition, number, read) if partition in read else None
         if look:
             leases = self._keeper.look(_LOOK_TIMEOUT)
             answer["lost"], warnings = (None, []) if leases is None else batch.lost(leases)

@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+import spark_ehbalance
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.docs.conftest import HUB, Start, send
@@ -61,7 +62,7 @@ def held(spark: SparkSession, target: str, count: int) -> None:
 
     wait_until(lambda: rows() == count, f"{target} holds {count} rows", _START)
     for query in spark.streams.active:
-        query.stop()
+        spark_ehbalance.stop(query)  # after the batch, which the next block may not run again with another sink
 
 
 def test_readme(start: Start, clean: SparkSession, hub: Emulator, local: dict[str, str]) -> None:

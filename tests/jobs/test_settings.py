@@ -15,6 +15,7 @@ from spark_ehbalance.jobs.batch_to_delta import parts
 from spark_ehbalance.jobs.copy_hub import SINK_SECRET
 from spark_ehbalance.jobs.copy_hub import Settings as CopyHub
 from spark_ehbalance.jobs.parse_to_delta import Settings as ParseToDelta
+from spark_ehbalance.jobs.program import overlap
 from spark_ehbalance.jobs.settings import SECRET
 from tests.jobs.test_stream_to_delta import KEY, STRING
 
@@ -154,3 +155,19 @@ def test_a_sink_without_a_secret_is_named() -> None:
 def test_a_mistyped_prefix_is_named() -> None:
     with pytest.raises(SettingError, match=r"there is no setting 'spark\.ehbalance\.jobs\.table': allowed are "):
         CopyHub.read({"spark.ehbalance.jobs.table": "/t"}, {})
+
+
+@pytest.mark.parametrize(
+    ("table", "rejected", "expected"),
+    [
+        ("/x/events", "file:/x/events/rejected", True),
+        ("abfss://c@a.dfs.core.windows.net/x", "ABFSS://c@a.dfs.core.windows.net/x/", True),
+        ("/x/events", "/x/events-rejected", False),
+        ("default.events", "`events`", True),
+        ("events", "events_rejected", False),
+        ("events", "/x/events", False),
+    ],
+)
+def test_two_spellings_of_one_table_overlap(table: str, rejected: str, expected: bool) -> None:
+    assert overlap(table, rejected) is expected
+    assert overlap(rejected, table) is expected

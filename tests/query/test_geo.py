@@ -116,6 +116,18 @@ def test_the_next_owner_notices_a_loss(emulator: Emulator, group: Group) -> None
     assert_lost(group.query("b").batch)
 
 
+def test_the_sink_is_told_of_an_event_that_the_hub_has_never_had(group: Group) -> None:
+    """As after a promotion with loss and a seek back: the target holds it, and others are to come in its place."""
+    group.append(SENT, PARTITIONS)
+    query = group.query()
+    end = query.batch()
+    query.run(end)
+    assert names_event(query.planner.about_batch(end, event=("0", SENT - 2))["offset"])
+    assert query.planner.about_batch(end, event=("0", SENT))["offset"] == ""
+    group.append(1, PARTITIONS)
+    assert query.planner.about_batch(end, event=("0", SENT))["offset"], "the hub is asked anew"
+
+
 @ALONE_OR_SHARED
 @pytest.mark.parametrize("lost", [LOST, SENT + LOST], ids=["of the batch", "before it"])
 def test_a_logged_batch_with_lost_events_is_not_replayed(
