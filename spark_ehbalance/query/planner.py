@@ -207,6 +207,11 @@ class Planner:
         self._idle = _NothingToRead(start, min((now + _LOAD_INTERVAL, *(each.ends for each in holdings.values()))))
         return start
 
+    def empty_end(self, start: StreamOffset) -> StreamOffset:
+        """The end of a batch without events: `start`, or an offset that records the lease table in Spark's checkpoint
+        before anything is read with it."""
+        return self._policy.empty_end(start, self._keeper.table)
+
     def fix_ends(self) -> None:
         """From now on read only the partitions owned now, up to their newest events now (`Trigger.AvailableNow`).
 

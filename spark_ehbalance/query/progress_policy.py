@@ -52,12 +52,20 @@ class SharedProgress:
         return replace(
             self.query,
             ranges=read,
-            table=TableReference(table.identity.id, self.location) if table.identity else None,
+            table=self._table(table.identity),
             other_positions=others,
             batch=start.batch + 1,
             table_begun=table.begun,
             checkpoints={p: each for p, each in checkpoints.items() if p in ranges and each < ranges[p].start},
         )
+
+    def empty_end(self, start: StreamOffset, table: TableIdentity | None) -> StreamOffset:
+        """The end of a batch without events after `start`: `start`, unless it does not name the `table`."""
+        used = self._table(table)
+        return start if used == start.table else replace(self.query, table=used, batch=start.batch + 1)
+
+    def _table(self, identity: TableIdentity | None) -> TableReference | None:
+        return TableReference(identity.id, self.location) if identity else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +102,9 @@ class AloneProgress:
 
     def batch_end(self, start: StreamOffset, named: Mapping[str, Range], *_: object) -> StreamOffset:
         return replace(self.query, ranges=named, batch=start.batch + 1)
+
+    def empty_end(self, start: StreamOffset, table: TableIdentity | None) -> StreamOffset:
+        return start
 
 
 ProgressPolicy = SharedProgress | AloneProgress

@@ -228,6 +228,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._available_now:
             planner.fix_ends()
         end = planner.next_batch(begin, limit)
+        end = planner.empty_end(begin) if end is begin else end
         if end is begin:
             return start
         # Spark 4.0 and 4.1 ask for no latest offset, and report this one as such.

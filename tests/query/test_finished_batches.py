@@ -70,6 +70,9 @@ class OnePartition:
         end = min(self.newest(), begin + (limit or ROWS))
         return StreamOffset(self.owner, {"0": Range("0", 0, begin, end)}) if end > begin else start
 
+    def empty_end(self, start: StreamOffset) -> StreamOffset:
+        return start
+
     def ranges(self, end: StreamOffset) -> list[Range]:
         return list(end.ranges.values())
 

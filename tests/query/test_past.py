@@ -24,6 +24,7 @@ from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.query.offsets import EpochPosition, HubReference, StreamOffset, TableReference, group_name
 from spark_ehbalance.query.past import mismatch
+from spark_ehbalance.spark import datasource
 from tests.query.lives import Lives
 from tests.query.queries import PARTITIONS, Group, Query
 from tests.query.support import HUB
@@ -205,6 +206,44 @@ def test_a_lost_table_is_an_error_before_anything_is_read_or_created(group: Grou
     assert files(group) == before
     if not options:
         run(group, group.query("a", startingPosition="latest"))  # a new checkpoint has no past
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_query_without_any_events_records_its_table(group: Group, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasource.signal, "signal", lambda *_: None)
+    group.raw["startingPosition"] = "latest"
+    reader = datasource.StreamReader(group.options())
+    logged = reader.latestOffset(start := reader.initialOffset())
+    reader.partitions(start, logged)
+    assert reader.latestOffset(logged) == logged
+    reader.stop()
+    lose, options = LOSSES[loss]
+    lose(group)
+    before = files(group)
+    with pytest.raises(DataLossError, match=rf"\[{loss.split()[0]}\]"):
+        group.query("a", StreamOffset.from_json(logged), **options)
+    assert files(group) == before
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_query_without_any_events_continues(group: Group, lives: Lives, killed: bool, is_finished: bool) -> None:
+    group.raw["startingPosition"] = "latest"
+    first = lives.start(lambda: group.query("a"))
+    begin = first.planner.empty_end(first.finished)
+    if is_finished:
+        first.run(begin)
+        first.planner.finish(begin)
+    if killed:
+        lives.kill(first)
+    else:
+        first.stop()
+    group.append(1)
+    again = lives.start(lambda: group.query("a", *((begin,) if is_finished else (None, begin))))
+    if not is_finished:
+        assert again.run(begin) == []
+    again.read(PARTITIONS)
+    once_each(group, again)
 
 
 def test_the_table_of_another_group_is_a_wrong_option_and_not_data_loss(group: Group) -> None:

@@ -187,6 +187,7 @@ class World:
         query = self.start()
         start = query.finished
         end = query.planner.next_batch(start, None)
+        end = query.planner.empty_end(start) if end is start else end
         if end is not start:
             self._run(end, POINTS[: POINTS.index(until) + 1], copied)
         return end is not start

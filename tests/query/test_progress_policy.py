@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.model import TableIdentity
 from spark_ehbalance.query.offsets import EpochPosition, HubReference, StreamOffset, TableReference
@@ -52,6 +54,14 @@ def test_shared_batches_leave_out_partitions_lost_at_the_last_moment() -> None:
 def test_shared_queries_make_no_batch_without_events() -> None:
     assert not SHARED.named(QUERY, ranges(p0=(2, 2), p1=(0, 0)))
     assert not SHARED.named(QUERY, {})
+
+
+def test_shared_queries_record_the_lease_table_before_anything_is_read() -> None:
+    assert SHARED.empty_end(QUERY, None) is QUERY
+    end = SHARED.empty_end(QUERY, TABLE)
+    assert end == replace(QUERY, table=TableReference("t1", "/leases"), batch=QUERY.batch + 1)
+    assert SHARED.empty_end(end, TABLE) is end
+    assert ALONE.empty_end(QUERY, TABLE) is QUERY
 
 
 # --- without ---------------------------------------------------------------------------------------------------
