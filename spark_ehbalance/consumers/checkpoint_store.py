@@ -399,7 +399,9 @@ class DeltaCheckpointStore(CheckpointStore):
         """Commit what was added, unless another thread has. Raises as `update_checkpoint`."""
         partition = str(checkpoint["partition_id"])
         with self._checkpointing:
-            if partition in self._waiting:
+            with self._lock:  # while another thread commits, nothing is waiting although it may fail
+                is_waiting = partition in self._waiting
+            if is_waiting:
                 time.sleep(max(0.0, self._next_checkpoint_at - time.monotonic()))
                 try:
                     with self._lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ from spark_ehbalance.group.changes import Drain
 from spark_ehbalance.group.model import Lease
 from spark_ehbalance.group.orders import PinTo, Seek
 from spark_ehbalance.group.position import START_OFFSET, Position
+from spark_ehbalance.group.snapshot import Snapshot
 from tests.consumers.consumers import OPERATOR, Consumers
 from tests.query.support import HUB
 from tests.waiting import wait_until
@@ -213,6 +215,38 @@ def test_while_the_table_is_away_nothing_is_lost(consumers: Consumers, tmp_path:
     assert consumers.lease("0").checkpoint == Position(6, "at 6")
     assert len(consumers.claim_listed(store, "a")) == PARTITIONS
     assert {each.epoch for each in consumers.leases().values()} == {1}
+
+
+def test_a_checkpoint_is_durable_when_it_returns_though_a_release_takes_it_along_and_fails(
+    consumers: Consumers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = consumers.owning("a")
+    released = consumers.listed(store)["1"] | {"owner_id": ""}
+    assert store._store is not None
+    read, reading, fails = store._store.read, threading.Event(), threading.Event()
+
+    def fail_once() -> Snapshot:
+        if fails.is_set():
+            return read()
+        reading.set()
+        assert fails.wait(60)
+        raise StoreUnavailableError("the storage is away")
+
+    monkeypatch.setattr(store._store, "read", fail_once)
+    checkpoint = {**consumers.named, "partition_id": "0", "sequence_number": 9, "offset": "at 9"}
+    store._add(checkpoint)
+    with ThreadPoolExecutor() as threads:
+        release = threads.submit(store.claim_ownership, [released])
+        assert reading.wait(60)
+        written = threads.submit(store._write, checkpoint)
+        time.sleep(0.3)
+        was_done = written.done()
+        fails.set()
+        with pytest.raises(StoreUnavailableError):
+            release.result(60)
+        written.result(60)
+    assert not was_done
+    assert consumers.lease("0").checkpoint == Position(9, "at 9")
 
 
 # --- the group ---------------------------------------------------------------------------------------------------
