@@ -1,7 +1,8 @@
 """Whether a partition of a compacted event hub has any event left from a sequence number on.
 
 A partition's properties name the last event that was ever sent, whether it is left or not, and silence may be a slow
-hub. But a receiver that begins at an earlier event gets that one first, and would get the next one right after it.
+hub. But a receiver that begins at an earlier event gets that one first, and would get the next one right after it. A
+second receiver rules out a hub that stops at that very moment.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ def is_bare(
     """Whether no event at or after `position` is left. False if that is not known.
 
     `begin` is the first retained sequence number: an event between it and `position` is needed. Receivers have the
-    `owner_level`. Takes 3 s where that event is the one before `position`, and returns False soon after `over` returns
+    `owner_level`. Takes 6 s where that event is the one before `position`, and returns False soon after `over` returns
     True. Raises what a `Receiver` raises.
     """
     distance = 1
     while (start := max(begin, position - distance)) < position:
         found = _look(address, start, position, owner_level, over)
         if found is not None:
-            return found
+            return found and _look(address, start, position, owner_level, over) is True
         if start == begin or over():
             break
         distance *= _FARTHER

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.eventhub import tail
 from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.eventhub.receiver import Receiver
+from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.eventhub.rows import sequence_numbers
 from spark_ehbalance.query import range_reader
 from spark_ehbalance.query.options import Options
@@ -141,6 +142,36 @@ def test_a_hub_whose_events_come_one_by_one_is_waited_for(
     emulator.delay(2.0, HUB, 0)
     assert read(options_of(emulator), 22, 24, worker) == [22, 23]
     assert looks
+    assert not any(looks)
+
+
+def test_a_hub_that_stops_after_the_event_before_is_waited_for(
+    emulator: Emulator, worker: CountedReceivers, looks: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It delivers again to the second receiver."""
+    emulator.append(HUB, 0, [bytes(LARGE)] * 4)
+    opened: list[int] = []
+
+    class Stopping(Receiver):
+        def __init__(self, address: PartitionAddress, start: int, **settings: Any) -> None:
+            super().__init__(address, start, **settings)
+            opened.append(start)
+            emulator.resume(HUB, 0)
+
+        def receive(self, *arguments: Any) -> pa.RecordBatch:
+            batch = super().receive(*arguments)
+            if batch.num_rows and len(opened) == 1:
+                emulator.pause(HUB, 0)
+                emulator.delay(0)
+            return batch
+
+    monkeypatch.setattr(tail, "Receiver", Stopping)
+    emulator.pause(HUB, 0)
+    emulator.delay(1.0, HUB, 0)
+    thread, got = reading(options_of(emulator), 22, 24, worker)
+    thread.join(TIMEOUT)
+    assert opened[:2] == [21, 21]
+    assert got == [22, 23]
     assert not any(looks)
 
 
