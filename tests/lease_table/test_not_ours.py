@@ -134,6 +134,14 @@ def test_another_table_is_not_taken_for_the_history(tmp_path: Path, make: Callab
                 done()
 
 
+@pytest.mark.parametrize("below", ["leases", "some/leases", "_delta_log/leases"])
+def test_no_lease_table_is_created_inside_another_delta_table(tmp_path: Path, below: str) -> None:
+    target = tmp_path / "target"
+    foreign_delta_table(target)
+    with refused(StoreFormatError, f"in the folder of the Delta table {target}, whose VACUUM", tmp_path):
+        DeltaStore(str(target / below)).create(GROUP)
+
+
 def test_what_other_engines_have_committed_is_left_to_their_vacuum(uri: str, mine: DeltaStore) -> None:
     write_deltalake(uri, DeltaTable(uri).to_pyarrow_table(), mode="overwrite")
     theirs = {name for name in files_in(Path(uri)) if name.startswith("part-")}

@@ -200,6 +200,15 @@ class Folder:
             for name in sorted(files):
                 yield os.path.relpath(os.path.join(folder, name), self.uri)
 
+    def enclosing_table(self) -> str | None:
+        """The Delta table whose folder contains this one, among the parent folders that can be read."""
+        parent = self.uri.rstrip("/")
+        while (parent := parent.rpartition("/")[0]) and not parent.endswith("/"):
+            with contextlib.suppress(*BACKEND_ERRORS):
+                if Folder(parent, self.options).is_table():
+                    return parent
+        return None
+
     def make(self) -> None:
         """Make the folder if it is missing; where storage has none there is nothing to make."""
         if self.is_local:

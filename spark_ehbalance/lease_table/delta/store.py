@@ -139,6 +139,9 @@ class DeltaStore(LeaseTable):
         if not self.exists():
             try:
                 with self._folder.errors("created"):
+                    if around := self._folder.enclosing_table():
+                        where = f"{self._folder.uri} is in the folder of the Delta table {around}"
+                        raise StoreFormatError(f"{where}, whose VACUUM would remove it: choose another leaseTable")
                     self._create(group, content)
             except StoreUnavailableError:
                 if not self.exists():  # otherwise another creator was faster, which is as good
