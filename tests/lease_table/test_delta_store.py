@@ -168,7 +168,7 @@ def test_a_member_that_was_suspended_does_not_take_a_log_that_was_cleaned_up_for
         for number in range(3):
             newest = theirs.write(newest, replace(newest, leases={"0": Lease("0", renewal=number)}))
         age(log.iterdir(), HOUR_AGO)
-        newest = theirs.write(newest, replace(newest, leases={"0": Lease("0", renewal=9)}))
+        newest = theirs.write(theirs.read(), replace(newest, leases={"0": Lease("0", renewal=9)}))
         theirs.tidy()
         assert not (log / f"{base.version + 1:020}.json").exists()
         if cut_off:  # the clean-up has not got to all files
@@ -248,6 +248,27 @@ def test_nothing_starts_threads_of_arrow_which_end_a_process_by_an_abort(uri: st
 
 
 # --- a table that others remove, replace or restore ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("commits", [1, 3])
+def test_commits_into_a_recreated_table_are_withdrawn(tmp_path: Path, commits: int) -> None:
+    uri = str(tmp_path / "leases")
+    with DeltaStore(uri) as forgotten:
+        forgotten.create(GROUP)
+        for _ in range(9):
+            base = forgotten.write(forgotten.read(), forgotten.read())
+        shutil.rmtree(uri)
+        with DeltaStore(uri) as current:
+            current.create(GROUP)
+            for _ in range(commits):  # without a read: storage accounts are checked on every tenth read only
+                base = forgotten.write(base, base)
+            assert Path(uri, "_delta_log", f"{base.version:020}.json").exists()
+            forgotten.tidy()
+            assert not list(Path(uri, "_delta_log").glob("*.checkpoint.parquet"))
+            with pytest.raises(StoreReplacedError):
+                forgotten.read()
+            assert current.write(current.read(), current.read()).version == 1
+    assert DeltaTable(uri).version() == 1
 
 
 def test_a_version_of_another_table_is_not_taken_for_the_known_one(uri: str, mine: DeltaStore) -> None:

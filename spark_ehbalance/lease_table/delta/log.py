@@ -159,6 +159,11 @@ def _information(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:
     return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
 
 
+def newest_checkpoint(names: Iterable[str]) -> int:
+    """The version of the newest checkpoint among log files with these `names`; -1 if there is none."""
+    return max((int(name[:20]) for name in names if name[:20].isdigit() and ".checkpoint." in name), default=-1)
+
+
 def checkpoint(version: int, metadata: dict[str, Any], add: dict[str, Any]) -> dict[str, bytes]:
     """The files of a checkpoint at `version`, by name, in the order in which they are to be written: delta-rs would
     read the log back, several requests a commit."""

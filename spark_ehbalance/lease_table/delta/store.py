@@ -118,6 +118,7 @@ class DeltaStore(LeaseTable):
         self._newest_at = 0.0  # when the known version was the newest
         self._unchecked_looks = 0
         self._checked: _Known | None = None  # what was known at the last check
+        self._unchecked: dict[int, str] = {}  # tokens of the versions written since, by version
         self._winner: _LogFile | None = None  # the log file that has won a race against this handle
 
     def __repr__(self) -> str:
@@ -290,6 +291,7 @@ class DeltaStore(LeaseTable):
         if self._tag(checked.version) == checked.tag:
             self._note_check(known)
             return True
+        self._withdraw_strays()
         return False
 
     def _tag(self, version: int) -> str | None:
@@ -297,6 +299,20 @@ class DeltaStore(LeaseTable):
 
     def _note_check(self, known: _Known) -> None:
         self._checked, self._unchecked_looks = known, 0
+        self._unchecked.clear()
+
+    def _withdraw_strays(self) -> None:
+        """Remove the log files that this handle wrote since the last check into the log of another table, after a gap:
+        with a gap no reader can open that table."""
+        names = [file.name for file in self._folder.listed(LOG)]
+        versions, checkpoint = {version_of(name) for name in names}, log.newest_checkpoint(names)
+        for version, token in sorted(self._unchecked.items()):
+            reachable = version <= checkpoint or version - 1 in versions
+            with contextlib.suppress(FileNotFoundError):
+                if not reachable and log.is_by(token, self._folder.read(commit_file(version))):
+                    self._folder.remove([commit_file(version)])
+                    versions.discard(version)
+        self._unchecked.clear()
 
     def _is_stale(self) -> bool:
         """Whether the log files after the known version may have been cleaned up."""
@@ -375,6 +391,7 @@ class DeltaStore(LeaseTable):
         began = self._clock()
         entry = log.overwrite(base.version, known.table, known.files, add, token)
         tag = self._commit(version, entry, token)
+        self._unchecked[version] = token
         if self._is_stale() and not self._is_whole_from(known):
             self._folder.remove([commit_file(version)])
             self._forget()
@@ -434,8 +451,9 @@ class DeltaStore(LeaseTable):
     def _checkpointed(self) -> tuple[int, str] | None:
         """Write a checkpoint of the newest version; that version and its data file. None, and nothing is written, if
         the log was replaced, or another program wrote that version. Other threads read and write meanwhile."""
-        known = self._known
-        if known is None or self._tag(known.version) != known.tag:
+        known, checked = self._known, self._checked
+        # Later versions may be this handle's own commits into the log of another table.
+        if known is None or checked is None or self._tag(checked.version) != checked.tag:
             return None
         newest = self._newest(known) or self._log_file(known.version)
         add = self._own_add(newest, known.table) if newest else None
