@@ -19,7 +19,7 @@ from spark_ehbalance.group.changes import Outcome
 from spark_ehbalance.group.history import OwnershipChange, ownership_changes
 from spark_ehbalance.group.lag import Lag
 from spark_ehbalance.group.member.counts import Counts
-from spark_ehbalance.group.member.decision_log import DecisionLog
+from spark_ehbalance.group.member.decision_log import DecisionLog, Shortage
 from spark_ehbalance.group.member.lags import LagOf, current
 from spark_ehbalance.group.member.membership import Clocks, Holding
 from spark_ehbalance.group.member.pacing import FIRST_PAUSE
@@ -83,7 +83,7 @@ class Keeper:
         self._error: EhBalanceError | None = None
         self._stopping = False
         self._looks_begun = self._looks_ended = 0
-        self._decisions = DecisionLog()
+        self._decisions, self._shortage = DecisionLog(), Shortage()
         self.counts = Counts()
         self._recording, self._tidying = Housekeeping(), Housekeeping()  # to tidy up can take long
         self._thread = threading.Thread(target=self._run, name="ehbalance-keeper", daemon=True)
@@ -333,6 +333,9 @@ class Keeper:
         assert turn.decision is not None, "the turn balances"
         level, line = self._decisions.note(self._me, turn.view, turn.decision)
         _LOG.log(level, "%s", line)
+        # A query that waits for the group to settle may end before others start: it warns at once.
+        if turn.view is not None and (warning := self._shortage.note(turn.view, at_once=self._participant.settling)):
+            _LOG.warning("%s", warning)
 
     def _keep_house(self, store: LeaseStore, outcome: Outcome, now: Clocks) -> None:
         """Have history recorded and, as the leader, the store tidied up: no lease depends on either."""

@@ -39,6 +39,30 @@ class DecisionLog:
         return logging.DEBUG if repeated else logging.INFO, f"balance: {json.dumps(head | what)}"
 
 
+class Shortage:
+    """Warns once that the members' limits leave partitions without an owner."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None  # monotonic
+        self._warned = False
+
+    def note(self, view: View, *, at_once: bool) -> str | None:
+        """The warning, if it is due: `at_once`, or after a lease duration, in which others may still be starting."""
+        limits, count = [view.snapshot.members[id].max_owned for id in view.active], len(view.snapshot.leases)
+        room = sum(limit for limit in limits if limit is not None)
+        if not limits or None in limits or room >= count:
+            self._since, self._warned = None, False
+            return None
+        self._since = view.now if self._since is None else self._since
+        if self._warned or not (at_once or view.now - self._since >= view.lease_duration):
+            return None
+        self._warned = True
+        return (
+            f"nobody reads {count - room} of {count} partitions: maxPartitionsOwned of all members adds up to "
+            f"{room}. Raise maxPartitionsOwned, or start another query"
+        )
+
+
 def seen(view: View) -> dict[str, Any]:
     """A summary of `view`: counts of what is normal, names of what is not."""
     leases = view.snapshot.leases

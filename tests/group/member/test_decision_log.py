@@ -7,7 +7,7 @@ import logging
 import random
 from dataclasses import replace
 
-from spark_ehbalance.group.member.decision_log import DecisionLog
+from spark_ehbalance.group.member.decision_log import DecisionLog, Shortage
 from spark_ehbalance.group.model import Author, Handover, Lease, MemberLoad, Pin
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.strategies import Decision, View
@@ -79,3 +79,22 @@ def test_doing_nothing_again_is_for_debugging_only() -> None:
     claim = Decision("claim", (view().claim("1"),))
     assert [log.note("ann", view(), claim)[0] for _ in range(2)] == [logging.INFO] * 2, "what is done is told each time"
     assert [log.note("ann", None, nothing)[0] for _ in range(2)] == [logging.INFO, logging.DEBUG]
+
+
+def limited(now: float, *limits: int | None) -> View:
+    """The view at `now` of the first of up to three members, whose leases last 30 s, on 4 partitions."""
+    members = dict(zip("abc", limits, strict=False))
+    snapshot = snapshot_of(members, [Lease(str(number)) for number in range(4)])
+    live = frozenset(members)
+    return View(Author("a", "1"), 0, snapshot, frozenset(), live, random.Random(1), now=now, lease_duration=30.0)
+
+
+def test_limits_that_leave_partitions_unread_are_reported_once_after_a_lease_duration() -> None:
+    shortage = Shortage()
+    assert [shortage.note(limited(now, 1, 2), at_once=False) for now in (100.0, 129.0)] == [None, None]
+    assert shortage.note(limited(130.0, 1, 2), at_once=False)
+    assert not any(shortage.note(limited(now, 1, 2), at_once=True) for now in (131.0, 500.0)), "reported already"
+    assert shortage.note(limited(501.0, 1, 2, 1), at_once=True) is None
+    assert shortage.note(limited(502.0, 1, 2), at_once=True), "it was over in between"
+    for limits in ((1, None), (2, 2), (4,)):
+        assert Shortage().note(limited(100.0, *limits), at_once=True) is None

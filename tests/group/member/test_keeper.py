@@ -349,3 +349,22 @@ def test_an_operator_s_order_is_carried_out_at_once_and_recorded(make: Make) -> 
     wait_until(moves, "the move is recorded")
     (move,) = moves()
     assert (move.owner_before, move.owner, move.why) == ("ann", "bob", "ordered by operator: nearer")
+
+
+def test_a_group_whose_limits_leave_partitions_unread_is_warned_once(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    def warnings() -> list[str]:
+        lines = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+        return [line for line in lines if "maxPartitionsOwned" in line]
+
+    group = make(4)
+    group.start("ann", max_owned=1)
+    bob = group.start("bob", max_owned=2)
+    wait_until(lambda: len(warnings()) == 2, "each of the two has logged it")
+    assert all("nobody reads 1 of 4 partitions" in line for line in warnings())
+    group.wait_owned(ann=1, bob=2)
+    assert bob.wait_balanced(20, settled=True)
+    group.start("cat")
+    group.wait_owned(ann=1, bob=2, cat=1)
+    assert len(warnings()) == 2
