@@ -33,6 +33,7 @@ def test_each_event_once_on_spark_connect(hub: Emulator, shared_options: dict[st
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_TESTING": "1",  # the server takes a free port
+            "SPARK_AUTH_SOCKET_TIMEOUT": "120",  # 15 s are too few for a busy machine
         },
         stdout=subprocess.PIPE,
         text=True,
@@ -59,8 +60,7 @@ def _main(options: dict[str, str], folder: Path) -> dict[str, Any]:
 
     target, crashed = str(folder / "target"), str(folder / "crashed")
     write = once(target)
-    patient = {"spark.python.authenticate.socketTimeout": "120s"}  # 15 s are too few for a busy machine
-    spark = SparkSession.builder.remote("local[2]").config(map=SETTINGS | patient).getOrCreate()
+    spark = SparkSession.builder.remote("local[2]").config(map=SETTINGS).getOrCreate()
 
     def process(df: Any, batch_id: int) -> None:
         import pathlib
