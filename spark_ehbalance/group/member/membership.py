@@ -155,13 +155,13 @@ class Membership:
 
     # --- a look at the table -----------------------------------------------------------------------------------
 
-    def see(self, snapshot: Snapshot, now: Clocks) -> None:
+    def see(self, snapshot: Snapshot, now: Clocks, query: QueryState) -> None:
         """Take in the group's state.
 
         Raises `FencedError` if a later process uses this member's id, and `DataLossError` if this is another table or
         one that was rolled back, which does not know how far the group has read.
         """
-        self._check_table(snapshot)
+        self._check_table(snapshot, query)
         self._follow_duration(snapshot)
         self._observe(snapshot, now)
         if not self.joined:
@@ -171,7 +171,7 @@ class Membership:
         self.look = replace(self.look, drained=row is not None and row.state is MemberState.LEAVING)
         self._hold(snapshot, now)
 
-    def _check_table(self, snapshot: Snapshot) -> None:
+    def _check_table(self, snapshot: Snapshot, query: QueryState) -> None:
         table, found, wrong = self.belief.table, snapshot.table, None
         if not self.settings.capabilities.members:
             return
@@ -181,6 +181,12 @@ class Membership:
             if lease is None or lease.epoch < known.epoch:
                 what, epoch = f"epoch of partition {known.partition}", lease.epoch if lease else "missing"
                 wrong = wrong or Mismatch("EHB_LEASE_TABLE_STALE", {"what": what, "known": known.epoch, "found": epoch})
+            elif (lease.owner, lease.epoch) == (self.author.id, known.epoch) and lease.partition not in query.resets:
+                at, was = lease.checkpoint, known.checkpoint  # only a reset by the owner moves it back in its epoch
+                if at and was and at.sequence_number < was.sequence_number:
+                    what = f"position of partition {known.partition}"
+                    facts = {"what": what, "known": was.next, "found": at.next}
+                    wrong = wrong or Mismatch("EHB_LEASE_TABLE_STALE", facts)
         if wrong:
             self.held = Held()
             raise wrong.error()
@@ -235,7 +241,7 @@ class Membership:
         """The store could be read, but not be written."""
         self.written = replace(self.written, failing=True)
 
-    def on_committed(self, outcome: Outcome, now: Clocks, ended: float) -> None:
+    def on_committed(self, outcome: Outcome, now: Clocks, ended: float, query: QueryState) -> None:
         """Take in the result of a commit that has `ended` at that monotonic time.
 
         `now` is a time before the commit, so that this member never relies on a lease for longer than others do. What
@@ -244,7 +250,7 @@ class Membership:
         snapshot, observations = outcome.after, self.belief.observations
         if snapshot is self.look.snapshot and not outcome.accepted and not outcome.refused:
             return
-        self._check_table(snapshot)
+        self._check_table(snapshot, query)
         if outcome.seconds is not None:
             self.duration.wrote(outcome.seconds)
         self._follow_duration(snapshot)

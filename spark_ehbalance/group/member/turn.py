@@ -289,7 +289,7 @@ class Participant:
         """Take in the result of the turn's commit, which took `seconds` and has `ended` at that monotonic time."""
         member, snapshot, decision = self._member, outcome.after, turn.decision
         _log_refused(outcome)
-        member.on_committed(outcome, turn.now, ended)
+        member.on_committed(outcome, turn.now, ended, self.query)
         self.query.on_committed(outcome)
         # Where the store keeps no rows of members, the others are known by what they own.
         self.failures, self.members = 0, len(snapshot.members.keys() | snapshot.ownership.owned.keys() - {None})
@@ -339,7 +339,7 @@ class Participant:
         return dict(holdings) if trying else self._member.valid(holdings, now)
 
     def _see(self, snapshot: Snapshot, now: Clocks) -> None:
-        self._member.see(snapshot, now)
+        self._member.see(snapshot, now, self.query)
         self._looked, self._store_away = now.monotonic, False
         self.query.progress_since_look = self.query.reset_since_look = False
         if self.settings.max_stall is not None:

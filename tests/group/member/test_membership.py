@@ -9,6 +9,7 @@ import pytest
 
 from spark_ehbalance.errors import DataLossError, FencedError
 from spark_ehbalance.group.changes import Join
+from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Author, TableIdentity
 from spark_ehbalance.group.orders import Seek
 from spark_ehbalance.group.position import Position
@@ -49,6 +50,35 @@ def test_a_table_that_lost_rows_or_epochs_stops_this_member(lost: str, meanwhile
     with pytest.raises(DataLossError, match=r"\[EHB_LEASE_TABLE_STALE\] .* epoch of partition"):
         one.begin() if turn is None else one.end(turn)
     assert not one.ann.owned
+
+
+@pytest.mark.parametrize("meanwhile", [False, True], ids=["before the read", "during the commit"])
+def test_member_stops_when_its_checkpoint_was_rolled_back(meanwhile: bool) -> None:
+    one = One()
+    before = one.table.leases["0"]
+    one.finish(5, "0")
+    one.turn()
+    turn = one.begin() if meanwhile else None
+    one.replace_table(replace(one.table, leases={**one.table.leases, "0": before}))
+    with pytest.raises(DataLossError, match=r"\[EHB_LEASE_TABLE_STALE\] .* position of partition 0 is 0 and was 6"):
+        one.begin() if turn is None else one.end(turn)
+    assert not one.ann.owned
+
+
+@pytest.mark.parametrize("acknowledged", [True, False])
+def test_member_accepts_its_own_reset(acknowledged: bool) -> None:
+    one = One()
+    one.finish(5, "0")
+    one.turn()
+    one.ann.query.reset({"0": Progress(1, Position(2))})
+    turn = one.begin()
+    if acknowledged:
+        one.end(turn)
+    else:
+        one.others(*turn.transitions())
+    one.turn()
+    one.turn()
+    assert one.ann.owned["0"].checkpoint == Position(2)
 
 
 def test_an_operator_s_seek_moves_the_owner_on_at_its_next_look(caplog: pytest.LogCaptureFixture) -> None:
