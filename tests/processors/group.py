@@ -157,8 +157,8 @@ class MixedGroup(Members):
                 # Between two looks there may have been another owner, also before the first one that was seen.
                 owner_before, next_before = before.get(partition, (None, next_now))
                 if owner_before != owner_now:
-                    # The former owner looks once in an interval, later on a machine with much else to do.
-                    until = time.monotonic() + self.expiry + 2 * self.interval
+                    # The former owner looks once in an interval; seconds later on a machine with much else to do.
+                    until = time.monotonic() + 2 * self.expiry
                     self.moves.append(Move(partition, min(next_before, next_now), until))
             for move in self.moves:
                 if move.end is None and time.monotonic() > move.until:
