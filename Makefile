@@ -12,7 +12,7 @@ export PATH := $(VENV)/bin:$(PATH)
 # A SPARK_HOME would be used instead of the virtual environment's pyspark.
 unexport SPARK_HOME
 
-.PHONY: help setup run test test-azure test-matrix test-lowest bench chaos lint format types check docs package clean
+.PHONY: help setup run test test-heavy test-azure test-matrix test-lowest bench chaos lint format types check docs package clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -25,7 +25,10 @@ run: setup ## Run the demo, `ehbalance demo`: make run ARGS="--seconds 100"
 
 # Three groups of tests keep the cores busy with Spark, all others mostly wait: so five run at once on two cores.
 test: setup ## Run the tests: make test ARGS="-k lease"
-	@.venv/bin/python -m pytest --numprocesses=5 --dist=loadgroup --no-loadscope-reorder $(ARGS)
+	@.venv/bin/python -m pytest --numprocesses=5 --dist=loadgroup --no-loadscope-reorder -m "not heavy" $(ARGS)
+
+test-heavy: setup ## The few tests that take minutes each, which `make test` leaves out
+	@.venv/bin/python -m pytest -m heavy $(ARGS)
 
 test-azure: setup ## What can be run against a real event hub, which the environment names: docs/real-service.md
 	@EHBALANCE_TEST_AZURE=1 .venv/bin/python -m pytest tests/service $(ARGS)

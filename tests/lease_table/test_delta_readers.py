@@ -91,6 +91,7 @@ def version_by_spark(spark: Any, uri: str, version: int) -> Snapshot:
     return snapshot(rows_by_spark(spark, uri, versionAsOf=version), version)
 
 
+@pytest.mark.heavy
 @pytest.mark.spark
 def test_others_read_what_the_store_says_while_commits_go_on(
     uri: str, tmp_path: Path, mine: DeltaStore, spark: Any

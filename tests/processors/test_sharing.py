@@ -38,6 +38,7 @@ def test_a_python_consumer_a_javascript_one_and_two_queries(group: MixedGroup) -
     share(group, group.consumer, group.javascript, group.query)
 
 
+@pytest.mark.heavy
 def test_a_java_consumer_a_python_one_and_two_queries(group: MixedGroup, jars: str) -> None:
     share(group, partial(group.java, jars=jars), group.consumer, group.query)
 

@@ -107,6 +107,7 @@ def test_a_checkpoint_that_was_set_back_is_refused_for_deltas_own_sink(
     assert job.rows() == Counter(before)
 
 
+@pytest.mark.heavy
 def test_queries_that_share_write_under_their_own_ids(
     spark: SparkSession, hub: Emulator, shared_options: dict[str, str], tmp_path: Path
 ) -> None:
