@@ -72,6 +72,7 @@ def test_readme(start: Start, clean: SparkSession, hub: Emulator, local: dict[st
         read_all(clean, hub, HUB, 16 * block)
 
 
+@pytest.mark.heavy
 def test_exactly_once(start: Start, clean: SparkSession, hub: Emulator, local: dict[str, str], tmp_path: Path) -> None:
     events = (
         clean.readStream.format("ehbalance")

@@ -34,6 +34,7 @@ def group(storage: str, tmp_path: Path) -> Iterator[MixedGroup]:
             group.close()
 
 
+@pytest.mark.heavy
 def test_a_python_consumer_a_javascript_one_and_two_queries(group: MixedGroup) -> None:
     share(group, group.consumer, group.javascript, group.query)
 

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.spark
 _BEFORE = datetime(2020, 1, 1, tzinfo=timezone.utc)
 
 
+@pytest.mark.heavy
 def test_a_range_is_there_once_whatever_a_stream_has_written_and_will_write(
     spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,7 +21,7 @@ from tests.spark.tables import held
 from tests.spark.test_single_query import fill
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("own spark")]
+pytestmark = [pytest.mark.heavy, pytest.mark.spark, pytest.mark.xdist_group("own spark")]
 
 #: What Spark's daemon prints now and then with a Unix socket: docs/troubleshooting.md.
 SPARKS_OWN = re.compile(r"Traceback \(most recent call last\):\n(?:  File .*daemon\.py.*\n)+BrokenPipeError: .*\n")

@@ -21,7 +21,7 @@ ACCOUNT_KEY = base64.b64encode(bytes(range(100, 164))).decode()
 ROOT = Path(__file__).parents[2]
 
 # It has a Spark of its own and waits for nothing that could be too slow.
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("own spark")]
+pytestmark = [pytest.mark.heavy, pytest.mark.spark, pytest.mark.xdist_group("own spark")]
 
 
 def forms(key: str) -> list[bytes]:
