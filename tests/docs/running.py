@@ -17,7 +17,7 @@ from tests.docs.blocks import PAGES, Block, blocks
 from tests.waiting import wait_until
 
 #: Seconds that a command may take, and a program to end after it was interrupted.
-_END = 60
+_END = 180
 
 
 class PageRun:
