@@ -28,7 +28,7 @@ run: setup ## Run the demo, `ehbalance demo`: make run ARGS="--seconds 100"
 test: setup ## Run the tests: make test ARGS="-k lease"
 	@.venv/bin/python -m pytest --numprocesses=4 --dist=loadgroup --no-loadscope-reorder -m "not heavy" $(ARGS)
 
-test-heavy: setup ## The few tests that take minutes each, which `make test` leaves out
+test-heavy: setup ## Tests with Spark that take minutes, which `make test` leaves out
 	@.venv/bin/python -m pytest -m heavy $(ARGS)
 
 test-azure: setup ## What can be run against a real event hub, which the environment names: docs/real-service.md

@@ -22,7 +22,7 @@ from tests.docs.blocks import blocks
 from tests.spark.tables import held
 from tests.spark.test_single_query import fill, run_available
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.heavy, pytest.mark.spark]
 
 
 class Job:
@@ -107,7 +107,6 @@ def test_a_checkpoint_that_was_set_back_is_refused_for_deltas_own_sink(
     assert job.rows() == Counter(before)
 
 
-@pytest.mark.heavy
 def test_queries_that_share_write_under_their_own_ids(
     spark: SparkSession, hub: Emulator, shared_options: dict[str, str], tmp_path: Path
 ) -> None:

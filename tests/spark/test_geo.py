@@ -15,7 +15,7 @@ from spark_ehbalance.exactly_once import once
 from tests.spark.conftest import HUB
 from tests.spark.test_single_query import run_available
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.heavy, pytest.mark.spark]
 
 PARTITIONS = 2
 

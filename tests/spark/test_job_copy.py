@@ -12,7 +12,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.jobs.copy_hub import Settings, start
 from tests.spark.conftest import HUB
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.heavy, pytest.mark.spark]
 
 
 def test_keys_and_properties_with_their_types_are_kept(

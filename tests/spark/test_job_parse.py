@@ -17,7 +17,7 @@ from spark_ehbalance.jobs import SettingError, parse_to_delta
 from spark_ehbalance.jobs.parse_to_delta import Settings, start
 from tests.spark.conftest import HUB
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.heavy, pytest.mark.spark]
 
 _BODIES = {
     b'{"id": "a", "at": {"x": 1}}': None,

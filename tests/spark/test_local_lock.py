@@ -25,7 +25,7 @@ from spark_ehbalance.exactly_once.target import MERGED
 from tests.spark.tables import held
 from tests.spark.test_write_once import COLUMNS, Writer, events_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.heavy, pytest.mark.spark]
 
 READ = {"0": Extent(0, 5)}
 

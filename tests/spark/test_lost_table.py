@@ -16,7 +16,7 @@ from tests.ops.command import Command, kept
 from tests.spark.test_single_query import fill, read_available
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.heavy, pytest.mark.spark]
 
 
 def test_a_restart_without_the_lease_table(

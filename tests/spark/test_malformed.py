@@ -10,7 +10,7 @@ from spark_ehbalance.emulator import Emulator
 from tests.query.poison import NUMBERED, two_keys_of_one_text
 from tests.spark.conftest import HUB
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.heavy, pytest.mark.spark]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.azure_storage.consumers import Event, read_with_sdk
 from tests.ops.command import Command, kept
 from tests.spark.test_single_query import read_available
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.heavy, pytest.mark.spark]
 
 HUB, PARTITIONS = "few", 4
 

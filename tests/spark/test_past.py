@@ -17,14 +17,13 @@ from tests.spark.query_process import RUNS, Query, QueryProcess
 from tests.spark.test_single_query import fill
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.heavy, pytest.mark.spark]
 
 
 def wait_for(query: Query, count: int) -> None:
     wait_until(lambda: len(query.rows()) >= count, f"{count} rows are written", timeout=60)
 
 
-@pytest.mark.heavy
 def test_a_rolling_restart_fences_the_old_process_and_a_stale_copy_is_refused(
     hub: Emulator,
     shared_options: dict[str, str],

@@ -15,7 +15,7 @@ from tests.spark.query_process import Query, QueryProcess
 from tests.spark.test_single_query import fill
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.heavy, pytest.mark.spark]
 
 #: The partition that is sought: the one that `fill` fills first, so that every batch has its events.
 SOUGHT = "0"

@@ -28,7 +28,7 @@ from tests.spark.tables import held
 from tests.spark.test_single_query import fill
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("own spark")]
+pytestmark = [pytest.mark.heavy, pytest.mark.spark, pytest.mark.xdist_group("own spark")]
 
 _JOB = Path(__file__).with_name("shipped_job.py")
 

@@ -15,7 +15,7 @@ from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.spark.conftest import HUB
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.heavy, pytest.mark.spark]
 
 Load = Callable[[], DataFrame]
 
