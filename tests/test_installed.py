@@ -82,7 +82,7 @@ def test_what_is_missing_is_said_by_the_format(absent: str) -> None:
 
 
 def test_without_the_package_the_format_says_so_too() -> None:
-    result = _import(_AS_SPARK, "spark_ehbalance.query")
+    result = _import(_AS_SPARK, "spark_ehbalance.errors")
     assert "ImportError: the source ehbalance cannot start" in result.stderr.splitlines()[-1]
 
 

@@ -44,7 +44,7 @@ class Command:
     def succeeds(self, *arguments: object) -> Outcome:
         """The outcome of a command that does what it is asked, without a warning."""
         outcome = self(*arguments)
-        assert (outcome.code, outcome.err) == (0, "")
+        assert (outcome.code, outcome.err) == (0, ""), outcome
         return outcome
 
     def fails(self, code: int, *arguments: object) -> str:

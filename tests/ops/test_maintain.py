@@ -49,7 +49,8 @@ def test_every_table_is_cleaned_up_whatever_is_wrong_with_others(
     assert outcome.code == 1
     first, second, third = outcome.out.splitlines()
     assert re.fullmatch(f"{failing} was not cleaned up: RuntimeError: x{{500}}", first)
-    assert second.startswith(f"{damaged} was not cleaned up: the lease table at {damaged} is damaged: ")
+    assert second.startswith(f"{damaged} was not cleaned up: the lease table at {damaged} could not be opened: ")
+    assert "If the storage works, the log is damaged." in second
     assert third.startswith(f"{good}, of {GROUP}, was cleaned up in ")
     assert outcome.err == "Error: 2 of 3 lease tables could not be cleaned up\n"
     assert len(data_files(str(good))) == 1

@@ -84,7 +84,7 @@ class World:
         """Look, and decide: a sign of life, renewals, and claims of what has expired."""
         process, by = self.process(number), Author(f"member-{number}", "1")
         me, at_ms = process.membership, self.clocks.wall_ms
-        me.see(self.table, self.clocks)
+        me.see(self.table, self.clocks, QueryState())
         process.looked, process.decided = self.now, []
         if beats:
             process.decided.append(me.beat(at_ms, QueryState()))
@@ -113,7 +113,8 @@ class World:
             outcome = replace(outcome, after=replace(outcome.after, version=self.table.version + 1))
         self.table, process.decided = outcome.after, []
         if answered:
-            process.membership.on_committed(outcome, Clocks(process.looked, round(1000 * process.looked)), self.now)
+            looked = Clocks(process.looked, round(1000 * process.looked))
+            process.membership.on_committed(outcome, looked, self.now, QueryState())
 
     def check_given_up(self, partition: str, owner: str | None) -> None:
         if owner is not None:
