@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import multiprocessing
-import re
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
@@ -20,18 +17,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from chaos.session import spark_session
-from spark_ehbalance.emulator.control import EmulatorControl
+from spark_ehbalance.emulator import Emulator as LocalEmulator
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.network import AMQP, Network
 from spark_ehbalance.exactly_once.spark_settings import SESSION
 
 HUB, GROUP = "hub", "$Default"
-
-#: Events that are sent to the emulator and copied there: sending every event would take most of the time.
-_SENT = 100
-
-#: The line that the emulator prints when it is ready.
-_READY = re.compile(r"Emulator ready: (?P<string>\S+:(?P<port>\d+);\S+) \(control port (?P<control>\d+)\)\n")
 
 #: Shows the progress of a benchmark.
 Log = Callable[[str], None]
@@ -96,41 +87,50 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
 class Emulator:
     """An emulator with `HUB` in its own process, so that its CPU time is not counted."""
 
-    control: EmulatorControl
+    process: ProcessPoolExecutor
     connection: Connection
 
     @property
     def address(self) -> str:
         return str(self.connection.connection_string)
 
+    def call(self, operation: str, *arguments: Any) -> Any:
+        """The result of an operation of the emulator."""
+        return self.process.submit(_call, operation, arguments).result()
+
     def append(self, partition: int, bodies: list[bytes]) -> None:
-        self.control.append(HUB, partition, bodies)
+        self.call("append", HUB, partition, bodies)
 
     def fill(self, partition: int, body: bytes, events: int, properties: Mapping[str, Any] | None = None) -> None:
-        for some, copies in ((_SENT, events // _SENT), (events % _SENT, 1)):
-            if some and copies:
-                self.control.append(HUB, partition, [body] * some, properties, copies=copies)
+        self.process.submit(_fill, partition, body, events, properties).result()
+
+
+#: In the emulator's process: the emulator.
+_running: LocalEmulator
+
+
+def _start(partitions: int) -> tuple[str, int]:
+    global _running
+    _running = LocalEmulator({HUB: partitions}, management_requests=None)  # the cost of requests is measured
+    _running.start()
+    return _running.connection_string(HUB), _running.port
+
+
+def _call(operation: str, arguments: tuple[Any, ...]) -> Any:
+    return getattr(_running, operation)(*arguments)
+
+
+def _fill(partition: int, body: bytes, events: int, properties: Mapping[str, Any] | None) -> None:
+    _running.append(HUB, partition, [body] * events, properties)
 
 
 @contextlib.contextmanager
 def emulator(partitions: int) -> Iterator[Emulator]:
     """Start an emulator and a connection to it."""
-    command = [sys.executable, "-m", "spark_ehbalance.emulator", "--port", "0", "--control-port", "0"]
-    command += ["--management-requests", "0"]  # the cost of requests is measured, not the limit
-    command += ["--hub", f"{HUB}:{partitions}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout
-            ready = _READY.fullmatch(process.stdout.readline())
-            if ready is None:
-                raise OSError("the emulator did not start")
-            string = f"{ready['string'].rstrip(';')};EntityPath={HUB}"
-            network = Network(AMQP, endpoint=("localhost", int(ready["port"])))
-            connection = Connection("localhost", HUB, connection_string=string, network=network)
-            with EmulatorControl("127.0.0.1", int(ready["control"])) as control:
-                yield Emulator(control, connection)
-        finally:
-            process.terminate()
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        string, port = process.submit(_start, partitions).result()
+        network = Network(AMQP, endpoint=("localhost", port))
+        yield Emulator(process, Connection("localhost", HUB, connection_string=string, network=network))
 
 
 def in_turns(ways: Mapping[str, Callable[[], float]], runs: int) -> dict[str, list[float]]:

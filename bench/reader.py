@@ -30,7 +30,7 @@ def _plain(server: Emulator, events: int) -> None:
 
 def _properties(server: Emulator, events: int) -> None:
     properties: Any = [{"device": "thermometer-17", "id": f"{n:08d}"} for n in range(events)]
-    server.control.append(HUB, 0, [os.urandom(1024)] * events, properties)
+    server.call("append", HUB, 0, [os.urandom(1024)] * events, properties)
 
 
 def _unlike(server: Emulator, events: int) -> None:

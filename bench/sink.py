@@ -95,9 +95,9 @@ def client(connection: Connection, shape: Shape, count: int) -> float:
 
 def _clear(server: Emulator) -> int:
     """The number of events in the hub, which are deleted: the emulator keeps them in memory."""
-    ends = [server.control.partition_state(HUB, partition).next_sequence_number for partition in range(PARTITIONS)]
+    ends = [server.call("partition_state", HUB, partition).next_sequence_number for partition in range(PARTITIONS)]
     for partition, end in enumerate(ends):
-        server.control.trim(HUB, partition, end)
+        server.call("trim", HUB, partition, end)
     return sum(ends)
 
 

@@ -15,7 +15,7 @@ _SELECTOR = re.compile(r"\s*amqp\.annotation\.x-opt-(offset|sequence-number|enqu
 _SELECTOR_NAME = "apache.org:selector-filter:string"
 _REPLICATED_OFFSET = re.compile(r"\d{1,9}:-?\d{1,19}:(-?\d{1,19})")
 _INTEGER = re.compile(r"-?\d{1,19}")
-_PARTS = {"consumergroups": "group", "partitions": "partition", "publishers": "publisher"}
+_PARTS = {"consumergroups": "group", "partitions": "partition"}
 
 
 class Entity(NamedTuple):
@@ -24,7 +24,6 @@ class Entity(NamedTuple):
     hub: str
     group: str | None = None
     partition: str | None = None
-    publisher: str | None = None
 
 
 def entity_path(address: str) -> str:

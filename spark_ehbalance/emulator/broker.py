@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Protocol
@@ -78,6 +79,7 @@ class Hub:
     groups: dict[str, str] = field(default_factory=dict)
     disabled: bool = False  # until enabled, or until the emulator ends
     paused: set[str] = field(default_factory=set)  # partitions that deliver nothing
+    _arrivals: Iterator[int] = field(default_factory=itertools.count)
     _readers: dict[tuple[str, str], list[Reader]] = field(default_factory=dict)
     _next_partition: int = 0
 
@@ -104,7 +106,7 @@ class Hub:
     def extend(self, partitions: int = 0, groups: Iterable[str] = ()) -> None:
         """Add partitions, and the consumer groups that it does not have."""
         for _ in range(partitions):
-            self.partitions.append(PartitionLog(geo_replicated=self.geo_replicated))
+            self.partitions.append(PartitionLog(self._arrivals, geo_replicated=self.geo_replicated))
         for group in groups:
             self.groups.setdefault(group.lower(), group)
 

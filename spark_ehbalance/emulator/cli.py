@@ -1,4 +1,4 @@
-"""The command `ehbalance emulator`, also `python -m spark_ehbalance.emulator`."""
+"""The command `ehbalance emulator`."""
 
 from __future__ import annotations
 
@@ -10,73 +10,50 @@ import os
 import re
 import signal
 import threading
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from spark_ehbalance.emulator.broker import check_hub
 from spark_ehbalance.emulator.emulator import Emulator
 
-_server_panel = functools.partial(typer.Option, rich_help_panel="Network, TLS, keys")
-
-
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """Where the emulator listens, and whom it lets in."""
-
-    host: Annotated[str, _server_panel(help="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 5672
-    websocket_port: Annotated[
-        int | None, _server_panel(help="Also AMQP over websocket, on this port; 0 takes a free one.")
-    ] = None
-    control_port: Annotated[
-        int | None, _server_panel(help="Control calls, on this port of the loopback address; 0 takes a free one.")
-    ] = None
-    tls: Annotated[bool, _server_panel("--tls", help="TLS with a new certificate; prints the CA's file.")] = False
-    sas_key: Annotated[
-        list[str] | None,
-        _server_panel(
-            metavar="NAME=REFERENCE",
-            help="Key to check tokens, as env:VARIABLE or file:PATH. Repeatable. Without one, all tokens are valid.",
-        ),
-    ] = None
-
-    def settings(self) -> dict[str, Any]:
-        """Fields of `Settings`. Raises `ValueError`, and `OSError` for a key's file."""
-        return {
-            "host": self.host,
-            "port": _port("--port", self.port),
-            "websocket_port": self.websocket_port and _port("--websocket-port", self.websocket_port),
-            "tls": self.tls,
-            "sas_keys": dict(map(_key, self.sas_key)) if self.sas_key else None,
-        }
+_panel = functools.partial(typer.Option, rich_help_panel="Network, TLS, keys")
 
 
 def emulator(
-    server: ServerOptions,
     hub: Annotated[list[str] | None, typer.Option(metavar="NAME:PARTITIONS", help="Event hub. Repeatable.")] = None,
-    management_requests: Annotated[
-        int, typer.Option(help="Requests for properties per second and hub; 0 is no limit.")
-    ] = 50,
     consumer_group: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Consumer group of every hub. Repeatable.")
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 5672,
+    host: Annotated[str, _panel(help="Address to listen on.")] = "127.0.0.1",
+    websocket_port: Annotated[
+        int | None, _panel(help="Also AMQP over websocket, on this port; 0 takes a free one.")
+    ] = None,
+    tls: Annotated[bool, _panel("--tls", help="TLS with a new certificate; prints the CA's file.")] = False,
+    sas_key: Annotated[
+        list[str] | None,
+        _panel(
+            metavar="NAME=REFERENCE",
+            help="Key to check tokens, as env:VARIABLE or file:PATH. Repeatable. Without one, all tokens are valid.",
+        ),
     ] = None,
 ) -> None:
     """Run a local Event Hubs emulator until SIGTERM or SIGINT."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    control = server.control_port
     try:
         running = Emulator(
             _hubs(hub or []),
+            sas_keys=dict(map(_key, sas_key)) if sas_key else None,
             consumer_groups=consumer_group or (),
-            **server.settings(),
-            management_requests=_number("--management-requests", management_requests, 0),
+            host=host,
+            port=_port("--port", port),
+            websocket_port=websocket_port and _port("--websocket-port", websocket_port),
+            tls=tls,
         )
-        empty = not hub and control is None
-        note = " It has no event hub: --hub NAME:PARTITIONS makes one." if empty else ""
-        _run(running, control and _port("--control-port", control), show_key=not server.sas_key, note=note)
+        note = "" if hub else " It has no event hub: --hub NAME:PARTITIONS makes one."
+        _run(running, show_key=not sas_key, note=note)
     except ValueError as error:
         _fail(2, str(error))
     except ImportError as error:
@@ -91,13 +68,13 @@ def _fail(code: int, text: str) -> None:
     raise typer.Exit(code) from None
 
 
-def _run(server: Emulator, control_port: int | None, *, show_key: bool, note: str) -> None:
+def _run(server: Emulator, *, show_key: bool, note: str) -> None:
     """Start `server`, print one line when it is ready, which `note` ends, and stop it at SIGTERM or SIGINT."""
     stopped = threading.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, lambda *_: stopped.set())
     with server:
-        more = [] if control_port is None else [f"control port {server.open_control_port(control_port)}"]
+        more = []
         with contextlib.suppress(RuntimeError):
             more.append(f"websocket port {server.websocket_port}")
         with contextlib.suppress(RuntimeError):
@@ -115,12 +92,6 @@ def _run(server: Emulator, control_port: int | None, *, show_key: bool, note: st
 def _port(option: str, number: int) -> int:
     if not 0 <= number <= 65535:
         raise ValueError(f"{option} {number}: allowed are 0 to 65535")
-    return number
-
-
-def _number(option: str, number: int, least: int) -> int:
-    if number < least:
-        raise ValueError(f"{option} {number}: allowed are numbers from {least} on")
     return number
 
 

@@ -10,7 +10,6 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import cast
 
 from spark_ehbalance.emulator import management, service_errors
@@ -165,23 +164,17 @@ class Client(Connection, asyncio.Protocol):
         self._transport.abort()
 
     def check_timeouts(self) -> None:
-        """Drop a client that has been silent for too long. Detach links whose token has expired, and those on which
-        nothing has happened for too long."""
-        now, settings = time.monotonic(), self._settings
+        """Drop a client that has been silent for too long, and detach links whose token has expired."""
         if self.closed or self._silent:
             return
-        if now - self._last_received > settings.idle_timeout:
-            limit_ms = round(settings.idle_timeout * 1000)
+        if time.monotonic() - self._last_received > self._settings.idle_timeout:
+            limit_ms = round(self._settings.idle_timeout * 1000)
             text = f"The connection was inactive for more than the allowed {limit_ms} milliseconds and is closed."
             self.close(AmqpError(CONNECTION_FORCED, text))
             self._end()
         for endpoint in self.hub_endpoints():
             if not self._tokens.allow(endpoint.path):
                 endpoint.detach(service_error(service_errors.TOKEN_EXPIRED, claim=endpoint.claim, path=endpoint.path))
-            elif now - endpoint.last_active > settings.idle_link_timeout:
-                kind, timeout = endpoint.kind, f"{timedelta(seconds=int(settings.idle_link_timeout))!s:0>8}"
-                values = {"path": endpoint.path, "kind": kind, "lower": kind.lower(), "timeout": timeout}
-                endpoint.detach(service_error(service_errors.IDLE, **values))
 
     def _end(self) -> None:
         """The protocol has ended: send the last bytes and close the socket."""

@@ -1,34 +1,72 @@
-"""The emulator inside a Python process: the server on a thread of its own."""
+"""The emulator inside a Python process: the server on a thread of its own, and the operations on it."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import math
 import ssl
 import tempfile
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from spark_ehbalance.emulator.administration import Administration
+from spark_ehbalance.emulator import service_errors as errors
 from spark_ehbalance.emulator.amqp.errors import AmqpError
-from spark_ehbalance.emulator.broker import Hub, check_hub
+from spark_ehbalance.emulator.broker import Broker, Hub, check_hub
 from spark_ehbalance.emulator.certificates import CA_FILE, LOCAL_NAMES, make
-from spark_ehbalance.emulator.control import ControlServer
-from spark_ehbalance.emulator.message import Event
+from spark_ehbalance.emulator.message import Event, build_events
+from spark_ehbalance.emulator.partition_log import PartitionLog
 from spark_ehbalance.emulator.server import Server
+from spark_ehbalance.emulator.service_errors import service_error
 from spark_ehbalance.emulator.settings import Settings
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 _LOCAL_HOSTS = ("", "0.0.0.0", "127.0.0.1", "localhost")  # reached as localhost from this machine
 _DEFAULT_KEY = ("RootManageSharedAccessKey", "emulator")  # connection strings need a key even if none is checked
+_EVENTS_PER_CALL = 1000  # a call blocks the server, for about 5 ms at this size
 
 
-class Emulator(Administration):
+def _operation(run: Callable[Concatenate[Emulator, _P], _T]) -> Callable[Concatenate[Emulator, _P], _T]:
+    """A method of `Emulator` whose body runs on the server's loop."""
+
+    @functools.wraps(run)
+    def call(self: Emulator, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return self._on_loop(lambda: run(self, *args, **kwargs))
+
+    return call
+
+
+@dataclass(frozen=True)
+class PartitionState:
+    """The state of a partition. It is empty if the first retained and the next sequence number are equal.
+
+    `last_offset` is "-1" and `last_enqueued_ms` (milliseconds since 1970) is None before the first event.
+    """
+
+    first_sequence_number: int
+    next_sequence_number: int
+    last_offset: str
+    last_enqueued_ms: int | None
+
+    @property
+    def last_enqueued_time(self) -> datetime | None:
+        """In UTC."""
+        if self.last_enqueued_ms is None:
+            return None
+        return datetime.fromtimestamp(self.last_enqueued_ms / 1000, timezone.utc)
+
+
+class Emulator:
     """An Event Hubs namespace on this machine, between `start` and `stop` or as a context manager.
 
     With TLS clients need a `custom_endpoint_address`: they take the port from a connection string only without. For a
-    websocket they always need one.
+    websocket they always need one. Every operation takes effect before it returns, and raises ValueError for an unknown
+    or invalid hub or partition. Partitions may be given as numbers.
     """
 
     def __init__(self, hubs: Mapping[str, int] | None = None, **settings: Any) -> None:
@@ -41,7 +79,6 @@ class Emulator(Administration):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._running: Server | None = None
-        self._control: ControlServer | None = None
         self._certificates: tempfile.TemporaryDirectory[str] | None = None
 
     def start(self) -> None:
@@ -80,11 +117,9 @@ class Emulator(Administration):
         loop, thread = self._loop, self._thread
         if loop is None or thread is None:
             return
-        if self._control is not None:
-            self._wait_for(self._control.stop())
         if self._running is not None:
             self._wait_for(self._running.stop())
-        self._loop = self._thread = self._running = self._control = None
+        self._loop = self._thread = self._running = None
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
@@ -130,23 +165,196 @@ class Emulator(Administration):
             f"SharedAccessKey={key or value};{plain}{entity}"
         )
 
-    def open_control_port(self, port: int = 0, host: str = "127.0.0.1") -> int:
-        """Accept calls from other processes (`EmulatorControl`), with one of the keys if there are `sas_keys`; returns
-        the port. Raises OSError."""
-        keys = self._settings.sas_keys
-        self._control = ControlServer(self._execute, None if keys is None else [*keys.values()])
-        return self._wait_for(self._control.start(host, port))
+    # --- operations
 
+    @_operation
+    def hubs(self) -> list[str]:
+        """The names of all hubs."""
+        return self._broker.hubs()
+
+    @_operation
+    def add_hub(self, name: str, partitions: int) -> None:
+        """Create a hub, or extend an existing one to that number of partitions."""
+        self._broker.add_hub(name, partitions)
+
+    @_operation
+    def delete_hub(self, name: str) -> None:
+        """Delete a hub and its events, and detach its links."""
+        hub = self._broker.delete_hub(name)
+        self._detach(service_error(errors.DELETED, entity=hub.name), hub.name)
+
+    @_operation
+    def add_partitions(self, hub: str, count: int) -> None:
+        """Give a hub `count` more partitions."""
+        if count < 1:
+            raise ValueError(f"{count} more partitions: a hub can only grow")
+        found = self._broker.hub(hub)
+        check_hub(found.name, len(found.partitions) + count)
+        found.extend(count)
+
+    @_operation
+    def add_consumer_group(self, hub: str, name: str) -> None:
+        """Create a consumer group, if it does not exist."""
+        self._broker.hub(hub).add_group(name)
+
+    @_operation
+    def delete_consumer_group(self, hub: str, name: str) -> None:
+        """Delete a consumer group, and detach its readers. $Default cannot be deleted."""
+        found = self._broker.hub(hub)
+        found.delete_group(name)
+        self._detach(service_error(errors.DELETED, entity=f"{found.name}|{name}"), found.name, group=name)
+
+    @_operation
+    def disable_hub(self, name: str, disable: bool = True) -> None:
+        """Refuse whoever sends to a hub, reads it or asks for its properties, until called with False. Detaches its
+        links."""
+        hub = self._broker.hub(name)
+        hub.disabled = disable
+        if disable:
+            self._detach(service_error(errors.DISABLED, hub=hub.name), hub.name)
+
+    @_operation
+    def trim(self, hub: str, partition: str | int, before_sequence_number: int) -> None:
+        """Delete the events before a sequence number, as retention does."""
+        self._log(hub, partition).trim(before_sequence_number)
+
+    @_operation
+    def compact(self, hub: str, partition: str | int, start: int, end: int) -> None:
+        """Leave out the events from `start` to before `end`, as compaction does."""
+        self._log(hub, partition).remove(start, end)
+
+    @_operation
+    def promote(self, hub: str, lost: int = 0, *, refuse_lost: bool = False) -> None:
+        """Promote a secondary region of a geo-replicated hub that does not have the last `lost` events of each
+        partition: new ones take their sequence numbers. Resets all connections.
+
+        A receiver that then starts at a lost event's offset starts by its sequence number, or is refused with
+        `refuse_lost`.
+        """
+        promoted = self._broker.hub(hub)
+        for log in promoted.partitions:
+            log.promote(lost, refuse_lost)
+        promoted.created_at = datetime.now(timezone.utc)  # whether the service keeps it is not known
+        self._drop_all()
+
+    @_operation
+    def partition_state(self, hub: str, partition: str | int) -> PartitionState:
+        """The present state of a partition."""
+        log = self._log(hub, partition)
+        return PartitionState(**{name: getattr(log, name) for name in PartitionState.__dataclass_fields__})
+
+    @_operation
+    def readers(self, hub: str, partition: str | int, group: str = "$Default") -> list[int | None]:
+        """The epochs of the readers that are attached to a partition; None for a reader without epoch."""
+        return [reader.epoch for reader in self._broker.hub(hub).readers(group, str(partition))]
+
+    def append(
+        self,
+        hub: str,
+        partition: str | int,
+        bodies: Sequence[bytes],
+        properties: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        partition_key: str | None = None,
+    ) -> None:
+        """Add events without a client. `properties` are those of all events, or a sequence with those of each."""
+        for start in range(0, len(bodies), _EVENTS_PER_CALL):
+            part = slice(start, start + _EVENTS_PER_CALL)
+            some = [properties] if properties is None or isinstance(properties, Mapping) else properties[part]
+            self.append_encoded(hub, partition, *build_events(bodies[part], some, partition_key))
+
+    @_operation
     def append_encoded(self, hub: str, partition: str | int, *events: Event) -> None:
         """Store `events` as they are, also such as no sender could send; for tests of readers."""
-        self._on_loop(lambda: self._log(hub, partition).append(events))
+        self._log(hub, partition).append(events)
+
+    @_operation
+    def connections(self) -> int:
+        """The number of open TCP connections."""
+        return len(self._server.clients)
+
+    @_operation
+    def token_life(self, seconds: float) -> None:
+        """Let tokens that are put from now on expire after `seconds`, if not before; 0 ends it."""
+        self._broker.faults.token_life = seconds or math.inf
+
+    @_operation
+    def drop_connections(self) -> None:
+        """Reset all TCP connections."""
+        self._drop_all()
+
+    @_operation
+    def detach(
+        self,
+        hub: str,
+        partition: str | int | None = None,
+        condition: str = "amqp:link:detach-forced",
+        description: str = "The link was detached by the emulator's operator.",
+    ) -> None:
+        """Detach the publishers and readers of a hub or partition with an error."""
+        self._detach(service_error((condition, "{text}"), text=description), hub, partition)
+
+    @_operation
+    def server_busy(self, count: int = 0, seconds: float = 0.0, hub: str | None = None) -> None:
+        """Refuse the next `count` attaches, sends, deliveries and requests for properties with
+        com.microsoft:server-busy, and all for `seconds`; those of one hub, or of every hub.
+
+        A reader is detached when events are about to be sent to it. Both 0 ends it.
+        """
+        self._broker.faults.server_busy(count, seconds, hub)
+
+    @_operation
+    def delay(self, seconds: float, hub: str | None = None, partition: str | int | None = None) -> None:
+        """Delay deliveries and the answers to sends by `seconds`; 0 ends it. None means every hub or partition."""
+        self._broker.faults.delay(seconds, hub, None if partition is None else str(partition))
+
+    @_operation
+    def pause(self, hub: str, partition: str | int) -> None:
+        """Deliver nothing from a partition until `resume`; it can still be sent to."""
+        self._log(hub, partition)
+        self._broker.hub(hub).paused.add(str(partition))
+
+    @_operation
+    def resume(self, hub: str, partition: str | int) -> None:
+        """End `pause`."""
+        self._broker.hub(hub).paused.discard(str(partition))
+        for endpoint in self._server.endpoints(hub, partition):
+            endpoint.on_room()
+
+    @_operation
+    def refuse_connections(self, refuse: bool = True) -> None:
+        """Reset every new TCP connection until called with False; open connections are not affected."""
+        self._broker.faults.refuse_connections = refuse
+
+    @_operation
+    def silence_connections(self, silence: bool = True) -> None:
+        """Accept new TCP connections and never answer on them, until called with False; silent ones stay silent."""
+        self._broker.faults.silence_connections = silence
+
+    @_operation
+    def clear_faults(self) -> None:
+        """End `server_busy`, `delay`, `token_life`, `refuse_connections` and `silence_connections`."""
+        self._broker.faults.clear()
+
+    # --- how they run
 
     def _on_hub(self, name: str, run: Callable[[Hub], _T]) -> _T:
         """Call `run` with a hub, on the server's loop. Raises ValueError if there is no such hub."""
-        try:
-            return self._on_loop(lambda: run(self._broker.hub(name)))
-        except AmqpError as error:
-            raise ValueError(error.description) from None
+        return self._on_loop(lambda: run(self._broker.hub(name)))
+
+    @property
+    def _broker(self) -> Broker:
+        return self._server.broker
+
+    def _log(self, hub: str, partition: str | int) -> PartitionLog:
+        return self._broker.hub(hub).partition(str(partition))
+
+    def _detach(self, error: AmqpError, hub: str, partition: str | int | None = None, group: str | None = None) -> None:
+        for endpoint in self._server.endpoints(hub, partition, group):
+            endpoint.detach(error)
+
+    def _drop_all(self) -> None:
+        for client in list(self._server.clients):
+            client.drop()
 
     @property
     def _server(self) -> Server:
@@ -158,12 +366,14 @@ class Emulator(Administration):
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    def _invoke(self, call: str, arguments: Mapping[str, Any]) -> Any:
-        _ = self._server
-        return self._on_loop(lambda: self._execute(call, arguments))
-
     def _on_loop(self, run: Callable[[], _T]) -> _T:
+        """The result of `run` on the server's loop. Raises ValueError with one line of text if it is refused."""
+
         async def call() -> _T:
             return run()
 
-        return self._wait_for(call())
+        _ = self._server
+        try:
+            return self._wait_for(call())
+        except AmqpError as error:
+            raise ValueError(error.description) from None

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from spark_ehbalance.emulator.addresses import Entity, start_position
-from spark_ehbalance.emulator.amqp.codec import Array, Described, Int, Symbol, Timestamp
+from spark_ehbalance.emulator.amqp.codec import Described, Int, Symbol
 from spark_ehbalance.emulator.amqp.errors import NOT_ALLOWED, AmqpError, DecodeError
 from spark_ehbalance.emulator.amqp.frames import ACCEPTED, TRANSFER_HEADER_SIZE, Attach, rejected, terminus
 from spark_ehbalance.emulator.amqp.session import Endpoint, IncomingLink, Link, OutgoingLink
 from spark_ehbalance.emulator.broker import Hub
-from spark_ehbalance.emulator.management import time_of
 from spark_ehbalance.emulator.message import (
     BATCH_FORMAT,
-    PUBLISHER,
     Event,
     Response,
     Sections,
@@ -25,18 +22,15 @@ from spark_ehbalance.emulator.message import (
     parse_batch,
     parse_event,
     parse_sections,
-    with_delivery_annotations,
 )
 
 _CHUNK_BYTES = 256 * 1024  # one write: large enough that its fixed cost does not count, small enough to be fair
 _TURN_BYTES = 4 * _CHUNK_BYTES  # after this much, other connections have their turn
-_RUNTIME_METRIC = "com.microsoft:enable-receiver-runtime-metric"
 
 
 class HubEndpoint(Endpoint):
     """Serves a link on which a client publishes or reads events; all methods run on the server's loop."""
 
-    kind: str  # in the service's errors
     claim: str  # which a token must have for it
 
     def __init__(self, link: Link, hub: Hub, partition: str | None, path: str) -> None:
@@ -46,8 +40,6 @@ class HubEndpoint(Endpoint):
         self.hub = hub
         self.partition = partition
         self.path = path
-        #: On the monotonic clock: when the client last sent something or asked for something, or got a message.
-        self.last_active = time.monotonic()
         self._link = link
 
     def detach(self, error: AmqpError | None = None) -> None:
@@ -59,7 +51,7 @@ class HubEndpoint(Endpoint):
 class PublisherEndpoint(HubEndpoint):
     """Takes single events and batches for a hub or for one of its partitions, and settles each message."""
 
-    kind, claim = "Publisher", "Send"
+    claim = "Send"
     _link: IncomingLink
 
     def __init__(self, link: IncomingLink, hub: Hub, entity: Entity) -> None:
@@ -67,11 +59,9 @@ class PublisherEndpoint(HubEndpoint):
         if entity.group is not None:
             raise AmqpError(NOT_ALLOWED, "Events cannot be sent to a consumer group.")
         super().__init__(link, hub, entity.partition, hub.name.lower())
-        self._publisher = entity.publisher
 
     def on_message(self, message: bytes, message_format: int, delivery_id: int | None) -> None:
         """Append the events of a message. Raises DecodeError for malformed messages: those close the connection."""
-        self.last_active = time.monotonic()
         if message_format == BATCH_FORMAT:
             events, partition_key = parse_batch(message)
         else:
@@ -81,7 +71,7 @@ class PublisherEndpoint(HubEndpoint):
         partition = self.partition
         try:
             self.hub.faults.check_busy(self.hub.name)
-            partition = partition or self.hub.route(partition_key or self._publisher)
+            partition = partition or self.hub.route(partition_key)
             self._append(partition, events, partition_key)
         except AmqpError as error:
             outcome = rejected(error)
@@ -98,15 +88,13 @@ class PublisherEndpoint(HubEndpoint):
     def _append(self, partition: str, events: list[Event], partition_key: str | None) -> None:
         if partition_key is not None:
             events = [event._replace(partition_key=partition_key) for event in events]
-        if self._publisher is not None:
-            events = [event.annotated(PUBLISHER, self._publisher) for event in events]
         self.hub.partition(partition).append(events)
 
 
 class ReaderEndpoint(HubEndpoint):
     """Sends the events of one partition from a start position on, as fast as credit, windows and the socket allow."""
 
-    kind, claim = "Consumer", "Listen"
+    claim = "Listen"
     partition: str
     _link: OutgoingLink
 
@@ -124,8 +112,6 @@ class ReaderEndpoint(HubEndpoint):
         if not isinstance(self.epoch, int | None):
             raise DecodeError("com.microsoft:epoch is not a number")
         self.name = str(properties.get("com.microsoft:receiver-name") or "nil")[:64]
-        capabilities = attach.desired_capabilities
-        self._with_metrics = _RUNTIME_METRIC in (capabilities if isinstance(capabilities, Array) else [capabilities])
         self._next = start_position(terminus(attach.source)[1], self._log)
         self._turn: asyncio.Handle | None = None
         hub.admit(self, self.group, entity.partition)
@@ -138,7 +124,6 @@ class ReaderEndpoint(HubEndpoint):
 
     def on_room(self) -> None:
         """Send in a separate turn of the loop; with an injected delay, later."""
-        self.last_active = time.monotonic()
         if self._turn is None:
             loop = asyncio.get_running_loop()
             delay = self.hub.faults.delay_of(self.hub.name, self.partition)
@@ -164,7 +149,6 @@ class ReaderEndpoint(HubEndpoint):
                 return
             self.hub.faults.check_busy(self.hub.name)
             sent += self._send_some(room)
-            self.last_active = time.monotonic()
             self._connection.flush()  # updates `writable`
             if sent >= _TURN_BYTES:
                 self.on_room()
@@ -172,24 +156,15 @@ class ReaderEndpoint(HubEndpoint):
 
     def _send_some(self, room: int) -> int:
         """Send the next events; returns their size in bytes."""
-        if self._with_metrics or not self._link.settled or self._log.largest_record > self._connection.max_frame_size:
+        if not self._link.settled or self._log.largest_record > self._connection.max_frame_size:
             chunk = self._log.read(self._next, 1, _CHUNK_BYTES)
-            message = bytes(chunk.data[TRANSFER_HEADER_SIZE:])
             self._next += 1
-            self._link.send(with_delivery_annotations(message, self._metrics()) if self._with_metrics else message)
+            self._link.send(bytes(chunk.data[TRANSFER_HEADER_SIZE:]))
         else:
             chunk = self._log.read(self._next, room, _CHUNK_BYTES)
             self._next += len(chunk.starts) - 1
             self._link.send_records(chunk.data, chunk.starts)
         return len(chunk.data)
-
-    def _metrics(self) -> dict[Symbol, object]:
-        return {
-            Symbol("last_enqueued_sequence_number"): self._log.next_sequence_number - 1,
-            Symbol("last_enqueued_offset"): self._log.last_offset,
-            Symbol("last_enqueued_time_utc"): time_of(self._log.last_enqueued_ms),
-            Symbol("runtime_info_retrieval_time_utc"): Timestamp(time.time_ns() // 1_000_000),
-        }
 
 
 class ResponseEndpoint(Endpoint):

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import partial
 from typing import Any
 
 from spark_ehbalance.emulator.amqp.codec import Timestamp
@@ -45,7 +44,7 @@ class EventHub:
         """The hub must exist: ValueError is raised if it does not."""
         self.emulator = emulator
         self.name = name
-        self._arrivals = emulator._on_hub(name, _Arrivals)
+        emulator.partition_state(name, 0)
 
     @property
     def connection_string(self) -> str:
@@ -54,8 +53,7 @@ class EventHub:
 
     def events(self) -> list[ArrivedEvent]:
         """The events that the hub holds, in the order in which they came."""
-        found = self.emulator._on_hub(self.name, self._arrivals.messages)
-        return [_event(partition, message) for partition, message in found]
+        return [_event(partition, message) for _, _, partition, message in self.emulator._on_hub(self.name, _messages)]
 
     def wait_for_events(self, count: int, timeout: float = 10.0) -> list[ArrivedEvent]:
         """The events, as soon as there are `count`. Raises TimeoutError after `timeout` seconds."""
@@ -106,38 +104,11 @@ def _finally(call: Any, *arguments: Any, **more: Any) -> AbstractContextManager[
     return stack
 
 
-class _Arrivals:
-    """Notes in which order a hub's partitions get events. Its methods run on the server's loop."""
-
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
-        self._noted: list[tuple[int, int]] = []  # partition and sequence number
-        self._next: list[int] = []  # of each partition
-        self._watch()
-
-    def _watch(self) -> None:
-        for index, log in enumerate(self._hub.partitions[len(self._next) :], len(self._next)):
-            self._next.append(log.first_sequence_number)
-            self._note(index)
-
-    def _note(self, index: int) -> None:
-        log = self._hub.partitions[index]
-        self._noted += [(index, number) for number in range(self._next[index], log.next_sequence_number)]
-        self._next[index] = log.next_sequence_number
-        log.on_append.add(partial(self._note, index))  # which is called once
-
-    def messages(self, hub: Hub) -> list[tuple[str, bytes]]:
-        """Partition and rendered message of each event that is held."""
-        self._watch()
-        held = [
-            (index, number)
-            for index, log in enumerate(hub.partitions)
-            for number in range(log.first_sequence_number, log.next_sequence_number)
-            if log.readable(number) == number
-        ]
-        # what was not noted, because a promotion gave a number to another event, comes last
-        ordered = filter({*held}.__contains__, dict.fromkeys([*self._noted, *held]))
-        return [(str(index), hub.partitions[index].message(number)) for index, number in ordered]
+def _messages(hub: Hub) -> list[tuple[int, int, str, bytes]]:
+    """Arrival, sequence number, partition and message of each event that can be read, in the order of arrival."""
+    return sorted(
+        (*each[:2], str(index), each[2]) for index, log in enumerate(hub.partitions) for each in log.messages()
+    )
 
 
 def _event(partition: str, message: bytes) -> ArrivedEvent:

@@ -38,11 +38,6 @@ def answer(request: Sections, broker: Broker, tokens: Tokens) -> Response:
     return Response(400, "The type must be com.microsoft:eventhub or com.microsoft:partition.")
 
 
-def time_of(milliseconds: int | None) -> Timestamp:
-    """A time in milliseconds since 1970, or never."""
-    return Timestamp(_NEVER_MS if milliseconds is None else milliseconds)
-
-
 def _hub(hub: Hub) -> dict[str, Any]:
     return {
         "name": hub.name,
@@ -63,7 +58,7 @@ def _partition(hub: Hub, partition: str) -> dict[str, Any]:
         "begin_sequence_number": log.first_sequence_number,
         "last_enqueued_sequence_number": log.next_sequence_number - 1,
         "last_enqueued_offset": log.last_offset,
-        "last_enqueued_time_utc": time_of(log.last_enqueued_ms),
+        "last_enqueued_time_utc": Timestamp(_NEVER_MS if log.last_enqueued_ms is None else log.last_enqueued_ms),
         "is_partition_empty": log.is_empty,
         "runtime_info_retrieval_time_utc": Timestamp(time.time_ns() // 1_000_000),
     }

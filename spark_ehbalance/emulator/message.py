@@ -15,8 +15,8 @@ from spark_ehbalance.emulator.amqp.errors import DecodeError
 BATCH_FORMAT = 0x80013700  # Event Hubs' own message format: each data section of the body is an encoded message
 
 _HEADER, _DELIVERY, _ANNOTATIONS, _PROPERTIES, _APPLICATION, _DATA, _SEQUENCE, _VALUE, _FOOTER = range(0x70, 0x79)
-PARTITION_KEY, PUBLISHER, KAFKA_KEY = "x-opt-partition-key", "x-opt-publisher", "x-opt-kafka-key"
-_SERVICE_KEYS = {"x-opt-sequence-number", "x-opt-offset", "x-opt-enqueued-time", PARTITION_KEY, PUBLISHER}
+PARTITION_KEY = "x-opt-partition-key"
+_SERVICE_KEYS = {"x-opt-sequence-number", "x-opt-offset", "x-opt-enqueued-time", PARTITION_KEY, "x-opt-publisher"}
 _SEQUENCE_KEY = encode(Symbol("x-opt-sequence-number")) + b"\x81"
 _OFFSET_KEY = encode(Symbol("x-opt-offset")) + b"\xa1"
 _TIME_KEY = encode(Symbol("x-opt-enqueued-time")) + b"\x83"
@@ -39,7 +39,7 @@ class Event(NamedTuple):
     partition_key: str | None = None
 
     def annotated(self, name: str, value: Any) -> Event:
-        """The event with one more annotation, for example its publisher."""
+        """The event with one more annotation, as a publisher or a Kafka client makes it."""
         return self._replace(annotations=self.annotations + _pair(name, value), items=self.items + 2)
 
     def render(self, sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
@@ -165,19 +165,6 @@ def build_events(
         raise ValueError(f"{len(sections)} properties for {len(bodies)} events")
     pairs = zip(sections, bodies, strict=True)
     return [Event(b"", b"", 0, section + _data(body), partition_key) for section, body in pairs]
-
-
-def kafka_event(value: bytes | None, key: bytes | None, headers: Mapping[str, bytes]) -> Event:
-    """An event as Event Hubs makes it of a Kafka record: headers are binary properties, the key is a binary annotation,
-    and a record without value has no body."""
-    event = Event(b"", b"", 0, _application_properties(headers) + (b"" if value is None else _data(value)))
-    return event if key is None else event.annotated(KAFKA_KEY, key)
-
-
-def with_delivery_annotations(message: bytes, annotations: dict[Symbol, Any]) -> bytes:
-    """A rendered message with a delivery-annotations section, which belongs after the header."""
-    split = skip(message, 0) if message[2] == _HEADER else 0
-    return message[:split] + encode(Described(ULong(_DELIVERY), annotations)) + message[split:]
 
 
 def parse_sections(message: bytes) -> Sections:

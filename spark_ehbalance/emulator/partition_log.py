@@ -1,7 +1,7 @@
 """The events of one partition, in order, in memory.
 
 A record is a gap of `HEADER_SIZE` bytes and the encoded event; the gap becomes the transfer header in the copy that a
-reader is sent. Two arrays of int64 (position and time) find where a reader starts. An event's offset is its record's
+reader is sent. Arrays of int64 (position and time) find where a reader starts. An event's offset is its record's
 position in the partition, in bytes; in a geo-replicated hub it is a text of the primary region's number (it rises with
 every promotion), the position, and the sequence number. The real service's have the form `2:-1:-1` (azure-sdk-for-go
 shows one of an empty partition); what its numbers mean is not documented.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from spark_ehbalance.emulator.amqp.frames import TRANSFER_HEADER_SIZE as HEADER_SIZE
@@ -34,7 +34,8 @@ class PartitionLog:
     `first_sequence_number` belongs to the first retained event, `next_sequence_number` to the next new one.
     """
 
-    def __init__(self, *, geo_replicated: bool = False) -> None:
+    def __init__(self, arrivals: Iterator[int], *, geo_replicated: bool = False) -> None:
+        """`arrivals` numbers the appends to all partitions of a hub."""
         self.geo_replicated = geo_replicated  # else offsets are numbers
         self.refuses_lost = False  # offsets of events that a promotion has lost
         self._regions = [0]  # the sequence number of the first event of each primary region, in order
@@ -44,6 +45,8 @@ class PartitionLog:
         self._data = bytearray()  # the records of the indexed events
         self._positions = array("q", [_FIRST_POSITION])  # of each indexed event, and the end of the log
         self._times = array("q")
+        self._arrivals = array("q")
+        self._next_arrival = arrivals
         self._indexed_from = 0  # sequence number of the first event in the arrays
         self._removed: list[range] = []  # sequence numbers of removed events, in order
 
@@ -68,7 +71,7 @@ class PartitionLog:
     def append(self, events: Sequence[Event]) -> None:
         """Add `events` with the present time, and call those that wait for it."""
         now = max(time.time_ns() // 1_000_000, self._times[-1] if self._times else 0)  # bisecting needs a rising order
-        sequence_number, position = self.next_sequence_number, self._positions[-1]
+        sequence_number, position, arrival = self.next_sequence_number, self._positions[-1], next(self._next_arrival)
         gap = bytes(HEADER_SIZE)
         for event in events:
             payload = event.render(sequence_number, self._offset(sequence_number, position), now)
@@ -80,6 +83,7 @@ class PartitionLog:
             sequence_number += 1
             self._positions.append(position)
             self._times.append(now)
+            self._arrivals.append(arrival)
         callbacks, self.on_append = self.on_append, set()
         for callback in callbacks:
             callback()
@@ -98,9 +102,12 @@ class PartitionLog:
         begin = start - self._positions[0]
         return Chunk(self._data[begin : begin + starts[-1]], starts)
 
-    def message(self, sequence_number: int) -> bytes:
-        """The rendered message with a `readable` sequence number."""
-        return bytes(self.read(sequence_number, 1, 0).data[HEADER_SIZE:])
+    def messages(self) -> Iterator[tuple[int, int, bytes]]:
+        """The number of the append, the sequence number and the rendered message of each event that can be read."""
+        for number in range(self.first_sequence_number, self.next_sequence_number):
+            if self.readable(number) == number:
+                message = bytes(self.read(number, 1, 0).data[HEADER_SIZE:])
+                yield self._arrivals[number - self._indexed_from], number, message
 
     def readable(self, sequence_number: int) -> int:
         """The first sequence number from `sequence_number` on that is retained and not removed, or that is the next."""
@@ -132,6 +139,7 @@ class PartitionLog:
             del self._data[: self._positions[gone] - self._positions[0]]
             del self._positions[:gone]
             del self._times[:gone]
+            del self._arrivals[:gone]
             self._indexed_from += gone
 
     def remove(self, start: int, end: int) -> None:
@@ -148,6 +156,7 @@ class PartitionLog:
         if not 0 <= lost <= retained:
             raise ValueError(f"lost={lost}: allowed are 0 to {retained}, the number of retained events")
         del self._times[len(self._times) - lost :]
+        del self._arrivals[len(self._times) :]
         del self._positions[len(self._times) + 1 :]
         del self._data[self._positions[-1] - self._positions[0] :]
         self._regions.append(self.next_sequence_number)

@@ -1,6 +1,6 @@
 """The server: listens, and connects what clients ask for with the broker, `$cbs` and `$management`.
 
-Everything here runs on one asyncio loop; `Emulator` calls it from other threads, the control port from other processes.
+Everything here runs on one asyncio loop; `Emulator` calls it from other threads.
 """
 
 from __future__ import annotations
@@ -61,18 +61,17 @@ class Server:
         await asyncio.sleep(0)  # asyncio reports the lost connections
 
     def endpoints(
-        self, hub: str | None = None, partition: str | int | None = None, group: str | None = None
-    ) -> Iterator[tuple[Client, HubEndpoint]]:
-        """The attached publishers and readers that match all given names, with their clients; with a group only
-        readers."""
+        self, hub: str, partition: str | int | None = None, group: str | None = None
+    ) -> Iterator[HubEndpoint]:
+        """The attached publishers and readers that match all given names; with a group only readers."""
         for client in list(self.clients):
             for each in client.hub_endpoints():
                 if (
-                    (hub is None or each.hub.name.lower() == hub.lower())
+                    each.hub.name.lower() == hub.lower()
                     and (partition is None or each.partition == str(partition))
                     and (group is None or (isinstance(each, ReaderEndpoint) and each.group.lower() == group.lower()))
                 ):
-                    yield client, each
+                    yield each
 
     async def _tick(self) -> None:
         while True:

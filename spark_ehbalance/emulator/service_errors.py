@@ -31,11 +31,6 @@ SERVER_BUSY = (
     "Please wait 4 seconds and try again.",
 )
 TOO_MANY_CONNECTIONS = (errors.RESOURCE_LIMIT, "ConnectionsQuotaExceeded for namespace emulator.")
-IDLE = (
-    errors.DETACH_FORCED,
-    "The link '{path}' is force detached by the broker due to errors occurred in {lower}. "
-    "Detach origin: AmqpEventHub{kind}.IdleTimerExpired: Idle timeout: {timeout}.",
-)
 _UNAUTHORIZED = (
     "Unauthorized access. '{claim}' claim(s) are required to perform this operation. Resource: 'sb://{path}'."
 )

@@ -21,7 +21,6 @@ class Settings:
     max_connections: int = 5000
     management_requests: int | None = 50  # answered by each hub in a second; None or 0: all
     settled: bool = True  # False: events are delivered unsettled, each with a tag of its own
-    idle_link_timeout: float = 1800.0  # a link on which nothing happens for longer is detached
     geo_replicated: bool = False  # offsets are no numbers, and `promote` can lose events
 
     def __post_init__(self) -> None:

@@ -35,7 +35,6 @@ class Reader:
         start: str | int | datetime | None = "-1",
         inclusive: bool = False,
         group: str = "$Default",
-        track: bool = False,
         owner_level: int | None = None,
         **options: Any,
     ) -> None:
@@ -48,7 +47,6 @@ class Reader:
             self.events.extend,  # type: ignore[arg-type]
             owner_level=owner_level,
             event_position_inclusive=inclusive,
-            track_last_enqueued_event_properties=track,
         )
         self._consumer._keep_alive = 0
 

@@ -12,7 +12,7 @@ import pytest
 from azure.eventhub import EventData, EventHubConsumerClient
 from azure.eventhub.exceptions import EventHubError
 
-from spark_ehbalance.emulator import Emulator, EmulatorControl
+from spark_ehbalance.emulator import Emulator
 from tests.emulator.clients import DEADLINE, Reader, detached, numbers, producer, read, reader, refusal, wait_until
 
 QUICK_RETRIES = {"retry_total": 10, "retry_backoff_factor": 0.02, "retry_backoff_max": 0.1, "retry_mode": "fixed"}
@@ -40,9 +40,7 @@ def seen(connection: str) -> Iterator[set[int]]:
     "fault",
     [
         Emulator.drop_connections,
-        lambda emulator: emulator.drop_connections("HUB"),
         lambda emulator: emulator.detach("hub", 0),
-        lambda emulator: emulator.detach("hub", group="$default", condition="com.microsoft:timeout"),
         lambda emulator: emulator.detach("hub", 0, "amqp:internal-error", "boom"),
     ],
 )
@@ -167,66 +165,3 @@ def test_faults_from_many_threads_while_events_flow(emulator: Emulator, seen: se
     emulator.delay(0)
     wait_until(lambda: len(seen) == 400, "every event has arrived")
     assert seen == set(range(400))
-
-
-def test_the_control_port_takes_the_same_calls(emulator: Emulator, connection: str) -> None:
-    with EmulatorControl("127.0.0.1", emulator.open_control_port()) as control:
-        control.add_hub("second", 1)
-        control.append("second", 0, [b"\x00\xff", b"y"], [{"n": 1}, {"n": 2}], "key")
-        assert control.partition_state("second", 0) == emulator.partition_state("second", 0)
-        with reader(emulator.connection_string("second")) as events:
-            assert b"".join(events.read(2)[0].body) == b"\x00\xff"  # type: ignore[arg-type]
-            assert events.events[1].properties == {b"n": 2}
-            control.detach("second", 0)
-            detached(events)
-        control.server_busy(count=1)
-        control.server_busy()
-        control.refuse_connections()
-        control.refuse_connections(False)
-        with pytest.raises(ValueError, match="/nohub' could not be found"):
-            control.partition_state("nohub", 0)
-        with pytest.raises(ValueError, match="call '__class__': allowed are add_consumer_group"):
-            control._invoke("__class__", {})
-        assert control.readers("second", 0) == []
-
-
-def test_the_control_port_needs_a_key_where_the_emulator_has_keys() -> None:
-    with Emulator({"hub": 1}, sas_keys={"first": "one", "second": "two"}) as guarded:
-        port = guarded.open_control_port()
-        for wrong in ("", "three", "first", "on", "one "):
-            with (
-                EmulatorControl("127.0.0.1", port, key=wrong) as control,
-                pytest.raises(ValueError, match=r"started with keys .*: a call needs one of them"),
-            ):
-                control.delete_hub("hub")
-        assert _answer(port, CALL).startswith(b'{"error": "the emulator was started with keys')
-        assert guarded.partition_state("hub", 0).next_sequence_number == 0, "the hub still exists"
-        for key in ("one", "two"):
-            with EmulatorControl("127.0.0.1", port, key=key) as control:
-                control.append("hub", 0, [b"x"])
-        assert guarded.partition_state("hub", 0).next_sequence_number == 2
-
-
-CALL = b'{"call": "delete_hub", "args": {"name": "hub"}}\n'
-
-
-HTTP = b"POST / HTTP/1.1\r\nOrigin: null\r\n\r\n"  # a page in a browser
-
-
-@pytest.mark.parametrize(
-    "line", [b"", b"[]", b'{"call": 1}', b'{"call": "x", "args": 1}', b"[" * 100_000, b"\xff", HTTP]
-)
-def test_a_line_that_is_not_a_request_closes_the_control_connection(
-    emulator: Emulator, connection: str, line: bytes
-) -> None:
-    answer = _answer(emulator.open_control_port(), line + b"\n" + CALL)
-    assert answer.startswith(b"HTTP/1.1 403 Forbidden" if line is HTTP else b'{"error": "a request is one line of JSON')
-    assert emulator.partition_state("hub", 0).next_sequence_number == 0, "the hub still exists"
-
-
-def _answer(port: int, sent: bytes) -> bytes:
-    """All bytes from the control port until it closes the connection."""
-    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE) as peer:
-        peer.sendall(sent)
-        peer.shutdown(socket.SHUT_WR)
-        return b"".join(iter(lambda: peer.recv(1 << 16), b""))

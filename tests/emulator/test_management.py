@@ -81,7 +81,7 @@ def test_partition_properties(emulator: Emulator, connection: str, count: int, t
     assert properties["id"] == "1"
     assert properties["is_empty"] is (trimmed == count)
     assert properties["beginning_sequence_number"] == trimmed
-    assert properties["last_enqueued_sequence_number"] == state.last_sequence_number == count - 1
+    assert properties["last_enqueued_sequence_number"] == state.next_sequence_number - 1 == count - 1
     assert properties["last_enqueued_offset"] == state.last_offset
     assert (state.last_offset == "-1") is (count == 0)
     never = datetime.min.replace(tzinfo=timezone.utc)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 from spark_ehbalance.emulator.message import build_events
 from spark_ehbalance.emulator.partition_log import PartitionLog
 
@@ -17,7 +19,7 @@ def read_all(log: PartitionLog, max_bytes: int) -> list[bytes]:
 
 
 def test_events_are_read_in_chunks_also_after_trimming() -> None:
-    log = PartitionLog()
+    log = PartitionLog(count())
     for number in range(50):
         log.append(build_events([b"%03d" % number * 50]))
     records = read_all(log, 4000)

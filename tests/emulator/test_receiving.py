@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from azure.eventhub._utils import get_last_enqueued_event_properties
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.amqp.codec import Array, Symbol
 from spark_ehbalance.emulator.amqp.frames import Flow, Transfer
 from tests.emulator.clients import bodies, detached, numbers, reader, refusal, wait_until
-from tests.emulator.raw import PARTITION, RawPeer
+from tests.emulator.raw import RawPeer
 
 
 def test_large_and_small_events_mixed(emulator: Emulator, connection: str) -> None:
@@ -18,15 +16,6 @@ def test_large_and_small_events_mixed(emulator: Emulator, connection: str) -> No
     with reader(connection) as events:
         assert [len(body) for body in bodies(events.read(len(sizes)))] == sizes
         assert numbers(events.events) == list(range(len(sizes)))
-
-
-def test_copies_are_separate_events(emulator: Emulator, connection: str) -> None:
-    emulator.append("hub", 0, [b"x", b"y"], [{"n": 1}, {"n": 2}], copies=3)
-    assert emulator.partition_state("hub", 0).next_sequence_number == 6
-    with reader(connection) as events:
-        assert bodies(events.read(6)[:6]) == [b"x", b"y"] * 3
-        assert numbers(events.events[:6]) == list(range(6))
-        assert [event.properties[b"n"] for event in events.events[:6]] == [1, 2] * 3
 
 
 def test_consumer_groups_read_independently(emulator: Emulator, connection: str) -> None:
@@ -74,19 +63,6 @@ def test_epochs_are_per_partition_and_end_with_the_reader(emulator: Emulator, co
         pass
 
 
-def test_last_enqueued_event_properties(emulator: Emulator, connection: str) -> None:
-    emulator.append("hub", 0, [b"x"] * 5 + [b"y" * 1_048_000])
-    state = emulator.partition_state("hub", 0)
-    with reader(connection, track=True) as events:
-        first = get_last_enqueued_event_properties(events.read(6)[0])
-    assert first is not None
-    assert first["sequence_number"] == 5
-    assert first["offset"] == state.last_offset
-    assert first["enqueued_time"] == state.last_enqueued_time
-    assert first["retrieval_time"] is not None
-    assert len(bodies(events.events)[5]) == 1_048_000
-
-
 def test_no_more_than_the_credit_is_sent_and_a_drain_returns_the_rest(emulator: Emulator, connection: str) -> None:
     emulator.append("hub", 0, [b"x"] * 13)
     with RawPeer.reading(emulator, 7) as peer:
@@ -101,12 +77,3 @@ def test_no_more_than_the_credit_is_sent_and_a_drain_returns_the_rest(emulator: 
             peer.expect(Transfer)
         flow = peer.expect(Flow)
         assert (flow.drain, flow.link_credit, flow.delivery_count) == (True, 0, 20)
-
-
-def test_tracking_may_be_one_of_several_capabilities(emulator: Emulator, connection: str) -> None:
-    emulator.append("hub", 0, [b"x"])
-    wanted = Array([Symbol("com.microsoft:georeplication"), Symbol("com.microsoft:enable-receiver-runtime-metric")])
-    with RawPeer.opened(emulator) as peer:
-        peer.attach_receiver(f"{PARTITION}0", desired_capabilities=wanted)
-        peer.credit(1)
-        assert b"last_enqueued_offset" in peer.expect(Transfer)[1]

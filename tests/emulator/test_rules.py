@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 
 import pytest
 from azure.eventhub import EventData
 from azure.eventhub.exceptions import ConnectError, EventHubError
 
-from spark_ehbalance.emulator import Emulator, EmulatorControl
-from spark_ehbalance.emulator.amqp.frames import AMQP_HEADER, Attach, Close, Detach, Open, Transfer
-from tests.emulator.clients import bodies, detached, numbers, producer, reader, refusal, wait_until
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator.amqp.frames import AMQP_HEADER, Attach, Close, Open, Transfer
+from tests.emulator.clients import detached, numbers, producer, reader, refusal, wait_until
 from tests.emulator.raw import PARTITION, RawPeer
 
 # --- limits
@@ -103,24 +102,6 @@ def test_deliveries_are_settled_or_have_tags_of_their_own(delivering: tuple[Emul
         assert len(set(tags)) == (1 if settled else 3)
 
 
-def test_a_link_on_which_nothing_happens_is_detached() -> None:
-    with Emulator({"hub": 2}, idle_link_timeout=1.5) as emulator, RawPeer.reading(emulator) as peer:
-        peer.attach_receiver(f"{PARTITION}1", 1)
-        peer.credit(1_000_000, 1, window=1_000_000)
-        end = time.monotonic() + 60
-        while True:  # the other one gets events, and stays
-            assert time.monotonic() < end
-            emulator.append("hub", 1, [b"x"])
-            frame = peer.next()
-            if frame is not None and isinstance(frame[0], Detach):
-                break
-        assert frame[0].handle == 0
-        condition, text, *_ = frame[0].error.value
-        assert condition == "amqp:link:detach-forced"
-        assert "IdleTimerExpired" in text
-        assert len(emulator.readers("hub", 1)) == 1
-
-
 # --- what there is not
 
 
@@ -168,24 +149,3 @@ def test_a_disabled_hub_is_refused(emulator: Emulator, connection: str) -> None:
     emulator.disable_hub("hub", False)
     with reader(connection):
         pass
-
-
-# --- events of others
-
-
-def test_events_as_kafka_clients_make_them(emulator: Emulator, connection: str) -> None:
-    emulator.append_from_kafka("hub", 0, b"value", b"\x00key", {"header": b"\xff"})
-    emulator.append_from_kafka("hub", 0, None, b"key")
-    with EmulatorControl("127.0.0.1", emulator.open_control_port()) as control:
-        control.append_from_kafka("hub", 0, b"\xff")
-    with reader(connection) as events:
-        first, tombstone, last = events.read(3)
-    assert bodies([first, last]) == [b"value", b"\xff"]
-    assert first.properties == {b"header": b"\xff"}
-    assert first.raw_amqp_message.annotations[b"x-opt-kafka-key"] == b"\x00key"
-    assert last.properties == {}
-    assert b"x-opt-kafka-key" not in last.raw_amqp_message.annotations
-    assert tombstone.raw_amqp_message.annotations[b"x-opt-kafka-key"] == b"key"
-    with RawPeer.reading(emulator, 2) as peer:
-        peer.expect(Transfer)
-        assert b"\x00\x53\x75" not in peer.expect(Transfer)[1], "a tombstone has no body"

@@ -131,8 +131,5 @@ def test_a_renewed_token_extends_the_link(emulator: Emulator, connection: str) -
 
 def test_it_listens_on_the_loopback_address_unless_told_otherwise() -> None:
     with Emulator(websocket_port=0) as emulator:
-        emulator.open_control_port()
-        assert emulator._control is not None
-        assert emulator._control._listener is not None
-        listeners = [*emulator._server._listeners, emulator._control._listener]
-        assert [each.sockets[0].getsockname()[0] for each in listeners] == ["127.0.0.1"] * 3
+        listeners = emulator._server._listeners
+        assert [each.sockets[0].getsockname()[0] for each in listeners] == ["127.0.0.1"] * 2

@@ -79,8 +79,8 @@ def test_the_private_key_is_in_no_file_and_nothing_is_left() -> None:
 
 
 def test_the_command_prints_where_the_authority_and_the_ports_are() -> None:
-    with running("--tls", "--websocket-port", "0") as (process, connection, control):
-        found = re.fullmatch(r", websocket port (\d+), CA file (.+)", control.ready)
+    with running("--tls", "--websocket-port", "0") as (process, connection, printed):
+        found = re.fullmatch(r" \(websocket port (\d+), CA file (.+)\)", printed)
         assert found is not None
         ca_file = Path(found[2])
         for port in (re.search(r":(\d+);", connection)[1], found[1]):

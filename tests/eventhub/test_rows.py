@@ -16,6 +16,7 @@ from azure.eventhub import EventData, EventHubProducerClient
 from azure.eventhub.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator.message import build_events
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver, RowFormat
 from spark_ehbalance.eventhub.rows import ARROW_SCHEMA
 from spark_ehbalance.eventhub.wire.decoder import Decoder
@@ -197,8 +198,8 @@ def test_partition_key(trip: RoundTrip) -> None:
 
 def test_publisher(trip: RoundTrip) -> None:
     before = trip.end()
-    with trip.producer(f"{HUB}/Publishers/device-7") as client:
-        client.send_batch([event(body=b"x")])
+    (published,) = build_events([b"x"])
+    trip.emulator.append_encoded(HUB, 0, published.annotated("x-opt-publisher", "device-7"))
     batch = trip.received(before, before + 1)
     assert batch["publisher"].to_pylist() == ["device-7"]
     assert maps(batch, "systemProperties") == [{}]

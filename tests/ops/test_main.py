@@ -58,7 +58,7 @@ def test_the_installed_command_prints_json_and_exit_codes(used: Group, tmp_path:
 
 def test_the_emulator_is_given_no_key_as_an_argument(ehbalance: Command) -> None:
     key = "VGhlS2V5T2ZUaGVFbXVsYXRvcg=="
-    command = ("emulator", "--management-requests", -1, "--sas-key")  # which does not start in any case
+    command = ("emulator", "--port", -1, "--sas-key")  # which does not start in any case
     assert "an argument looks like a secret" in ehbalance.fails(2, *command, f"reader={key}")
     missing = ehbalance.fails(2, *command, "RootManageSharedAccessKey=env:NO_SUCH_KEY")
     assert "the reference of 'RootManageSharedAccessKey' leads to no key" in missing

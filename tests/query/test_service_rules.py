@@ -32,6 +32,7 @@ from tests.query.support import HUB, CountedReceivers, hub_options, numbers
 from tests.waiting import wait_until
 
 GROUP = "readers"
+KAFKA_KEY = "x-opt-kafka-key"
 
 
 def read(options: Options, worker: CountedReceivers, end: int, start: int = 0, *, partition: str = "0") -> list[int]:
@@ -58,27 +59,16 @@ def test_all_events_are_read_however_they_are_settled(settled: bool, worker: Cou
             assert read(options, worker, end, start) == list(range(start, end))
 
 
-def test_a_receiver_that_was_detached_because_it_was_idle_is_opened_again(worker: CountedReceivers) -> None:
-    with Emulator({HUB: 1}, idle_link_timeout=1.0) as emulator:
-        emulator.append(HUB, 0, [b"x"] * 10)
-        options = hub_options(emulator)
-        assert read(options, worker, 5) == list(range(5))
-        wait_until(lambda: emulator.readers(HUB, 0) == [], "the kept receiver was detached")
-        assert read(options, worker, 10, 5) == list(range(5, 10))
-        assert worker.opened == [0, 5]
-
-
 def test_events_of_kafka_clients(emulator: Emulator) -> None:
     emulator.add_hub(HUB, 1)
-    emulator.append_from_kafka(HUB, 0, b"\xff", b"\x00k", {"header": b"\x01\xff"})
-    emulator.append_from_kafka(HUB, 0, None, b"k")
-    emulator.append_from_kafka(HUB, 0, b"null")
-    first, tombstone, last = rows(hub_options(emulator), 3)
-    assert (first["body"], tombstone["body"], last["body"]) == (b"\xff", None, b"null")
+    (event,) = build_events([b"\xff"], [{"header": b"\x01\xff"}])
+    no_value = event._replace(tail=b"")
+    emulator.append_encoded(HUB, 0, event.annotated(KAFKA_KEY, b"\x00k"), no_value.annotated(KAFKA_KEY, b"k"))
+    first, tombstone = rows(hub_options(emulator), 2)
+    assert (first["body"], tombstone["body"]) == (b"\xff", None)
     assert dict(first["properties"]) == {"header": "[1,-1]"}
     assert dict(first["systemProperties"]) == {"x-opt-kafka-key": "[0,107]"}
     assert dict(tombstone["systemProperties"]) == {"x-opt-kafka-key": "[107]"}
-    assert dict(last["properties"]) == dict(last["systemProperties"]) == {}
 
 
 def test_events_of_an_iot_hub(emulator: Emulator) -> None:
