@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -15,14 +14,6 @@ import psutil
 
 from spark_ehbalance.demo.requirements import spark_submit
 from spark_ehbalance.shipped import conf, job
-
-#: For spark-submit: prints the jars that it has fetched, as a program of its own would get them.
-_PRINT_JARS = """
-from pyspark import SparkConf, SparkContext
-
-SparkContext._ensure_initialized()  # connects to spark-submit's JVM, which has the properties; starts no Spark
-print("Jars:", ",".join(jar.removeprefix("file://") for jar in SparkConf().get("spark.jars").split(",")))
-"""
 
 
 class DemoError(Exception):
@@ -82,50 +73,14 @@ class Child:
         self._process.wait()
 
 
-def start_fetching(settings: Mapping[str, str], folder: Path) -> Child:
-    """Start fetching what `settings` name as `spark.jars.packages` with Spark's Ivy, which keeps it for next time."""
-    script = folder / "print_jars.py"
-    script.write_text(_PRINT_JARS)
-    fetching = _spark_submit("the fetching of Delta Lake", settings, {}, [script], folder)
-    fetching.may_end = True
-    return fetching
-
-
-def fetched_jars(fetching: Child, package: str) -> str:
-    """The jars that a process of `start_fetching`, which has ended, has fetched, with commas between them. Raises
-    `DemoError` if it has not."""
-    found = re.search(r"^Jars: (\S+)$", fetching.printed(), re.MULTILINE)
-    if fetching.ended() == 0 and found:
-        return found[1]
-    if re.search(r"unresolved dependenc|UnknownHost|ConnectException|SocketTimeout|Network is un", fetching.printed()):
-        raise DemoError(
-            f"Delta Lake ({package}) could not be fetched from Maven: the first run needs a network, or Delta's "
-            f"jars in {spark_submit().parents[1] / 'jars'}"
-        )
-    raise fetching.failure("failed")
-
-
 def start_job(name: str, root: Path, settings: Mapping[str, str], connection_string: str, folder: Path) -> Child:
-    """Start the job in `root` with spark-submit; `settings` override its file's, temporary files go into `folder`."""
-    secret = {"EHBALANCE_CONNECTION_STRING": connection_string}
-    program: list[str | Path] = ["--properties-file", root / conf(), root / job()]
-    return _spark_submit(f"query {name}", settings, secret, program, folder)
-
-
-def _spark_submit(
-    name: str,
-    settings: Mapping[str, str],
-    environment: Mapping[str, str],
-    program: Sequence[str | Path],
-    folder: Path,
-) -> Child:
-    """Start a program, named at the end of `program`, whose temporary files and log go into `folder`."""
-    file = name.split()[-1]
-    temporary = folder / f"{file}.tmp"
+    """Start the job in `root` with spark-submit; `settings` override its file's. Temporary files and the log go into
+    `folder`."""
+    temporary = folder / f"{name}.tmp"
     temporary.mkdir(exist_ok=True)  # a job that was killed left it
     environment = {
         **os.environ,
-        **environment,
+        "EHBALANCE_CONNECTION_STRING": connection_string,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_DIRS": str(temporary),
@@ -134,4 +89,5 @@ def _spark_submit(
     }
     environment.pop("SPARK_HOME", None)  # it may be of another Spark
     overrides = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
-    return Child(name, [spark_submit(), *overrides, *program], environment, folder / f"{file}.log")
+    command: list[str | Path] = [spark_submit(), *overrides, "--properties-file", root / conf(), root / job()]
+    return Child(f"query {name}", command, environment, folder / f"{name}.log")

@@ -39,13 +39,8 @@ def folder_of(package: str) -> Path:
     return Path(found.origin).parent
 
 
-def spark_home() -> Path:
-    """The folder of the installed pyspark."""
-    return folder_of("pyspark")
-
-
 def spark_submit() -> Path:
-    return spark_home() / "bin" / "spark-submit"
+    return folder_of("pyspark") / "bin" / "spark-submit"
 
 
 def check_java() -> None:

@@ -11,8 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from spark_ehbalance.demo import flights
-from spark_ehbalance.demo.ownership import moves, next_of
-from spark_ehbalance.demo.processes import Child, DemoError, Interrupted, fetched_jars, start_fetching, start_job
+from spark_ehbalance.demo.processes import Child, DemoError, Interrupted, start_job
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.exactly_once.spark_settings import spark_settings
@@ -28,7 +27,7 @@ _QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 #: Shorter than the defaults (10 s and 30 s), so that a short demo has moves.
 _INTERVALS = {"balanceInterval": "2 seconds", "leaseDuration": "10 seconds"}
 
-#: Seconds between two steps of sending and two reads of the leases, and between two lines of progress.
+#: Seconds between two steps of sending and two reads of the leases, and between lines of progress without a move.
 _STEP, _LINE_INTERVAL = 0.25, 5.0
 
 #: The fraction of the flights sent before both queries run, so that the rest is in flight when one of them is killed.
@@ -79,7 +78,7 @@ class Demo:
         self._line_at = 0.0
         self._store = open_store(str(folder / "leases"))
         self._leases: Mapping[str, Lease] = {}
-        self._jars = ""  # Delta Lake's, where Spark has none
+        self._shown = ""  # the owners in the last line
         self._sent = [0] * PARTITIONS
         self._sending = 0.0  # seconds
         self._interrupted_by: int | None = None
@@ -90,7 +89,7 @@ class Demo:
 
     def run(self) -> flights.Count:
         """Run the demo. Raises `DemoError`, `Interrupted`, or `EhBalanceError` if there is no Delta for this Spark."""
-        self._fetch_delta(spark_settings())
+        self._delta = {name: value for name, value in spark_settings().items() if name.startswith("spark.jars.")}
         self._bodies = flights.load()
         with Emulator({HUB: PARTITIONS}) as self._emulator:
             self._play(len(self._bodies))
@@ -123,17 +122,6 @@ class Demo:
 
     # --- the processes -----------------------------------------------------------------------------------------
 
-    def _fetch_delta(self, settings: Mapping[str, str]) -> None:
-        """Fetch Delta's jars once for both queries, unless Spark has them."""
-        if (package := settings.get("spark.jars.packages")) is None:
-            return
-        self._log(f"fetching Delta Lake from Maven, once: {package}")
-        self.children.append(fetching := start_fetching(settings, self._folder))
-        while fetching.ended() is None:
-            time.sleep(_STEP)
-            self._check("Delta Lake is fetched")
-        self._jars = fetched_jars(fetching, package)
-
     def _start_query(self, name: str) -> Child:
         job, root = "spark.ehbalance.job.", folder()
         source = {
@@ -145,7 +133,7 @@ class Demo:
         settings = {
             "spark.master": "local[2]",
             "spark.ui.enabled": "false",
-            **({"spark.jars": self._jars} if self._jars else {}),
+            **self._delta,
             "spark.driver.extraJavaOptions": f"{_QUICK_START} -Dlog4j2.configurationFile={root / LOG4J}",
             "spark.databricks.delta.snapshotPartitions": "2",  # 50 by default: too many for so small a table
             f"{job}table": str(self._folder / "events"),
@@ -190,11 +178,9 @@ class Demo:
         except StoreUnavailableError:
             if before:
                 raise
-        for line in moves(before, self._leases):
-            self._log(line)
-        if self._seconds() >= self._line_at:
-            self._line_at = self._seconds() + _LINE_INTERVAL
-            owners = " ".join(lease.owner or "-" for lease in self._leases.values()) or "no leases yet"
+        owners = " ".join(lease.owner or "-" for lease in self._leases.values()) or "no leases yet"
+        if owners != self._shown or self._seconds() >= self._line_at:
+            self._shown, self._line_at = owners, self._seconds() + _LINE_INTERVAL
             self._log(f"{phase}: {sum(self._sent):,} sent, {self._read():,} read; owners: {owners}")
 
     def _send(self) -> None:
@@ -211,7 +197,7 @@ class Demo:
 
     def _read(self) -> int:
         """The number of events in the Delta table, according to the lease table."""
-        return sum(map(next_of, self._leases.values()))
+        return sum(lease.checkpoint.next for lease in self._leases.values() if lease.checkpoint)
 
     def _log(self, text: str) -> None:
         self._check(text)
