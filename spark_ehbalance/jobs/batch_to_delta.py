@@ -17,7 +17,7 @@ from spark_ehbalance.eventhub.receiver import PartitionAddress
 from spark_ehbalance.eventhub.resolve import resolve
 from spark_ehbalance.exactly_once.merging import insert
 from spark_ehbalance.group.starting_positions import parse_position
-from spark_ehbalance.jobs.program import check_delta, say
+from spark_ehbalance.jobs.program import say
 from spark_ehbalance.jobs.settings import PREFIX, JobSettings, SettingError, hub, required, table_name
 from spark_ehbalance.query.batch_read import batch_ranges
 from spark_ehbalance.query.options import Options, batch_options
@@ -77,9 +77,8 @@ def parts(ranges: Sequence[Range], most: int) -> list[dict[str, tuple[int, int]]
 def copy(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], DataFrame]) -> None:
     """Insert those `rows`, made of the events of the range, that the table does not hold yet, and say how many.
 
-    Raises `SettingError` for a table that is none of Delta, and for an end that is yet to come.
+    Raises `SettingError` for an end that is yet to come.
     """
-    check_delta(spark, settings.table)
     if settings.to > datetime.now(timezone.utc):
         raise SettingError(
             f"{PREFIX}to={_text(settings.to)} is yet to come: the events that are enqueued until then would be missing"

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_ehbalance.exactly_once import write_once
 from spark_ehbalance.jobs.parsing import OF_EVENT, REASON, Parser
-from spark_ehbalance.jobs.program import check_delta, overlap
+from spark_ehbalance.jobs.program import overlap
 from spark_ehbalance.jobs.settings import (
     PREFIX,
     JobSettings,
@@ -68,10 +68,7 @@ class Settings(JobSettings):
 
 def start(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], DataFrame]) -> StreamingQuery:
     """Start the query that appends `rows`, made of the events that could be parsed (their fields are in the struct
-    `value`), to the table, and the others to the rejected one. Raises `SettingError` for a table or schema that cannot
-    be."""
-    check_delta(spark, settings.table)
-    check_delta(spark, settings.rejected, "rejected")
+    `value`), to the table, and the others to the rejected one. Raises `SettingError` for a schema that cannot be."""
     parser = Parser(spark, settings.format, settings.schema)
 
     def write(batch: DataFrame, number: int) -> None:

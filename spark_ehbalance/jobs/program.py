@@ -1,4 +1,4 @@
-"""The main program of a job for spark-submit, and the checks of its tables."""
+"""The main program of a job for spark-submit, and whether two settings name one table."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import os
 import posixpath
 import re
 import sys
-from collections.abc import Callable, Iterable
-from itertools import dropwhile
+from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 from pyspark import SparkConf, SparkContext
-from pyspark.errors import AnalysisException
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.utils import is_remote
 
@@ -20,8 +18,7 @@ from spark_ehbalance import register, run
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.exactly_once.spark_settings import few_tasks
 from spark_ehbalance.exactly_once.target import is_path
-from spark_ehbalance.jobs.settings import PREFIX, JobSettings, SettingError
-from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.jobs.settings import JobSettings, SettingError
 from spark_ehbalance.spark.sessions import SPARK_ERRORS, cause
 from spark_ehbalance.text import plain
 
@@ -77,31 +74,6 @@ def _end(code: int, text: str) -> NoReturn:
     sys.exit(code)
 
 
-# --- whether a table can be written, asked of Spark's catalog before anything is read
-
-
-def check_delta(spark: SparkSession, table: str, setting: str = "table") -> None:
-    """Raise `SettingError` unless the `table` that the `setting` names is one of Delta, or can be created. A path is
-    not looked at."""
-    if is_path(table):
-        return
-    name = f"{PREFIX}{setting}"
-    try:
-        if not spark.catalog.tableExists(table):
-            database = re.sub(r"\.?(`([^`]|``)*`|[^.`]*)$", "", table, count=1)
-            if database and not spark.catalog.databaseExists(database):
-                raise SettingError(f"{name}={table}: there is no database {database}, create it first")
-            return
-        if spark.catalog.getTable(table).tableType in ("TEMPORARY", "VIEW"):
-            raise SettingError(f"{name}={table} is a view: rows can be appended to tables only")
-        found = provider_of(spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect())
-    except AnalysisException as error:
-        why = str(error).splitlines()[0]
-        raise SettingError(f"{name}={shown(table)} is no path and cannot be looked up: {why}") from None
-    if (found or "delta").lower() != "delta":
-        raise SettingError(f"{name}={table} is no Delta table: write to a new one, or to one of Delta")
-
-
 def overlap(one: str, other: str) -> bool:
     """Whether two settings name the same table, or one whose folder lies in the other's, by their texts alone."""
     if is_path(one) != is_path(other):
@@ -122,9 +94,3 @@ def _whole_name(text: str) -> str:
     """A name in the catalog with what Spark adds by default, in lower case, and a dot behind it."""
     parts = [each.strip("`").lower() for each in re.findall(r"`(?:[^`]|``)*`|[^.`]+", text)]
     return ".".join([*("spark_catalog", "default")[: max(3 - len(parts), 0)], *parts]) + "."
-
-
-def provider_of(described: Iterable[Row]) -> str | None:
-    """The table's format by `DESCRIBE TABLE EXTENDED`, whose first rows are columns, which may have any name."""
-    rows = dropwhile(lambda row: row.col_name != "# Detailed Table Information", described)
-    return next((row.data_type for row in rows if row.col_name == "Provider"), None)

@@ -10,10 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from pyspark.sql import Row
 
 from spark_ehbalance.jobs import PREFIX, SettingError, main, program
-from spark_ehbalance.jobs.program import provider_of
 from spark_ehbalance.jobs.settings import SECRET
 from spark_ehbalance.jobs.stream_to_delta import Settings
 from spark_ehbalance.query.options import STREAM, option_names
@@ -116,12 +114,6 @@ def test_the_last_line_of_a_job_whose_batch_failed_in_the_jvm() -> None:
             {PREFIX + "table": "delta.`/t`"},
             f"{PREFIX}table: target 'delta.`/t`' is wrong: allowed are a path alone, and a name in the catalog",
         ),
-        ({SINK + "mergeSchema": "banana"}, f"{SINK}mergeSchema='banana' is wrong: allowed is true or false"),
-        ({SINK + "optimizeWrite": ""}, f"{SINK}optimizeWrite='' is wrong: allowed is true or false"),
-        (
-            {SINK + "maxRecordsPerFile": "abc"},
-            f"{SINK}maxRecordsPerFile='abc' is wrong: allowed is a whole number from 0",
-        ),
     ],
 )
 def test_a_setting_of_the_sink_or_table_that_cannot_be_is_named(conf: dict[str, str], error: str) -> None:
@@ -132,13 +124,6 @@ def test_a_setting_of_the_sink_or_table_that_cannot_be_is_named(conf: dict[str, 
 
 def test_options_of_the_writer_are_passed_on() -> None:
     assert read({SINK + "mergeSchema": "true", SINK + "source": "new"}).sink == {"mergeSchema": "true", "source": "new"}
-
-
-def test_a_column_named_provider_is_not_the_table_s_format() -> None:
-    columns = [Row(col_name="Provider", data_type="string"), Row(col_name="", data_type="")]
-    about = [Row(col_name="# Detailed Table Information", data_type=""), Row(col_name="Provider", data_type="delta")]
-    assert provider_of([*columns, *about]) == "delta"
-    assert provider_of(columns) is None
 
 
 @pytest.mark.parametrize("name", ["TABLE", "tables", "source", "sinks.path"])
