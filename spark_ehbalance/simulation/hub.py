@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from spark_ehbalance.group.position import Position
 from spark_ehbalance.simulation.scenario import HubSettings
 
 
@@ -120,17 +119,3 @@ class Hub:
                 row.read = end
             ends[partition] = (epoch, end)
         return ends
-
-    # --- what the keeper asks -----------------------------------------------------------------------------------
-
-    def partition_ids(self) -> tuple[str, ...]:
-        """All partitions."""
-        return self.ids
-
-    def starting_positions(self, partitions: Sequence[str]) -> Mapping[str, Position]:
-        """Reading begins at the first event."""
-        return dict.fromkeys(partitions, Position(-1))
-
-    def earliest_position(self, partition: str) -> Position:
-        """The position before the first event."""
-        return Position(-1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean, pstdev
 from typing import Any
@@ -22,25 +22,15 @@ class TwoOwners(AssertionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """The load in events per second of each running member, at a time."""
-
-    at: float
-    loads: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
     """The result of a scenario with a strategy.
 
     `moves` counts partitions that came to a new owner, `fewest_moves` how many moves even the counts out after each
     disturbance, `later_moves` those of a group that was balanced since its last disturbance. `unowned` are seconds,
     summed over partitions without a running owner. `longest_silence` is the longest time between two commits of a
-    running member, in that member's lease durations; `lease_duration` is the group's at the end, in seconds. Commits,
-    conflicts (lost races) and operations (requests to the storage, by what a service charges for them, at list prices)
-    are of all members together. `spread` = standard deviation of the members' loads / their mean, averaged over time.
-    `owners` are those at the beginning, `changes` the changes of owners since `began_ms`, `marks` what was done to the
-    group, in seconds.
+    running member, in that member's lease durations; `lease_duration` is the group's at the end, in seconds. Commits
+    and conflicts (lost races) are of all members together. `spread` = standard deviation of the members' loads / their
+    mean, averaged over time. `changes` are the changes of owners since the beginning.
     """
 
     scenario: str
@@ -51,7 +41,6 @@ class Result:
     seconds: float
     seed: int
     seconds_to_balance: float | None
-    cycles_to_balance: float | None
     moves: int
     fewest_moves: int
     later_moves: int
@@ -62,34 +51,21 @@ class Result:
     duplicates: int
     commits: int
     conflicts: int
-    commits_per_minute: float
-    conflicts_per_minute: float
-    operations_per_day: int
-    writes_per_day: int
-    reads_per_day: int
-    deletes_per_day: int
-    dollars_per_day: float
     spread: float
     spread_worst: float
-    began_ms: int = field(repr=False)
-    owners: tuple[tuple[str, str | None], ...] = field(repr=False)
     changes: tuple[OwnershipChange, ...] = field(repr=False)
-    samples: tuple[Sample, ...] = field(repr=False)
-    marks: tuple[tuple[float, str], ...] = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """For programs: everything but each single change and sample."""
+        """For programs: everything but each single change."""
         table = asdict(self)
-        for name in ("began_ms", "owners", "changes", "samples", "marks"):
-            del table[name]
+        del table["changes"]
         return table
 
 
-def spread(loads: Iterable[float]) -> float:
+def _spread(loads: Sequence[float]) -> float:
     """Standard deviation / mean; 0 where there is no load."""
-    values = list(loads)
-    mean = fmean(values) if values else 0.0
-    return pstdev(values) / mean if mean > 0 else 0.0
+    mean = fmean(loads) if loads else 0.0
+    return pstdev(loads) / mean if mean > 0 else 0.0
 
 
 class Ledger:
@@ -102,13 +78,12 @@ class Ledger:
         rates: Callable[[], Mapping[str, float]],
         lease_duration: float,
     ) -> None:
-        self.owners = tuple((p, lease.owner) for p, lease in start.leases.items())
         self.moves: list[float] = []  # when
         self.lease_duration = lease_duration
         self.longest_silence = 0.0
         self.unowned = 0.0
         self.changes: list[OwnershipChange] = []
-        self.samples: list[Sample] = []
+        self.spreads: list[float] = []
         self.balanced: list[tuple[float, bool]] = []  # since when
         self.ideal = Ideal({owner: len(theirs) for owner, theirs in start.ownership.owned.items() if owner is not None})
         self._clock = clock
@@ -129,9 +104,8 @@ class Ledger:
             del self._said[name]
         self._note()
 
-    def wrote(self, member: str, outcome: Outcome, at_ms: int) -> bool:
-        """`member` has made a commit at the time `at_ms` of a correct clock. Returns whether it is one for the history
-        of the group."""
+    def wrote(self, member: str, outcome: Outcome) -> None:
+        """`member` has made a commit."""
         now = self._clock()
         row = outcome.before.members.get(member)
         own_ms = row.lease_duration_ms if row is not None else None
@@ -140,9 +114,8 @@ class Ledger:
         if outcome.after.lease_duration_ms is not None:
             self.lease_duration = outcome.after.lease_duration_ms / 1000
         if outcome.after.ownership == outcome.before.ownership:
-            return False
-        changes = ownership_changes(outcome)
-        for change in changes:
+            return
+        for change in ownership_changes(outcome):
             if change.partition is None or change.epoch is None:  # an order about a member
                 continue
             epoch, owner = self._epochs.get(change.partition, (0, None))
@@ -153,17 +126,14 @@ class Ledger:
                 self.moves.append(now)
                 self._last_owner[change.partition] = change.owner
             if change.owner != change.owner_before:
-                self.changes.append(replace(change, at_ms=at_ms, why=None))
+                self.changes.append(replace(change, at_ms=round(1000 * now), why=None))
         self._ownership = outcome.after.ownership
         self._note()
-        return bool(changes)
 
     def sample(self) -> None:
-        """Note the members' loads."""
-        rates = self._rates()
-        owned = self._ownership.owned
-        loads = {name: sum(rates[p] for p in owned.get(name, ())) for name in self._running}
-        self.samples.append(Sample(self._clock(), loads))
+        """Note how far apart the members' loads are."""
+        rates, owned = self._rates(), self._ownership.owned
+        self.spreads.append(_spread([sum(rates[p] for p in owned.get(name, ())) for name in self._running]))
 
     def finish(self) -> None:
         """The simulation has ended."""

@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 from spark_ehbalance.errors import FencedError
 from spark_ehbalance.group.changes import Outcome, Transition, apply
@@ -32,13 +31,6 @@ _MEASURED_EVERY = 20.0
 BEGINNING_MS = 1_700_000_000_000
 
 
-class Observer(Protocol):
-    """Records what happens."""
-
-    def wrote(self, member: str, outcome: Outcome) -> None:
-        """A commit was won."""
-
-
 @dataclass(frozen=True, slots=True)
 class World:
     """What all members share."""
@@ -47,7 +39,8 @@ class World:
     store: SimulatedStore
     hub: Hub
     query: QuerySettings
-    observer: Observer
+    #: Records a commit that the named member has won.
+    wrote: Callable[[str, Outcome], None]
 
 
 @dataclass(slots=True)
@@ -195,20 +188,18 @@ class Node:
             self._busy = True
             self._at(self._now + store.look_time(more - 1) * self.slowness, partial(self._found, then))
         else:
-            then(store.look(self._known))
+            then(store.snapshot)
 
     def _found(self, then: Callable[[Snapshot], None]) -> None:
         store = self._world.store
-        snapshot = store.look(self._known)
-        self._known = snapshot.version
-        self._at(self._now + store.look_time() * self.slowness, partial(then, snapshot))
+        self._known = store.snapshot.version
+        self._at(self._now + store.look_time() * self.slowness, partial(then, store.snapshot))
 
     def _balance(self, turn: Turn) -> None:
-        hub = self._world.hub
-        partitions = hub.partition_ids()
-        unread = turn.balance(partitions, {each: hub.earliest_position(each) for each in turn.added(partitions)})
-        if unread:
-            turn.start_at(hub.starting_positions(unread))
+        partitions = self._world.hub.ids
+        before_first = Position(-1)
+        unread = turn.balance(partitions, dict.fromkeys(turn.added(partitions), before_first))
+        turn.start_at(dict.fromkeys(unread, before_first))
         assert turn.decision is not None, "the turn balances"
 
     def _attempt(self, turn: Turn, transitions: list[Transition], base: Snapshot, attempt: int) -> None:
@@ -226,10 +217,10 @@ class Node:
             outcome = apply(base, transitions)
             if outcome.after is not base:
                 outcome = replace(outcome, after=store.won(outcome.after), seconds=self._now - began)
-                self._world.observer.wrote(self.name, outcome)
+                self._world.wrote(self.name, outcome)
             self._end_turn(turn, outcome)
         else:
-            store.lost()
+            store.conflicts += 1
             if attempt == ATTEMPTS:
                 self._wait(self._participant.contended_pause())
                 return
@@ -246,10 +237,6 @@ class Node:
     def _end_turn(self, turn: Turn, outcome: Outcome) -> None:
         self._known = outcome.after.version
         self._participant.end(turn, outcome, self._now - turn.now.monotonic, self._now)
-        # All others would ask themselves in each turn whether the leader is dead, who then is soon forgotten.
-        leads = outcome.after.leader == self.name
-        if leads and self._participant.tidies(outcome.after, turn.now):
-            self._world.store.tidy()
         if turn.stopping:
             self._stopped()
         else:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from functools import partial
+from statistics import fmean
 from types import MappingProxyType
 
-from spark_ehbalance.group.changes import Outcome
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.model import Lease, TableIdentity
@@ -16,21 +16,18 @@ from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import REACTIVE, STRATEGIES
 from spark_ehbalance.simulation.engine import Engine
 from spark_ehbalance.simulation.hub import Hub
-from spark_ehbalance.simulation.measures import Ledger, Result, spread
+from spark_ehbalance.simulation.measures import Ledger, Result
 from spark_ehbalance.simulation.members import BEGINNING_MS, Node, World
 from spark_ehbalance.simulation.scenario import Event, Scenario
 from spark_ehbalance.simulation.store import SimulatedStore
 
 
-def simulate(
-    scenario: Scenario, strategy: str, seed: int = 0, progress: Callable[[float], None] | None = None
-) -> Result:
+def simulate(scenario: Scenario, strategy: str, seed: int = 0) -> Result:
     """Play `scenario` with the strategy of that name. The same seed gives the same result.
 
-    `progress` is called after each cycle with the finished part, up to 1. Raises `LostEvents` or `TwoOwners` if the
-    lease code has failed.
+    Raises `LostEvents` or `TwoOwners` if the lease code has failed.
     """
-    return Simulation(scenario, strategy, seed).run(progress)
+    return Simulation(scenario, strategy, seed).run()
 
 
 #: Actions with a duration.
@@ -52,14 +49,13 @@ class Simulation:
         self.store = store = SimulatedStore(scenario.store, _beginning(scenario, names), random.Random(f"{seed} store"))
         lease_duration = scenario.group.lease_duration
         self._ledger = Ledger(store.snapshot, lambda: self._engine.now, hub.rates, lease_duration)
-        self._world = World(self._engine, store, hub, scenario.query, self)
+        self._world = World(self._engine, store, hub, scenario.query, self._ledger.wrote)
         self._nodes: dict[str, Node] = {}
         self._limits: dict[str, int | None] = {}
         self._joined = 0
-        self._marks: list[tuple[float, str]] = []
         self._disturbances: list[tuple[str, float, float]] = []
 
-    def run(self, progress: Callable[[float], None] | None = None) -> Result:
+    def run(self) -> Result:
         """Play it from the beginning to the end."""
         scenario, engine = self._scenario, self._engine
         self._join_first()
@@ -69,32 +65,24 @@ class Simulation:
         for cycle in range(scenario.cycles):
             engine.run((cycle + 1) * scenario.group.balance_interval)
             self._ledger.sample()
-            if progress is not None:
-                progress((cycle + 1) / scenario.cycles)
         self._ledger.finish()
         return self._result()
-
-    # --- what the members report -----------------------------------------------------------------------------------
-
-    def wrote(self, member: str, outcome: Outcome) -> None:
-        if self._ledger.wrote(member, outcome, BEGINNING_MS + round(self._engine.now * 1000)):
-            self.store.record(member)
 
     # --- what is done to the group -------------------------------------------------------------------------------
 
     def _join_first(self) -> None:
         scenario = self._scenario
         for _ in range(scenario.members):
-            node = self._new_node(scenario.group.max_owned)
+            node = self._new_node()
             # The members of a settled group were started at any time; others start at the same moment.
             node.start(self._rng.uniform(0, scenario.group.balance_interval) if scenario.settled else 0.0)
         self._changed()
         self._disturbances.append(("start", 0.0, 0.0))
 
-    def _new_node(self, max_owned: int | None) -> Node:
+    def _new_node(self) -> Node:
         name = f"member-{self._joined}"
         self._joined += 1
-        self._limits[name] = max_owned
+        self._limits[name] = self._scenario.group.max_owned
         return self._process(name)
 
     def _process(self, name: str) -> Node:
@@ -143,10 +131,7 @@ class Simulation:
         return self._rng.sample(among, min(event.count, len(among)))
 
     def _do(self, event: Event, doing: Callable[[Event, list[str]], None], chosen: list[str]) -> None:
-        before = len(self._nodes)
         doing(event, chosen)
-        what = ", ".join(name for name in [*chosen, *list(self._nodes)[before:]] if name)
-        self._marks.append((self._engine.now, f"{event.do} {what}".strip()))
         self._changed()
 
     def _changed(self) -> None:
@@ -163,7 +148,7 @@ class Simulation:
 
     def _join(self, event: Event, chosen: list[str]) -> None:
         for _ in chosen:
-            self._new_node(self._scenario.group.max_owned if event.max_owned is None else event.max_owned).start()
+            self._new_node().start()
 
     def _leave(self, event: Event, chosen: list[str]) -> None:
         for name in chosen:
@@ -230,9 +215,6 @@ class Simulation:
         spans = [(ended, until) for (_, _, ended), until in zip(self._disturbances, ends, strict=True)]
         times = [ledger.seconds_to_balance(ended, max(until, ended)) for ended, until in spans]
         longest = None if None in times else max(time for time in times if time is not None)
-        per_day = 86_400 / seconds
-        requests = store.requests
-        spreads = [spread(sample.loads.values()) for sample in ledger.samples]
         return Result(
             scenario=scenario.name,
             strategy=self._strategy,
@@ -242,7 +224,6 @@ class Simulation:
             seconds=seconds,
             seed=self._seed,
             seconds_to_balance=longest,
-            cycles_to_balance=None if longest is None else longest / scenario.group.balance_interval,
             moves=len(ledger.moves),
             fewest_moves=ledger.ideal.moves,
             later_moves=sum(ledger.later_moves(ended, until) for ended, until in spans),
@@ -253,20 +234,9 @@ class Simulation:
             duplicates=hub.duplicates,
             commits=store.commits,
             conflicts=store.conflicts,
-            commits_per_minute=60 * store.commits / seconds,
-            conflicts_per_minute=60 * store.conflicts / seconds,
-            operations_per_day=round(requests.total * per_day),
-            writes_per_day=round(requests.writes * per_day),
-            reads_per_day=round(requests.reads * per_day),
-            deletes_per_day=round(requests.deletes * per_day),
-            dollars_per_day=round(scenario.store.price(requests) * per_day, 4),
-            spread=sum(spreads) / len(spreads),
-            spread_worst=max(spreads),
-            began_ms=BEGINNING_MS,
-            owners=ledger.owners,
+            spread=fmean(ledger.spreads),
+            spread_worst=max(ledger.spreads),
             changes=tuple(ledger.changes),
-            samples=tuple(ledger.samples),
-            marks=tuple(self._marks),
         )
 
 

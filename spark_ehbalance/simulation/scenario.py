@@ -28,7 +28,6 @@ from spark_ehbalance.settings.parsing import (
     positive,
     whole,
 )
-from spark_ehbalance.simulation.services import COMMIT, SERVICES, Requests
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -43,7 +42,7 @@ READY_MADE: tuple[str, ...] = tuple(
 
 #: What can be done to a group; each with the keys that it knows besides `at` and `do`.
 ACTIONS: Mapping[str, frozenset[str]] = {
-    "join": frozenset({"count", "every", "max_owned"}),
+    "join": frozenset({"count", "every"}),
     "leave": frozenset({"count", "every"}),
     "crash": frozenset({"count", "every"}),
     "restart": frozenset({"count", "every", "lasts"}),
@@ -58,6 +57,10 @@ ACTIONS: Mapping[str, frozenset[str]] = {
 }
 
 
+#: Seconds of a request and of a commit on a local disk.
+_DISK_LATENCY, _DISK_COMMIT = 0.000_03, 0.000_5
+
+
 class ScenarioError(OptionError):
     """A scenario that cannot be simulated: names the key, its value and what is allowed."""
 
@@ -69,7 +72,7 @@ class Event:
     It is done to `count` members or partitions chosen at random, one after each `every` (0: all at once). `lasts` is
     the duration of a pause, an outage, a burst or a restart, or of the time in which members can only read the store.
     `factor` is how many times more events come in, or how many times slower something is, `offset` how far a clock is
-    moved, `max_owned` the limit of the member that joins.
+    moved.
     """
 
     at: float = declared(0.0, parse_delay)
@@ -79,7 +82,6 @@ class Event:
     lasts: float = declared(30.0, parse_duration)
     factor: float = declared(2.0, positive)
     offset: float = declared(0.0, parse_shift)
-    max_owned: int | None = declared(None, whole(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,34 +107,23 @@ class HubSettings:
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """The lease table's storage: `service` sets what requests take and cost, which the others can set as well.
+    """The lease table's storage: the `latency` of a request, and the duration of a `commit`, by default two requests.
 
-    Times are medians in seconds, and vary from half to double. A `look` that finds nothing is one request, a `commit`
-    two; `latency` is that of a request. Prices are in US dollars per 10,000 requests.
+    Times are medians in seconds, and vary from half to double. The defaults are measured on a disk, with 64 partitions.
     """
 
-    service: str = declared("local", one_of(*SERVICES))
     latency: float | None = declared(None, parse_duration)
     commit: float | None = declared(None, parse_duration)
-    write_price: float | None = declared(None, number(0))
-    read_price: float | None = declared(None, number(0))
 
     @property
     def look_seconds(self) -> float:
         """The median of a look that finds nothing, and of each further request."""
-        return self.latency or SERVICES[self.service].latency
+        return self.latency or _DISK_LATENCY
 
     @property
     def commit_seconds(self) -> float:
         """The median of an attempt to commit."""
-        return self.commit or (COMMIT.total * self.latency if self.latency else SERVICES[self.service].commit)
-
-    def price(self, requests: Requests) -> float:
-        """What `requests` cost in US dollars."""
-        service = SERVICES[self.service]
-        write = service.write_price if self.write_price is None else self.write_price
-        read = service.read_price if self.read_price is None else self.read_price
-        return (requests.writes * write + requests.reads * read) / 10_000
+        return self.commit or (2 * self.latency if self.latency else _DISK_COMMIT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
@@ -26,9 +25,7 @@ from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.simulation.hub import Hub, LostEvents
 from spark_ehbalance.simulation.ideal import Ideal, fair_counts, fewest_moves
 from spark_ehbalance.simulation.measures import Ledger, TwoOwners
-from spark_ehbalance.simulation.scenario import HubSettings, StoreSettings
-from spark_ehbalance.simulation.services import Requests
-from spark_ehbalance.simulation.store import SimulatedStore
+from spark_ehbalance.simulation.scenario import HubSettings
 
 ANN, BOB = Author("ann", "1"), Author("bob", "1")
 GROUP = Group("namespace", "hub", "$default")
@@ -57,7 +54,7 @@ class Table:
         ]
         outcome = apply(self.snapshot, transitions)
         assert not outcome.refused
-        self.ledger.wrote(by.id, outcome, round(self.now * 1000))
+        self.ledger.wrote(by.id, outcome)
         self.snapshot = outcome.after
 
 
@@ -165,7 +162,7 @@ def test_two_owners_of_one_epoch_are_found() -> None:
     table.write(Claim, ANN, "0")
     other = apply(Table().snapshot, [Claim(by=BOB, at_ms=0, partition="0", epoch=0)])
     with pytest.raises(TwoOwners, match="partition 0: ann has epoch 1"):
-        table.ledger.wrote("bob", other, 0)
+        table.ledger.wrote("bob", other)
 
 
 # --- the ideal group -------------------------------------------------------------------------------------
@@ -226,33 +223,3 @@ def test_a_gap_is_found() -> None:
     ranges, _ = hub.plan({"0": (1, 7)}, 1000, 10.0)
     with pytest.raises(LostEvents, match="partition 0: events 0 to 6 were skipped"):
         hub.deliver(ranges, lambda time: 1.0)
-
-
-# --- the store and time ------------------------------------------------------------------------------------------
-
-
-def test_times_follow_from_the_service_the_latency_or_the_scenario() -> None:
-    def seconds(**settings: Any) -> tuple[float, float]:
-        store = StoreSettings(**settings)
-        return store.look_seconds, store.commit_seconds
-
-    assert seconds(service="azure") == (0.025, 0.05)
-    assert seconds(service="azure", latency=0.1) == (0.1, 0.2)
-    assert seconds(latency=0.1, commit=0.5) == (0.1, 0.5)
-
-
-def test_reads_and_writes_have_their_prices_and_deletes_are_free() -> None:
-    requests = Requests(writes=20_000, reads=30_000, deletes=40_000)
-    assert StoreSettings("local").price(requests) == 0
-    assert StoreSettings("s3").price(requests) == pytest.approx(2 * 0.05 + 3 * 0.004)
-    assert StoreSettings("s3", write_price=1.0, read_price=0.0).price(requests) == pytest.approx(2.0)
-
-
-def test_times_vary_from_half_to_double_the_median() -> None:
-    store = SimulatedStore(StoreSettings(commit=0.1), Snapshot(GROUP), random.Random(0))
-    times = sorted(store.attempt_time() for _ in range(1001))
-    assert times[0] >= 0.05
-    assert times[-1] <= 0.2
-    assert times[500] == pytest.approx(0.1, rel=0.1)
-    store.slowness = 5.0
-    assert 0.25 <= store.attempt_time() <= 1.0
