@@ -12,12 +12,6 @@ who should have them, and takes its own part.
     unbalanced   = most - fewest > 1, if partitions are counted; else
                    standard deviation of the loads > target
                    or a member is idle and another has two partitions or more
-                   or a member is overloaded:   CPU > 0.85 and CPU > mean load + target
-                   or a member is underloaded:  load < t × mean load or rate < t × rate of the most loaded,
-                                                t = min(1, target) / 2
-
-A standard deviation does not show one member among many, hence overloaded and underloaded. Without CPU no one knows
-what would be full, so no member is overloaded.
 
 After more than hitCount unbalanced cycles in a row the leader moves, until the group is balanced, from the most loaded
 source to the least loaded destination the heaviest partitions with
@@ -29,7 +23,7 @@ or, if no partition fits, the lightest with load(partition) < load(source) - loa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import pstdev
 
@@ -45,9 +39,6 @@ from spark_ehbalance.settings.parsing import number, parse_duration, whole
 #: Lease durations between two of the leader's cycles after which it has been away: no balance interval, with its
 #: jitter, is as long.
 _AWAY = 2
-
-#: The CPU above which a member may be overloaded: the source's threshold of 85 %.
-_FULL = 0.85
 
 #: Partitions of a member, the heaviest first, that may be moved in one cycle, and members that give load away in it.
 _TOP_PARTITIONS, _MAXIMUM_SOURCES = 10, 3
@@ -159,15 +150,12 @@ def _lead(view: View, parameters: TransferParameters) -> Decision:
 @dataclass(frozen=True, slots=True)
 class _Loads:
     """The loads of members and partitions, in the same unit, with pending handovers counted as done; without an entry
-    where it is not known. `counted`: each partition's load is 1; `cores`: 1 is a full host. `demands` are the
-    partitions' events per second."""
+    where it is not known. `counted`: each partition's load is 1."""
 
     members: Mapping[str, float]
     partitions: Mapping[str, float]
     owned: Mapping[str, tuple[str, ...]]
-    demands: Mapping[str, float]
     counted: bool = False
-    cores: bool = False
 
 
 def _loads(view: View) -> _Loads:
@@ -175,8 +163,7 @@ def _loads(view: View) -> _Loads:
     known = demands(snapshot)
     if not known:
         members = {id: float(len(partitions)) for id, partitions in owned.items()}
-        ones = dict.fromkeys(snapshot.leases, 1.0)
-        return _Loads(members, ones, owned, ones, counted=True)
+        return _Loads(members, dict.fromkeys(snapshot.leases, 1.0), owned, counted=True)
     mean = sum(known.values()) / len(known)
     weights = {partition: known.get(partition, mean) for partition in snapshot.leases}
     known_members = {id: ps for id, ps in owned.items() if not ps or any(p in known for p in ps)}
@@ -185,9 +172,7 @@ def _loads(view: View) -> _Loads:
     if len(busy) == len(known_members):
         return _by_cpu(view, owned, weights, busy)
     unit = sum(sums.values()) / len(sums) if any(sums.values()) else 1.0
-    return _Loads(
-        {id: each / unit for id, each in sums.items()}, {p: w / unit for p, w in weights.items()}, owned, weights
-    )
+    return _Loads({id: each / unit for id, each in sums.items()}, {p: w / unit for p, w in weights.items()}, owned)
 
 
 def _by_cpu(
@@ -206,7 +191,7 @@ def _by_cpu(
         if owner in members and handover.to in owned:
             members[owner] -= part
             members[handover.to] = members.get(handover.to, 0.0) + part
-    return _Loads(members, parts, owned, weights, cores=True)
+    return _Loads(members, parts, owned)
 
 
 class _Balance:
@@ -219,43 +204,35 @@ class _Balance:
         self._fixed = view.pinned | moved | view.snapshot.ownership.pending.keys()
         self._parameters = parameters
         self._partitions = loads.partitions
-        self._demands = loads.demands
         self._counted = loads.counted
-        self._cores = loads.cores
         self._loads = {id: loads.members[id] for id in fresh}
         self._owned = {id: loads.owned[id] for id in fresh}
-        self._rates = {id: sum(loads.demands[p] for p in owned) for id, owned in self._owned.items()}
         self._mean = sum(self._loads.values()) / max(1, len(self._loads))  # moves leave it as it is
 
     def __str__(self) -> str:
         if self._counted:
             return f"partitions per member are from {self._bound(min):g} to {self._bound(max):g}"
         idle = sum(not owned for owned in self._owned.values())
-        text = (
+        return (
             f"the standard deviation of {len(self._loads)} members' loads is {self._deviation():.2f} with a target of "
             f"{self._parameters.target:g}, and {idle} are idle"
         )
-        if self._loads and (to := self._least_loaded()) is not None and self._underloaded(to, self._most_loaded()):
-            text += f", and the least loaded has but {self._loads[to]:.2f} and {self._rates[to]:.1f} events/s"
-        if self._loads and self._overloaded(self._most_loaded()):
-            text += f", and the most loaded has {self._loads[self._most_loaded()]:.2f}"
-        return text
 
     def unbalanced(self) -> bool:
         """Whether there is a reason to move something."""
-        return len(self._loads) > 1 and (self._uneven() or self._outlying(self._most_loaded(), self._least_loaded()))
+        if self._counted:
+            return self._bound(max) - self._bound(min) > 1
+        idle = any(not owned for owned in self._owned.values()) and any(len(each) > 1 for each in self._owned.values())
+        return idle or self._deviation() > self._parameters.target
 
     def moves(self) -> tuple[tuple[str, str], ...]:
         """(partition, destination) from a few members to the least loaded, until the group is balanced."""
         moves: dict[str, str] = {}
         heaviest: dict[str, list[str]] = {}
-        while (to := self._least_loaded()) is not None:
+        while self.unbalanced() and (to := self._least_loaded()) is not None:
             # A source may shed again, for another destination.
-            full, uneven = len(heaviest) >= _MAXIMUM_SOURCES, self._uneven()
-            changed = {*heaviest, *moves.values()}
+            full = len(heaviest) >= _MAXIMUM_SOURCES
             for source in sorted(heaviest if full else self._loads, key=lambda id: (-self._loads[id], id)):
-                if not (uneven or self._outlying(source, to, changed)):
-                    continue
                 known = heaviest.get(source) or self._heaviest(source)
                 if picked := self._picked([p for p in known if p not in moves], source, to):
                     break
@@ -268,35 +245,6 @@ class _Balance:
         return tuple(moves.items())
 
     # --- inside ------------------------------------------------------------------------------------------------
-
-    def _uneven(self) -> bool:
-        """Whether the group as a whole is unbalanced."""
-        if self._counted:
-            return self._bound(max) - self._bound(min) > 1
-        idle = any(not owned for owned in self._owned.values()) and any(len(each) > 1 for each in self._owned.values())
-        return idle or self._deviation() > self._parameters.target
-
-    def _outlying(self, source: str, to: str | None, changed: Set[str] = frozenset()) -> bool:
-        """Whether one of the two alone is a reason for a move from `source` to `to` (None if no member has room).
-
-        Beside an overloaded member all others are underloaded, so the members in `changed` are not helped again.
-        """
-        if self._counted or to is None:
-            return False
-        unchanged = source not in changed and to not in changed
-        return self._overloaded(source) or (unchanged and self._underloaded(to, source))
-
-    def _overloaded(self, id: str) -> bool:
-        load = self._loads[id]
-        return self._cores and load > _FULL and load > self._mean + self._parameters.target
-
-    def _underloaded(self, id: str, source: str) -> bool:
-        """Whether the member's load is far below the mean, or its rate far below that of `source`."""
-        part = min(1.0, self._parameters.target) / 2  # as in the shedder that this strategy is from
-        return self._loads[id] < part * self._mean or self._rates[id] < part * self._rates[source]
-
-    def _most_loaded(self) -> str:
-        return max(self._loads, key=lambda id: self._loads[id])
 
     def _bound(self, which: Callable[..., float]) -> float:
         return which(self._loads.values(), default=0.0)
@@ -337,8 +285,6 @@ class _Balance:
     def _play(self, partition: str, source: str, to: str) -> None:
         self._loads[source] -= self._partitions[partition]
         self._loads[to] += self._partitions[partition]
-        self._rates[source] -= self._demands[partition]
-        self._rates[to] += self._demands[partition]
         self._owned[source] = tuple(p for p in self._owned[source] if p != partition)
         self._owned[to] = (*self._owned[to], partition)
 

@@ -95,12 +95,11 @@ class RandomEvents:
     """What happens to a group, at random: members with any of `strategies` join with and without limits, leave, crash,
     pause and resume, restart with another strategy and limit; operators pin, transfer, unpin and drain."""
 
-    def __init__(self, seed: int, strategies: Sequence[str], *, partitions: int, limits: bool = True) -> None:
+    def __init__(self, seed: int, strategies: Sequence[str], *, partitions: int) -> None:
         self.rng = random.Random(f"{seed} fate")
         self.strategies = strategies
         self.group = Members(partitions, seed=seed, strategy=strategies[0])
         self.rules = Rules(self.group)
-        self._limits = limits
 
     def begin(self, names: Sequence[str]) -> None:
         """A member of each strategy in `names` starts at the same moment."""
@@ -129,7 +128,7 @@ class RandomEvents:
 
     def _start(self, name: str, strategy: str) -> None:
         self.group.strategy = strategy
-        limit = self.rng.choice((None, None, 1, 2, 3, 5, 8)) if self._limits else None
+        limit = self.rng.choice((None, None, 1, 2, 3, 5, 8))
         self.group.join(name, max_owned=limit)
         self.rules.disturbed()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from spark_ehbalance.group.changes import Claim, Steal
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies.eph import eph
@@ -17,38 +15,9 @@ def group_of(owners: str, free: int = 0) -> Snapshot:
     return snapshot_of(sorted({*owners, "d"}), layout_of([*owners, *[None] * free]))
 
 
-@pytest.mark.parametrize(
-    ("owners", "free", "grabbed"),
-    [("", 5, 5), ("a", 5, 3), ("ab", 2, 2), ("abcabc", 3, 3), ("abcabcabc", 1, 1), ("dd", 1, 1)],
-)
-def test_it_claims_its_share_of_the_free_partitions_in_one_cycle(owners: str, free: int, grabbed: int) -> None:
-    decision = eph(view_of(group_of(owners, free), "d"))
-    assert [type(each) for each in decision.transitions] == [Claim] * grabbed
-    assert len({each.partition for each in decision.transitions if isinstance(each, Claim)}) == grabbed
-
-
-def test_expired_leases_count_as_free_and_their_owner_not_as_a_host() -> None:
-    decision = eph(view_of(group_of("aabb"), "d", expired="01"))
-    (first, second) = decision.transitions
-    assert isinstance(first, Claim)
-    assert isinstance(second, Claim)
-    assert {first.partition, second.partition} == {"0", "1"}
-
-
 def test_it_claims_no_more_than_its_limit() -> None:
     assert len(eph(view_of(group_of("", 5), "d", max_owned=2)).transitions) == 2
     assert not eph(view_of(group_of("dd", 3), "d", max_owned=2)).transitions
-
-
-def test_it_steals_one_from_the_biggest_owner_if_that_has_two_more() -> None:
-    (stolen,) = eph(view_of(group_of("aaabb"), "d")).transitions
-    assert isinstance(stolen, Steal)
-    assert stolen.partition in "012"
-
-
-def test_it_steals_nothing_if_no_owner_has_two_more() -> None:
-    assert not eph(view_of(group_of("abc"), "d")).transitions
-    assert not eph(view_of(group_of("aadb"), "d")).transitions
 
 
 def test_pinned_partitions_are_neither_claimed_nor_stolen() -> None:

@@ -7,15 +7,13 @@ from dataclasses import replace
 from itertools import combinations, permutations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from spark_ehbalance.group.model import Load
 from spark_ehbalance.group.strategies import STRATEGIES, Decision, View
 from spark_ehbalance.group.strategies.mixing import with_mixed_fallback
-from tests.group.strategies.groups import EVEN, FEW, assert_at_rest, is_balanced, run_until, seeds
-from tests.group.strategies.members import CYCLE, LEASE, Members, layout_of, snapshot_of
-from tests.group.strategies.rules import DECIDED, NOTICED, RandomEvents, Rules
+from tests.group.strategies.groups import EVEN, assert_at_rest, is_balanced, run_until
+from tests.group.strategies.members import CYCLE, Members, layout_of, snapshot_of
+from tests.group.strategies.rules import DECIDED, NOTICED, Rules
 from tests.group.strategies.views import view_of
 
 PAIRS = pytest.mark.parametrize(("old", "new"), list(permutations(EVEN, 2)))
@@ -36,33 +34,6 @@ def group_of(strategy: str, *, partitions: int, members: int, seed: int) -> Memb
     group.run(SOON)
     group.moves.clear()
     return group
-
-
-@PAIRS
-@settings(FEW, max_examples=2)  # of each pair
-@given(data=st.data(), partitions=st.integers(2, 32), members=st.integers(1, 4), seed=seeds)
-def test_a_pair_is_balanced_through_joins_and_leaves(
-    old: str, new: str, data: st.DataObject, partitions: int, members: int, seed: int
-) -> None:
-    group = group_of(old, partitions=partitions, members=members, seed=seed)
-    group.strategy = new
-    group.join_many(data.draw(st.integers(1, 2)))
-    run_until(group, SOON, lambda: is_balanced(group))
-    for _ in range(2):
-        match data.draw(st.sampled_from(["join old", "join new", "leave", "crash"])):
-            case "leave" if len(group.nodes) > 2:
-                group.leave(data.draw(st.sampled_from(sorted(group.nodes))))
-            case "crash" if len(group.nodes) > 2:
-                group.crash(data.draw(st.sampled_from(sorted(group.nodes))))
-            case kind:
-                group.strategy = old if kind == "join old" else new
-                group.join()
-        names = {node.member.settings.strategy_name for node in group.nodes.values()}
-        if len(names) > 1:
-            run_until(group, LEASE + SOON, lambda: is_balanced(group))
-        else:
-            run_until(group, 3600, lambda: is_balanced(group))
-    assert_at_rest(group)
 
 
 @PAIRS
@@ -113,15 +84,6 @@ def test_members_that_start_together_share_an_empty_group(names: tuple[str, ...]
 
 
 @EACH_MIXTURE
-def test_members_join_an_owner_with_another_strategy(names: tuple[str, ...]) -> None:
-    for first, *others in turns(names):
-        group = group_of(first, partitions=9, members=1, seed=1)
-        start(group, others)
-        run_to_rest(group, SOON)
-        assert all(move.planned for move in group.moves)
-
-
-@EACH_MIXTURE
 def test_members_take_over_from_a_mixed_group_that_crashed(names: tuple[str, ...]) -> None:
     """From all but one, who is then by itself with what it remembers, and from all."""
     group = Members(9, seed=1)
@@ -133,17 +95,6 @@ def test_members_take_over_from_a_mixed_group_that_crashed(names: tuple[str, ...
     group.crash(names[0])
     start(group, [name for name in EVEN if name not in names][:2])
     run_to_rest(group, NOTICED + SOON)
-
-
-@EACH_MIXTURE
-@settings(max_examples=3, deadline=None)
-@given(seed=seeds)
-def test_a_mixed_group_keeps_the_rules(names: tuple[str, ...], seed: int) -> None:
-    """Joins, leaves, crashes, restarts, pauses, growth, batches, drains, pins."""
-    random_events = RandomEvents(seed, names, partitions=9, limits=False)
-    random_events.begin(names)
-    random_events.run(DECIDED)
-    random_events.play(6)
 
 
 def test_a_strategy_gets_only_its_own_memory() -> None:

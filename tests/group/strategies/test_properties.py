@@ -7,9 +7,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.group.strategies import DECLARATIONS
-from tests.group.strategies.groups import FEW, assert_balanced, assert_stable, groups, settle
+from tests.group.strategies.groups import (
+    FEW,
+    assert_at_rest,
+    assert_balanced,
+    assert_stable,
+    groups,
+    is_balanced,
+    run_until,
+    settle,
+)
+from tests.group.strategies.members import LEASE
 
 STEALING = pytest.mark.parametrize("strategy", [name for name, each in DECLARATIONS.items() if each.moves == "steal"])
+#: Strategies that move by handover, and the seconds within which a group is balanced, whatever happened before: the
+#: transfer shedder waits for some cycles and cools down. `cooperative` has stricter tests of its own.
+HANDOVER = pytest.mark.parametrize(("strategy", "soon"), [("race", 90.0), ("transfer", 1920.0)])
 MANY = settings(FEW, max_examples=30)
 
 
@@ -45,3 +58,33 @@ def test_a_group_comes_to_rest_after_anything_that_happens(strategy: str, data: 
     settle(group, 20 + 2 * len(group.partitions))
     assert_balanced(group)
     assert_stable(group, 5)
+
+
+@HANDOVER
+@FEW
+@given(data=st.data())
+def test_any_layout_comes_to_a_balanced_rest_by_handover(strategy: str, soon: float, data: st.DataObject) -> None:
+    group = data.draw(groups(strategy, 8, 48))
+    run_until(group, soon, lambda: is_balanced(group))
+    assert_at_rest(group, 480)
+
+
+@HANDOVER
+@FEW
+@given(data=st.data())
+def test_a_group_is_balanced_by_handover_after_joins_leaves_and_crashes(
+    strategy: str, soon: float, data: st.DataObject
+) -> None:
+    group = data.draw(groups(strategy, 8, 48))
+    group.run(soon / 4)
+    for _ in range(3):
+        match data.draw(st.sampled_from(["join", "leave", "crash"])):
+            case "leave" if len(group.nodes) > 1:
+                group.leave(data.draw(st.sampled_from(sorted(group.nodes))))
+            case "crash" if len(group.nodes) > 1:
+                group.crash(data.draw(st.sampled_from(sorted(group.nodes))))
+            case _:
+                group.join_many(data.draw(st.integers(1, 3)))
+        run_until(group, LEASE + 60, lambda: sum(group.counts().values()) == len(group.partitions))
+    run_until(group, soon, lambda: is_balanced(group))
+    assert_at_rest(group, 480)

@@ -15,16 +15,12 @@ from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import Decision
 from spark_ehbalance.simulation.ideal import fewest_moves
-from tests.group.strategies.groups import FEW, SOME, assert_at_rest, groups, is_balanced, run_until, seeds
+from tests.group.strategies.groups import SOME, is_balanced, run_until, seeds
 from tests.group.strategies.members import CYCLE, LEASE, Members, layout_of, snapshot_of
 from tests.group.strategies.views import Observer
 
 #: Seconds, by default, for a lease duration of 30 s.
 NORMAL_LEASE, MINIMUM_GRAB, DELAY = 15.0, 3.75, 0.2
-
-#: Seconds within which joins, leaves and crashes on top of each other are over, some of which wait for others'
-#: handovers, and within which a node decides several times that looks every 10 s instead of every second.
-ALL_OVER = 60.0
 
 
 def observer(me: str, **parameters: Any) -> Observer:
@@ -132,33 +128,6 @@ def test_with_weight_load_a_heavy_partition_counts_for_more() -> None:
 
 
 # --- groups ----------------------------------------------------------------------------------------------------
-
-
-@FEW
-@given(group=groups("race", 12, 64))
-def test_any_layout_comes_to_a_balanced_rest(group: Members) -> None:
-    run_until(group, LEASE + 2 * NORMAL_LEASE, lambda: is_balanced(group))
-    assert_at_rest(group)
-
-
-@SOME
-@given(data=st.data(), group=groups("race", 8, 48))
-def test_a_group_is_balanced_after_joins_leaves_and_crashes_in_quick_succession(
-    data: st.DataObject, group: Members
-) -> None:
-    group.run(LEASE + 2 * NORMAL_LEASE)
-    for _ in range(3):
-        match data.draw(st.sampled_from(["join", "leave", "crash"])):
-            case "leave" if len(group.nodes) > 1:
-                group.leave(data.draw(st.sampled_from(sorted(group.nodes))))
-                run_until(group, ALL_OVER, lambda: is_balanced(group))
-            case "crash" if len(group.nodes) > 1:
-                group.crash(data.draw(st.sampled_from(sorted(group.nodes))))
-                run_until(group, LEASE + ALL_OVER, lambda: is_balanced(group))
-            case _:
-                group.join_many(data.draw(st.integers(1, 3)))
-                run_until(group, ALL_OVER, lambda: is_balanced(group))
-    assert_at_rest(group)
 
 
 @SOME

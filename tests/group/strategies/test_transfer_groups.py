@@ -1,4 +1,4 @@
-"""Groups under the transfer shedder: without loads, through joins and crashes, and with skewed loads."""
+"""Groups under the transfer shedder with skewed loads."""
 
 from __future__ import annotations
 
@@ -10,37 +10,13 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.group.model import Load
 from spark_ehbalance.group.strategies.transfer import TransferParameters
-from tests.group.strategies.groups import FEW, SOME, assert_at_rest, groups, is_balanced, run_until, seeds
-from tests.group.strategies.members import CYCLE, LEASE, Members
+from tests.group.strategies.groups import SOME, run_until, seeds
+from tests.group.strategies.members import CYCLE, Members
 
 DEFAULTS = TransferParameters()
 
 #: What the leader needs to act once, and again.
 TURN = DEFAULTS.cool_down + (DEFAULTS.hit_count + 3) * CYCLE
-
-
-@FEW
-@given(group=groups("transfer", 8, 48))
-def test_any_layout_without_loads_comes_to_a_balanced_rest(group: Members) -> None:
-    run_until(group, 8 * TURN, lambda: is_balanced(group))
-    assert_at_rest(group, 2 * TURN)
-
-
-@FEW
-@given(data=st.data(), group=groups("transfer", 6, 32))
-def test_through_joins_leaves_and_crashes(data: st.DataObject, group: Members) -> None:
-    group.run(2 * TURN)
-    for _ in range(3):
-        match data.draw(st.sampled_from(["join", "leave", "crash"])):
-            case "leave" if len(group.nodes) > 1:
-                group.leave(data.draw(st.sampled_from(sorted(group.nodes))))
-            case "crash" if len(group.nodes) > 1:
-                group.crash(data.draw(st.sampled_from(sorted(group.nodes))))
-            case _:
-                group.join_many(data.draw(st.integers(1, 3)))
-        run_until(group, LEASE + 3 * CYCLE, lambda: sum(group.counts().values()) == len(group.partitions))
-    run_until(group, 8 * TURN, lambda: is_balanced(group))
-    assert_at_rest(group, 2 * TURN)
 
 
 def improvements(group: Members, rates: Mapping[str, float]) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.group.strategies.groups import assert_stable, moves_of_a_cycle, settle
-from tests.group.strategies.members import Members, layout_of
+from tests.group.strategies.members import Members
 
 SEEDS = range(4)
 BOTH = pytest.mark.parametrize("strategy", ["balanced", "greedy"])
@@ -101,18 +101,6 @@ def test_five_partitions_more_for_four_members_on_twenty(strategy: str, seed: in
 
 
 @EACH_SEED
-def test_balanced_moves_one_partition_per_member_and_cycle(seed: int) -> None:
-    group = started("balanced", partitions=18, members=3, seed=seed)
-    for number in range(60):
-        if number == 20:
-            group.join()
-        if number == 40:
-            group.crash("member-0")
-        group.cycles(1)
-    assert {len(decision.transitions) for _, decision in group.decisions} == {0, 1}
-
-
-@EACH_SEED
 def test_greedy_is_done_after_one_cycle_of_each(seed: int) -> None:
     group = balanced_group("greedy", partitions=18, members=3, seed=seed)
     (newcomer,) = group.join()
@@ -120,16 +108,3 @@ def test_greedy_is_done_after_one_cycle_of_each(seed: int) -> None:
     moves = moves_of_a_cycle(group)
     assert sizes(group) == [4, 4, 5, 5]
     assert {move.after for move in moves} == {newcomer}
-
-
-@BOTH
-@EACH_SEED
-def test_a_member_with_its_share_leaves_unclaimed_partitions_to_others(strategy: str, seed: int) -> None:
-    """Six partitions, three owners: the first has its two, and two are free for the others."""
-    names = ann, bob, cat = "ann", "bob", "cat"
-    group = Members(leases=layout_of([ann, ann, bob, cat, None, None]), seed=seed, strategy=strategy)
-    group.join(*names)
-    settle(group, 10)
-    assert {move.after for move in group.moves} == {bob, cat}
-    assert not any(decision.transitions for name, decision in group.decisions if name == ann)
-    assert group.counts() == dict.fromkeys(names, 2)
