@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated
 
 import typer
 
@@ -16,7 +15,6 @@ from spark_ehbalance.text import iso
 def history(
     lease_table: LeaseTable,
     storage: StorageOptions,
-    partition: Annotated[str | None, typer.Option(help="Only this partition.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show every change of owner in a group and every order of an operator, oldest first."""
@@ -24,7 +22,6 @@ def history(
         changes = store.history()
         if not changes:
             store.read()  # says so if there is no such table
-    changes = [each for each in changes if partition in (None, each.partition)]
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in changes], indent=2))
         return

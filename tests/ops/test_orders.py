@@ -147,7 +147,6 @@ def test_history_shows_who_ordered_what_and_why(leases: Group) -> None:
     shown = leases.done("history")
     assert "its host goes" in shown
     assert "operator:" in shown
-    assert "Drain" not in leases.done("history", "--partition", "1")
 
 
 def test_an_order_is_carried_out_with_a_warning_if_the_history_cannot_be_written(leases: Group) -> None:

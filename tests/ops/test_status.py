@@ -19,7 +19,6 @@ from spark_ehbalance.group.model import Load, MemberLoad, MemberState, Pin, Quer
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.lease_table import viewing
 from spark_ehbalance.ops.status import status_tables
-from tests.ops.command import Command
 from tests.ops.groups import Group, change, record
 
 
@@ -206,17 +205,6 @@ def test_a_table_that_is_not_there_is_named(group: Group, table: Path, command: 
     assert not table.exists()
 
 
-def test_status_of_a_table_that_is_no_lease_table(group: Group, table: Path) -> None:
-    table.mkdir()
-    (table / "file").write_text("x")
-    assert str(table) in group.fails(1, "status")
-
-
-@pytest.mark.parametrize("location", ["a[b", "a'b", "a*b", ""])
-def test_status_of_a_location_that_delta_cannot_open(ehbalance: Command, location: str) -> None:
-    assert f"option leaseTable={location!r} is wrong" in ehbalance.fails(2, "status", location)
-
-
 def test_watch_with_json_or_a_partition_is_refused(used: Group) -> None:
     for other in (["--json"], ["--partition", "0"]):
         assert f"--watch and {other[0]} are both given" in used.fails(2, "status", "--watch", *other)
@@ -237,12 +225,6 @@ def test_findings_of_the_group_and_of_a_partition(used: Group, monkeypatch: pyte
     assert one.count("  Claim  nobody → bob  by bob") == 3
     assert "claimed" not in used.done("status", "--partition", "0")
     assert "partition '7' is unknown: there are 0, 1, 2, 10" in used.fails(2, "status", "--partition", "7")
-
-
-@pytest.mark.parametrize("owner", ["[red]x[/red]", "etl:key:1"])
-def test_an_owner_id_is_shown_without_markup(used: Group, owner: str) -> None:
-    change(used.table, leases={"0": replace(used.state.leases["0"], owner=owner)})
-    assert owner in used("status").out
 
 
 def test_output_into_a_file_is_not_cut_to_a_terminals_width(used: Group, monkeypatch: pytest.MonkeyPatch) -> None:
