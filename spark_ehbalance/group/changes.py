@@ -473,24 +473,6 @@ class Renew(LeaseTransition):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observe(LeaseTransition):
-    """Note what is unread of a partition that nobody reads, as a member has heard from the hub; for people alone.
-
-    `unchanged_counter`: the owner, if there was one, has shown no sign of life after this counter.
-    """
-
-    lag: Lag
-    unchanged_counter: tuple[int, int] | None = None
-
-    def invalid(self, lease: Lease) -> str | None:
-        unowned = lease.owner is None or lease.counter == self.unchanged_counter
-        return None if unowned else f"owned by {lease.owner}"
-
-    def after(self, lease: Lease) -> Lease:
-        return replace(lease, lag=self.lag)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Defend(LeaseTransition):
     """The sign of life of an owner that won the race for its own lease: nobody challenges it for a while."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -151,3 +152,16 @@ def test_what_an_observer_finds_is_what_it_would_find_by_comparing_everything(
 def test_a_state_is_the_same_object_exactly_when_there_is_nothing_to_write(chain: list[Snapshot]) -> None:
     for before, after in itertools.pairwise(chain):
         assert (after is before) == ((after.leases, after.members) == (before.leases, before.members))
+
+
+@pytest.mark.parametrize(("commit_ms", "said", "seconds"), [(100.0, 30, 100), (None, 30, 50), (100.0, 120, 120)])
+def test_nobody_is_judged_by_less_than_the_group_needs(commit_ms: float | None, said: int, seconds: float) -> None:
+    row = Member("ann", "ann-1", 1, lease_duration_ms=1000 * said, commit_ms=commit_ms)
+    members = {f"{number}": replace(row, id=f"{number}", joined=number) for number in range(100)}
+    snapshot = replace(Snapshot(GROUP), leases={"0": Lease("0", "0", 1)}, members=members)
+    seen = Observations().updated(snapshot, 0.0)
+    for now in (seconds - 0.1, seconds + 0.1):
+        arguments = (seen.updated(snapshot, now), snapshot, Durations.of(snapshot, DURATION, 50.0), now, 0)
+        assert (expired_leases(*arguments), expired_members(*arguments)) == (
+            (frozenset(), frozenset()) if now < seconds else ({"0"}, members.keys())
+        )

@@ -24,7 +24,6 @@ from spark_ehbalance.group.changes import (
     Join,
     Leave,
     NoteHub,
-    Observe,
     Release,
     Renew,
     RequestHandover,
@@ -112,10 +111,6 @@ def steal(by: Author = BOB, epoch: int = 3, **more: Any) -> Steal:
 
 def renew(by: Author = ANN, epoch: int = 3) -> Renew:
     return about_lease(Renew, by, epoch)
-
-
-def observe(by: Author = BOB, epoch: int = 3) -> Observe:
-    return about_lease(Observe, by, epoch, lag=UNREAD)
 
 
 def defend(by: Author = ANN, epoch: int = 3) -> Defend:
@@ -258,7 +253,6 @@ REFUSALS = {
     "steal: no position": (group(checkpoint=None), steal(), "its starting position is not known"),
     "renew: no owner": (group(owner=None), renew(), "owned by None"),
     "renew: another owner": (group(owner="bob"), renew(), "owned by bob"),
-    "observe: owned": (group(), observe(), "owned by ann"),
     "defend: another owner": (group(owner="bob"), defend(), "owned by bob"),
     "defend: handover pending": (ASKED, defend(), "a handover to bob is pending"),
     "checkpoint: moves back": (group(), checkpoint(9), "moves back from 10 to 9"),
@@ -375,7 +369,6 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
         [replace(checkpoint(11), lag=UNREAD)],
         {**ALIVE, "checkpoint": Position(11, "11"), "lag": UNREAD},
     ),
-    "observe": (group(owner=None), [observe()], {"lag": UNREAD}),
     "defend": (group(), [defend()], {**ALIVE, "defences": 1}),
     "checkpoint: next": (group(), [checkpoint(11)], {**ALIVE, "checkpoint": Position(11, "11")}),
     "checkpoint: after release": (

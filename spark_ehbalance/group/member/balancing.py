@@ -43,15 +43,6 @@ class Balancer:
         durations, observations = self._member.duration.durations, self._member.belief.observations
         return self._leads(snapshot, expired_members(observations, snapshot, durations, now.monotonic, now.wall_ms))
 
-    def unowned(self, now: Clocks) -> list[str]:
-        """The partitions that have no live owner, if this member is the leader; else none."""
-        member, snapshot = self._member, self._member.snapshot
-        if not self.leads(snapshot, now):
-            return []
-        observations, durations = member.belief.observations, member.duration.durations
-        expired = expired_leases(observations, snapshot, durations, now.monotonic, now.wall_ms)
-        return [*snapshot.ownership.owned.get(None, ()), *expired.difference(member.holdings)]
-
     def decide(
         self, pending: list[Transition], now: Clocks, abstain: str | None, partitions: Collection[str]
     ) -> tuple[Decision, View]:

@@ -1,7 +1,4 @@
-"""Decisions as log lines in JSON: what a member has seen, what it does and why. Pure.
-
-A `balance:` line summarizes the view and the decision.
-"""
+"""Decisions as log lines in JSON, after `balance:`: what a member does and why. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from spark_ehbalance.group.changes import LeaseTransition, Transition
-from spark_ehbalance.group.position import partition_order
 from spark_ehbalance.group.strategies.base import Decision, View
 
 
@@ -24,13 +20,9 @@ class DecisionLog:
     def note(self, member: str, view: View | None, decision: Decision) -> tuple[int, str]:
         """The level and the line for `decision`, made by `member` on `view` (None if the strategy was not asked).
 
-        A repeated decision to do nothing, for the same reason and on an equal view, has level DEBUG.
+        A repeated decision to do nothing, for the same reason, has level DEBUG.
         """
-        what = {
-            "seen": None if view is None else seen(view),
-            "decided": by_kind(decision.transitions),
-            "why": decision.reason,
-        }
+        what = {"decided": by_kind(decision.transitions), "why": decision.reason}
         repeated = not decision.transitions and what == self._last
         self._last = what
         head: dict[str, Any] = {"member": member}
@@ -63,22 +55,6 @@ class Shortage:
         )
 
 
-def seen(view: View) -> dict[str, Any]:
-    """A summary of `view`: counts of what is normal, names of what is not."""
-    leases = view.snapshot.leases
-    return {
-        "members": len(view.snapshot.members),
-        "live": len(view.live),
-        "partitions": len(leases),
-        "own": len(view.snapshot.owned_by(view.me.id)),
-        "free": sum(lease.owner is None for lease in leases.values()),
-        "expired": _in_order(view.expired),
-        "pending": [partition for partition, lease in leases.items() if lease.handover],
-        "overdue": _in_order(view.overdue),
-        "pinned": [partition for partition, lease in leases.items() if lease.pin],
-    }
-
-
 def by_kind(transitions: Iterable[Transition]) -> dict[str, list[str]]:
     """Kind of transition → the partitions of the transitions of that kind."""
     kinds: dict[str, list[str]] = {}
@@ -86,7 +62,3 @@ def by_kind(transitions: Iterable[Transition]) -> dict[str, list[str]]:
         if isinstance(each, LeaseTransition):
             kinds.setdefault(type(each).__name__, []).append(each.partition)
     return kinds
-
-
-def _in_order(partitions: Iterable[str]) -> list[str]:
-    return sorted(partitions, key=partition_order)

@@ -42,8 +42,15 @@ class LeaseDuration:
         self.durations = self.durations_of(snapshot)
         own = row.lease_duration_ms if row is not None and row.incarnation == self._author.incarnation else None
         self.own = min(self.group, self._configured if own is None else own / 1000)
-        if self.group not in (before, self._configured):
-            self._log(snapshot)
+        if self.group in (before, self._configured):
+            return
+        # Not if the commits need it. What is measured may have fallen a little since the leader has decided.
+        if lowered(self._configured, needed(snapshot)) <= self._configured:
+            _LOG.warning(
+                "leaseDuration=%g s, but the group uses %g s, as set by %s: using %g s",
+                self._configured, self.group, f"member {snapshot.leader}" if snapshot.leader else "one that has left",
+                self.group,
+            )  # fmt: skip
 
     def durations_of(self, snapshot: Snapshot) -> Durations:
         """The durations by which the members of `snapshot` renew."""
@@ -85,17 +92,3 @@ class LeaseDuration:
             if now - self._too_long_since < minimum_tenure(wanted_ms / 1000):  # not of a value that makes no sense
                 return []
         return [SetLeaseDuration(by=self._author, at_ms=at_ms, lease_duration_ms=wanted_ms)]
-
-    def _log(self, snapshot: Snapshot) -> None:
-        # What is measured may have fallen a little since the leader has decided.
-        if lowered(self._configured, needed(snapshot)) > self._configured:
-            _LOG.info(
-                "leaseDuration=%g s, but the group uses %g s, as the commits of %d members need it: using %g s",
-                self._configured, self.group, len(snapshot.members), self.group,
-            )  # fmt: skip
-        else:
-            _LOG.warning(
-                "leaseDuration=%g s, but the group uses %g s, as set by %s: using %g s",
-                self._configured, self.group, f"member {snapshot.leader}" if snapshot.leader else "one that has left",
-                self.group,
-            )  # fmt: skip

@@ -117,7 +117,7 @@ class Turn:
                 wanted = [*wanted, *change]
         if lag_of is None or not wanted:
             return wanted
-        return with_lags(wanted, self.snapshot.leases, lag_of, lambda: self._balancer.unowned(self.now))
+        return with_lags(wanted, self.snapshot.leases, lag_of)
 
     def _unknown(self, partitions: tuple[str, ...]) -> tuple[str, ...]:
         """Those of `partitions` that the table does not have."""

@@ -166,9 +166,6 @@ class Keepers:
     def owned(self, name: str) -> set[str]:
         return {lease.partition for lease in self.snapshot.owned_by(name)}
 
-    def coming_to(self, name: str) -> set[str]:
-        return {p for p, lease in self.leases.items() if lease.handover is not None and lease.handover.to == name}
-
     def layout(self) -> dict[str, tuple[str | None, int]]:
         return {partition: (lease.owner, lease.epoch) for partition, lease in self.leases.items()}
 

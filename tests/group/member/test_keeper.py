@@ -6,8 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +17,6 @@ from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.orders import PinTo
 from spark_ehbalance.group.strategies import Decision, View
 from spark_ehbalance.lease_table.contract import LeaseStore
-from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.lease_table.memory import MemoryStore
 from spark_ehbalance.query.keeper import Keeper
 from tests.group.member.keepers import INTERVAL, LEASE, OPERATOR, Keepers, begin_batch, end_batch
@@ -61,33 +58,6 @@ def let_pass(seconds: float) -> None:
 
 
 # --- handover --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["memory", "delta"])
-def test_a_handover_waits_for_the_batch_and_takes_its_checkpoint_along(make: Make, kind: str, tmp_path: Path) -> None:
-    group = make(4, (lambda: DeltaStore(str(tmp_path / "leases"))) if kind == "delta" else None)
-    ann = group.start("ann", lease_duration=6.0)
-    batch = begin_batch(ann)
-    bob = group.start("bob", lease_duration=6.0)
-    wait_until(lambda: len(group.coming_to("bob")) == 2, "two handovers are pending")
-    coming = group.coming_to("bob")
-    wait_until(lambda: ann.holdings().keys() == batch.keys() - coming, "the others may be planned with")
-    let_pass(0.5)
-    assert group.owned("ann") == batch.keys(), "the batch is waited for"
-    assert not bob.holdings()
-
-    end_batch(ann, batch, 9)
-    wait_until(lambda: bob.holdings().keys() == coming, "they are handed over")
-    for before, after in pairwise(group.written):
-        for partition in coming & before.leases.keys():
-            if (before.leases[partition].owner, after.leases[partition].owner) == ("ann", "bob"):
-                was, now = before.leases[partition].checkpoint, after.leases[partition].checkpoint
-                assert was is not None
-                assert now is not None
-                assert (was.sequence_number, now.sequence_number) == (-1, 9), "in one version"
-    assert {group.leases[p].epoch for p in coming} == {2}
-    assert {holding.checkpoint.next for holding in bob.holdings().values()} == {10}
-    wait_until(lambda: all(group.leases[p].checkpoint == group.leases["0"].checkpoint for p in batch), "as are others'")
 
 
 def test_an_idle_partition_is_handed_over_within_about_a_second(make: Make) -> None:
@@ -154,9 +124,6 @@ def test_a_partition_is_never_given_away_while_a_batch_reads_it(make: Make) -> N
     assert given() > 20
     assert sum(batches) > 20
     assert not broken
-
-
-# --- stopping, leaving, draining -------------------------------------------------------------------------------
 
 
 # --- a keeper that fails -----------------------------------------------------------------------------------------
@@ -302,30 +269,6 @@ def test_a_member_that_tidies_up_for_long_records_history_meanwhile(
         wait_until(lambda: any(change.partition == "4" for change in group.stores[ann].recorded), "a claim is recorded")
     finally:
         over.set()
-
-
-def test_history_has_changes_of_ownership_and_nothing_else(make: Make) -> None:
-    group = make()
-    ann = group.start("ann")
-    wait_until(lambda: len(group.history()) == 4, "four claims")
-    assert {(c.event, c.owner_before, c.owner, c.epoch, c.by) for c in group.history()} == {
-        ("Claim", None, "ann", 1, "ann")
-    }
-    counters = group.counters()
-    for number in range(5):
-        end_batch(ann, begin_batch(ann), number)
-        let_pass(0.1)
-    wait_until(lambda: all(group.counters()[p] > counters[p] for p in counters), "renewed and checkpointed")
-    let_pass(LEASE / 2)
-    assert len(group.history()) == 4
-
-    group.start("bob")
-    group.wait_owned(ann=2, bob=2)
-    wait_until(lambda: len(group.history()) == 6, "two moves")
-    moves = [c for c in group.history() if c.event == "HandOver"]
-    assert {(c.owner_before, c.owner, c.epoch, c.sequence_number, c.by) for c in moves} == {("ann", "bob", 2, 4, "ann")}
-    ann.stop()
-    assert sorted(c.event for c in group.stores[ann].recorded)[-2:] == ["Release", "Release"]
 
 
 # --- operators, and what is logged --------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 
 from spark_ehbalance.group.changes import Checkpoint, Claim, Heartbeat, Transition
 from spark_ehbalance.group.member.member_settings import Settings
-from spark_ehbalance.group.member.pacing import Pacing, tidying_due
+from spark_ehbalance.group.member.pacing import Pacing
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.strategies import STRATEGIES, Decision
@@ -112,11 +112,3 @@ def test_renewals_come_a_little_early_each_time_by_another_part() -> None:
 @pytest.mark.parametrize("failures", [1, 3, 10, 10_000])
 def test_pauses_grow_up_to_half_the_time_between_renewals(failures: int) -> None:
     assert 0.8 * min(0.1 * 2 ** min(failures, 20), 5) <= pacing().pause(failures, 10.0) <= 1.2 * 5
-
-
-@pytest.mark.parametrize(
-    ("versions", "passed", "due"),
-    [(0, 1e6, False), (1, 299.0, False), (1, 300.0, True), (99, 1.0, False), (100, 0.0, True)],
-)
-def test_tidying_is_due_after_many_versions_or_some_time_with_any(versions: int, passed: float, due: bool) -> None:
-    assert tidying_due(versions, passed) == due

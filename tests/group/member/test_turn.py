@@ -419,19 +419,6 @@ def test_what_is_taken_from_an_owner_without_a_checkpoint_begins_where_the_hub_s
     assert [held.checkpoint for held in one.ann.owned.values()] == [Position(41)]
 
 
-def test_while_the_hub_is_away_nothing_is_taken_and_what_is_owned_is_renewed() -> None:
-    one = One()
-    one.add(Lease("2"))
-    one.now += LEASE / 3
-    one.finish(9, "0")
-    turn = one.begin()
-    assert turn.balance(("0", "1", "2"), {}) == ["2"]
-    turn.hub_unavailable()
-    assert turn.decision
-    assert turn.decision.reason == "nothing, because the hub does not answer"
-    assert kinds(one.end(turn)) == ["Heartbeat", "Checkpoint", "Renew"]
-
-
 def test_a_settling_member_balances_at_once_until_there_is_nothing_more_to_take() -> None:
     one = One()
     one.add(Lease("2", checkpoint=START))
