@@ -12,17 +12,11 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import EhBalanceError, OptionError
-from spark_ehbalance.group.changes import Join
-from spark_ehbalance.group.member.counts import Counts
-from spark_ehbalance.group.model import Author
-from spark_ehbalance.lease_table.contract import commit
-from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.metrics import prometheus
 from spark_ehbalance.metrics.definitions import LAG_EVENTS, LAG_SECONDS, METRICS, TABLE
 from spark_ehbalance.metrics.prometheus import Server
 from spark_ehbalance.query.options import stream_options
 from spark_ehbalance.query.query_metrics import export_metrics, query_samples
-from tests.lease_table.store_conformance import GROUP
 from tests.metrics.prometheus import free_port, scraped
 from tests.query.queries import Group
 from tests.query.support import HUB
@@ -79,21 +73,6 @@ def test_while_the_table_is_away_nothing_is_said_about_the_group(group: Group) -
     moved.rename(group.table)
     wait_until(lambda: samples()["ehbalance_store_available"] == 1, "the table is back")
     assert samples()["ehbalance_unowned_partitions"] == 0
-
-
-def joining(member: str) -> Join:
-    by = Author(member, "1")
-    return Join(by=by, at_ms=0, host="", max_owned=None, strategy="cooperative", lease_duration_ms=3000)
-
-
-def test_lost_races_are_counted(tmp_path: Path) -> None:
-    with DeltaStore(str(tmp_path / "leases")) as store, DeltaStore(str(tmp_path / "leases")) as rival:
-        store.create(GROUP)
-        before, counts = store.read(), Counts()
-        commit(rival, rival.read(), [joining("b")])
-        counts.committed(commit(store, before, [joining("a")]), [])
-        counts.committed(commit(store, store.read(), [joining("c")]), [])
-        assert (counts.commits, counts.lost) == (2, 1)
 
 
 def test_a_port_that_is_taken_is_one_line_and_taken_over_later(
