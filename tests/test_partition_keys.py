@@ -32,8 +32,3 @@ def test_it_is_that_of_the_python_client_too(key: str) -> None:
 
 def test_the_remainder_of_a_negative_hash_is_that_of_java_and_not_of_python() -> None:
     assert partition_index("7", 32) == 15263 % 32 != -15263 % 32
-
-
-@given(st.text(), st.integers(1, 2000))
-def test_every_key_has_a_partition(key: str, partitions: int) -> None:
-    assert 0 <= partition_index(key, partitions) < partitions

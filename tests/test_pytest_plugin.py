@@ -150,11 +150,6 @@ class TestSettingsOfAClass:
             pass
 
 
-def test_a_setting_that_does_not_exist_is_named(event_hub_emulators: Callable[..., Emulator]) -> None:
-    with pytest.raises(pytest.fail.Exception, match=r"event_hub_settings: \['tsl'\]: allowed are host, port, "):
-        event_hub_emulators(tsl=True)
-
-
 def python(*arguments: str, folder: Path) -> str:
     done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, ""), done

@@ -115,13 +115,6 @@ class Hub:
         _check_group(group)
         self.extend(groups=(group,))
 
-    def delete_group(self, group: str) -> None:
-        """Delete a consumer group; the caller disconnects its readers. Raises ValueError for $Default, AmqpError for
-        one that does not exist."""
-        if self.group(group) == DEFAULT_GROUP:
-            raise ValueError(f"consumer group {DEFAULT_GROUP}: it cannot be deleted")
-        del self.groups[group.lower()]
-
     def readers(self, group: str, partition: str) -> list[Reader]:
         return self._readers.setdefault((group.lower(), partition), [])
 

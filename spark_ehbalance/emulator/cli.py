@@ -15,7 +15,6 @@ from typing import Annotated
 
 import typer
 
-from spark_ehbalance.emulator.broker import check_hub
 from spark_ehbalance.emulator.emulator import Emulator
 
 _panel = functools.partial(typer.Option, rich_help_panel="Network, TLS, keys")
@@ -101,12 +100,6 @@ def _hubs(texts: list[str]) -> dict[str, int]:
         name, _, partitions = text.rpartition(":")
         if not (partitions.isascii() and partitions.isdecimal()):
             raise ValueError(f"--hub {text!r}: expected NAME:PARTITIONS, for example flights:8")
-        try:
-            check_hub(name, int(partitions))
-        except ValueError as error:
-            raise ValueError(f"--hub {text!r}: {error}") from None
-        if name.lower() in map(str.lower, hubs):
-            raise ValueError(f"--hub {text}: event hub {name} is given twice")
         hubs[name] = int(partitions)
     return hubs
 

@@ -198,13 +198,6 @@ class Emulator:
         self._broker.hub(hub).add_group(name)
 
     @_operation
-    def delete_consumer_group(self, hub: str, name: str) -> None:
-        """Delete a consumer group, and detach its readers. $Default cannot be deleted."""
-        found = self._broker.hub(hub)
-        found.delete_group(name)
-        self._detach(service_error(errors.DELETED, entity=f"{found.name}|{name}"), found.name, group=name)
-
-    @_operation
     def disable_hub(self, name: str, disable: bool = True) -> None:
         """Refuse whoever sends to a hub, reads it or asks for its properties, until called with False. Detaches its
         links."""
@@ -348,8 +341,8 @@ class Emulator:
     def _log(self, hub: str, partition: str | int) -> PartitionLog:
         return self._broker.hub(hub).partition(str(partition))
 
-    def _detach(self, error: AmqpError, hub: str, partition: str | int | None = None, group: str | None = None) -> None:
-        for endpoint in self._server.endpoints(hub, partition, group):
+    def _detach(self, error: AmqpError, hub: str, partition: str | int | None = None) -> None:
+        for endpoint in self._server.endpoints(hub, partition):
             endpoint.detach(error)
 
     def _drop_all(self) -> None:

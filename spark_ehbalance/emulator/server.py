@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from spark_ehbalance.emulator.broker import Broker
 from spark_ehbalance.emulator.client import Client
-from spark_ehbalance.emulator.endpoints import HubEndpoint, ReaderEndpoint
+from spark_ehbalance.emulator.endpoints import HubEndpoint
 from spark_ehbalance.emulator.settings import Settings
 
 _TICK = 1.0  # seconds between checks of time-outs and expired tokens
@@ -60,17 +60,11 @@ class Server:
             client.drop()
         await asyncio.sleep(0)  # asyncio reports the lost connections
 
-    def endpoints(
-        self, hub: str, partition: str | int | None = None, group: str | None = None
-    ) -> Iterator[HubEndpoint]:
-        """The attached publishers and readers that match all given names; with a group only readers."""
+    def endpoints(self, hub: str, partition: str | int | None = None) -> Iterator[HubEndpoint]:
+        """The attached publishers and readers of a hub, or of one of its partitions."""
         for client in list(self.clients):
             for each in client.hub_endpoints():
-                if (
-                    each.hub.name.lower() == hub.lower()
-                    and (partition is None or each.partition == str(partition))
-                    and (group is None or (isinstance(each, ReaderEndpoint) and each.group.lower() == group.lower()))
-                ):
+                if each.hub.name.lower() == hub.lower() and (partition is None or each.partition == str(partition)):
                     yield each
 
     async def _tick(self) -> None:

@@ -54,8 +54,7 @@ def test_it_serves_until_a_signal_and_exits_cleanly(number: signal.Signals) -> N
     ("arguments", "text"),
     [
         (["--hub", "hub"], "Error: --hub 'hub': expected NAME:PARTITIONS, for example flights:8"),
-        (["--hub", "hub:0"], "Error: --hub 'hub:0': hub 'hub' with 0 partitions: allowed are 1 to 2000"),
-        (["--hub", "hub:2", "--hub", "Hub:4"], "Error: --hub Hub:4: event hub Hub is given twice"),
+        (["--hub", "hub:0"], "Error: hub 'hub' with 0 partitions: allowed are 1 to 2000"),
         (["--port", "70000"], "Error: --port 70000: allowed are 0 to 65535"),
         (["--sas-key", "reader=c2VjcmV0"], "Error: --sas-key: expected NAME=env:VARIABLE or NAME=file:PATH"),
         (["--sas-key", "reader=env:NO_SUCH_KEY"], "Error: --sas-key: the reference of 'reader' leads to no key"),

@@ -55,17 +55,6 @@ def test_a_consumer_recovers_and_misses_nothing(
     assert seen == set(range(150))
 
 
-def test_a_producer_recovers(emulator: Emulator, connection: str) -> None:
-    with producer(connection, **QUICK_RETRIES) as client:
-        for number in range(3):
-            client.send_event(EventData(b"%d" % number), partition_id="0")
-            if number == 0:
-                emulator.drop_connections()
-            else:
-                emulator.detach("hub")
-    assert emulator.partition_state("hub", 0).next_sequence_number == 3
-
-
 def test_server_busy_detaches_a_receiver_with_a_reason(emulator: Emulator, connection: str) -> None:
     with reader(connection) as events:
         emulator.server_busy(count=1)
@@ -147,21 +136,3 @@ def test_a_silent_server(emulator: Emulator) -> None:
         emulator.drop_connections()
         with pytest.raises(ConnectionResetError):
             client.recv(1)
-
-
-def test_faults_from_many_threads_while_events_flow(emulator: Emulator, seen: set[int]) -> None:
-    def disturb() -> None:
-        for number in range(10):
-            emulator.append("hub", 0, [b"x"] * 10)
-            emulator.detach("hub", 0)
-            emulator.delay(0.001 * (number % 2))
-            emulator.drop_connections()
-
-    threads = [threading.Thread(target=disturb) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE)
-    emulator.delay(0)
-    wait_until(lambda: len(seen) == 400, "every event has arrived")
-    assert seen == set(range(400))

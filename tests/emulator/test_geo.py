@@ -52,10 +52,3 @@ def test_a_start_at_a_lost_events_offset(geo: Emulator, refuse_lost: bool) -> No
     after = read(geo, 12)
     assert [after[number] == before[number] for number in range(10)] == [True] * 7 + [False] * 3
     assert min(read(geo, 1, before[5])) == 6, "one that was not lost"
-
-
-def test_no_more_events_can_be_lost_than_there_are(geo: Emulator) -> None:
-    with pytest.raises(ValueError, match="allowed are 0 to 10"):
-        geo.promote(HUB, 11)
-    with pytest.raises(ValueError, match="only a geo-replicated hub"), Emulator({HUB: 1}) as other:
-        other.promote(HUB)

@@ -95,15 +95,13 @@ def missing(emulator: Emulator, what: str) -> None:
     """Let it be missing, or disabled."""
     if what == "hub":
         emulator.delete_hub(HUB)
-    elif what == "group":
-        emulator.delete_consumer_group(HUB, GROUP)
     elif what == "disabled":
         emulator.disable_hub(HUB)
 
 
 NAMED = {
     "hub": "event hub 'hub' at localhost.* does not exist: check eventHubName",
-    "group": "consumer group 'readers' does not exist in event hub 'hub' at localhost.*: create it",
+    "group": "consumer group 'others' does not exist in event hub 'hub' at localhost.*: create it",
     "disabled": "event hub 'hub' at localhost.* is disabled: enable it",
     "partition": "partition 7 does not exist in event hub 'hub' at localhost",
 }
@@ -120,11 +118,12 @@ def hub(emulator: Emulator) -> Options:
 @pytest.mark.parametrize("what", ["hub", "group", "disabled", "partition"])
 def test_a_reader_names_what_is_missing(emulator: Emulator, hub: Options, worker: CountedReceivers, what: str) -> None:
     missing(emulator, what)
+    options = hub_options(emulator, consumerGroup="others") if what == "group" else hub
     with pytest.raises(MissingError, match=NAMED[what]):
-        read(hub, worker, 10, partition="7" if what == "partition" else "0")
+        read(options, worker, 10, partition="7" if what == "partition" else "0")
 
 
-@pytest.mark.parametrize("what", ["hub", "group", "disabled"])
+@pytest.mark.parametrize("what", ["hub", "disabled"])
 def test_a_reader_that_has_begun_names_what_is_missing(
     emulator: Emulator, hub: Options, worker: CountedReceivers, what: str
 ) -> None:
@@ -148,10 +147,9 @@ def test_a_hub_that_is_missing_for_a_moment_fails_no_reader(
 @pytest.mark.parametrize("what", ["hub", "group", "disabled"])
 def test_a_query_does_not_start_with_what_is_missing(emulator: Emulator, tmp_path: Path, what: str) -> None:
     group = Group(emulator, tmp_path, 2)
-    emulator.add_consumer_group(HUB, GROUP)
     missing(emulator, what)
     with contextlib.closing(group), pytest.raises(MissingError, match=NAMED[what]):
-        group.query(consumerGroup=GROUP)
+        group.query(consumerGroup="others" if what == "group" else "$Default")
     assert not group.exists(), "no lease table was created"
 
 
