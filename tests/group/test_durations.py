@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ehbalance.group.changes import Drain, Heartbeat, Join, SetLeaseDuration, apply
+from spark_ehbalance.group.changes import Drain, Join, SetLeaseDuration, apply
 from spark_ehbalance.group.durations import fitting, lowered, needed
 from spark_ehbalance.group.model import Author, Member, MemberState, TableIdentity
 from spark_ehbalance.group.snapshot import Snapshot
@@ -69,9 +69,3 @@ def test_only_the_leader_sets_the_duration() -> None:
 def test_a_table_without_partitions_has_no_duration() -> None:
     (refused,) = apply(replace(joined(ANN), table=None), [set_by(ANN)]).refused
     assert refused.reason == "the table has no partitions yet"
-
-
-def test_what_a_member_does_not_say_again_stays() -> None:
-    said = apply(joined(ANN), [Heartbeat(by=ANN, at_ms=1, lease_duration_ms=60_000, commit_ms=12.5)]).after
-    row = apply(said, [Heartbeat(by=ANN, at_ms=2)]).after.members["ann"]
-    assert (row.lease_duration_ms, row.commit_ms, row.renewal) == (60_000, 12.5, 2)

@@ -238,9 +238,6 @@ def test_the_target_does_not_depend_on_the_order_of_sets() -> None:
     assert outputs.pop().count("member-") > 100
 
 
-# --- limits ----------------------------------------------------------------------------------------------------
-
-
 # --- handovers that do not come about --------------------------------------------------------------------------
 
 
@@ -256,16 +253,6 @@ def group_with_a_long_batch() -> Members:
 
 def promised_to(group: Members, name: str) -> set[str]:
     return {p for p, lease in group.snapshot.leases.items() if lease.handover and lease.handover.to == name}
-
-
-@pytest.mark.parametrize("how", ["crash", "drain", "leave"])
-def test_handovers_to_a_member_that_goes_are_cancelled(how: str) -> None:
-    group = group_with_a_long_batch()
-    getattr(group, how)("bob")
-    group.run(AFTER_A_CRASH + CYCLE if how == "crash" else TWO_CYCLES)
-    assert not promised_to(group, "bob")
-    assert group.counts()["ann"] == 4
-    assert set(group.nodes["ann"].member.plannable()) == set(group.partitions), "and they are read on"
 
 
 def test_a_handover_past_its_deadline_is_claimed_by_force() -> None:

@@ -30,16 +30,6 @@ def test_pinned_partitions_are_neither_claimed_nor_stolen() -> None:
     assert grabbed.partition == "1"
 
 
-def test_a_lease_that_was_taken_meanwhile_is_skipped() -> None:
-    """The fresh look before each acquisition: two grab on the same snapshot."""
-    group = Members(6, strategy="eph")
-    group.join("ann", "bob")
-    group.cycles(2)
-    assert 3 <= len({move.partition for move in group.moves}) == len(group.moves)
-    settle(group, 20)
-    assert group.counts() == {"ann": 3, "bob": 3}
-
-
 def test_a_fourth_host_is_given_one_lease_per_cycle() -> None:
     group = Members(18, strategy="eph")
     group.join_many(3)
