@@ -249,20 +249,17 @@ class DeltaStore(LeaseTable):
             if known_id is None:
                 raise
             raise self._damaged("another program changed its description") from None
+        features = [*(protocol.reader_features or ()), *(protocol.writer_features or ())]
         versions = (protocol.min_reader_version, protocol.min_writer_version)
-        if versions != (1, 2) or protocol.reader_features or protocol.writer_features:
-            features = sorted({*(protocol.reader_features or ()), *(protocol.writer_features or ())})
-            raise self._damaged(f"another program changed its protocol to {versions} {features}")
-        metadata = _metadata(group, found.created_time or 0, str(found.id))
-        expected = metadata["metaData"]
-        for what, value, wanted in (
-            ("properties", dict(found.configuration), expected["configuration"]),
-            ("partition columns", list(found.partition_columns), []),
-            ("columns", table.schema(), Schema.from_arrow(SCHEMA)),
-        ):
-            if value != wanted:
-                raise self._damaged(f"another program changed its {what}")
-        return group, metadata
+        unchanged = (
+            (versions, features) == ((1, 2), [])
+            and found.configuration == maintenance.PROPERTIES
+            and not found.partition_columns
+            and table.schema() == Schema.from_arrow(SCHEMA)
+        )
+        if not unchanged:
+            raise self._damaged("another program changed its protocol, properties or columns")
+        return group, _metadata(group, found.created_time or 0, str(found.id))
 
     def _snapshot(self, names: Sequence[str], group: Group, version: int) -> Snapshot:
         """The state in the data files with these names. Raises `StoreDamagedError`."""
