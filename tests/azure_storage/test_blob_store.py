@@ -314,36 +314,13 @@ def test_without_a_group_there_must_be_one_only(blobs: Blobs) -> None:
         store.read()
 
 
-def test_it_opens_with_a_signature_or_a_connection_string(blobs: Blobs) -> None:
+def test_it_opens_with_a_signature_or_a_key(blobs: Blobs) -> None:
     container = blobs.location.rpartition("/")[2]
     for options in (
         {"sas_token": signature(container, 60)},
         {"azure_storage_sas_key": "?" + signature(container, 60)},
-        {"connection_string": f"AccountName={ACCOUNT};AccountKey={KEY};EndpointSuffix=core.windows.net"},
         {"account_name": ACCOUNT, "AZURE_STORAGE_ACCOUNT_KEY": KEY},
     ):
         with open_store(blobs.location, options, 2.0, GROUP) as store:
             assert store.exists()
             assert store.read().leases == {}
-
-
-def test_a_handle_warns_once_of_a_group_that_may_be_meant_to_be_its_own(
-    blobs: Blobs, proxy: StorageProxy, caplog: pytest.LogCaptureFixture
-) -> None:
-    def opened_again() -> list[str]:
-        caplog.clear()
-        with blobs.opened() as store:
-            with proxy.counted() as requests:
-                store.create(GROUP)
-            assert requests == {Kind.LIST: 1}, "which also shows that the container is there"
-            assert store.exists()
-            store.read()
-        return [record.getMessage() for record in caplog.records if "share nothing" in record.message]
-
-    blobs.client.upload_blob("ns/hub/other/ownership/0", b"")
-    blobs.claim("0", "theirs")
-    assert opened_again() == []
-    blobs.client.upload_blob(f"localhost:5672/{GROUP.hub}/{GROUP.consumer_group}/ownership/0", b"")
-    (told,) = opened_again()
-    assert f"{blobs.location} has blobs of localhost:5672/hub/$default beside {PREFIX}:" in told
-    assert told.endswith("set blobNamespace (of a command: --blob-namespace) to localhost:5672")

@@ -15,7 +15,6 @@ from spark_ehbalance.lease_table.blob.layout import (
     epoch,
     group_prefix,
     groups,
-    namesakes,
     of_blobs,
     owner,
     ownership_metadata,
@@ -121,18 +120,3 @@ def test_the_namespace_of_a_groups_blobs() -> None:
     assert of_blobs(Group("localhost:5672", "hub", "$default"), None) == Group("localhost", "hub", "$default")
     assert of_blobs(GROUP, None) == GROUP
     assert of_blobs(GROUP, "localhost:5672") == Group("localhost:5672", GROUP.hub, GROUP.consumer_group)
-
-
-def test_namesakes_are_of_the_same_hub_and_consumer_group() -> None:
-    mine = Group("localhost", "hub", "$default")
-    others = [Group("localhost", "hub2", "$default"), Group("localhost:5672", "hub", "other")]
-    names = [blob_name(each, Kind.OWNERSHIP, "0") for each in (mine, *others)]
-    assert namesakes(mine, [*names, "localhost:5672/hub/$default/other/0", "x"]) is None
-    for found, remedy in (
-        ("localhost:5672/hub/$default", "to localhost:5672"),
-        ("localhost/Hub/$Default", "name event hub and consumer group in lower case"),  # as Go writes it
-    ):
-        warning = namesakes(mine, [*names, f"{found}/checkpoint/0"])
-        assert warning is not None
-        assert f"has blobs of {found} beside localhost/hub/$default" in warning
-        assert warning.endswith(remedy)

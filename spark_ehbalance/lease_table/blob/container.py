@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -49,15 +48,10 @@ class Container:
         self._client = _client(location, options, patience)
         self._what = f"the container at {location}"
 
-    def first_names(self) -> tuple[str, ...] | None:
-        """The names of the first blobs, as many as one request returns: 5,000. None if there is no such container.
-        Raises `StoreUnavailableError`."""
-
-        def found() -> tuple[str, ...]:
-            return tuple(each.name for each in next(self._client.list_blobs().by_page(), ()))
-
-        names: tuple[str, ...] | None = self._request("reached", found)
-        return names
+    def exists(self) -> bool:
+        """Whether there is such a container, by a listing: no other right is needed. Raises `StoreUnavailableError`."""
+        first = self._client.list_blobs(results_per_page=1).by_page()
+        return self._request("reached", lambda: [*next(first, ())]) is not None
 
     def create(self) -> None:
         """Create the container unless it is there. Raises `StoreUnavailableError`."""
@@ -189,32 +183,12 @@ def _credential(location: str, options: Mapping[str, str]) -> Any:
     from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 
     given = dict(options)
-    if not {"account_key", "sas_token", "connection_string", "client_secret", "credential"} & given.keys():
+    if not {"account_key", "sas_token", "credential"} & given.keys():
         given |= {plain: os.environ[name] for name, plain in _VARIABLES.items() if name in os.environ}
-    if "connection_string" in given:
-        parts = dict(part.split("=", 1) for part in given["connection_string"].split(";") if "=" in part)
-        named = {"account_name": "AccountName", "account_key": "AccountKey", "sas_token": "SharedAccessSignature"}
-        given |= {plain: parts[name] for plain, name in named.items() if name in parts}
-        if not {"account_key", "sas_token"} & given.keys():
-            raise OptionError(
-                "option storageOptions.connection_string is wrong: allowed is one with AccountKey or "
-                "SharedAccessSignature"
-            )
     if "account_key" in given:
         return AzureNamedKeyCredential(given.get("account_name", account(location)), given["account_key"])
     if "sas_token" in given:
         return AzureSasCredential(given["sas_token"].lstrip("?"))
-    if "client_secret" in given:
-        identity = importlib.import_module("azure.identity")  # slow to import, and often not needed
-        authority = {"authority": given["authority_host"]} if "authority_host" in given else {}
-        try:
-            return identity.ClientSecretCredential(
-                given["tenant_id"], given["client_id"], given["client_secret"], **authority
-            )
-        except KeyError as missing:
-            raise OptionError(
-                f"storageSecrets.client_secret is set, but not storageOptions.{missing.args[0]}"
-            ) from None
     by_name, _ = split({"credential": "default"} | given)
     assert by_name is not None
     return by_name.tokens()

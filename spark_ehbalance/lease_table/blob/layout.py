@@ -110,25 +110,6 @@ def groups(names: Iterable[str]) -> set[Group]:
     return {Group(*each[:3]) for each in parts if len(each) == 5 and each[3] in kinds}
 
 
-def namesakes(group: Group, names: Iterable[str]) -> str | None:
-    """What to tell users of a container that has blobs with these `names`, if some may be meant to be of `group`: they
-    are of the same event hub and consumer group, with another namespace or with capitals, which Go keeps."""
-    same = (group.hub, group.consumer_group)
-    found = [each for each in groups(names) if (each.hub.lower(), each.consumer_group.lower()) == same]
-    others = sorted((each for each in found if each != group), key=str)
-    if not others:
-        return None
-    namespace = others[0].namespace.lower()
-    if namespace == group.namespace:
-        remedy = "have the processors name event hub and consumer group in lower case"
-    else:
-        remedy = f"set blobNamespace (of a command: --blob-namespace) to {namespace}"
-    return (
-        f"has blobs of {', '.join(map(str, others))} beside {group}: these are different groups, which share nothing. "
-        f"If they are meant to be one, {remedy}"
-    )
-
-
 def checkpoint_metadata(position: Position) -> dict[str, str]:
     """The metadata of a checkpoint blob. Without an offset, readers that go by it begin at their own default."""
     before_all = START_OFFSET if position.sequence_number < 0 else ""

@@ -28,12 +28,9 @@ OPTIONS = {
     "access_key": "account_key",
     "sas_token": "sas_token",
     "sas_key": "sas_token",
-    "connection_string": "connection_string",
     "client_id": "client_id",
-    "client_secret": "client_secret",
     "tenant_id": "tenant_id",
     "authority_id": "tenant_id",
-    "authority_host": "authority_host",
     "credential": "credential",
 }
 

@@ -88,19 +88,13 @@ class BlobStore(LeaseTable):
         self._refused: Set[str] = frozenset()  # partitions whose last write has failed
         self._unsure: dict[str, int] = {}  # by partition: the epoch of the last claim that was not answered
         self._unfound: Set[str] = frozenset()  # partitions whose last position has no offset
-        self._told_of_namesakes = False
 
     def __repr__(self) -> str:
         return f"BlobStore({self._location!r})"
 
     def exists(self) -> bool:
-        """Whether the container exists: a group without blobs is a group without partitions. Warns of blobs that may be
-        meant to be the group's, as far as the same request has found them."""
-        names = self._container.first_names()
-        if names and self._group and not self._told_of_namesakes and (found := layout.namesakes(self._group, names)):
-            self._told_of_namesakes = True
-            _LOG.warning("%s %s", self._location, found)
-        return names is not None
+        """Whether the container exists: a group without blobs is a group without partitions."""
+        return self._container.exists()
 
     def create(self, group: Group, content: Snapshot | None = None) -> None:
         """Create the container unless it exists, and the blobs of `content` unless the group has any."""
