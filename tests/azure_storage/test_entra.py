@@ -5,35 +5,23 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
 from chaos import tokens
 from chaos.storage.azurite import ACCOUNT, azurite, make_container, token_options
-from chaos.tokens import IdentityEndpoint, ShortLived
-from spark_ehbalance.emulator import Emulator
+from chaos.tokens import IdentityEndpoint
 from spark_ehbalance.emulator.certificates import make
 from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.eventhub import credentials
-from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.eventhub.rows import sequence_numbers
 from spark_ehbalance.lease_table.blob import BlobStore
 from spark_ehbalance.lease_table.delta import DeltaStore
-from spark_ehbalance.query.assembly import start_planner
-from spark_ehbalance.query.offsets import StreamOffset, group_name
-from spark_ehbalance.query.options import Options, stream_options
-from spark_ehbalance.query.range_reader import read_range
-from spark_ehbalance.query.receivers import RECEIVERS
 from tests.azure_storage.conftest import require_azurite
 from tests.azure_storage.tables import RENEWAL
 from tests.lease_table.delta_tables import assert_one_line_with, change
 from tests.lease_table.store_conformance import ANN, GROUP, claim, committed, filled
 from tests.ops.command import Command
-from tests.query.queries import Query
-from tests.query.support import HUB
 from tests.waiting import wait_until
 
 
@@ -139,70 +127,3 @@ def test_no_token_is_in_what_a_table_s_error_says(storage: str, monkeypatch: pyt
             store.create(GROUP)
         assert "eyJ" not in f"{error.value} {error.value.__cause__} {store!r}"
         assert_one_line_with(location, error)
-
-
-# --- a shared stream -----------------------------------------------------------------------------------------------
-
-
-class Reading(Query):
-    """A query whose batches are really read."""
-
-    def __init__(self, options: Options, owner: str) -> None:
-        begin = StreamOffset(owner, group=group_name(options.lease_table))
-        super().__init__(start_planner(options, owner, begin), owner, begin)
-        self._options = options
-
-    def run(self, end: StreamOffset) -> list[Range]:
-        ranges = self.planner.ranges(end)
-        for each in ranges:
-            for batch in read_range(self._options, each, self.owner, each.epoch):
-                self.seen += [(each.partition, number) for number in sequence_numbers(batch).to_pylist()]
-        self.finished = self.logged = end
-        return ranges
-
-
-def test_a_shared_stream_goes_on_over_several_tokens_of_hub_and_storage(
-    storage: str, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Leases last longer than any machine stands still here, so that nothing is read twice."""
-    monkeypatch.setenv(tokens.LIFE, str(LIFE))
-    emulator.add_hub(HUB, 2)
-    raw = {
-        "fullyQualifiedNamespace": f"127.0.0.1:{emulator.port}",
-        "eventHubName": HUB,
-        "credential": "chaos.tokens:short_tokens",
-        "leaseTable": fresh_table(),
-        "startingPosition": "earliest",
-        "balanceInterval": "0.3s",
-        "leaseDuration": "120s",
-        "handoverTimeout": "120s",
-        **{f"storageOptions.{name}": value for name, value in token_options(storage).items()},
-    }
-    usual = stream_options(raw)
-    assert usual.storage_options["credential"] == "chaos.tokens:short_tokens"  # the hub's
-    short = ShortLived(usual.connection.namespace, HUB, usual.connection.identity)
-    queries, sent = [Reading(replace(usual, connection=short), owner) for owner in ("a", "b")], 0
-    try:
-        wait_until(lambda: [len(each.owned()) for each in queries] == [1, 1], "they share")
-        began = time.monotonic()
-        while time.monotonic() - began < 2.5 * LIFE:
-            for partition in ("0", "1"):
-                emulator.append(HUB, partition, [b"x"] * 5)
-            sent += 5
-            for each in queries:
-                each.read(sent)
-        everything = Counter((partition, number) for partition in ("0", "1") for number in range(sent))
-        assert Counter(queries[0].seen + queries[1].seen) == everything
-        with DeltaStore(raw["leaseTable"], usual.storage_options) as store:
-
-            def checkpointed() -> bool:
-                for each in queries:
-                    each.plan()  # which tells that the last batch is finished
-                leases = store.read().leases.values()
-                return [each.checkpoint and each.checkpoint.next for each in leases] == [sent, sent]
-
-            wait_until(checkpointed, "all is checkpointed: the table is still written")
-    finally:
-        for each in queries:
-            each.stop()
-        RECEIVERS.close()

@@ -12,7 +12,6 @@ from spark_ehbalance.lease_table.blob.layout import Kind, blob_name
 from spark_ehbalance.query.options import Options
 from tests.processors.conftest import Start
 from tests.processors.group import PARTITIONS, MixedGroup
-from tests.query.queries import Query
 from tests.waiting import wait_until
 
 
@@ -35,39 +34,6 @@ def write(container: ContainerClient, options: Options) -> Write:
         return name
 
     return write
-
-
-def reads_everything(query: Query, events: int) -> None:
-    wait_until(lambda: len(query.owned()) == PARTITIONS, "the query owns every partition of the hub")
-    query.read(events)
-    assert len(set(query.seen)) == len(query.seen) == events
-
-
-def test_blobs_without_content_count_as_absent(group: MixedGroup, write: Write, start: Start) -> None:
-    nothing: list[dict[str, str]] = [
-        {},
-        {"OwnerId": ""},
-        {"SequenceNumber": "", "Offset": "None"},
-        {"sequencenumber": "", "offset": ""},
-        {"sequencenumber": "x", "offset": ""},
-        {"sequencenumber": "9" * 5000},
-    ]
-    group.append(5)
-    for partition, metadata in enumerate(nothing):
-        for kind in Kind:
-            write(kind, str(partition), **metadata)
-    reads_everything(start(), 5 * PARTITIONS)
-
-
-def test_partitions_that_the_hub_lacks_are_ignored(group: MixedGroup, write: Write, start: Start) -> None:
-    group.append(5)
-    for partition in ("99", "abc"):
-        write(Kind.OWNERSHIP, partition, ownerid="")
-    write(Kind.CHECKPOINT, "99", sequencenumber="700", offset="7000")
-    write(Kind.CHECKPOINT, "abc")
-    reads_everything(start(), 5 * PARTITIONS)
-    assert group.owners()["99"] is None
-    assert group.owners()["abc"] is None
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -102,7 +68,8 @@ def test_a_container_that_is_made_anew(
 ) -> None:
     group.append(5)
     running = start()
-    reads_everything(running, 5 * PARTITIONS)
+    wait_until(lambda: len(running.owned()) == PARTITIONS, "the query owns every partition")
+    running.read(5 * PARTITIONS)
     running.planner.finish(running.finished)
     wait_until(lambda: group.checkpoints() == dict.fromkeys(running.owned(), 4), "all are checkpointed")
     container.delete_container()
