@@ -114,7 +114,6 @@ class BlobStore(LeaseTable):
             self.read()
         if self._snapshot is None or base.version != self._snapshot.version:
             raise ConflictError(f"version {base.version} is not what this handle has seen last")
-        self._check_offered(base, new)
         changed = [p for p, lease in new.leases.items() if lease != base.leases.get(p) or self._is_unsaved(lease)]
         leases = self._with_offsets([new.leases[p] for p in changed])
         written = dict(zip(changed, self._in_parallel(leases), strict=True))
@@ -239,15 +238,6 @@ class BlobStore(LeaseTable):
         return replace(lease, owner=None) if lease.checkpoint is None and lease.owner in self._members else lease
 
     # --- writing -----------------------------------------------------------------------------------------------
-
-    def _check_offered(self, base: Snapshot, new: Snapshot) -> None:
-        for partition, lease in new.leases.items():
-            before = base.leases.get(partition, Lease(partition))
-            if (lease.handover, lease.pin) != (before.handover, before.pin):
-                raise StoreFormatError(
-                    f"{self._location} keeps what Azure's event processors know, and that is neither a handover nor "
-                    f"an operator's order about partition {partition}"
-                )
 
     def _is_unsaved(self, lease: Lease) -> bool:
         """Whether this member's own checkpoint is not in its blob: not written yet, or written over by another."""
