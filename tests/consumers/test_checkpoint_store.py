@@ -117,16 +117,6 @@ def test_concurrent_checkpoints_share_commits(consumers: Consumers) -> None:
     with ThreadPoolExecutor() as threads:
         assert len([*threads.map(use, consumers.partitions)]) == PARTITIONS
     assert consumers.group.checkpoints() == dict.fromkeys(consumers.partitions, 10)
-    before = consumers.snapshot().version
-    with store._checkpointing, ThreadPoolExecutor() as threads:  # type: ignore[union-attr]
-        waiting = [threads.submit(consumers.checkpoint, store, p, 50) for p in consumers.partitions]
-        wait_until(lambda: len(store._waiting) == PARTITIONS, "all wait")
-        store._checkpointing.release()
-        for each in waiting:
-            each.result(60)
-        store._checkpointing.acquire()
-    assert consumers.group.checkpoints() == dict.fromkeys(consumers.partitions, 51)
-    assert consumers.snapshot().version == before + 1
 
 
 def test_the_asynchronous_store_does_the_same(consumers: Consumers) -> None:

@@ -25,7 +25,7 @@ from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.lease_table.contenders import Opening, processes
 from tests.lease_table.delta_tables import HOUR_AGO, age, assert_one_line_with, change, commit_by_bob, data_files
-from tests.lease_table.store_conformance import ANN, BOB, GROUP, LeaseTableConformance, claim, committed
+from tests.lease_table.store_conformance import ANN, BOB, GROUP, LeaseTableConformance, committed
 
 RENEWAL = Renew(by=ANN, at_ms=5, partition="0", epoch=1)
 
@@ -127,16 +127,6 @@ def test_a_commit_whose_outcome_cannot_be_read_is_an_unavailable_store(
 # --- a handle that is not at the newest version --------------------------------------------------------------------
 
 
-def test_a_write_that_is_known_to_be_stale_leaves_no_file_behind(uri: str, mine: DeltaStore) -> None:
-    base = mine.read()
-    commit_by_bob(uri)
-    mine.read()
-    files = data_files(uri)
-    with pytest.raises(ConflictError):
-        mine.write(base, base)
-    assert data_files(uri) == files
-
-
 def test_what_lost_races_leave_is_gone_after_tidying(uri: str) -> None:
     with DeltaStore(uri) as unlucky:
         for _ in range(5):
@@ -178,13 +168,6 @@ def test_a_member_that_was_suspended_does_not_take_a_log_that_was_cleaned_up_for
             with pytest.raises(StoreUnavailableError, match="suspended"):
                 mine.write(base, replace(base, leases={"0": Lease("0")}))
         assert mine.read() == theirs.read() == newest
-
-
-def test_reading_an_unchanged_table_does_not_read_it_again(mine: DeltaStore, theirs: DeltaStore) -> None:
-    known = mine.read()
-    assert mine.read() is known
-    newest = committed(theirs, claim(BOB, "1"))
-    assert mine.read() == newest != known
 
 
 @pytest.mark.parametrize("behind", [1, 3, 4, 5, 50])
