@@ -66,18 +66,6 @@ def storage_options(address: str) -> dict[str, str]:
     return _place(address) | {"azure_storage_account_key": KEY}
 
 
-def sas_options(address: str, container: str, seconds: float) -> dict[str, str]:
-    """The same with a shared access signature, which expires after `seconds`."""
-    return _place(address) | {"azure_storage_sas_key": signature(container, seconds)}
-
-
-def identity_options(address: str) -> dict[str, str]:
-    """The same with a client whose identity provider is the proxy at `address`; see `StorageProxy.issue_tokens`."""
-    client = {"azure_storage_client_id": "client", "azure_storage_client_secret": "secret"}
-    tenant = {"azure_storage_tenant_id": "tenant", "azure_storage_authority_host": address}
-    return _place(address) | client | tenant
-
-
 def token_options(address: str) -> dict[str, str]:
     """The same for a table that is opened with tokens, in an Azurite with a certificate that nobody has signed."""
     return _place(address) | {"allow_http": "false", "allow_invalid_certificates": "true"}
