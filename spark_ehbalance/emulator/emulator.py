@@ -71,10 +71,8 @@ class Emulator:
 
     def __init__(self, hubs: Mapping[str, int] | None = None, **settings: Any) -> None:
         """`hubs` maps names to numbers of partitions, `settings` are the fields of `Settings`. Nothing happens before
-        `start`. Raises ValueError for an invalid hub."""
+        `start`."""
         self._hubs = dict(hubs or {})
-        for name, partitions in self._hubs.items():
-            check_hub(name, partitions)
         self._settings = Settings(**settings)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -82,7 +80,7 @@ class Emulator:
         self._certificates: tempfile.TemporaryDirectory[str] | None = None
 
     def start(self) -> None:
-        """Listen. Raises OSError if the port is not available."""
+        """Listen. Raises OSError if the port is not available, ValueError for an invalid hub."""
         if self._loop is not None:
             raise RuntimeError("the emulator is already started")
         self._loop = asyncio.new_event_loop()

@@ -145,26 +145,22 @@ def parse_batch(message: bytes) -> tuple[list[Event], str | None]:
     return events, partition_key
 
 
-def _data(body: bytes) -> bytes:
-    return b"".join((b"\x00\x53\x75\xb0", len(body).to_bytes(4, "big"), body))
-
-
-def _application_properties(properties: Mapping[str, Any] | None) -> bytes:
-    return b"\x00\x53\x74" + encode(dict(properties)) if properties else b""
-
-
 def build_events(
     bodies: Sequence[bytes], properties: Sequence[Mapping[str, Any] | None] = (None,), partition_key: str | None = None
 ) -> list[Event]:
     """Events that no client has published. Raises ValueError unless `properties` has one for each body or one for all,
     TypeError for a property value that AMQP has no type for."""
-    sections = [_application_properties(each) for each in properties]
+    sections = [b"\x00\x53\x74" + encode(dict(each)) if each else b"" for each in properties]
     if len(sections) == 1:
         sections *= len(bodies)
     if len(sections) != len(bodies):
         raise ValueError(f"{len(sections)} properties for {len(bodies)} events")
     pairs = zip(sections, bodies, strict=True)
-    return [Event(b"", b"", 0, section + _data(body), partition_key) for section, body in pairs]
+    data = b"\x00\x53\x75\xb0"  # a data section, whose size follows
+    return [
+        Event(b"", b"", 0, b"".join((section, data, len(body).to_bytes(4, "big"), body)), partition_key)
+        for section, body in pairs
+    ]
 
 
 def parse_sections(message: bytes) -> Sections:
