@@ -27,9 +27,6 @@ def register(spark: SparkSession) -> None:
 
 def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
     """Wait for queries, and stop them in order at a signal; see `spark_ehbalance.spark.running.run`."""
-    from spark_ehbalance.installed import need_spark
-
-    need_spark()
     from spark_ehbalance.spark import running
 
     running.run(*queries, timeout=timeout)
@@ -37,9 +34,6 @@ def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
 
 def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
     """Stop a query without a duplicate; see `spark_ehbalance.spark.stopping.stop`."""
-    from spark_ehbalance.installed import need_spark
-
-    need_spark()
     from spark_ehbalance.spark import stopping
 
     stopping.stop(query, timeout)
@@ -47,9 +41,6 @@ def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
 
 def lag(query: StreamingQuery) -> QueryLag | None:
     """How far a query is behind; see `spark_ehbalance.spark.lag.lag`."""
-    from spark_ehbalance.installed import need_spark
-
-    need_spark()
     from spark_ehbalance.spark import lag as lag_of
 
     return lag_of.lag(query)
