@@ -133,25 +133,6 @@ def test_a_batch_that_hangs_falls_further_behind_and_the_next_owner_knows_since_
     assert {partition: since(group, partition) for partition in ALL} == known
 
 
-@pytest.mark.usefixtures("quick_lists")
-@pytest.mark.parametrize("released", [True, False], ids=["released", "its owner is dead"])
-def test_a_partition_that_nobody_reads_is_observed(group: Group, released: bool) -> None:
-    reader = group.query("a", maxPartitionsOwned=1, leaseDuration="1s")
-    if released:
-        other = group.query("b", leaseDuration="1s")
-        group.wait_owned(1, 1)
-        other.stop()
-    else:
-        process, _ = group.process("b", leaseDuration="1s")
-        wait_until(lambda: {lease.owner for lease in group.leases().values()} == {"a", "b"}, "all are owned")
-        process.kill()
-    group.append(3, PARTITIONS)
-    reader.read(3)
-    (unread,) = {*ALL} - reader.owned()
-    wait_until(lambda: in_table(group).get(unread) == (0, 3), "it is observed")
-    check_since(group, unread, 0, 3)
-
-
 @pytest.fixture
 def _close_kept() -> Iterator[None]:
     yield
