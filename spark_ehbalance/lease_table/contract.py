@@ -88,19 +88,15 @@ class LeaseStore(ABC):
         `PartlyWrittenError` if not all of `new` was written, and `StoreUnavailableError` if nothing was.
         """
 
-    @abstractmethod
-    def record(self, changes: Sequence[OwnershipChange]) -> None:
+    def record(self, changes: Sequence[OwnershipChange]) -> None:  # noqa: B027
         """Append to the group's history, on which no lease depends. A store without a history does nothing.
 
         Raises `StoreUnavailableError`.
         """
 
-    @abstractmethod
-    def tidy(self) -> None:
-        """Remove the files of earlier versions. The group's leader calls this every few hundred commits.
-
-        Raises `StoreUnavailableError`.
-        """
+    def tidy(self) -> None:  # noqa: B027
+        """Remove the files of earlier versions, if there are any. The group's leader calls this every few hundred
+        commits. Raises `StoreUnavailableError`."""
 
     @abstractmethod
     def close(self) -> None:
@@ -147,16 +143,15 @@ class LeaseTable(LeaseStore):
         """The location and the group of a table of its own that needs the rights which the table at `location` needs,
         and in the same storage. Different names give different tables."""
 
-    @abstractmethod
     def history(self) -> list[OwnershipChange]:
         """Everything that `record` was given, the oldest first. Raises `StoreUnavailableError`."""
+        return []
 
-    @abstractmethod
     def follow_history(self, since_ms: int) -> list[OwnershipChange]:
         """What was recorded since this handle's last call. The first call, and now and then another one, returns again
         all that was written at `since_ms` or later, by the storage's clock. Raises `StoreUnavailableError`."""
+        return []
 
-    @abstractmethod
     def maintain(self) -> None:
         """Tidy up and compact the history. Files of others stay. Raises `StoreUnavailableError`."""
 

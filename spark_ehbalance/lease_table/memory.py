@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 
 from spark_ehbalance.errors import ConflictError, StoreFormatError, StoreUnavailableError
-from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.contract import LeaseStore
@@ -42,12 +40,6 @@ class MemoryStore(LeaseStore):
                 raise ConflictError(f"version {base.version} is not the newest any more")
             self._snapshot = replace(new, version=base.version + 1)
             return self._snapshot
-
-    def record(self, changes: Sequence[OwnershipChange]) -> None:
-        pass  # nobody could read it once the process has ended
-
-    def tidy(self) -> None:
-        pass  # earlier versions leave nothing behind
 
     def close(self) -> None:
         pass

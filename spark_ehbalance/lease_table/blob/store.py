@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from spark_ehbalance.errors import ConflictError, FencedError, StoreFormatError, StoreUnavailableError
 from spark_ehbalance.group.capabilities import Capabilities
-from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.model import Lease, Member
 from spark_ehbalance.group.position import Position, partition_order
@@ -130,21 +129,6 @@ class BlobStore(LeaseTable):
         if failed:
             raise PartlyWrittenError(after, lost, frozenset(failed.keys() - lost.keys()))
         return after
-
-    def record(self, changes: Sequence[OwnershipChange]) -> None:
-        pass  # there is nowhere to keep it
-
-    def tidy(self) -> None:
-        pass  # nothing is left behind
-
-    def history(self) -> list[OwnershipChange]:
-        return []
-
-    def follow_history(self, since_ms: int) -> list[OwnershipChange]:
-        return []
-
-    def maintain(self) -> None:
-        pass  # as `tidy`
 
     def erase(self) -> None:
         """Remove the group's blobs. The container stays, and what else it holds."""

@@ -3,7 +3,6 @@ delta-rs reads and writes with, so that both understand the same options and ren
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from obstore.exceptions import BaseError, UnknownConfigurationKeyError
 from obstore.store import LocalStore, ObjectStore, from_url
 
 from spark_ehbalance.lease_table.identity import StorageTokens
+from spark_ehbalance.settings.parsing import parse_duration
 
 #: Options of the HTTP client; delta-rs also takes them with the prefix of a storage.
 _CLIENT = frozenset(
@@ -49,8 +49,6 @@ _PLACES = frozenset({"bucket", "bucket_name", "container_name"})
 
 #: The prefixes of the variables of the environment that set options, by the beginning of a location's scheme.
 _VARIABLES = {"s3": "aws_", "gs": "google_", "a": "azure_", "https": "azure_"}
-
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def open_storage(uri: str, options: Mapping[str, str], tokens: StorageTokens | None = None) -> ObjectStore:
@@ -116,16 +114,8 @@ def _known(uri: str, options: Mapping[str, str]) -> dict[str, str]:
 
 def _retry(options: Mapping[str, str]) -> Any:
     retry: dict[str, Any] = {}
-    with contextlib.suppress(KeyError):
+    if "max_retries" in options:
         retry["max_retries"] = int(options["max_retries"])
-    with contextlib.suppress(KeyError):
-        retry["retry_timeout"] = _duration(options["retry_timeout"])
+    if "retry_timeout" in options:
+        retry["retry_timeout"] = timedelta(seconds=parse_duration(options["retry_timeout"]))
     return retry
-
-
-def _duration(text: str) -> timedelta:
-    """As in "1500ms", "1m 30s" or "2 minutes"."""
-    parts = re.findall(r"(\d+)\s*(ms|milli|[smhd])[a-z]*", text)
-    if not re.fullmatch(r"(\s*\d+\s*[a-z]+)+\s*", text) or not parts:
-        raise ValueError(f"retry_timeout is {text!r}: allowed is a number with ms, s, m or h")
-    return timedelta(seconds=sum(int(count) * _SECONDS["ms" if unit == "milli" else unit] for count, unit in parts))
