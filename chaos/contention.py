@@ -82,7 +82,7 @@ class _Hub:
     def partition_ids(self) -> tuple[str, ...]:
         return self._ids
 
-    def starting_positions(self, partitions: Sequence[str]) -> dict[str, Position]:
+    def starting_positions(self, partitions: Sequence[str], latest_ms: int = 0) -> dict[str, Position]:
         return dict.fromkeys(partitions, Position(-1))
 
     def earliest_position(self, partition: str) -> Position:

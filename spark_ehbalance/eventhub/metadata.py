@@ -88,6 +88,8 @@ class HubMetadata:
         self._pace = None if most_requests is None else Pace(most_requests)
         self._created_ms: int | None = None
         self._replicated = False
+        #: The hub's clock (ms since 1970) at the first answer about a partition; None before one.
+        self.first_answer_ms: int | None = None
 
     def __enter__(self) -> HubMetadata:
         return self
@@ -120,7 +122,10 @@ class HubMetadata:
                 self._pace.take(count, time.monotonic())
             some, remaining = remaining[:count], remaining[count:]
             requests = [(_PARTITION, (("name", self._connection.hub), ("partition", each))) for each in some]
-            states.update(zip(some, map(_state, self._answers(requests)), strict=True))
+            answers = self._answers(requests)
+            if self.first_answer_ms is None:
+                self.first_answer_ms = min(map(_retrieved_ms, answers))
+            states.update(zip(some, map(_state, answers), strict=True))
         return states
 
     @property
@@ -240,6 +245,11 @@ class HubMetadata:
 
 def _is_busy(error: Exception) -> bool:
     return conditions.meaning(conditions.condition_of(error), said(error)) is conditions.Meaning.BUSY
+
+
+def _retrieved_ms(response: dict[bytes, Any]) -> int:
+    """The hub's clock at this answer; this machine's if the answer does not tell."""
+    return round(response.get(b"runtime_info_retrieval_time_utc") or 1000 * time.time())
 
 
 def _state(response: dict[bytes, Any]) -> PartitionState:

@@ -6,18 +6,19 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
 from typing import TypeVar
 
 from spark_ehbalance.errors import HubUnavailableError, MissingError
 from spark_ehbalance.eventhub.arrivals import Arrivals
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.eventhub.poll_schedule import MOST_REQUESTS, PollSchedule
+from spark_ehbalance.eventhub.poll_schedule import PollSchedule
 from spark_ehbalance.eventhub.receiver import PartitionAddress, check_group, disconnect_readers
 from spark_ehbalance.eventhub.resolve import find_offset, has_event, resolve
 from spark_ehbalance.group.lag import Lag
 from spark_ehbalance.group.position import START_OFFSET, Position, names_event
-from spark_ehbalance.group.starting_positions import StartingPositions
+from spark_ehbalance.group.starting_positions import Edge, StartingPositions
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -63,6 +64,7 @@ class HubWatcher:
         self._condition = threading.Condition()
         self._partitions: tuple[str, ...] = ()
         self._created_ms: int | None = None
+        self._latest_ms = 0
         self._states: dict[str, PartitionState] = {}
         self._arrivals = Arrivals()
         self._offsets: dict[str, dict[int, str]] = {}  # by partition and sequence number, the oldest first
@@ -96,6 +98,7 @@ class HubWatcher:
             group = beside.submit(check_group, self._address("0"))
             self._poll(metadata, listing=True)
             group.result()
+            self._latest_ms = metadata.first_answer_ms or 0
         self._starting_positions.check(self._partitions)
         self._thread.start()
 
@@ -147,6 +150,10 @@ class HubWatcher:
         """When the hub was created (ms since 1970), as last known; None as in `HubMetadata`."""
         with self._condition:
             return self._created_ms
+
+    def latest_ms(self) -> int:
+        """The moment of `start` by the hub's clock, in milliseconds since 1970."""
+        return self._latest_ms
 
     def connected_at(self) -> float:
         """Identifies the connection by which the hub was asked last."""
@@ -206,14 +213,13 @@ class HubWatcher:
         """The position before the first retained event of `partition`. Raises `HubUnavailableError`."""
         return Position.before(self._state(partition).begin)
 
-    def starting_positions(self, partitions: Sequence[str]) -> dict[str, Position]:
-        """What `startingPosition` means now in those of `partitions` where it can be resolved in time. Raises
-        `HubUnavailableError` if there is none."""
+    def starting_positions(self, partitions: Sequence[str], latest_ms: int) -> dict[str, Position]:
+        """What `startingPosition` means in those of `partitions` where it can be resolved in time, if `latest` is the
+        moment `latest_ms` of the hub's clock. Raises `HubUnavailableError` if there is none."""
         deadline = time.monotonic() + self._patience
-        # "latest" means now, or nearly so: as lately as each of the partitions can be asked about.
-        recent = time.monotonic() - max(self._schedule.intervals.listing, 2 * len(self._partitions) / MOST_REQUESTS)
+        latest = datetime.fromtimestamp(latest_ms / 1000, timezone.utc)
         with self._condition:
-            known = [each for each in partitions if self._schedule.known_at(each) >= recent]
+            known = [each for each in partitions if each in self._states]
         if not known:
             since = self._renew(partitions, self._patience)
             known = self._renewed(partitions, since)
@@ -222,7 +228,9 @@ class HubWatcher:
 
         def resolved(address: PartitionAddress, left: float) -> Position:
             position = self._starting_positions.of(address.partition)
-            return resolve(position, address, self._state(address.partition), left)
+            # The client's owner level is 0, and it opens again. Whoever reads with a higher one belongs to no group.
+            moment = latest if position is Edge.LATEST else position
+            return resolve(moment, address, self._state(address.partition), left, highest_level=0)
 
         return self._in_each(known, deadline, resolved, needed=True)  # the others have their turn next
 

@@ -343,6 +343,22 @@ class NoteHub(Transition):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoteLatest(Transition):
+    """Record the moment that `latest` means for the whole group: its first start, by the hub's clock."""
+
+    latest_ms: int
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        if state.table is None:
+            return "the table has no partitions yet"
+        return None if state.table.latest_ms is None else "the group has started before"
+
+    def carry_out(self, state: WorkingCopy) -> None:
+        assert state.table is not None
+        state.table = replace(state.table, latest_ms=self.latest_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTransition(Transition):
     """A change of one lease. `epoch` is the lease's epoch that the author saw: any change of owner since then makes
     the transition invalid."""
@@ -388,9 +404,19 @@ class LeaseTransition(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Take(LeaseTransition):
-    """Become the owner of a lease. `starting_position`: where reading begins if the lease has no checkpoint."""
+    """Become the owner of a lease. `starting_position`: where reading begins if the lease has no checkpoint.
+
+    It was resolved where `latest` means the moment `latest_ms`; None where that does not matter.
+    """
 
     starting_position: Position | None = None
+    latest_ms: int | None = None
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        known = state.table.latest_ms if state.table else None
+        if None not in (known, self.latest_ms) and known != self.latest_ms:
+            return "its starting position is not that of the group"
+        return LeaseTransition.refusal(self, state)
 
     def invalid(self, lease: Lease) -> str | None:
         unknown = lease.checkpoint is None and self.starting_position is None
@@ -418,7 +444,7 @@ class Claim(Take):
     owned_since_ms: int = 0
 
     def refusal(self, state: WorkingCopy) -> str | None:
-        if refused := LeaseTransition.refusal(self, state):
+        if refused := Take.refusal(self, state):
             return refused
         own = state.leases[self.partition].owner == self.by.id
         return None if own else state.full(self.by.id, self.partition)

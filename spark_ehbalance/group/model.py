@@ -22,11 +22,13 @@ class TableIdentity:
     """Identifies a lease table independently of its location.
 
     `id` is created with the first partition, so an emptied table has another one afterwards. `hub_created_ms` is
-    when the event hub was created whose positions it contains; None if that is unknown.
+    when the event hub was created whose positions it contains; None if that is unknown. `latest_ms` is the moment, by
+    the hub's clock, that `latest` means for the whole group; None before a query has started.
     """
 
     id: str
     hub_created_ms: int | None = None
+    latest_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from spark_ehbalance.query.batch_planning import progress_of
 from spark_ehbalance.query.control_socket import PlannerAddress, PlannerControl
 from spark_ehbalance.query.event_check import EventCheck
 from spark_ehbalance.query.keeper import Keeper
-from spark_ehbalance.query.offsets import HubReference, StreamOffset, group_name
+from spark_ehbalance.query.offsets import FirstStart, HubReference, StreamOffset, group_name
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.planner import JOIN_TIMEOUT, Planner
 from spark_ehbalance.query.progress_policy import AloneProgress, ProgressPolicy, SharedProgress
@@ -101,7 +101,9 @@ def start_planner(
     query = StreamOffset(logged.last.owner, group=group, lineage=lineage, run=run)
     try:
         hub.start()
-        query = replace(query, hub=HubReference.of(options.group, hub.created_ms()))
+        partitions = len(hub.partition_ids()) if logged.last.is_initial else 0
+        first = logged.last.first_start or FirstStart(hub.latest_ms(), partitions)
+        query = replace(query, hub=HubReference.of(options.group, hub.created_ms()), first_start=first)
         place = _join(options, logged, query, hub)
     except BaseException:
         hub.stop()
@@ -180,6 +182,7 @@ def _keeper(
         batch=logged.finished.batch,
         begun=logged.last.batch,
         planner=logged.last.run,
+        latest_ms=query.first_start.at_ms if query.first_start else 0,
     )
     return Keeper(participant, opener, hub, changed=changed, lag_of=hub.lag)
 

@@ -48,8 +48,9 @@ class Hub(Protocol):
         """When the hub was created, in milliseconds since 1970, as of the last `partition_ids`; None if it does not
         tell. Raises nothing."""
 
-    def starting_positions(self, partitions: Sequence[str]) -> Mapping[str, Position]:
-        """Where reading starts in partitions that were never read; those that the hub did not tell are missing."""
+    def starting_positions(self, partitions: Sequence[str], latest_ms: int, /) -> Mapping[str, Position]:
+        """Where reading starts in partitions that were never read, if `latest` means that moment of the hub's clock;
+        those that the hub did not tell are missing."""
 
     def earliest_position(self, partition: str) -> Position:
         """The position before the first retained event."""
@@ -326,7 +327,7 @@ class Keeper:
             partitions = hub.partition_ids()
             earliest = {each: hub.earliest_position(each) for each in turn.added(partitions)}
             if unread := turn.balance(partitions, earliest, hub.created_ms()):
-                turn.start_at(hub.starting_positions(unread))
+                turn.start_at(hub.starting_positions(unread, turn.latest_ms))
         except HubUnavailableError as error:
             _LOG.warning("%s. Until that is over no partition is taken", error)
             turn.hub_unavailable()

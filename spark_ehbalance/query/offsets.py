@@ -78,6 +78,18 @@ class EpochPosition:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstStart:
+    """The query's first start: the hub's clock then, in milliseconds since 1970, and how many partitions the hub had.
+
+    `latest` means that moment also in partitions that are first read later. What a hub has more of `partitions` was
+    added to it, and is read from its first event.
+    """
+
+    at_ms: int
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
 class StreamOffset:
     """The end of a batch: the `owner` that read it, and the range of each partition in it.
 
@@ -88,7 +100,8 @@ class StreamOffset:
     `group` is the `group_name`; empty without a lease table. `table` is None without a lease table and before the first
     batch was planned; `hub` is None before that. `other_positions` are those of the partitions that the query held
     beside the ones in the batch. `checkpoints` are the sequence numbers at which the lease table had reading go on when
-    it was seen last, of those of all these partitions that the query had read further.
+    it was seen last, of those of all these partitions that the query had read further. `first_start` is None before
+    the first batch was planned.
     """
 
     owner: str
@@ -102,6 +115,7 @@ class StreamOffset:
     run: str = ""
     table_begun: int = 0
     checkpoints: Mapping[str, int] = field(default_factory=dict)
+    first_start: FirstStart | None = None
 
     @property
     def is_initial(self) -> bool:
@@ -119,6 +133,7 @@ class StreamOffset:
         offset: dict[str, Any] = {"eventHub": asdict(self.hub)} if self.hub else {}
         offset |= {"batch": self.batch} if self.batch else {}
         offset |= {"checkpoints": dict(_in_order(self.checkpoints))} if self.checkpoints else {}
+        offset |= {"firstStart": asdict(self.first_start)} if self.first_start else {}
         offset |= {"format": _FORMAT, "group": self.group}
         if self.other_positions:
             offset["held"] = {p: asdict(position) for p, position in _in_order(self.other_positions)}
@@ -146,7 +161,8 @@ class StreamOffset:
             batch, begun = (_int64(json.get(name, 0)) for name in ("batch", "tableBegun"))
             seen = {_string(p): _int64(each) for p, each in json.get("checkpoints", {}).items()}
             owner = _string(json["owner"])
-            return cls(owner, ranges, group, table, hub, others, lineage, batch, run, begun, seen)
+            first = _first_start(json["firstStart"]) if "firstStart" in json else None
+            return cls(owner, ranges, group, table, hub, others, lineage, batch, run, begun, seen, first)
         except (AttributeError, KeyError, TypeError):
             raise EhBalanceError(
                 "the query's checkpoint holds offsets of another source: give this query a new checkpointLocation"
@@ -187,6 +203,10 @@ def _table(json: Mapping[str, Any]) -> TableReference:
 def _hub(json: Mapping[str, Any]) -> HubReference:
     created = None if json["created_ms"] is None else _int64(json["created_ms"])
     return HubReference(_string(json["name"]), _string(json["namespace"]), created)
+
+
+def _first_start(json: Mapping[str, Any]) -> FirstStart:
+    return FirstStart(_int64(json["at_ms"]), _int64(json["partitions"]))
 
 
 def _epoch_position(json: Mapping[str, Any]) -> EpochPosition:

@@ -137,7 +137,8 @@ class Options:
         LATEST,
         StartingPositions.parse,
         "where reading starts in partitions without a checkpoint: `earliest`, `latest`, a sequence number, a time such "
-        'as `2026-01-31T12:00:00Z`, or JSON of these by partition: `{"0": 4711, "*": "latest"}`',
+        'as `2026-01-31T12:00:00Z`, or JSON of these by partition: `{"0": 4711, "*": "latest"}`. In a stream `latest` '
+        "is the time at which the query, or the first of its group, started for the first time",
         shown="`latest`",
         in_batch="earliest",  # as with Spark's Kafka source
     )

@@ -11,7 +11,7 @@ from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.model import Lease, TableIdentity
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.query.offsets import EpochPosition, StreamOffset, TableReference
+from spark_ehbalance.query.offsets import EpochPosition, FirstStart, StreamOffset, TableReference
 
 
 class SeenTable(NamedTuple):
@@ -89,7 +89,11 @@ class AloneProgress:
             p: Lease(p, owner=self.query.owner, epoch=epoch, checkpoint=position)
             for p, (epoch, position) in positions.items()
         }
-        return Snapshot(group, leases=leases)
+        if not leases:
+            return Snapshot(group)
+        first = self.query.first_start or FirstStart(0, 0)
+        leases |= {p: Lease(p) for p in map(str, range(first.partitions)) if p not in leases}
+        return Snapshot(group, leases=leases, table=TableIdentity("", latest_ms=first.at_ms))
 
     def named(self, start: StreamOffset, ranges: Mapping[str, Range]) -> Mapping[str, Range]:
         unmoved = {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from spark_ehbalance.group.position import Position
 from spark_ehbalance.simulation.scenario import HubSettings
 
 
@@ -17,11 +18,13 @@ class LostEvents(AssertionError):
 class _Partition:
     """A partition's events: `count` of them up to `since`, and `rate` a second from then on.
 
-    The first `read` of them were delivered at least once. The latest receiver was opened at `opened` with `epoch`."""
+    The first `read` of them were delivered at least once, or came before the group's `start`. The latest receiver was
+    opened at `opened` with `epoch`."""
 
     rate: float
     since: float = 0.0
     count: float = 0.0
+    start: int = 0
     read: int = 0
     epoch: int = 0
     opened: float = 0.0
@@ -35,6 +38,8 @@ class Hub:
     ids: tuple[str, ...] = ()
     delivered: int = 0
     duplicates: int = 0
+    #: When the first query of the group started; None before that.
+    started: float | None = None
     _rates: dict[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -61,6 +66,13 @@ class Hub:
             partition.count += partition.rate * (now - partition.since)
             partition.since, partition.rate = now, partition.rate * factor
         self._rates = {}
+
+    def start(self, now: float) -> None:
+        """A query starts. The group reads what comes from its first start on."""
+        if self.started is None:
+            self.started = now
+            for id, partition in self.partitions.items():
+                partition.start = partition.read = self.end(id, now)
 
     def end(self, partition: str, now: float) -> int:
         """The sequence number after the last event of `partition`."""
@@ -119,3 +131,9 @@ class Hub:
                 row.read = end
             ends[partition] = (epoch, end)
         return ends
+
+    def starting_positions(self, partitions: Sequence[str], latest: float) -> Mapping[str, Position]:
+        """Reading begins at what comes from `latest` on, which is not before the group's first start."""
+        assert self.started is not None
+        late, rows = latest - self.started, self.partitions
+        return {id: Position.before(rows[id].start + int(rows[id].rate * late)) for id in partitions}

@@ -72,7 +72,9 @@ class Node:
         self.read_only_until = 0.0  # until then it cannot write the store
         self._world = world
         self._rng = rng
-        self._participant = Participant(Author(name, f"{name}.{number}"), settings, rng)
+        world.hub.start(self._now)
+        started_ms = BEGINNING_MS + round(self._now * 1000)
+        self._participant = Participant(Author(name, f"{name}.{number}"), settings, rng, latest_ms=started_ms)
         self._step = 0  # of the turn; what was scheduled for an earlier step is dropped
         self._busy = False  # with a look that has found something, or with a commit
         self._stopping: Callable[[], None] | None = None
@@ -196,10 +198,10 @@ class Node:
         self._at(self._now + store.look_time() * self.slowness, partial(then, store.snapshot))
 
     def _balance(self, turn: Turn) -> None:
-        partitions = self._world.hub.ids
-        before_first = Position(-1)
-        unread = turn.balance(partitions, dict.fromkeys(turn.added(partitions), before_first))
-        turn.start_at(dict.fromkeys(unread, before_first))
+        hub = self._world.hub
+        unread = turn.balance(hub.ids, dict.fromkeys(turn.added(hub.ids), Position(-1)))
+        if unread:
+            turn.start_at(hub.starting_positions(unread, (turn.latest_ms - BEGINNING_MS) / 1000))
         assert turn.decision is not None, "the turn balances"
 
     def _attempt(self, turn: Turn, transitions: list[Transition], base: Snapshot, attempt: int) -> None:

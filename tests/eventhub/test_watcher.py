@@ -11,7 +11,6 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError, OptionError
-from spark_ehbalance.eventhub import watcher as watcher_module
 from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.poll_schedule import PollIntervals, PollSchedule
 from spark_ehbalance.eventhub.receiver import PartitionAddress
@@ -147,7 +146,8 @@ def test_an_error_of_any_kind_is_raised_and_passes(
 def test_starting_positions(emulator: Emulator, start: Start, positions: str, begin: int) -> None:
     emulator.append(HUB, 0, [b"x"] * 5)
     emulator.trim(HUB, 0, 2)
-    assert start(positions).starting_positions(["0"])["0"].next == begin
+    watcher = start(positions)
+    assert watcher.starting_positions(["0"], watcher.latest_ms())["0"].next == begin
 
 
 def test_a_start_that_cannot_be_resolved_in_time_delays_no_other(
@@ -158,10 +158,10 @@ def test_a_start_that_cannot_be_resolved_in_time_delays_no_other(
     watcher = start("2020-01-01T00:00:00Z", patience=3.0)
     emulator.pause(HUB, 0)
     begun = time.monotonic()
-    assert watcher.starting_positions(["0", "1"]) == {"1": Position.before(0)}
+    assert watcher.starting_positions(["0", "1"], 0) == {"1": Position.before(0)}
     assert "partition 0: the first event at or after" in caplog.text
     with pytest.raises(HubUnavailableError, match="partition 0: the first event at or after"):
-        watcher.starting_positions(["0"])
+        watcher.starting_positions(["0"], 0)
     assert time.monotonic() - begun < 20, "it has not waited for the whole timeout of the hub"
 
 
@@ -192,14 +192,16 @@ def test_after_a_batch_a_request_is_made_at_once(emulator: Emulator, start: Star
     wait_until(lambda: watcher.states()["0"].end == 1, "the event is seen")
 
 
-def test_latest_is_as_late_as_each_of_many_partitions_can_be_asked_about(
-    emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watcher_module, "MOST_REQUESTS", 0.001)  # as with very many partitions
+def test_latest_is_the_same_moment_in_partitions_that_are_asked_about_later(emulator: Emulator, start: Start) -> None:
+    emulator.append(HUB, 0, [b"x"] * 3)
     emulator.append(HUB, 1, [b"x"] * 3)
-    watcher = start(schedule=PollSchedule(PollIntervals(listing=0.0)))
-    monkeypatch.setattr(HubMetadata, "partition_states", None)  # nothing more is asked
-    assert watcher.starting_positions(["1"]) == {"1": Position(2, watcher.states()["1"].last_offset)}
+    watcher = start()
+    moment = watcher.latest_ms()
+    assert abs(moment - 1000 * time.time()) < 60_000
+    emulator.append(HUB, 1, [b"x"] * 2)
+    watcher.refresh()
+    last = watcher.states()["0"].last_offset
+    assert watcher.starting_positions(["0", "1"], moment) == {"0": Position(2, last), "1": Position.before(3)}
 
 
 # --- offsets of events whose sequence numbers are known -------------------------------------------------------

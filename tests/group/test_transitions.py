@@ -24,6 +24,7 @@ from spark_ehbalance.group.changes import (
     Join,
     Leave,
     NoteHub,
+    NoteLatest,
     Release,
     Renew,
     RequestHandover,
@@ -618,6 +619,17 @@ def test_the_hub_of_a_table_is_noted_once() -> None:
     other = replace(first, created_ms=9)
     assert_refused(known, other, "the table has the positions of another event hub")
     assert after(known, replace(other, moved=True)).table == TableIdentity("t1", 9)
+
+
+def test_latest_is_one_moment_for_the_whole_group() -> None:
+    first = NoteLatest(by=ANN, at_ms=AT, latest_ms=70)
+    assert_refused(group(), first, "the table has no partitions yet")
+    table = after(replace(group(), leases={"5": Lease("5")}, table=TableIdentity("t1")), first)
+    assert table.table == TableIdentity("t1", latest_ms=70)
+    assert_refused(table, replace(first, latest_ms=90), "the group has started before")
+    claim = Claim(by=ANN, at_ms=AT, partition="5", epoch=0, starting_position=Position(3), latest_ms=70)
+    assert_refused(table, replace(claim, latest_ms=90), "its starting position is not that of the group")
+    assert after(table, claim).leases["5"].checkpoint == Position(3)
 
 
 def test_a_hub_is_another_one_if_both_times_are_known_and_differ() -> None:

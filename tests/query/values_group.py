@@ -112,7 +112,7 @@ class ValueWatcher:
     def partition_ids(self) -> tuple[str, ...]:
         return tuple(self._known)
 
-    def starting_positions(self, partitions: Sequence[str]) -> dict[str, Position]:
+    def starting_positions(self, partitions: Sequence[str], latest_ms: int = 0) -> dict[str, Position]:
         return {partition: Position.before(0) for partition in partitions}
 
     def earliest_position(self, partition: str) -> Position:

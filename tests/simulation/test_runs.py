@@ -8,6 +8,7 @@ import pytest
 
 from spark_ehbalance.group.strategies import DECLARATIONS, DEFAULT_STRATEGY, STRATEGIES
 from spark_ehbalance.simulation.measures import Result
+from spark_ehbalance.simulation.members import BEGINNING_MS
 from spark_ehbalance.simulation.run import Simulation, simulate
 from spark_ehbalance.simulation.scenario import READY_MADE, Event, Scenario, StoreSettings, load, parse
 
@@ -35,7 +36,7 @@ def test_whatever_is_done_no_event_is_skipped_and_nothing_has_two_owners(name: s
     result = simulation.run()
     hub, leases = simulation.hub, simulation.store.snapshot.leases
     read = {partition: row.read for partition, row in hub.partitions.items()}
-    assert result.events - result.duplicates == sum(read.values())
+    assert result.events - result.duplicates == sum(row.read - row.start for row in hub.partitions.values())
     for partition, lease in leases.items():
         assert lease.checkpoint is not None
         assert lease.checkpoint.next <= read[partition], "nothing is checkpointed that no sink has finished"
@@ -48,6 +49,18 @@ def test_whatever_is_done_no_event_is_skipped_and_nothing_has_two_owners(name: s
     assert waiting < 60 * rate, "nobody was left behind for good"
     declared = DECLARATIONS[strategy]
     assert result.seconds_to_balance is not None or declared.tolerates_uneven_loads, "it never became even"
+
+
+@pytest.mark.parametrize("partitions", [1, 48, 300, 2000])
+def test_latest_means_the_first_start_of_the_group_in_every_partition(partitions: int) -> None:
+    """Queries start one after the other, and a turn claims only some partitions that were never read. An event between
+    the first start and the first claim would raise if it was skipped."""
+    joins = Event(at=3, do="join", count=2, every=7)
+    scenario = Scenario(partitions=partitions, members=1, cycles=12, settled=False, events=(joins,))
+    simulation = Simulation(scenario, DEFAULT_STRATEGY, seed=1)
+    simulation.run()
+    assert simulation.store.snapshot.table.latest_ms == BEGINNING_MS
+    assert all(row.start < row.read for row in simulation.hub.partitions.values())
 
 
 def test_a_settled_group_gets_the_lease_duration_that_it_needs_as_any_other() -> None:

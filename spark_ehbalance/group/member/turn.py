@@ -18,7 +18,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import filterfalse
 
-from spark_ehbalance.group.changes import AddPartitions, Checkpoint, Drain, NoteHub, Outcome, Take, Transition
+from spark_ehbalance.group.changes import (
+    AddPartitions,
+    Checkpoint,
+    Drain,
+    NoteHub,
+    NoteLatest,
+    Outcome,
+    Take,
+    Transition,
+)
 from spark_ehbalance.group.durations import renewal_interval
 from spark_ehbalance.group.member.balancing import Balancer
 from spark_ehbalance.group.member.lags import LagOf, with_lags
@@ -42,10 +51,12 @@ _MOST_STARTS = 32
 
 @dataclass(slots=True)
 class Turn:
-    """What one turn has seen, decided and wants to write. `decision` and `view` are None where it does not balance."""
+    """What one turn has seen, decided and wants to write. `decision` and `view` are None where it does not balance.
+    `latest_ms` is the moment, by the hub's clock, that `latest` means."""
 
     snapshot: Snapshot
     now: Clocks
+    latest_ms: int
     stopping: bool
     balances: bool
     _pending: list[Transition]
@@ -85,6 +96,9 @@ class Turn:
         self.decision, self.view = self._balancer.decide(written_first, self.now, self._abstain, partitions)
         self._decided += self.decision.transitions
         unread = self._claimed_unread()
+        noted = self.snapshot.table is not None and self.snapshot.table.latest_ms is not None
+        if unread and not noted and self._member.settings.capabilities.members:
+            self._decided.append(NoteLatest(by=by, at_ms=at_ms, latest_ms=self.latest_ms))
         if len(unread) > _MOST_STARTS:
             later = frozenset(unread[_MOST_STARTS:])
             self._decided = [x for x in self._decided if not (isinstance(x, Take) and x.partition in later)]
@@ -96,7 +110,7 @@ class Turn:
         """Claim partitions that were never read with the `positions` at which reading starts. A claim whose position is
         missing will be refused."""
         self._decided = [
-            replace(each, starting_position=positions[each.partition])
+            replace(each, starting_position=positions[each.partition], latest_ms=self.latest_ms)
             if isinstance(each, Take) and each.partition in positions
             else each
             for each in self._decided
@@ -138,7 +152,8 @@ class Participant:
     `contended_pause` and `tidies`, which belong to the thread that takes the turns.
 
     `progress` is what the sink had finished in an earlier life of the query, up to the batch with that number, `begun`
-    the number of the last one in its log, which the run `planner` has planned, `resume` as in `Membership`.
+    the number of the last one in its log, which the run `planner` has planned, `resume` as in `Membership`. Where the
+    group has not started before, `latest` means the moment `latest_ms` of the hub's clock.
     """
 
     def __init__(
@@ -152,7 +167,9 @@ class Participant:
         batch: int = 0,
         begun: int = 0,
         planner: str = "",
+        latest_ms: int = 0,
     ) -> None:
+        self._latest_ms = latest_ms
         self.author = author
         self.settings = settings
         #: What the query has told; `reserve` and `leave` tell of more.
@@ -279,7 +296,10 @@ class Participant:
             to_write += self._drain(snapshot, now)
             balances = self._pacing.balances(now.monotonic, lambda: self._balancer.unsettled(now))
         abstain = self._reason_to_abstain() if leaving else None
-        return Turn(snapshot, now, stopping, balances, to_write, abstain, member, self._balancer, self._pacing)
+        table = self._member.belief.table
+        latest_ms = self._latest_ms if table is None or table.latest_ms is None else table.latest_ms
+        parts = to_write, abstain, member, self._balancer, self._pacing
+        return Turn(snapshot, now, latest_ms, stopping, balances, *parts)
 
     def commit_failed(self) -> None:
         """The store could be read, but not be written."""

@@ -144,7 +144,7 @@ def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
             raise ValueError("its rows were edited, or some were deleted or doubled")
         identity = None
         if table_row[1] is not None:
-            identity = TableIdentity(table_row[1], found["hub_created_ms"])
+            identity = TableIdentity(table_row[1], found["hub_created_ms"], found.get("latest_ms"))
         duration = found["lease_duration_ms"]
     except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"it has rows of another program: {error!r}") from error
@@ -164,6 +164,7 @@ def _table_row(snapshot: Snapshot) -> _Row:
     details = {
         "totals": _totals(snapshot.leases.values()),
         "hub_created_ms": table.hub_created_ms if table else None,
+        "latest_ms": table.latest_ms if table else None,
         "lease_duration_ms": snapshot.lease_duration_ms,
     }
     return "table", table.id if table else None, None, None, None, None, None, details

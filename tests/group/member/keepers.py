@@ -46,7 +46,7 @@ class FakeHub:
     def created_ms(self) -> int | None:
         return None
 
-    def starting_positions(self, partitions: Sequence[str]) -> dict[str, Position]:
+    def starting_positions(self, partitions: Sequence[str], latest_ms: int = 0) -> dict[str, Position]:
         return dict.fromkeys(partitions, Position(-1))
 
     def earliest_position(self, partition: str) -> Position:
