@@ -124,7 +124,7 @@ def stream_writer(options: WriteOptions, schema: StructType) -> StreamWriter:
 
 
 def _columns(options: WriteOptions, schema: StructType) -> Columns:
-    return Columns.of(schema, json=options.json_properties)
+    return Columns.of(schema, kafka=options.kafka_columns, json=options.json_properties)
 
 
 def _as_arrow(rows: Iterable[Row], schema: StructType) -> Iterator[pa.RecordBatch]:

@@ -423,8 +423,8 @@ def test_where_a_stream_is_written_is_known_only_later() -> None:
 def test_options_of_writing_are_known() -> None:
     with pytest.raises(OptionError, match=r"^there is no option 'sendtimout': did you mean sendTimeout\?$"):
         check_options(KEYED | {"sendTimout": "5 s"})
-    with pytest.raises(OptionError, match=r"^spark\.read has no option sendTimeout: it is for df\.write, leave"):
-        batch_options(KEYED | {"sendTimeout": "5 s"})
+    with pytest.raises(OptionError, match=r"^spark\.read has no option kafkaColumns: it is for df\.write, leave"):
+        batch_options(KEYED | {"kafkaColumns": "true"})
 
 
 @pytest.mark.parametrize("name", SCALA_OPTIONS)

@@ -95,14 +95,14 @@ def test_rows_that_are_no_arrow_batches_become_some(
     monkeypatch: pytest.MonkeyPatch, spark: SparkSession, connection: dict[str, str], hub: Emulator
 ) -> None:
     """As Spark 4.0 gives them."""
-    schema = StructType.fromDDL("body string, properties map<string,binary>")
+    schema = StructType.fromDDL("value string, headers array<struct<key:string,value:binary>>")
     monkeypatch.setattr(writer, "takes_arrow", lambda _: False)
     monkeypatch.setattr(writer, "_ROWS", 2)
-    given = write_options(connection)
+    given = write_options(connection | {"kafkaColumns": "true"})
 
     def rows() -> Iterator[Row]:
         for number in range(5):
-            yield Row(body=str(number), properties={"n": bytearray(b"%d" % number)})
+            yield Row(value=str(number), headers=[Row(key="n", value=bytearray(b"%d" % number))])
 
     done = writer.stream_writer(given, schema).write(rows())
     assert done.sent.events == 5

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import pairwise, repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     DataType,
@@ -44,6 +45,15 @@ def _is_properties(given: DataType) -> bool:
     return isinstance(given, MapType) and isinstance(given.keyType, StringType) and isinstance(given.valueType, values)
 
 
+def _is_headers(given: DataType) -> bool:
+    if not isinstance(given, ArrayType) or not isinstance(given.elementType, StructType):
+        return False
+    kinds = [each.dataType for each in given.elementType]
+    return [each.name for each in given.elementType] == ["key", "value"] and (
+        isinstance(kinds[0], StringType) and isinstance(kinds[1], BinaryType)
+    )
+
+
 class _Role(NamedTuple):
     """What a column is for, its types in words, and whether a type is one of them."""
 
@@ -52,35 +62,48 @@ class _Role(NamedTuple):
     takes: Callable[[DataType], bool]
 
 
-#: Column → role, for frames as this source reads them.
+_BODY = _Role("body", "string or binary", _is(StringType, BinaryType))
+_PARTITION = _Role("partition", "string or a whole number", _is(StringType, IntegralType))
+
+#: Column → role, for frames as this source reads them, and as Spark's Kafka sink takes them.
 _COLUMNS = {
-    "body": _Role("body", "string or binary", _is(StringType, BinaryType)),
+    "body": _BODY,
     "partitionKey": _Role("key", "string", _is(StringType)),
-    "partitionId": _Role("partition", "string or a whole number", _is(StringType, IntegralType)),
+    "partitionId": _PARTITION,
     "properties": _Role("properties", "a map of strings to strings, binary, booleans or numbers", _is_properties),
+}
+_KAFKA_COLUMNS = {
+    "value": _BODY,
+    "key": _Role("key", "string or binary", _is(StringType, BinaryType)),
+    "partition": _PARTITION,
+    "headers": _Role("headers", "array<struct<key:string,value:binary>>", _is_headers),
+    "topic": _Role("topic", "string", _is(StringType)),
 }
 
 
 class Columns(NamedTuple):
-    """The places in a frame of what makes an event; None where it has none. `json`: whether values of properties are
-    JSON."""
+    """The places in a frame of what makes an event; None where it has none. `headers`: properties as Kafka's sink has
+    them; `topic`: the hub, which is an option here; `json`: whether values of properties are JSON."""
 
     body: int
     key: int | None = None
     partition: int | None = None
     properties: int | None = None
+    headers: int | None = None
+    topic: int | None = None
     json: bool = False
 
     @classmethod
-    def of(cls, schema: StructType, *, json: bool = False) -> Columns:
+    def of(cls, schema: StructType, *, kafka: bool = False, json: bool = False) -> Columns:
         """Those of a frame with this schema. Raises `OptionError` for a missing, wrong or unknown column."""
-        names = {name.lower(): name for name in _COLUMNS}
+        roles = _KAFKA_COLUMNS if kafka else _COLUMNS
+        names = {name.lower(): name for name in roles}
         found: dict[str, int] = {}
         for place, each in enumerate(schema):
             name = names.get(each.name.lower())
             if name is None:
-                raise OptionError(_unknown(each))
-            role = _COLUMNS[name]
+                raise OptionError(_unknown(each, roles, kafka=kafka))
+            role = roles[name]
             if role.name in found:
                 raise OptionError(f"the frame has two columns {name}: select one of them")
             if not role.takes(each.dataType):
@@ -88,7 +111,8 @@ class Columns(NamedTuple):
                 raise OptionError(f"column {name} is of the type {given}: allowed is {role.types}")
             found[role.name] = place
         if "body" not in found:
-            raise OptionError(f"the frame has no column body, which is needed: allowed are {', '.join(_COLUMNS)}")
+            name = next(iter(roles))
+            raise OptionError(f"the frame has no column {name}, which is needed: allowed are {', '.join(roles)}")
         if json and "properties" not in found:
             raise OptionError("jsonProperties=true needs a column properties")
         if json and not isinstance(getattr(schema[found["properties"]].dataType, "valueType", None), StringType):
@@ -96,13 +120,28 @@ class Columns(NamedTuple):
         return cls(**found, json=json)
 
 
-def _unknown(column: StructField) -> str:
-    name, allowed = shown(column.name), f"allowed are {', '.join(_COLUMNS)}"
-    if column.name.lower() == "partition":
+def _unknown(column: StructField, roles: Iterable[str], *, kafka: bool) -> str:
+    name = shown(column.name)
+    allowed = f"allowed are {', '.join(roles)}"
+    other = next((each for each in (_COLUMNS if kafka else _KAFKA_COLUMNS) if each.lower() == column.name.lower()), "")
+    if kafka and other == "body":
+        return f"the frame has a column body, and kafkaColumns=true: {allowed}"
+    if not kafka and other in ("value", "key", "headers"):
+        return f"the frame has a column {other}, as for Kafka's sink: set kafkaColumns=true, or rename it; {allowed}"
+    if not kafka and other == "partition":
         return f"the frame has a column partition: name it partitionId, or leave it out; {allowed}"
-    return (
-        f"the frame has a column {name}, of which nothing can be made: {allowed}{did_you_mean(column.name, _COLUMNS)}"
-    )
+    return f"the frame has a column {name}, of which nothing can be made: {allowed}{did_you_mean(column.name, roles)}"
+
+
+def check_topic(batch: pa.RecordBatch, columns: Columns, hub: str) -> None:
+    """Raise `UnsendableEventError` if a row of `batch` names another hub than that of the option."""
+    topics = [] if columns.topic is None else batch.column(columns.topic).unique().to_pylist()
+    for each in topics:
+        if each is not None and each.lower() != hub.lower():
+            raise UnsendableEventError(
+                f"a row has the topic {shown(each)}, and eventHubName is {hub}: write each topic by itself, without "
+                "the column"
+            )
 
 
 #: Partition → heads and bodies of its events, in turn; None: where the hub puts them.
@@ -157,7 +196,7 @@ class _Targets:
         self._ids: Sequence[str] = ()
         self._known: dict[Any, tuple[str | None, str | None]] = {}
 
-    def of(self, key: str | None, partition: Any) -> tuple[str | None, str | None]:
+    def of(self, key: Any, partition: Any) -> tuple[str | None, str | None]:
         """The key as text, and the partition. Raises ValueError."""
         if partition is None and (found := self._known.get(key)) is not None:
             return found
@@ -174,16 +213,27 @@ class _Targets:
             raise ValueError(f"partition {shown(partition)} does not exist: the hub has {len(self._ids)}, from 0 on")
         return partition
 
-    def _of_key(self, key: str | None) -> tuple[str | None, str | None]:
-        if not key:
+    def _of_key(self, key: Any) -> tuple[str | None, str | None]:
+        try:
+            text: str = key.decode() if isinstance(key, bytes) else key
+        except UnicodeDecodeError:
+            raise ValueError("its key is no UTF-8, and a partition key is text") from None
+        if not text:
             return None, None
-        if len(key) > _LONGEST_KEY:
-            raise ValueError(f"its partition key has {len(key)} characters: allowed are {_LONGEST_KEY}")
-        return key, self._ids[partition_index(key, len(self._ids))]
+        if len(text) > _LONGEST_KEY:
+            raise ValueError(f"its partition key has {len(text)} characters: allowed are {_LONGEST_KEY}")
+        return text, self._ids[partition_index(text, len(self._ids))]
 
 
 def _properties(batch: pa.RecordBatch, columns: Columns, encoder: Encoder) -> Iterator[Collection[bytes]]:
     """The properties of each row, encoded. Raises ValueError."""
+    if columns.headers is not None:
+        for given in batch.column(columns.headers).to_pylist():
+            headers = [each for each in given or () if each is not None]
+            if any(each["key"] is None for each in headers):
+                raise ValueError("it has a header without a key")
+            _check_single([each["key"] for each in headers])
+            yield [encoder.pair(each["key"], each["value"]) for each in headers]
     if columns.properties is None:
         yield from repeat(())
         return

@@ -23,6 +23,9 @@ class WriteOptions:
     """All options of writing, checked. Times are in seconds."""
 
     connection: Connection = field(metadata={"options": CONNECTION_OPTIONS})
+    kafka_columns: bool = declared(
+        False, flag, "take the [columns of Spark's Kafka sink](writing.md#columns): `value`, `key`, `headers`"
+    )
     json_properties: bool = declared(
         False,
         flag,

@@ -25,7 +25,7 @@ from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.network import NetworkError
 from spark_ehbalance.eventhub.refusals import Busy, RefusedError, Unreachable
 from spark_ehbalance.eventhub.sender import Sender
-from spark_ehbalance.eventhub.sending.columns import Columns, Events, Rows
+from spark_ehbalance.eventhub.sending.columns import Columns, Events, Rows, check_topic
 from spark_ehbalance.eventhub.sending.write_options import WriteOptions
 from spark_ehbalance.eventhub.wire.outgoing import batches
 from spark_ehbalance.text import logger
@@ -163,6 +163,7 @@ class Task:
         part: Events = {}
         size = 0
         for batch in _slices(rows):
+            check_topic(batch, self._columns, self._options.connection.hub)
             if made is None:
                 self._most = self._limit() - _SLACK
                 made = Rows(self._columns, self._partitions, self._most)

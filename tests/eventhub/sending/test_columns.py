@@ -25,13 +25,14 @@ from pyspark.sql.types import (
 )
 
 from spark_ehbalance.errors import OptionError, UnsendableEventError
-from spark_ehbalance.eventhub.sending.columns import Columns, Events, Rows
+from spark_ehbalance.eventhub.sending.columns import Columns, Events, Rows, check_topic
 from spark_ehbalance.eventhub.wire.outgoing import Encoder, batches
 
 ROOM = 1 << 20
 
 
 TEXT, BINARY, INT = StringType(), BinaryType(), IntegerType()
+HEADERS = ArrayType(StructType([StructField("key", TEXT), StructField("value", BINARY)]))
 
 
 def schema(**types: DataType) -> StructType:
@@ -39,36 +40,48 @@ def schema(**types: DataType) -> StructType:
 
 
 @pytest.mark.parametrize(
-    ("frame", "said"),
+    ("frame", "kafka", "said"),
     [
-        (schema(a=TEXT), "the frame has a column 'a', of which nothing can be made: allowed are body, "),
+        (schema(a=TEXT), False, "the frame has a column 'a', of which nothing can be made: allowed are body, "),
         (
             schema(partitionKey=TEXT),
+            False,
             "the frame has no column body, which is needed: allowed are body",
         ),
-        (schema(body=INT), "column body is of the type int: allowed is string or binary"),
-        (schema(body=TEXT, BODY=TEXT), "the frame has two columns body: select one of them"),
+        (schema(body=INT), False, "column body is of the type int: allowed is string or binary"),
+        (schema(body=TEXT, BODY=TEXT), False, "the frame has two columns body: select one of them"),
         (
             schema(body=TEXT, partition_key=TEXT),
+            False,
             r"'partition_key', of which .*did you mean partitionKey\?",
         ),
         (
             schema(body=TEXT, partition=TEXT),
+            False,
             "the frame has a column partition: name it partitionId",
         ),
+        (schema(value=TEXT), False, "the frame has a column value, as for Kafka's sink: set kafkaColumns=true"),
+        (schema(body=TEXT), True, "the frame has a column body, and kafkaColumns=true: allowed are value, key"),
         (
             schema(body=TEXT, properties=MapType(INT, TEXT)),
+            False,
             "column properties is of the type map<int",
         ),
         (
             schema(body=TEXT, properties=MapType(TEXT, ArrayType(INT))),
+            False,
             "column properties is of the type map<str",
+        ),
+        (
+            schema(value=TEXT, headers=ArrayType(TEXT)),
+            True,
+            "column headers is of the type array<string>",
         ),
     ],
 )
-def test_a_frame_that_is_no_frame_of_events_is_refused(frame: StructType, said: str) -> None:
+def test_a_frame_that_is_no_frame_of_events_is_refused(frame: StructType, kafka: bool, said: str) -> None:
     with pytest.raises(OptionError, match=said):
-        Columns.of(frame)
+        Columns.of(frame, kafka=kafka)
 
 
 @pytest.mark.parametrize("frame", [schema(body=TEXT), schema(body=TEXT, properties=MapType(TEXT, INT))])
@@ -166,6 +179,22 @@ def test_a_row_goes_to_its_partition_or_that_of_its_key() -> None:
     ]
     found = made(rows, KEYED)
     assert {to: parts[1::2] for to, parts in found.items()} == {"3": [b"a"], "2": [b"b"], None: [b"c", b"d"]}
+
+
+def test_columns_of_kafkas_sink() -> None:
+    row = {"value": b"v", "key": b"k", "headers": [{"key": "h", "value": b"1"}], "topic": "elsewhere"}
+    frame = schema(value=BINARY, key=BINARY, headers=HEADERS, topic=TEXT)
+    assert read(only(made([row], frame, kafka=True))) == (b"v", "k", {"h": b"1"})
+    batch = pa.RecordBatch.from_pylist([row], to_arrow_schema(frame))
+    check_topic(batch, Columns.of(frame, kafka=True), "Elsewhere")
+    with pytest.raises(UnsendableEventError, match="a row has the topic 'elsewhere', and eventHubName is hub: write"):
+        check_topic(batch, Columns.of(frame, kafka=True), "hub")
+    with pytest.raises(UnsendableEventError, match="its key is no UTF-8"):
+        made([row | {"key": b"\xff"}], frame, kafka=True)
+    one, other, none = ({"key": key, "value": b"1"} for key in ("h", "i", None))
+    for headers, said in (([one, other, one], "several values of 'h'"), ([none], "a header without a key")):
+        with pytest.raises(UnsendableEventError, match=f"row 1 of a task cannot be sent: it has {said}"):
+            made([row | {"headers": headers}], frame, kafka=True)
 
 
 def test_properties_that_are_json_get_their_types_back() -> None:
