@@ -19,7 +19,6 @@ class Kind(enum.Enum):
     CONDITIONAL_PUT = "conditional PUT"
     DELETE = "DELETE"
     BATCH = "BATCH"
-    TOKEN = "token"
     OTHER = "other"
 
 
@@ -52,7 +51,6 @@ class Refusal:
 
 BUSY = Refusal(503, "ServerBusy", {"Retry-After": "1"})
 TOO_MANY = Refusal(429, "TooManyRequests", {"Retry-After": "1"})
-EXPIRED = Refusal(403, "AuthenticationFailed")
 
 Fault = Break | Refusal
 

@@ -43,15 +43,6 @@ class StorageProxy:
         rules are copied; without any nothing is disturbed."""
         self._order("set_rules", *rules)
 
-    def issue_tokens(self, signature: str, seconds: float) -> None:
-        """Be an identity provider, from now on: requests may come with a token of it, which expires after `seconds`, in
-        place of the shared access `signature`."""
-        self._order("set_identity", signature, seconds)
-
-    def tokens(self) -> int:
-        tokens: int = self._order("tokens")
-        return tokens
-
     def requests(self, first: int = 0) -> list[Request]:
         """The requests that have come, without the `first` ones."""
         requests: list[Request] = self._order("requests", first)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import socket
 import struct
 import time
-import uuid
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
@@ -18,7 +16,7 @@ from typing import NamedTuple, NoReturn
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from chaos.relay import Relay
-from chaos.storage.faults import EXPIRED, Break, Fault, Kind, Refusal, Request, Rule
+from chaos.storage.faults import Break, Fault, Kind, Refusal, Request, Rule
 
 #: A date in a header or in a listing. All have the same length.
 _DATE = re.compile(rb"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT")
@@ -44,7 +42,6 @@ class StorageRelay(Relay):
         super().__init__()
         self._upstream = urlsplit(upstream)
         self._latency, self._skew = latency, 0.0
-        self._identity: Identity | None = None
         self._rules: list[Rule] = []
         self._requests: list[Request] = []
 
@@ -55,12 +52,6 @@ class StorageRelay(Relay):
 
     def set_rules(self, *rules: Rule) -> None:
         self._rules = list(rules)
-
-    def set_identity(self, signature: str, seconds: float) -> None:
-        self._identity = Identity(signature, seconds)
-
-    def tokens(self) -> int:
-        return self._identity.issued if self._identity else 0
 
     def requests(self, first: int) -> list[Request]:
         return self._requests[first:]
@@ -94,14 +85,6 @@ class StorageRelay(Relay):
         if fault is Break.RESET:
             _reset(writer)
         body = await read_body(reader, head)
-        if request.kind is Kind.TOKEN and self._identity:
-            writer.write(_answer("200 OK", {"Content-Type": "application/json"}, self._identity.token()))
-            return
-        if self._identity and head.headers.get("authorization", "").startswith("Bearer "):
-            if (signed := self._identity.signed(head)) is None:
-                fault = EXPIRED
-            else:
-                head = signed
         if isinstance(fault, Refusal):
             writer.write(_refused(fault, request))
             return
@@ -212,8 +195,6 @@ class Head(NamedTuple):
             return Request(Kind.CONDITIONAL_PUT, path)
         if query.get("comp") == "batch":
             return Request(Kind.BATCH, path)
-        if url.path.endswith("/oauth2/v2.0/token"):
-            return Request(Kind.TOKEN, path)
         return Request(Kind.__members__.get(method, Kind.OTHER), path)
 
 
@@ -246,35 +227,3 @@ async def read_answer(reader: asyncio.StreamReader, request: Request) -> bytes:
         raise ConnectionResetError
     empty = request.kind is Kind.HEAD or head.first.split(" ")[1] in ("204", "304")
     return head.raw if empty else head.raw + await read_body(reader, head)
-
-
-# --- tokens ------------------------------------------------------------------------------------------------------
-
-
-class Identity:
-    """An identity provider for a storage that knows none: its tokens expire after `seconds`, and each request with a
-    valid one gets the shared access `signature` in its place."""
-
-    def __init__(self, signature: str, seconds: float) -> None:
-        self._signature, self._seconds = signature, seconds
-        self._expiries: dict[str, float] = {}
-
-    @property
-    def issued(self) -> int:
-        return len(self._expiries)
-
-    def token(self) -> bytes:
-        """The body of an answer with a new token."""
-        token = uuid.uuid4().hex
-        self._expiries[token] = time.monotonic() + self._seconds
-        return json.dumps({"access_token": token, "expires_in": int(self._seconds), "token_type": "Bearer"}).encode()
-
-    def signed(self, head: Head) -> Head | None:
-        """The head of a request with a signature in place of a token; None if the token is not valid."""
-        bearer = re.search(rb"\r\nauthorization: Bearer (\w+)", head.raw, re.IGNORECASE)
-        if bearer is None or self._expiries.get(bearer[1].decode(), 0.0) < time.monotonic():
-            return None
-        method, target, version = head.first.split(" ")
-        first = f"{method} {target}{'&' if '?' in target else '?'}{self._signature} {version}"
-        raw = head.raw.replace(bearer[0], b"").replace(head.first.encode(), first.encode(), 1)
-        return Head(raw, first, head.headers)
