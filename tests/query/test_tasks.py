@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,22 +34,6 @@ def test_every_range_is_in_one_of_as_few_tasks_as_its_size_allows(ranges: list[R
 @given(some_ranges(), st.integers(1, 200))
 def test_with_a_minimum_number_of_tasks_nothing_is_packed(ranges: list[Range], least: int) -> None:
     assert plan_tasks(ranges, least) == [(piece,) for piece in split(ranges, least)]
-
-
-@pytest.mark.parametrize(
-    ("lengths", "tasks"),
-    [
-        ([], []),
-        ([1] * 256, [32] * 8),
-        ([EVENTS_PER_TASK] * 4, [1] * 4),
-        ([10, EVENTS_PER_TASK, 10], [1, 1, 1]),
-        ([EVENTS_PER_TASK // 2 - 1] * 4, [2, 2]),
-        ([10] * 8, [8]),
-    ],
-)
-def test_tasks_by_hand(lengths: list[int], tasks: list[int]) -> None:
-    ranges = [Range(str(partition), 1, 0, length) for partition, length in enumerate(lengths)]
-    assert list(map(len, plan_tasks(ranges, None))) == tasks
 
 
 @given(some_ranges(), st.integers(1, 20))
