@@ -68,6 +68,7 @@ def _thin(marks: list[_Mark]) -> None:
     now = marks[-1].since
 
     def distance(i: int) -> float:
-        return (marks[i + 1].since - marks[i - 1].since) / (now - marks[i].since + 1)
+        # The hub's clock and this one may differ, so that later marks may have earlier times.
+        return (marks[i + 1].since - marks[i - 1].since) / max(1, now - marks[i].since)
 
     del marks[min(range(1, len(marks) - 1), key=distance)]
