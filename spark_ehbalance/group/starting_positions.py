@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from enum import Enum
 
 from spark_ehbalance.errors import OptionError
@@ -122,7 +122,9 @@ def position_of_json(value: object) -> UnresolvedPosition:
             return position_of_json(int(text[:20]))
         try:
             time = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
-        except ValueError:
+            # Events have times in milliseconds, and Azure's client truncates: it would begin with an earlier event.
+            time += timedelta(microseconds=-time.microsecond % 1000)
+        except (ValueError, OverflowError):
             raise ValueError(_ALLOWED) from None
         return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
     raise ValueError(_ALLOWED)

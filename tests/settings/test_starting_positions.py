@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.group.starting_positions import EARLIEST, LATEST, Edge, StartingPositions, UnresolvedPosition
+from spark_ehbalance.group.starting_positions import (
+    EARLIEST,
+    LATEST,
+    Edge,
+    StartingPositions,
+    UnresolvedPosition,
+    parse_position,
+)
 from spark_ehbalance.query.options import stream_options
 
 STRING = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=k=;EntityPath=hub"
@@ -19,7 +26,9 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
 single_positions = st.one_of(
     st.sampled_from(list(Edge)),
     st.integers(0, 2**63 - 1),
-    st.datetimes(timezones=st.just(timezone.utc)),
+    st.datetimes(timezones=st.just(timezone.utc)).map(
+        lambda time: time - timedelta(microseconds=time.microsecond % 1000)
+    ),
 )
 
 
@@ -64,7 +73,7 @@ def test_a_position_for_each_partition(
         ("2026-01-31T12:00:00z", NOON),
         ("2026-01-31T14:00:00+02:00", NOON),
         ("2026-01-31T12:00:00", NOON),
-        ("2026-01-31 12:00:00.000001", NOON + timedelta(microseconds=1)),
+        ("2026-01-31 12:00:00.000001", NOON + timedelta(milliseconds=1)),
         ("2026-01-31", NOON - timedelta(hours=12)),
     ],
 )
@@ -128,3 +137,18 @@ def test_check_refuses_to_leave_a_partition_out() -> None:
 @pytest.mark.parametrize("positions", [EARLIEST, LATEST, StartingPositions.parse('{"1": 5, "*": "latest"}')])
 def test_check_accepts_positions_for_all_partitions(positions: StartingPositions) -> None:
     positions.check(("0", "1"))
+
+
+@given(st.integers(0, 2_000_000), st.integers(0, 2_000))
+def test_a_time_finer_than_a_millisecond_has_the_same_events_after_it(microseconds: int, event_ms: int) -> None:
+    """Events have times in milliseconds, as Azure's client has them."""
+    time, event = NOON + timedelta(microseconds=microseconds), NOON + timedelta(milliseconds=event_ms)
+    found = parse_position(time.isoformat())
+    assert isinstance(found, datetime)
+    assert found.microsecond % 1000 == 0
+    assert (event >= found) == (event >= time)
+
+
+def test_the_last_time_of_all_cannot_be_rounded() -> None:
+    with pytest.raises(ValueError, match="a time such as"):
+        parse_position("9999-12-31T23:59:59.999999Z")
