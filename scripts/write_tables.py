@@ -16,7 +16,7 @@ from spark_ehbalance.eventhub.sending.write_options import WriteOptions
 from spark_ehbalance.group.group_view import FINDINGS
 from spark_ehbalance.group.strategies import DECLARATIONS, DEFAULT_STRATEGY
 from spark_ehbalance.metrics.definitions import BOTH, METRICS
-from spark_ehbalance.query.no_such_option import SCALA_OPTIONS
+from spark_ehbalance.query.no_such_option import KAFKA_OPTIONS, SCALA_OPTIONS
 from spark_ehbalance.query.options import BATCH, OPTIONS, SHARED, STRATEGY_OPTIONS, STREAM
 from spark_ehbalance.settings.declared import Declared, declarations, option_name
 
@@ -32,12 +32,12 @@ def options_table(options: Mapping[str, Declared]) -> str:
     return _table(("option", "default", "for", "meaning"), rows)
 
 
-def scala_options_table(options: Mapping[str, str]) -> str:
+def foreign_options_table(product: str, options: Mapping[str, str]) -> str:
     """Options with the same remedy share a row."""
     by_text: dict[str, list[str]] = {}
     for name, text in options.items():
         by_text.setdefault(text, []).append(f"`{name}`")
-    return _table(("Scala connector", "here"), [(", ".join(names), text) for text, names in by_text.items()])
+    return _table((product, "here"), [(", ".join(names), text) for text, names in by_text.items()])
 
 
 def findings_table() -> str:
@@ -184,7 +184,8 @@ def declared_tables() -> dict[str, str]:
         ),
         "findings": findings_table(),
         "metrics": metrics_table(),
-        "scala-options": scala_options_table(SCALA_OPTIONS),
+        "scala-options": foreign_options_table("Scala connector", SCALA_OPTIONS),
+        "kafka-options": foreign_options_table("Kafka source", KAFKA_OPTIONS),
         "python": reference(),
     }
 

@@ -48,7 +48,38 @@ SCALA_OPTIONS = {
     "useSimulatedClient": "leave it out, and run `ehbalance emulator`",
 }
 
-_BY_KEY = {name.lower(): name for name in SCALA_OPTIONS}
+_START = "write startingPosition: earliest, latest, a sequence number or a time"
+_END = "write endingPosition: latest, a sequence number or a time"
+_HUB = "write eventHubName, one event hub for each source"
+
+#: The options of Spark's Kafka source (4.1) → what to write instead.
+KAFKA_OPTIONS = {
+    "kafka.bootstrap.servers": "write connectionString, or fullyQualifiedNamespace and credential",
+    "subscribe": _HUB,
+    "subscribePattern": _HUB,
+    "assign": _HUB,
+    "kafka.group.id": "write consumerGroup",
+    "groupIdPrefix": "write consumerGroup",
+    "startingOffsets": _START,
+    "startingTimestamp": _START,
+    "startingOffsetsByTimestamp": _START,
+    "endingOffsets": _END,
+    "endingTimestamp": _END,
+    "endingOffsetsByTimestamp": _END,
+    "maxOffsetsPerTrigger": "write maxEventsPerTrigger",
+    "minOffsetsPerTrigger": "leave it out: a batch begins with the first event, or at the trigger's time",
+    "maxTriggerDelay": "leave it out: a batch begins with the first event, or at the trigger's time",
+    "maxRecordsPerPartition": "write minPartitions, the number of tasks",
+    "includeHeaders": "leave it out: the column properties has the headers",
+    "kafkaConsumer.pollTimeoutMs": "write receiverTimeout, such as 60 s",
+}
+
+#: Names in lower case → the product that has the option, the option, and what to write instead.
+_OTHERS = {
+    name.lower(): (product, name, instead)
+    for product, options in (("the Scala connector", SCALA_OPTIONS), ("Spark's Kafka source", KAFKA_OPTIONS))
+    for name, instead in options.items()
+}
 
 _LIST = "docs/options.md lists all"
 
@@ -59,9 +90,9 @@ _OF_TABLE = "option."
 def no_such_option(key: str, where: str, here: Iterable[str], elsewhere: Mapping[str, str]) -> OptionError:
     """The error for the option `key`, which `where` does not have. It has those of `here`; those of `elsewhere`, by
     their keys, are for the other kind of query."""
-    if key in _BY_KEY:
-        name = _BY_KEY[key]
-        return OptionError(f"{name} is an option of the Scala connector: {SCALA_OPTIONS[name]}")
+    if key in _OTHERS:
+        product, name, instead = _OTHERS[key]
+        return OptionError(f"{name} is an option of {product}: {instead}")
     if key in _OF_SPARK:
         return OptionError(_OF_SPARK[key])
     if key.startswith(_OF_TABLE):

@@ -19,7 +19,7 @@ from spark_ehbalance.group.starting_positions import EARLIEST, LATEST, Edge
 from spark_ehbalance.group.strategies import PARAMETERS, STRATEGIES
 from spark_ehbalance.group.strategies.race import RaceParameters
 from spark_ehbalance.group.strategies.transfer import TransferParameters
-from spark_ehbalance.query.no_such_option import SCALA_OPTIONS
+from spark_ehbalance.query.no_such_option import KAFKA_OPTIONS, SCALA_OPTIONS
 from spark_ehbalance.query.options import (
     OPTIONS,
     STRATEGY_OPTIONS,
@@ -427,11 +427,15 @@ def test_options_of_writing_are_known() -> None:
         batch_options(KEYED | {"kafkaColumns": "true"})
 
 
-@pytest.mark.parametrize("name", SCALA_OPTIONS)
-def test_each_option_of_the_scala_connector_names_what_to_write_instead(name: str) -> None:
+@pytest.mark.parametrize(
+    ("product", "name", "instead"),
+    [("the Scala connector", *each) for each in SCALA_OPTIONS.items()]
+    + [("Spark's Kafka source", *each) for each in KAFKA_OPTIONS.items()],
+)
+def test_each_option_of_other_sources_names_what_to_write_instead(product: str, name: str, instead: str) -> None:
     with pytest.raises(OptionError) as caught:
         stream_options(KEYED | {name.lower(): KEYED["connectionString"]})
-    assert str(caught.value) == f"{name} is an option of the Scala connector: {SCALA_OPTIONS[name]}"
-    new = re.match(r"write (\w+)|leave it out", SCALA_OPTIONS[name])
+    assert str(caught.value) == f"{name} is an option of {product}: {instead}"
+    new = re.match(r"write (\w+)|leave it out", instead)
     assert new is not None
     assert new[1] is None or new[1] in OPTIONS
