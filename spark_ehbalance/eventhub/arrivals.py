@@ -36,7 +36,7 @@ class Arrivals:
 
     def answered(self, partition: str, end: int, enqueued_ms: int | None, asked_ms: int) -> None:
         """At the time `asked_ms` or later the last event was `end - 1`, which was enqueued at `enqueued_ms`; None if
-        there never was one. A lower end is that of a hub that was made anew."""
+        there never was one. A lower end is that of a hub that was recreated."""
         with self._lock:
             marks = self._marks[partition]
             if marks and end < marks[-1].number:

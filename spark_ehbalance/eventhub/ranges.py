@@ -89,7 +89,7 @@ def split(ranges: list[Range], min_pieces: int | None) -> list[Range]:
 def retained_start(partition: str, position: int, state: PartitionState, fail_on_data_loss: bool) -> tuple[int, str]:
     """The sequence number at which reading of `partition` goes on, and a warning ("" if it is `position`).
 
-    A `position` before the first retained event, or after the last one (the hub was made anew), means that events are
+    A `position` before the first retained event, or after the last one (the hub was recreated), means that events are
     lost. Raises `DataLossError` for that if `fail_on_data_loss`.
     """
     if state.begin <= position <= state.end:
@@ -97,7 +97,7 @@ def retained_start(partition: str, position: int, state: PartitionState, fail_on
     if position < state.begin:
         why = f"the first retained event is {state.begin}: it has aged out"
     else:
-        why = f"the last event is {state.end - 1}: the event hub was made anew"
+        why = f"the last event is {state.end - 1}: the event hub was recreated"
     what = f"partition {partition}: reading was to go on at sequence number {position}, but {why}"
     if fail_on_data_loss:
         raise DataLossError(f"{what}. Set failOnDataLoss=false to go on at {state.begin}")

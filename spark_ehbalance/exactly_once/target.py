@@ -44,7 +44,7 @@ _RETENTION, _LEAST_RETENTION = "delta.setTransactionRetentionDuration", 90 * 24 
 _REMEDY = "give write_once another `source`, such as the hub's name with a date"
 
 #: What to do about marks of an earlier hub.
-MADE_ANEW = f"the event hub was made anew. Its events are others, although they have the same numbers: {_REMEDY}"
+RECREATED = f"the event hub was recreated. Its events are others, although they have the same numbers: {_REMEDY}"
 
 #: What to do about marks of events that a promotion has taken away.
 PROMOTED = (
@@ -90,7 +90,7 @@ class Target:
     """One transaction after the other on the Delta table `name`, which is created if it is a path without a table.
 
     `source` is the name under which the marks are kept, and `memory` what was known of them after the last batch. The
-    hub was `created` at that time, in milliseconds since 1970; that is kept too, so that one made anew is known.
+    hub was `created` at that time, in milliseconds since 1970; that is kept too, so that a recreated one is known.
     With `events` the last event before each mark is kept as well, so that a promotion of the hub is known.
     """
 
@@ -173,7 +173,7 @@ class Target:
         }
         self.memory = memory.learnt({name: None if mark < 0 else mark for name, mark in asked.items()})
         if self._created is not None and self.memory.identifiers[hub] not in (None, self._created):
-            raise TargetError(f"the marks in target {self._name!r} are of an earlier {self._source}: {MADE_ANEW}")
+            raise TargetError(f"the marks in target {self._name!r} are of an earlier {self._source}: {RECREATED}")
         marks = {partition: self.memory.identifiers[name] for partition, name in names.items()}
         found = {partition: mark for partition, mark in marks.items() if mark is not None}
         self._check_events(found)

@@ -35,7 +35,7 @@ class Lag:
 
     def as_known_by(self, other: Lag | None) -> Lag:
         """The same with what `other`, measured before, says of when the event `next` was enqueued. Neither says a time
-        that is too late. Of a hub that was made anew the other says nothing."""
+        that is too late. Of a hub that was recreated the other says nothing."""
         if not self.events or other is None or other.unread_since_ms is None:
             return self
         if other.next != self.next or other.end > self.end:

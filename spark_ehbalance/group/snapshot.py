@@ -52,8 +52,8 @@ class Snapshot:
         if known is None or created_ms is None or known == created_ms:
             return ""
         return (
-            f"it has the positions of event hub {self.group.hub} of {self.group.namespace}, made {time_of(known)}, and "
-            f"this one was made {time_of(created_ms)}: it was made anew, or is another one, with other events"
+            f"it has the positions of event hub {self.group.hub} of {self.group.namespace}, created {time_of(known)}, "
+            f"and this one was created {time_of(created_ms)}: it was recreated, or is another one, with other events"
         )
 
     def query_of(self, member: Member) -> QueryRecord | None:

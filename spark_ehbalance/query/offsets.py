@@ -42,7 +42,7 @@ class TableReference:
 class HubReference:
     """The event hub whose sequence numbers an offset has: its name, and its namespace without port, in lower case.
 
-    One that has the same names may be another: it was made anew, or its namespace was. `created_ms` tells, the time at
+    One that has the same names may be another: it was recreated, or its namespace was. `created_ms` tells, the time at
     which it was created in milliseconds since 1970, whatever name leads to it; None where the hub does not say.
     """
 
@@ -56,7 +56,7 @@ class HubReference:
         return cls(group.hub, group.namespace.partition(":")[0], created_ms)
 
     def __str__(self) -> str:
-        at = "" if self.created_ms is None else f", made {time_of(self.created_ms)}"
+        at = "" if self.created_ms is None else f", created {time_of(self.created_ms)}"
         return f"event hub {self.name}{self.namespace and f' of {self.namespace}'}{at}"
 
     def is_another(self, found: HubReference) -> bool:

@@ -332,7 +332,7 @@ class _RangeReader:
         if state.begin > position:
             end, why = min(state.begin, end), f"have aged out (the first retained event is {state.begin})"
         elif state.end < end and state.end <= position:  # else the events before the new end are late, not lost
-            why = f"are gone (the last event is {state.end - 1}: the event hub was made anew)"
+            why = f"are gone (the last event is {state.end - 1}: the event hub was recreated)"
         else:
             return position
         self._report_loss(position, end, why)

@@ -635,8 +635,8 @@ def test_latest_is_one_moment_for_the_whole_group() -> None:
 def test_a_hub_is_another_one_if_both_times_are_known_and_differ() -> None:
     known = replace(group(), table=TableIdentity("t1", hub_created_ms=1_700_000_000_000))
     assert known.described_other_hub(1_800_000_000_000) == (
-        f"it has the positions of event hub hub of {GROUP.namespace}, made 2023-11-14 22:13:20+00:00, and this one was "
-        "made 2027-01-15 08:00:00+00:00: it was made anew, or is another one, with other events"
+        f"it has the positions of event hub hub of {GROUP.namespace}, created 2023-11-14 22:13:20+00:00, and this one "
+        "was created 2027-01-15 08:00:00+00:00: it was recreated, or is another one, with other events"
     )
     same = [(known, 1_700_000_000_000), (known, None), (replace(known, table=TableIdentity("t1")), 1), (group(), 1)]
     assert [found.described_other_hub(created_ms) for found, created_ms in same] == [""] * 4

@@ -35,7 +35,7 @@ def restored(group: Group, tmp_path: Path) -> Group:
 
 @pytest.fixture
 def old(restored: Group, emulator: Emulator) -> Group:
-    """The same, but the hub has been made anew since."""
+    """The same, but the hub has been recreated since."""
     assert hub_time(restored.table) is not None
     make_anew(emulator)
     return restored
@@ -49,7 +49,7 @@ def test_a_table_of_another_hub_is_refused(old: Group, tmp_path: Path, command: 
     before = old.state
     message = old.fails(1, *command.split())
     assert f"lease table {old.table}: it has the positions of event hub hub of localhost:" in message
-    assert "and this one was made 20" in message
+    assert "and this one was created 20" in message
     assert "Nothing was written: set a new leaseTable" in message
     assert old.state == before
 

@@ -103,7 +103,7 @@ def test_checkpoints_that_do_not_belong_together_are_refused(ehbalance: Command,
         "last read with /lost/leases, /other/leases: allowed are": (batch("a", p0=(1, 0, 10)), elsewhere),
         "2 sources without a lease table have each read all partitions of hub": (alone, alone),
         "are copies of one checkpoint: allowed is the one that is to go on": (copy, copy),
-        "made 2023-11-14 22:13:20+00:00 and of event hub hub of ns, made 2027": (made, anew),
+        "created 2023-11-14 22:13:20+00:00 and of event hub hub of ns, created 2027": (made, anew),
         "--event-hub-name is not given: the event hubs are hub, other": (made, batch("b", hub="other", p0=(1, 0, 9))),
         f"{tmp_path}/4/b is no checkpoint of an ehbalance query": (made, None),
     }
@@ -197,7 +197,7 @@ def test_damaged_offsets_and_an_empty_folder_are_refused(ehbalance: Command, tmp
         ('{"7": 5}', "is wrong: it has '7'; allowed is partition 0, 1, 2, 3"),
         ('{"0": 101}', ": partition 0 cannot continue at sequence number 101: allowed is 0 to 100, which is the next"),
         ('{"hub": {"name": "other"}, "0": 5}', "has positions of event hub other, and this is event hub hub"),
-        ('{"hub": {"name": "hub", "createdMs": 7}, "0": 5}', "made 1970-01-01 00:00:00+00:00, and this is event hub"),
+        ('{"hub": {"name": "hub", "createdMs": 7}, "0": 5}', "created 1970-01-01 00:00:00+00:00, and this is event hub"),
     ],
 )
 def test_wrong_positions_are_refused_and_nothing_is_written(

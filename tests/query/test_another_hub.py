@@ -1,4 +1,4 @@
-"""A hub that was made anew under its names, or another one behind them, while the lease table of the old one was kept.
+"""A hub that was recreated under its names, or another one behind them, while the lease table of the old one was kept.
 
 Real planners, the emulator and a Delta table; Spark's part is played by `Query`.
 """
@@ -56,7 +56,7 @@ def test_a_query_with_a_new_checkpoint_is_refused_by_the_table_of_the_old_hub(
     seen_of_the_old_hub(group)
     make_anew(group, 9)
     before = group.snapshot()
-    message = rf"\[EHB_HUB_RECREATED\] The lease table contains positions of event hub hub of .*, made {_TIME}, and "
+    message = rf"\[EHB_HUB_RECREATED\] The lease table contains positions of event hub hub of .*, created {_TIME}, and "
     with pytest.raises(DataLossError, match=message):
         group.query(name, failOnDataLoss=fail)
     assert group.snapshot() == before, "nothing was written"
@@ -94,7 +94,7 @@ def test_a_running_query_ends_when_its_hub_is_made_anew(group: Group, shared: bo
     query.read(5 * PARTITIONS)
     make_anew(group, events)
     with pytest.raises(
-        DataLossError, match=rf"\[EHB_HUB_RECREATED\] The query .* event hub hub of .*, made {_TIME}, and "
+        DataLossError, match=rf"\[EHB_HUB_RECREATED\] The query .* event hub hub of .*, created {_TIME}, and "
     ):
         wait_until(lambda: query.step() and False, "the query ends")
     query.stop()

@@ -129,10 +129,10 @@ def test_each_request_is_made_at_most_once(fails: bool) -> None:
 # --- events that are gone --------------------------------------------------------------------------------------
 
 AGED_OUT = (events(15, 20), "number 10, but the first retained event is 15")
-MADE_ANEW = (events(0, 5), "number 10, but the last event is 4: the event hub was made anew")
+RECREATED = (events(0, 5), "number 10, but the last event is 4: the event hub was recreated")
 
 
-@pytest.mark.parametrize(("state", "why"), [AGED_OUT, MADE_ANEW])
+@pytest.mark.parametrize(("state", "why"), [AGED_OUT, RECREATED])
 def test_lost_events_are_an_error(state: PartitionState, why: str) -> None:
     with pytest.raises(DataLossError, match=why) as caught:
         plan_batch(PlanInputs({"3": held(10)}, {"3": state}, refreshed=True))
@@ -140,7 +140,7 @@ def test_lost_events_are_an_error(state: PartitionState, why: str) -> None:
     assert "failOnDataLoss=false" in str(caught.value)
 
 
-@pytest.mark.parametrize(("state", "why"), [AGED_OUT, MADE_ANEW])
+@pytest.mark.parametrize(("state", "why"), [AGED_OUT, RECREATED])
 def test_without_fail_on_data_loss_lost_events_reset_the_position(state: PartitionState, why: str) -> None:
     holdings = {"2": held(1, epoch=4), "3": held(10, epoch=4)}
     inputs = PlanInputs(holdings, {"2": events(0, 2), "3": state}, fail_on_data_loss=False, refreshed=True)

@@ -404,7 +404,7 @@ def _make_hub_anew(emulator: Emulator) -> None:
 
 def test_a_hub_recreated_after_planning_is_loss(emulator: Emulator) -> None:
     _make_hub_anew(emulator)
-    with pytest.raises(DataLossError, match=r"partition 0: .*made anew"):
+    with pytest.raises(DataLossError, match=r"partition 0: .*recreated"):
         read(hub_options(emulator, receiverTimeout="1 s"), 10, 200)
     options = hub_options(emulator, receiverTimeout="1 s", failOnDataLoss=False)
     assert read(options, 10, 200) == list(range(10, 50))

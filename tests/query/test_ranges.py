@@ -142,8 +142,8 @@ def test_a_position_among_the_retained_events_stays(state: PartitionState, posit
         (USED, 9, 10, "aged out"),
         (USED, 0, 10, "aged out"),
         (TRIMMED_TO_THE_END, 19, 20, "aged out"),
-        (USED, 21, 10, "made anew"),
-        (NEVER_USED, 1, 0, "made anew"),
+        (USED, 21, 10, "recreated"),
+        (NEVER_USED, 1, 0, "recreated"),
     ],
 )
 def test_a_position_beyond_the_retained_events_is_loss(

@@ -94,5 +94,5 @@ def test_events_that_cannot_be_in_the_table_are_no_success(
     hub.delete_hub(HUB)
     hub.add_hub(HUB, 8)
     fill(hub, 7)
-    with pytest.raises(TargetError, match="the event hub was made anew"):
+    with pytest.raises(TargetError, match="the event hub was recreated"):
         run(_BEFORE, datetime.now(timezone.utc))

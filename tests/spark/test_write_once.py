@@ -517,7 +517,7 @@ def test_events_of_a_hub_that_was_made_anew_are_not_taken_for_those_of_the_old_o
     hub.add_hub(HUB, 8)
     sent = fill(hub, 8)  # beyond the marks
     again = tmp_path / "again"
-    with pytest.raises(StreamingQueryException, match=r"are of an earlier .*/hub: the event hub was made anew"):
+    with pytest.raises(StreamingQueryException, match=r"are of an earlier .*/hub: the event hub was recreated"):
         run_available(spark, options, again, process=once(target))
     assert held(target).total() == 8 * 5
     run_available(spark, options, again, process=once(target, source="the new hub"))

@@ -102,7 +102,7 @@ class Balancer:
 
 
 def _only(partitions: Collection[str], view: View) -> View:
-    """`view` without leases of partitions that the hub does not have: it was made anew with fewer, or somebody else has
+    """`view` without leases of partitions that the hub does not have: it was recreated with fewer, or somebody else has
     written them."""
     leases = view.snapshot.leases
     if not partitions or len(leases) <= len(partitions):  # the leases have all of the hub's

@@ -77,7 +77,7 @@ class Container:
 
     def replace(self, name: str, metadata: Mapping[str, str], etag: str | None) -> Blob:
         """Set the metadata of the blob, which is still as it was with `etag`; None: which is not there. A blob that has
-        been deleted meanwhile is made anew. Raises `LostError`, `StoreUnavailableError`."""
+        been deleted meanwhile is recreated. Raises `LostError`, `StoreUnavailableError`."""
         from azure.core import MatchConditions
         from azure.core.exceptions import ResourceNotFoundError
 

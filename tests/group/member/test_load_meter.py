@@ -65,7 +65,7 @@ def test_partitions_that_are_not_there_are_left_out_and_nothing_is_negative() ->
     meter = LoadMeter()
     meter.update(0.0, {"0": 500}, {"0": 500, "9": 3})
     loads = meter.update(20.0, {"0": 10}, {"0": 500, "9": 3})
-    assert loads == {"0": Load(0.0, 0.0)}, "the hub was made anew"
+    assert loads == {"0": Load(0.0, 0.0)}, "the hub was recreated"
     assert meter.update(40.0, {"0": 10}, {}) == {}, "given away"
     assert meter.update(60.0, {"0": 10}, {"0": 10}) == {}, "and come back: begun anew"
 
