@@ -51,6 +51,7 @@ class Refusal:
 
 BUSY = Refusal(503, "ServerBusy", {"Retry-After": "1"})
 TOO_MANY = Refusal(429, "TooManyRequests", {"Retry-After": "1"})
+EXPIRED = Refusal(403, "AuthenticationFailed")
 
 Fault = Break | Refusal
 

@@ -100,7 +100,7 @@ def test_the_end_is_a_tombstone_that_was_removed(
 def test_nothing_of_the_range_is_left_and_the_event_before_it_is_far_away(
     emulator: Emulator, worker: CountedReceivers
 ) -> None:
-    emulator.append(HUB, 0, [b""], copies=3000)
+    emulator.append(HUB, 0, [b""] * 3000)
     emulator.compact(HUB, 0, 7, 3020)
     assert read(options_of(emulator), 2990, 3020, worker) == []
 

@@ -71,7 +71,7 @@ def test_a_start_that_is_not_used_is_not_refused(group: Group) -> None:
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_time_to_come_is_warned_of_once(group: Group, shared: bool, caplog: pytest.LogCaptureFixture) -> None:
     group.append(10)
-    moment = (datetime.now(timezone.utc) + timedelta(hours=1)).isoformat()
+    moment = (datetime.now(timezone.utc) + timedelta(hours=1)).isoformat(timespec="seconds")
     query = group.query(shared=shared, startingPosition=moment)
     assert query.step() == 0
     group.append(1)
