@@ -70,10 +70,10 @@ def problems(code: str) -> list[str]:
     """What commands name that does not exist."""
     wrong = []
     for name, arguments in re.findall(r"(?<![\w-])ehbalance ([a-z][a-z-]+)([^&\n]*)", code.replace("\\\n", " ")):
-        command = _EHBALANCE.commands.get(name)
+        command = _EHBALANCE.commands.get(name)  # type: ignore[attr-defined]
         if command is None:
             # a message may begin so too: what is like no command is none
-            wrong += [f"no command {name}"] if difflib.get_close_matches(name, _EHBALANCE.commands) else []
+            wrong += [f"no command {name}"] if difflib.get_close_matches(name, _EHBALANCE.commands) else []  # type: ignore[attr-defined]
             continue
         known = {option for each in command.params for option in each.opts} | {"--help"}
         wrong += [f"{name} has no {flag}" for flag in re.findall(r"--[a-z][\w-]*", arguments) if flag not in known]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from typing import Any
+from typing import Any, TypeVar
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.amqp import frames
@@ -41,6 +41,9 @@ def condition(frame: Any) -> Symbol | None:
     return None if frame.error is None else frame.error.value[0]
 
 
+_Peer = TypeVar("_Peer", bound="RawPeer")
+
+
 class RawPeer:
     """Sends and receives single AMQP frames; every read has a timeout."""
 
@@ -66,7 +69,7 @@ class RawPeer:
         peer.credit(credit, window=window)
         return peer
 
-    def __enter__(self) -> RawPeer:
+    def __enter__(self: _Peer) -> _Peer:
         return self
 
     def __exit__(self, *_: object) -> None:

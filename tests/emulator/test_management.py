@@ -52,7 +52,7 @@ def test_every_key_of_an_answer_has_the_type_that_sdks_accept(
     answer = _answer(emulator, operation="READ", name="hub", type=f"com.microsoft:{asked}", partition="1")
     assert {key: type(value) for key, value in answer.items()} == types
     assert {type(key) for key in answer} == {str}
-    assert {type(id) for id in answer.get("partition_ids", ["1"])} == {str}
+    assert {type(id) for id in answer.get("partition_ids", ["1"])} == {str}  # type: ignore[attr-defined]
     assert answer.get("georeplication_factor", 1) == 1
 
 

@@ -70,7 +70,7 @@ def test_a_credential_of_azure_identity_is_made_with_the_ids_that_it_takes(
     made: list[dict[str, Any]] = []
     kind = getattr(azure.identity, CREDENTIALS[name].name)
 
-    class Noted(kind):  # type: ignore[misc]
+    class Noted(kind):  # type: ignore[misc,valid-type]
         def __init__(self, **settings: Any) -> None:
             made.append(settings)
 

@@ -79,7 +79,7 @@ def test_the_job_ends_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     conf = CONF | {PREFIX + "trigger": "soon"}
-    monkeypatch.setattr(program.SparkContext, "_ensure_initialized", lambda: None)
+    monkeypatch.setattr(program.SparkContext, "_ensure_initialized", lambda: None)  # type: ignore[attr-defined]
     monkeypatch.setattr(program, "SparkConf", lambda: SimpleNamespace(getAll=conf.items))
     monkeypatch.setattr(program, "SparkSession", None)
     with pytest.raises(SystemExit) as end:

@@ -35,7 +35,7 @@ def test_help_does_not_show_the_environment(
     assert "connection-string" in ehbalance("init", "--help").out
 
 
-@pytest.mark.parametrize("command", typer.main.get_command(app).commands.values(), ids=lambda command: command.name)
+@pytest.mark.parametrize("command", typer.main.get_command(app).commands.values(), ids=lambda command: command.name)  # type: ignore[attr-defined]
 def test_help_fits_80_columns(ehbalance: Command, monkeypatch: pytest.MonkeyPatch, command: TyperCommand) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     printed = ehbalance(command.name, "--help").out

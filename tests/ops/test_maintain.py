@@ -37,7 +37,7 @@ def test_every_table_is_cleaned_up_whatever_is_wrong_with_others(
 ) -> None:
     good, damaged, failing = make(tmp_path / "deep/c"), make(tmp_path / "b"), make(tmp_path / "a")
     damage(damaged)
-    open_store = module.open_store
+    open_store = module.open_store  # type: ignore[attr-defined]
 
     def opened(location: str, options: Any) -> Any:
         if location == str(failing):

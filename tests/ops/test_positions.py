@@ -197,7 +197,10 @@ def test_damaged_offsets_and_an_empty_folder_are_refused(ehbalance: Command, tmp
         ('{"7": 5}', "is wrong: it has '7'; allowed is partition 0, 1, 2, 3"),
         ('{"0": 101}', ": partition 0 cannot continue at sequence number 101: allowed is 0 to 100, which is the next"),
         ('{"hub": {"name": "other"}, "0": 5}', "has positions of event hub other, and this is event hub hub"),
-        ('{"hub": {"name": "hub", "createdMs": 7}, "0": 5}', "created 1970-01-01 00:00:00+00:00, and this is event hub"),
+        (
+            '{"hub": {"name": "hub", "createdMs": 7}, "0": 5}',
+            "created 1970-01-01 00:00:00+00:00, and this is event hub",
+        ),
     ],
 )
 def test_wrong_positions_are_refused_and_nothing_is_written(

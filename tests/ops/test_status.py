@@ -178,13 +178,13 @@ def test_what_does_not_fit_into_the_height_is_least_behind(used: Group) -> None:
     behind(used)
     console = Console(width=80, file=io.StringIO())
     console.print(status_tables(GroupView(used.state, NOW_MS), 80, 17))
-    printed = console.file.getvalue()
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert len(printed.splitlines()) <= 17
     assert [line.split()[1] for line in printed.splitlines() if line.startswith("│")] == ["0", "2", "alice", "bob"]
     assert "and 2 partitions that are less behind" in printed
     change(used.table, leases={"1": replace(used.state.leases["1"], lag=Lag(0, 5, None, NOW_MS))})
     console.print(status_tables(GroupView(used.state, NOW_MS), 80, 16))
-    printed = console.file.getvalue().removeprefix(printed)
+    printed = console.file.getvalue().removeprefix(printed)  # type: ignore[attr-defined]
     assert [line.split()[1] for line in printed.splitlines() if line.startswith("│")] == ["1", "alice", "bob"], (
         "of which it is not known for how long events wait"
     )

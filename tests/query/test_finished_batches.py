@@ -162,7 +162,7 @@ class Spark:
 
 @pytest.fixture(autouse=True)
 def _no_signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasource.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(datasource.signal, "signal", lambda *_: None)  # type: ignore[attr-defined]
     monkeypatch.setattr(datasource, "set_up_logging", lambda: None)
 
 

@@ -20,13 +20,13 @@ numbers = st.integers(0, 2**63 - 1)
 @st.composite
 def offsets(draw: st.DrawFn) -> StreamOffset:
     partitions = draw(st.lists(st.integers(0, 2000).map(str), unique=True, max_size=40))
-    ranges = {p: Range(p, draw(numbers), *sorted((draw(numbers), draw(numbers))), draw(numbers)) for p in partitions}
+    ranges = {p: Range(p, draw(numbers), *sorted((draw(numbers), draw(numbers))), draw(numbers)) for p in partitions}  # type: ignore[call-arg]
     table = draw(st.none() | st.builds(TableReference, st.text(), st.text()))
     hub = draw(st.none() | st.builds(HubReference, st.text(), st.text(), st.none() | numbers))
     others = draw(st.dictionaries(st.text(), st.builds(EpochPosition, numbers, numbers), max_size=3))
     texts, counts = (draw(st.text()), draw(st.text())), tuple(draw(numbers) for _ in range(2))
     seen = draw(st.dictionaries(st.text(), numbers, max_size=3))
-    return StreamOffset(
+    return StreamOffset(  # type: ignore[call-arg]
         draw(st.text()), ranges, draw(st.text()), table, hub, others, texts[0], counts[0], texts[1], *counts[1:], seen
     )
 

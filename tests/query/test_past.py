@@ -210,7 +210,7 @@ def test_a_lost_table_is_an_error_before_anything_is_read_or_created(group: Grou
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_query_without_any_events_records_its_table(group: Group, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasource.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(datasource.signal, "signal", lambda *_: None)  # type: ignore[attr-defined]
     group.raw["startingPosition"] = "latest"
     reader = datasource.StreamReader(group.options())
     logged = reader.latestOffset(start := reader.initialOffset())

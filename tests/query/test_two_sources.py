@@ -18,7 +18,7 @@ from tests.query.queries import Group
 
 @pytest.fixture
 def readers(group: Group, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(datasource.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(datasource.signal, "signal", lambda *_: None)  # type: ignore[attr-defined]
     made: list[StreamReader] = []
 
     def make(owner: str, **more: object) -> StreamReader:

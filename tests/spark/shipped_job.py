@@ -10,7 +10,7 @@ import spark_ehbalance
 import spark_ehbalance.exactly_once
 
 
-def imported_from(_):
+def imported_from(_: object) -> object:
     import pyarrow
 
     import spark_ehbalance

@@ -68,7 +68,7 @@ def test_a_range_is_there_once_whatever_a_stream_has_written_and_will_write(
 def test_events_that_cannot_be_in_the_table_are_no_success(
     spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, insert = {"connectionString": options["connectionString"]}, batch_to_delta.insert
+    source, insert = {"connectionString": options["connectionString"]}, batch_to_delta.insert  # type: ignore[attr-defined]
 
     def run(begin: datetime, to: datetime, **more: int) -> None:
         copy(spark, Settings(table=str(tmp_path / "table"), from_=begin, to=to, source=source, **more), rows)

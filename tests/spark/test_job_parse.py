@@ -49,7 +49,7 @@ def test_what_cannot_be_parsed_is_in_a_table_of_its_own_with_the_reason(
         trigger={"availableNow": True},
         source=options,
     )
-    write_once = parse_to_delta.write_once
+    write_once = parse_to_delta.write_once  # type: ignore[attr-defined]
 
     def crash(df: Any, number: int, table: str) -> None:
         if table == settings.rejected:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming import StreamingQuery  # type: ignore[attr-defined]
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.lease_table.delta import DeltaStore

@@ -63,9 +63,9 @@ def test_keys_go_where_the_hub_itself_sends_them(event_hub: EventHub, write: Cal
             client.send_event(EventData(b"client"), partition_key=f"key {number}")
     write([{"body": b"sink", "key": f"key {number}"} for number in range(20)], KEYED)
     for number in range(20):
-        client, sink = (e for e in event_hub.events() if e.partition_key == f"key {number}")
-        assert (client.body, sink.body) == (b"client", b"sink")
-        assert client.partition == sink.partition
+        first, second = (e for e in event_hub.events() if e.partition_key == f"key {number}")
+        assert (first.body, second.body) == (b"client", b"sink")
+        assert first.partition == second.partition
 
 
 def test_large_and_small_events_fill_batches(event_hub: EventHub, write: Callable[..., Sent]) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.group.model import Load
-from spark_ehbalance.group.strategies.cooperative import TOLERANCE, assignment
+from spark_ehbalance.group.strategies.cooperative import TOLERANCE, assignment  # type: ignore[attr-defined]
 from tests.group.strategies.groups import SOME, assert_stable, given_layout, seeds
 from tests.group.strategies.members import CYCLE, LEASE, Members, snapshot_of
 from tests.group.strategies.views import view_of
