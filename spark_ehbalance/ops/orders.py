@@ -130,9 +130,9 @@ def seek(
         say(f"Partition {each} continues at sequence number {target.next}.")
     if back := [p for p, each in targets.items() if (at := found.leases[p].checkpoint) and each.next < at.next]:
         say(
-            f"Partition {', '.join(back)} goes back, and events are read again. For a table that is written exactly "
-            "once (once, write_once) all events up to its last one count as written, and it gets none of them: use "
-            "spark_ehbalance.merge, or another source."
+            f"These partitions go back, and events are read again: {', '.join(back)}. For a table that is written "
+            "exactly once (once, write_once) all events up to its last one count as written, and it gets none of them: "
+            "use spark_ehbalance.merge, or another source."
         )
 
 

@@ -284,5 +284,5 @@ def test_a_seek_back_says_what_becomes_of_events_that_are_there(group: Group, or
     wait_until(lambda: group.checkpoints()[SOUGHT] == 10, "the table knows")
     assert "exactly once" not in order(10)
     said = order(4)
-    assert "Partition 3 goes back, and events are read again." in said
+    assert "These partitions go back, and events are read again: 3." in said
     assert "count as written, and it gets none of them: use spark_ehbalance.merge, or another source." in said
