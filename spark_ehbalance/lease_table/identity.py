@@ -90,9 +90,11 @@ class StorageTokens:
         token, expires_on = self._token()
         return {"token": token, "expires_at": datetime.fromtimestamp(expires_on, timezone.utc)}
 
-    def option(self) -> dict[str, str]:
-        """The present token as an option of delta-rs. Raises `StoreUnavailableError`."""
-        return {"bearer_token": self._token()[0]}
+    def option(self) -> tuple[dict[str, str], float]:
+        """The present token as an option of delta-rs, and when it ends, in seconds since 1970. Raises
+        `StoreUnavailableError`."""
+        token, expires_on = self._token()
+        return {"bearer_token": token}, expires_on
 
     def renew(self) -> bool:
         """To be called when a token was refused: the next one is fetched anew. Returns whether it is: not again at once
@@ -115,7 +117,7 @@ class StorageTokens:
 def for_delta_rs(options: Mapping[str, str]) -> dict[str, str]:
     """`options` as delta-rs takes them, with the present token. Raises `OptionError`, `StoreUnavailableError`."""
     identity, rest = split(options)
-    return rest if identity is None else rest | StorageTokens(identity).option()
+    return rest if identity is None else rest | StorageTokens(identity).option()[0]
 
 
 def plain_name(name: str) -> str:

@@ -72,9 +72,13 @@ def test_a_member_that_is_far_behind(table: Table, cost: Cost) -> None:
 
 
 def test_the_history(table: Table, cost: Cost) -> None:
-    """Each append opens the table, of which a checkpoint limits the cost: only changes of ownership are recorded."""
+    """A handle reads its log once, and then only what others have appended; a new one no more than a checkpoint."""
     with table.opened() as mine, table.undisturbed() as theirs:
-        costs = [sum(cost(lambda number=number: mine.record([change(number)])).values()) for number in range(25)]
-        assert sum(costs) / len(costs) < 40
-        assert max(costs) <= 90, "with a checkpoint"
-        assert [each.at_ms for each in theirs.history()] == list(range(25))
+        costs = [sum(cost(lambda number=number: mine.record([change(number)])).values()) for number in range(45)]
+        assert max(costs[2:18]) <= 9
+        assert sum(costs) / len(costs) < 15, "with two checkpoints"
+        theirs.record([change(45)])
+        assert sum(cost(lambda: mine.record([change(46)])).values()) <= 14
+        with table.opened() as other:
+            assert sum(cost(lambda: other.record([change(47)])).values()) <= 60
+        assert [each.at_ms for each in theirs.history()] == list(range(48))

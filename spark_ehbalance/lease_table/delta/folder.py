@@ -4,6 +4,7 @@ both become ours here."""
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -56,6 +57,8 @@ class Folder:
         identity, self._plain_options = split(self.options)
         self._tokens = None if identity is None else StorageTokens(identity)
         self._shown: set[str] = set()  # tokens that delta-rs was given
+        #: When a table that delta-rs has opened last can no longer be used, in seconds since 1970.
+        self.opened_until = math.inf
         self._title = title or uri
         self._storage: ObjectStore | None = None
 
@@ -69,7 +72,7 @@ class Folder:
         """The options for delta-rs to open the folder now. Raises `StoreUnavailableError` if there is no token."""
         if self._tokens is None:
             return self._plain_options
-        token = self._tokens.option()
+        token, self.opened_until = self._tokens.option()
         self._shown = set(token.values())
         return self._plain_options | token
 

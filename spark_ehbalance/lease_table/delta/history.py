@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from spark_ehbalance.errors import StoreFormatError, StoreUnavailableError
 from spark_ehbalance.group.history import OwnershipChange
+from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT
 from spark_ehbalance.lease_table.delta import log
 from spark_ehbalance.lease_table.delta.folder import Folder, file_names
 from spark_ehbalance.lease_table.delta.names import commit_file
@@ -32,7 +35,7 @@ HISTORY_SCHEMA = pa.schema(
 )
 
 #: Appends from one checkpoint of the history's log to the next: whoever opens it reads the log files since.
-_CHECKPOINT_INTERVAL = 10
+_CHECKPOINT_INTERVAL = 20
 
 #: Hours for which a file is kept that was joined with others: a reader may be in the middle of it.
 _KEPT_HOURS = 1
@@ -48,6 +51,9 @@ class History:
 
     def __init__(self, location: str, options: Mapping[str, str]) -> None:
         self._folder = Folder(location.rstrip("/") + "_history", options)
+        self._table: DeltaTable | None = None  # as of the last append
+        self._tag: str | None = None  # of that version's log file
+        self._until = math.inf  # when it can no longer be used
         self._followed = frozenset[str]()  # the data files that `follow` has read
         self._read_up_to: tuple[int, str | None] = (0, None)  # the version read last, and its log file's tag
 
@@ -56,15 +62,30 @@ class History:
         rows = [asdict(change) | {"at": 1000 * change.at_ms} for change in changes]
         table = pa.table({name: [row[name] for row in rows] for name in HISTORY_SCHEMA.names}, schema=HISTORY_SCHEMA)
         with self._folder.errors("written"):
-            history = self._opened()
-            write_deltalake(history, table, mode="append", schema_mode="merge")
-            if history.version() % _CHECKPOINT_INTERVAL == 0:
-                history.create_checkpoint()
+            held, self._table = self._held(), None
+            if held is not None:
+                try:
+                    self._append(held, table)
+                except DeltaError:  # others have done more than append since it was opened
+                    held = None
+            if held is None:
+                held = self._opened()
+                self._append(held, table)
+            self._table, self._tag = held, self._tag_of(held.version())
+            if held.version() % _CHECKPOINT_INTERVAL == 0:
+                held.create_checkpoint()
 
     def _check_columns(self, table: DeltaTable) -> None:
         columns = {field.name for field in table.schema().fields}
         if table.metadata().name != _NAME or not columns >= {*HISTORY_SCHEMA.names}:
             raise StoreFormatError(f"{self._folder.uri} is another Delta table. Nothing was changed there: {_REMEDY}")
+
+    def _held(self) -> DeltaTable | None:
+        """The table as of the last append, unless another one has taken its place or its token ends: it need not be
+        opened, for which delta-rs reads the log since the last checkpoint, two requests a file."""
+        table = self._table if time.time() < self._until - REQUEST_TIMEOUT else None
+        same = table is not None and self._tag_of(table.version()) == self._tag is not None
+        return table if same else None
 
     def _opened(self) -> DeltaTable:
         """The table, which is made if it is missing. Raises `StoreUnavailableError` if it is somebody else's."""
@@ -76,7 +97,11 @@ class History:
             self._check_columns(table)
         except StoreFormatError as error:
             raise StoreUnavailableError(str(error)) from None
+        self._until = self._folder.opened_until
         return table
+
+    def _append(self, table: DeltaTable, rows: pa.Table) -> None:
+        write_deltalake(table, rows, mode="append", schema_mode="merge")
 
     def _create(self) -> None:
         schema, at_ms = Schema.from_arrow(HISTORY_SCHEMA).to_json(), time.time_ns() // 1_000_000
