@@ -248,7 +248,7 @@ def _is_busy(error: Exception) -> bool:
 
 
 def _retrieved_ms(response: dict[bytes, Any]) -> int:
-    """The hub's clock at this answer; this machine's if the answer does not tell."""
+    """When the hub answered, in milliseconds since 1970 by its clock, or by this machine's if the answer lacks it."""
     return round(response.get(b"runtime_info_retrieval_time_utc") or 1000 * time.time())
 
 

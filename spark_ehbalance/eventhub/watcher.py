@@ -98,7 +98,8 @@ class HubWatcher:
             group = beside.submit(check_group, self._address("0"))
             self._poll(metadata, listing=True)
             group.result()
-            self._latest_ms = metadata.first_answer_ms or 0
+            assert metadata.first_answer_ms is not None, "every hub has partitions"
+            self._latest_ms = metadata.first_answer_ms
         self._starting_positions.check(self._partitions)
         self._thread.start()
 
@@ -219,7 +220,7 @@ class HubWatcher:
         deadline = time.monotonic() + self._patience
         latest = datetime.fromtimestamp(latest_ms / 1000, timezone.utc)
         with self._condition:
-            known = [each for each in partitions if each in self._states]
+            known = [partition for partition in partitions if partition in self._states]
         if not known:
             since = self._renew(partitions, self._patience)
             known = self._renewed(partitions, since)
@@ -228,7 +229,7 @@ class HubWatcher:
 
         def resolved(address: PartitionAddress, left: float) -> Position:
             position = self._starting_positions.of(address.partition)
-            # The client's owner level is 0, and it opens again. Whoever reads with a higher one belongs to no group.
+            # Azure's event processors read with owner level 0 and reconnect, so this may disconnect one for a moment.
             moment = latest if position is Edge.LATEST else position
             return resolve(moment, address, self._state(address.partition), left, highest_level=0)
 

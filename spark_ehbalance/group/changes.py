@@ -415,7 +415,7 @@ class Take(LeaseTransition):
     def refusal(self, state: WorkingCopy) -> str | None:
         known = state.table.latest_ms if state.table else None
         if None not in (known, self.latest_ms) and known != self.latest_ms:
-            return "its starting position is not that of the group"
+            return "its starting position does not match the group's first start"
         return LeaseTransition.refusal(self, state)
 
     def invalid(self, lease: Lease) -> str | None:

@@ -45,6 +45,12 @@ class Snapshot:
         election: every write is a compare-and-swap, so two members that both act as leader do no harm."""
         return oldest_active(self.members.values())
 
+    @property
+    def latest_ms(self) -> int | None:
+        """The moment that `latest` means for the whole group; None before it has started, and where the store keeps no
+        identity."""
+        return self.table.latest_ms if self.table else None
+
     def described_other_hub(self, created_ms: int | None) -> str:
         """How the hub that was created then is another one than that whose positions the table has, as a clause for a
         message; "" if it is not. A time that is not known tells nothing."""

@@ -49,8 +49,8 @@ class Hub(Protocol):
         tell. Raises nothing."""
 
     def starting_positions(self, partitions: Sequence[str], latest_ms: int, /) -> Mapping[str, Position]:
-        """Where reading starts in partitions that were never read, if `latest` means that moment of the hub's clock;
-        those that the hub did not tell are missing."""
+        """Where reading starts in partitions that were never read, if `latest` means that moment of the hub's clock.
+        Partitions for which the hub gave no answer are left out."""
 
     def earliest_position(self, partition: str) -> Position:
         """The position before the first retained event."""

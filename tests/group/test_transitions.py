@@ -628,7 +628,7 @@ def test_latest_is_one_moment_for_the_whole_group() -> None:
     assert table.table == TableIdentity("t1", latest_ms=70)
     assert_refused(table, replace(first, latest_ms=90), "the group has started before")
     claim = Claim(by=ANN, at_ms=AT, partition="5", epoch=0, starting_position=Position(3), latest_ms=70)
-    assert_refused(table, replace(claim, latest_ms=90), "its starting position is not that of the group")
+    assert_refused(table, replace(claim, latest_ms=90), "its starting position does not match the group's first start")
     assert after(table, claim).leases["5"].checkpoint == Position(3)
 
 

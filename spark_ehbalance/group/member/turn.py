@@ -96,8 +96,7 @@ class Turn:
         self.decision, self.view = self._balancer.decide(written_first, self.now, self._abstain, partitions)
         self._decided += self.decision.transitions
         unread = self._claimed_unread()
-        noted = self.snapshot.table is not None and self.snapshot.table.latest_ms is not None
-        if unread and not noted and self._member.settings.capabilities.members:
+        if unread and self.snapshot.latest_ms is None and self._member.settings.capabilities.members:
             self._decided.append(NoteLatest(by=by, at_ms=at_ms, latest_ms=self.latest_ms))
         if len(unread) > _MOST_STARTS:
             later = frozenset(unread[_MOST_STARTS:])
@@ -296,8 +295,7 @@ class Participant:
             to_write += self._drain(snapshot, now)
             balances = self._pacing.balances(now.monotonic, lambda: self._balancer.unsettled(now))
         abstain = self._reason_to_abstain() if leaving else None
-        table = self._member.belief.table
-        latest_ms = self._latest_ms if table is None or table.latest_ms is None else table.latest_ms
+        latest_ms = self._latest_ms if snapshot.latest_ms is None else snapshot.latest_ms
         parts = to_write, abstain, member, self._balancer, self._pacing
         return Turn(snapshot, now, latest_ms, stopping, balances, *parts)
 
