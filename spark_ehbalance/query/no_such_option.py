@@ -17,15 +17,17 @@ _OF_SPARK = {
 }
 
 _SHARED = "leave it out: partitions are shared by load, see strategy"
+_START = "write startingPosition: earliest, latest, a sequence number or a time"
+_END = "write endingPosition: earliest, latest, a sequence number or a time"
 _ENTRA = "write fullyQualifiedNamespace, eventHubName and credential"
 
 #: The options of the Scala connector (2.3.22) → what to write instead.
 SCALA_OPTIONS = {
     "eventhubs.connectionString": "write connectionString, not encrypted, best as env:NAME",
     "eventhubs.consumerGroup": "write consumerGroup",
-    "eventhubs.startingPosition": "write startingPosition: earliest, latest, a sequence number or a time",
+    "eventhubs.startingPosition": _START,
     "eventhubs.startingPositions": 'write startingPosition, by partition: {"0": 4711, "*": "latest"}',
-    "eventhubs.endingPosition": "write endingPosition: earliest, latest, a sequence number or a time",
+    "eventhubs.endingPosition": _END,
     "eventhubs.endingPositions": 'write endingPosition, by partition: {"0": 4711, "*": "latest"}',
     "eventhubs.maxEventsPerTrigger": "write maxEventsPerTrigger",
     "eventhubs.maxRatePerPartition": "write maxEventsPerTrigger, for all partitions together",
@@ -48,8 +50,7 @@ SCALA_OPTIONS = {
     "useSimulatedClient": "leave it out, and run `ehbalance emulator`",
 }
 
-_START = "write startingPosition: earliest, latest, a sequence number or a time"
-_END = "write endingPosition: latest, a sequence number or a time"
+_AT_ONCE = "leave it out: a batch begins with the first event, or at the trigger's time"
 _HUB = "write eventHubName, one event hub for each source"
 
 #: The options of Spark's Kafka source (4.1) → what to write instead.
@@ -67,8 +68,8 @@ KAFKA_OPTIONS = {
     "endingTimestamp": _END,
     "endingOffsetsByTimestamp": _END,
     "maxOffsetsPerTrigger": "write maxEventsPerTrigger",
-    "minOffsetsPerTrigger": "leave it out: a batch begins with the first event, or at the trigger's time",
-    "maxTriggerDelay": "leave it out: a batch begins with the first event, or at the trigger's time",
+    "minOffsetsPerTrigger": _AT_ONCE,
+    "maxTriggerDelay": _AT_ONCE,
     "maxRecordsPerPartition": "write minPartitions, the number of tasks",
     "includeHeaders": "leave it out: the column properties has the headers",
     "kafkaConsumer.pollTimeoutMs": "write receiverTimeout, such as 60 s",
