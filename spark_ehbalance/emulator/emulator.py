@@ -197,8 +197,8 @@ class Emulator:
 
     @_operation
     def disable_hub(self, name: str, disable: bool = True) -> None:
-        """Refuse whoever sends to a hub, reads it or asks for its properties, until called with False. Detaches its
-        links."""
+        """Detach a hub's links, and refuse sending to it, reading it and asking for its properties until called with
+        False."""
         hub = self._broker.hub(name)
         hub.disabled = disable
         if disable:

@@ -42,8 +42,8 @@ class TableReference:
 class HubReference:
     """The event hub whose sequence numbers an offset has: its name, and its namespace without port, in lower case.
 
-    One that has the same names may be another: it was recreated, or its namespace was. `created_ms` tells, the time at
-    which it was created in milliseconds since 1970, whatever name leads to it; None where the hub does not say.
+    Two hubs may have the same names, one after the other, if the hub or its namespace was recreated. `created_ms` tells
+    them apart: when the hub was created, in milliseconds since 1970; None where the hub does not say.
     """
 
     name: str
