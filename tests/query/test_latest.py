@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -27,11 +29,24 @@ def begun(group: Group, finished: StreamOffset | None, *, shared: bool) -> Query
     return group.queries[-1]
 
 
+@pytest.fixture
+def hub_of(emulator: Emulator, tmp_path: Path) -> Iterator[Callable[[int], Group]]:
+    """Makes a group at a hub with so many partitions; its queries end with the test."""
+    with ExitStack() as stack:
+
+        def make(partitions: int) -> Group:
+            group = Group(emulator, tmp_path, partitions)
+            stack.callback(group.close)
+            return group
+
+        yield make
+
+
 @pytest.mark.parametrize("shared", [True, False], ids=["with a lease table", "alone"])
 def test_what_comes_after_the_first_start_is_read_and_nothing_else(
-    emulator: Emulator, tmp_path: Path, shared: bool
+    hub_of: Callable[[int], Group], emulator: Emulator, shared: bool
 ) -> None:
-    group = Group(emulator, tmp_path, PARTITIONS)
+    group = hub_of(PARTITIONS)
     group.append(2, PARTITIONS)
     query = begun(group, None, shared=shared)
     emulator.append(HUB, 0, [b"first"])
@@ -49,9 +64,9 @@ def test_what_comes_after_the_first_start_is_read_and_nothing_else(
 
 
 def test_a_partition_that_the_hub_gains_is_read_from_its_first_event(
-    emulator: Emulator, tmp_path: Path, without_network: None, quick_lists: None
+    hub_of: Callable[[int], Group], emulator: Emulator, without_network: None, quick_lists: None
 ) -> None:
-    group = Group(emulator, tmp_path, 3)
+    group = hub_of(3)
     query = begun(group, None, shared=False)
     emulator.append(HUB, 0, [b"x"])
     query.read(1)
