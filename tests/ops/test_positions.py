@@ -238,7 +238,7 @@ def test_a_seek_moves_the_partitions_that_the_file_names(group: Group, file: Pat
     file.write_text('{"0": {"next": 70}, "1": {"next": 2}}')
     printed = group.done("seek", "--positions", file, "--why", "a bad release")
     assert "Partition 0 continues at sequence number 70.\nPartition 1 continues at sequence number 2.\n" in printed
-    assert "Partition 1 goes back" in printed
+    assert "These partitions go back, and events are read again: 1. " in printed
     assert group.positions == {"0": 70, "1": 2, "2": 5, "3": 5}
     file.write_text('{"*": "earliest"}')
     assert "partition 3 is owned by ann: stop that query first, or use --force" in group.fails(
