@@ -110,7 +110,7 @@ class _Hub(NamedTuple):
         `write_once` then never writes any more. Raises `TargetError` if another hub of that name was written."""
         if self.source is None:
             return True, False
-        table = Target(rows, target, self.source, {}, None, created=self.created)
+        table = Target(rows, target, self.source, {}, created=self.created)
         try:
             has_passed = not missing(extents, table.begin(extents))
         except MergedError:
@@ -270,7 +270,7 @@ def _sources(rows: DataFrame, target: str, known: set[str]) -> set[str]:
     not known. Raises `TargetError` if there are several."""
     sources = known - {_UNKNOWN}
     if has_transactions(rows):
-        sources |= Target(rows, target, "", {}, None).sources()
+        sources |= Target(rows, target, "", {}).sources()
     if len(sources) > 1:
         raise _several(target, sorted(sources))
     return sources

@@ -89,9 +89,9 @@ def check_name(target: str) -> None:
 class Target:
     """One transaction after the other on the Delta table `name`, which is created if it is a path without a table.
 
-    `source` is the name under which the marks are kept, and `memory` what was known of them after the last batch. The
-    hub was `created` at that time, in milliseconds since 1970; that is kept too, so that a recreated one is known.
-    With `events` the last event before each mark is kept as well, so that a promotion of the hub is known.
+    `source` is the name under which the marks are kept. The hub was `created` at that time, in milliseconds since 1970;
+    that is kept too, so that a recreated one is known. With `events` the last event before each mark is kept as well,
+    so that a promotion of the hub is known.
     """
 
     def __init__(
@@ -100,13 +100,13 @@ class Target:
         name: str,
         source: str,
         options: Mapping[str, str],
-        memory: Memory | None,
         *,
         created: int | None = None,
         events: EventOffsets | None = None,
     ) -> None:
         """Raises `TargetError` if it is no Delta table."""
-        self.memory = memory
+        #: The marks known from earlier batches, if any.
+        self.memory: Memory | None = None
         self._java, self._delta = java(df.sparkSession._jvm), delta_classes(df.sparkSession._jvm)
         self._session = df.sparkSession
         self._spark = df._jdf.sparkSession()

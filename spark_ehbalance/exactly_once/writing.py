@@ -22,9 +22,9 @@ _LOG = logger(__name__)
 #: Delta's writer options that an append has.
 OPTIONS = ("compression", "maxRecordsPerFile", "mergeSchema", "optimizeWrite", "userMetadata")
 
-#: What is known of the marks in each target, by Spark application, target and source. Whatever is in it is only ever
-#: right as of its version, so that queries in one process may share it.
-_memories: dict[tuple[str, str, str], Memory] = {}
+#: The known marks, by the target's location and source. Each is right as of the table id and version that it names, so
+#: queries in one process share it. Names are no key: sessions resolve one differently.
+_memories: dict[tuple[str, str], Memory] = {}
 
 #: The last batch that was written, by the query's run, the target's location, and source.
 _written: dict[tuple[str, str, str], int] = {}
@@ -88,17 +88,10 @@ def _write(df: DataFrame, batch_id: int, target: str, source: str | None, option
             raise TargetError(REFUSAL)
         return
     name = source or batch.hub
-    key = (str(df.sparkSession.sparkContext.applicationId), target, name)
-    table = Target(
-        df,
-        target,
-        name,
-        options,
-        _memories.get(key),
-        created=batch.created,
-        events=batch if batch.last else None,
-    )
-    done = (batch.run, table.location, name)
+    table = Target(df, target, name, options, created=batch.created, events=batch if batch.last else None)
+    key = (table.location, name)
+    table.memory = _memories.get(key)
+    done = (batch.run, *key)
     if _written.get(done) == batch_id:
         raise TargetError(
             f"batch {batch_id} is already in {target!r}: its events are marked as written, so that nothing of a second "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -72,7 +73,7 @@ class Writer:
     ) -> None:
         rows = "SELECT '{}' AS partition, id AS sequenceNumber, concat('event ', id) AS body{} FROM range({}, {}, 1, 1)"
         self._df = spark.sql(" UNION ALL ".join(rows.format(p, columns, e.start, e.end) for p, e in read.items()))
-        self._target = Target(self._df, target, source, options, None, events=events)
+        self._target = Target(self._df, target, source, options, events=events)
         self._steps = write_exactly_once(read)
         self._next: Step | None = next(self._steps)
         self.read = read
@@ -209,7 +210,7 @@ def test_batches_that_deltas_own_sink_has_written_are_refused(spark: SparkSessio
     path = str(tmp_path / "target")
     rows = spark.sql("SELECT '0' AS partition, 0L AS sequenceNumber")
     rows.write.format("delta").options(txnAppId="the query", txnVersion=1).save(path)
-    target = Target(rows, path, "namespace/hub", {}, None)
+    target = Target(rows, path, "namespace/hub", {})
     target.check_own_sink("the query", 2)
     target.check_own_sink("another", 0)
     for batch in (0, 1):
@@ -522,6 +523,29 @@ def test_events_of_a_hub_that_was_made_anew_are_not_taken_for_those_of_the_old_o
     assert held(target).total() == 8 * 5
     run_available(spark, options, again, process=once(target, source="the new hub"))
     assert held(target).total() == 8 * 5 + len(sent)
+
+
+def test_marks_of_one_table_are_not_used_for_another_of_the_same_name(
+    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path
+) -> None:
+    """Two sessions with different current databases; one table began as a copy of the other's folder."""
+    sessions = {name: spark.newSession() for name in ("one", "two")}
+    for name, session in sessions.items():
+        session.sql(f"CREATE DATABASE {name} LOCATION '{tmp_path / name}'")
+        session.sql(f"USE {name}")
+
+    def write(name: str) -> None:
+        run_available(sessions[name], options, tmp_path / f"query {name}", process=once("flights"))
+
+    fill(hub, 1)
+    write("one")
+    shutil.copytree(tmp_path / "one/flights", tmp_path / "two/flights")
+    sessions["two"].sql(f"CREATE TABLE flights USING delta LOCATION '{tmp_path / 'two/flights'}'")
+    sent = fill(hub, 1)
+    write("one")
+    sessions["two"].sql("ALTER TABLE flights SET TBLPROPERTIES ('a' = 'b')")  # the version that the other one has
+    write("two")
+    assert held(tmp_path / "one/flights") == held(tmp_path / "two/flights") == Counter(sent)
 
 
 def test_a_query_of_events_that_another_one_has_written_says_so(
