@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from itertools import pairwise
 from math import isfinite
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
+
+_T = TypeVar("_T")
 
 SPARK_SCHEMA = (
     "body binary, partition string, offset string, sequenceNumber bigint, enqueuedTime timestamp, publisher string, "
@@ -44,6 +47,11 @@ PARTITION_KEY, PUBLISHER = b"x-opt-partition-key", b"x-opt-publisher"
 #: Annotations that have a column of their own.
 COLUMN_ANNOTATIONS = frozenset((SEQUENCE_NUMBER, OFFSET, ENQUEUED_TIME, PARTITION_KEY, PUBLISHER))
 
+#: Precedes bytes and texts where they are hashed, so that no sender can choose those that collide: Spark's workers have
+#: PYTHONHASHSEED=0.
+SALT = secrets.token_bytes(8)
+_TEXT_SALT = SALT.hex()
+
 #: What a row is made of: the body or None; message properties and all annotations, which the row takes out of it; and
 #: the application's properties.
 Event = tuple[bytes | None, dict[Any, Any], Mapping[Any, Any]]
@@ -60,6 +68,23 @@ class Binary(bytes):
     """A value that was sent as AMQP binary; plain `bytes` were sent as text."""
 
     __slots__ = ()
+
+
+class Key(bytes):
+    """A key of a large map, with a hash that no sender can predict; no plain `bytes` finds it."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        return hash(SALT + self)
+
+
+def large_map_key(key: Any) -> bytes:
+    """The text of `key` as a `Key`; plain `bytes` if it has a column. Raises TypeError for a list or a map."""
+    if isinstance(key, list | dict):
+        raise TypeError("a list or a map as a key")
+    text = key if isinstance(key, bytes) else _text(key).encode()
+    return next((name for name in COLUMN_ANNOTATIONS if name == text), None) or Key(text)
 
 
 class UnreadableError(Exception):
@@ -194,12 +219,18 @@ class Maps:
     def _distinct_keys(self) -> pa.StringArray:
         keys, values, offsets = list[str](), list[str | bytes](), [0]
         for start, end in pairwise(self._offsets):
-            row = dict(zip(map(_text, self._keys[start:end]), self._values[start:end], strict=True))
-            keys += row
-            values += row.values()
+            row = _by_text(self._keys[start:end], self._values[start:end])
+            keys += row[0]
+            values += row[1]
             offsets.append(len(keys))
         self._values, self._offsets = values, offsets
         return pa.array(keys, pa.string())
+
+
+def _by_text(keys: Iterable[Any], values: Iterable[_T]) -> tuple[list[str], Collection[_T]]:
+    """The distinct texts of `keys`, and the last value of each."""
+    last = {_TEXT_SALT + _text(key): value for key, value in zip(keys, values, strict=True)}
+    return [key[len(_TEXT_SALT) :] for key in last], last.values()
 
 
 def no_pairs(count: int) -> pa.MapArray:
@@ -262,8 +293,8 @@ def _json(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_json, value))}]"
     if isinstance(value, dict):
-        items = {_text(key): item for key, item in value.items()}
-        return f"{{{', '.join(f'{_JSON.encode(key)}: {_json(item)}' for key, item in items.items())}}}"
+        pairs = zip(*_by_text(value, value.values()), strict=True)
+        return f"{{{', '.join(f'{_JSON.encode(key)}: {_json(item)}' for key, item in pairs)}}}"
     return _scalar(value)
 
 

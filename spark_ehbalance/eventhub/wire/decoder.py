@@ -10,6 +10,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -259,10 +260,12 @@ class Decoder:
             made.add(shared)
             codes = pa.array(np.zeros(count, np.int32))
         else:
-            distinct = _slices(data, sections, pa.binary()).dictionary_encode()
-            codes = distinct.indices
-            for raw in distinct.dictionary.to_pylist():
-                made.add(read(raw))
+            # not by Arrow's `dictionary_encode`, whose hashes have no salt: a sender can choose sections that collide
+            distinct: dict[bytes, int] = {}
+            salted = map(rows.SALT.__add__, _slices(data, sections, pa.binary()).to_pylist())
+            codes = pa.array([distinct.setdefault(raw, len(distinct)) for raw in salted], pa.int32())
+            for raw in distinct:
+                made.add(read(raw[len(rows.SALT) :]))
         if not wanted:
             return None
         maps = made.column()
@@ -273,12 +276,11 @@ class Decoder:
         if not len(pairs.maps):
             return rows.no_pairs(count)
         keys, counts = _texts(data, pairs.keys), np.bincount(pairs.maps, minlength=count)
-        if (most := counts.max()) > 1:
-            codes = keys.dictionary_encode().indices.to_numpy()
-            for apart in range(1, most):
-                if ((codes[apart:] == codes[:-apart]) & (pairs.maps[apart:] == pairs.maps[:-apart])).any():
-                    raise ValueError("a key twice")
         offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+        if counts.max() > 1:  # not by Arrow's hashes: a sender can choose keys that collide
+            names = keys.to_pylist()
+            if any(len(set(names[begin:end])) < end - begin for begin, end in pairwise(offsets.tolist())):
+                raise ValueError("a key twice")
         return pa.MapArray.from_arrays(pa.array(offsets), keys, self._values(data, pairs.codes, pairs.values))
 
     def _values(self, data: bytearray, codes: Integers, spans: Spans) -> pa.StringArray:

@@ -6,7 +6,7 @@ compound value ends after the number of elements that it states, whatever its si
 what is left of it. Types that the client cannot decode (char, decimals) are decoded too.
 
 The work is bounded by the number of bytes: nothing is recursive, each element takes at least one byte, elements that
-take none are limited by an `ArrayBudget`, and a map's keys, whose hashes a sender can choose, in number.
+take none are limited by an `ArrayBudget`, and no sender can choose keys of a large map that collide.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from spark_ehbalance.eventhub.rows import Binary
+from spark_ehbalance.eventhub.rows import Binary, large_map_key
 
 #: Levels of nested values: no client nests deeper, and values are written as JSON by recursion.
 MAX_DEPTH = 64
@@ -31,11 +31,9 @@ _Decoder = Callable[[bytes, int], tuple[Any, int]]
 #: Makes a compound value from its elements; None if the value is the list of them.
 _Maker = Callable[[list[Any]], Any] | None
 
-#: Keys of a map, and those among them that are neither text nor binary. A sender can choose keys so that each is
-#: compared with all. Numbers are easy to choose, and UUIDs slow to compare. For text one has to search for a minute,
-#: where hashes are the same in all processes, as in Spark's (PYTHONHASHSEED=0): 82,000 such keys, 0.9 MB, took 5.5 s.
-#: By the square, as many bytes in maps of 4,096 keys take 0.3 s.
-_MOST_KEYS, _MOST_ODD_KEYS = 4096, 256
+#: Maps with more keys than this have a `rows.Key` for each. A sender can choose keys so that each is compared with all:
+#: 82,000 texts, 0.9 MB, took 5.5 s, and numbers are easier to choose. As many bytes in maps of 64 keys take 0.1 s.
+_FEW_KEYS = 64
 
 
 class MalformedError(Exception):
@@ -233,16 +231,10 @@ def _check_count(count: int, data: bytes, pos: int) -> None:
 
 
 def _mapping(items: list[Any]) -> dict[Any, Any]:
-    if len(items) > 2 * _MOST_ODD_KEYS:
-        keys = items[::2]
-        odd = sum(not isinstance(key, bytes) for key in keys)
-        if odd > _MOST_ODD_KEYS or len(keys) > _MOST_KEYS:
-            raise ValueError(
-                f"a map with {len(keys)} keys, of which {odd} are neither text nor binary: at most {_MOST_KEYS} are "
-                f"read, and {_MOST_ODD_KEYS} of these"
-            )
-    pairs = iter(items)
     try:
+        if len(items) > 2 * _FEW_KEYS:
+            items[::2] = map(large_map_key, items[::2])
+        pairs = iter(items)
         return dict(zip(pairs, pairs, strict=False))
     except TypeError:
         raise ValueError("a map has a list or a map as a key") from None
