@@ -61,11 +61,12 @@ def is_refusal(error: Exception) -> bool:
     return named or getattr(error, "error", None) == "unauthorized-access"
 
 
-def credentials_help(by_key: bool, *, sends: bool = False) -> str:
-    """What to do if the credentials were refused: those `by_key`, or those of Entra ID."""
+def credentials_help(by_key: bool, *, sends: bool = False, reference: str | None = None) -> str:
+    """What to do if the credentials were refused: those `by_key`, read at `reference`, or those of Entra ID."""
     if by_key:
         right = "send" if sends else "listen"
-        return f"Check the key or signature in connectionString: its name, its value, and that it may {right}"
+        where = "connectionString" if reference is None else f"connectionString={reference}, which was read again"
+        return f"Check the key or signature in {where}: its name, its value, and that it may {right}"
     role = "Sender" if sends else "Receiver"
     return f"Check credential, and that it has the role Azure Event Hubs Data {role} of the hub"
 

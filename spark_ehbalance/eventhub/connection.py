@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -15,7 +17,10 @@ from spark_ehbalance.eventhub import credentials
 from spark_ehbalance.eventhub.credentials import Identity
 from spark_ehbalance.eventhub.network import DIRECT, Network, NetworkError, is_server
 from spark_ehbalance.group.identity import Group
-from spark_ehbalance.settings.secrets import REFERENCES, hidden_by_spark, looks_secret, resolved, shown
+from spark_ehbalance.settings.secrets import REFERENCES, hidden_by_spark, is_reference, looks_secret, resolved, shown
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
 
 _Client = TypeVar("_Client", EventHubConsumerClient, EventHubProducerClient)
 
@@ -27,13 +32,15 @@ _FORM = (
 
 @dataclass(frozen=True)
 class Connection:
-    """One event hub and how to authenticate: `identity` or `connection_string`, which is not in `repr`."""
+    """One event hub and how to authenticate: `identity` or `connection_string`, which is not in `repr`. `reference` is
+    where the connection string was read, None if it was given itself."""
 
     namespace: str
     hub: str
     identity: Identity | None = None
     connection_string: str | None = field(default=None, repr=False)
     network: Network = field(default=DIRECT, kw_only=True)
+    reference: str | None = field(default=None, kw_only=True)
 
     @classmethod
     def from_options(cls, options: Mapping[str, str | None], network: Network | None = None) -> Connection:
@@ -70,7 +77,8 @@ class Connection:
             raise OptionError("eventHubName is not set, and connectionString has no EntityPath: one of them is needed")
         if hub is not None and inside is not None and hub.lower() != inside.lower():
             raise OptionError(f"eventHubName={shown(hub)} contradicts EntityPath={shown(inside)} in connectionString")
-        return cls(parts.fully_qualified_namespace, _hub_name(name), connection_string=text)
+        reference = given if is_reference(given) else None
+        return cls(parts.fully_qualified_namespace, _hub_name(name), connection_string=text, reference=reference)
 
     @classmethod
     def _by_identity(cls, namespace: str, options: Mapping[str, str | None]) -> Connection:
@@ -106,7 +114,8 @@ class Connection:
             raise NetworkError(problem)
         settings = self.network.client_settings(self.namespace) | settings
         if self.connection_string is not None:
-            return kind.from_connection_string(self.connection_string, eventhub_name=self.hub, **settings)
+            newest = _NEWEST.get(self, self.connection_string)
+            return kind.from_connection_string(newest, eventhub_name=self.hub, **settings)
         tokens = (self.identity or Identity()).tokens()
         return kind(fully_qualified_namespace=self.namespace, eventhub_name=self.hub, credential=tokens, **settings)
 
@@ -118,9 +127,36 @@ class Connection:
         return self.network.plaintext_problem(self.namespace) if asked else None
 
     def renew(self) -> None:
-        """To be called when a token was refused: the next client requests a new one, and uses none that is cached."""
+        """Replace a refused key or token: the next client uses the key that `reference` contains now, or a new token.
+        Only this process reads the reference again; without a usable key there, the old one stays."""
         if self.identity is not None:
             self.identity.tokens().renew()
+        if self.reference is not None:
+            try:
+                _NEWEST[self] = self._read_again()
+            except OptionError as error:
+                _LOG.warning(
+                    "the key of %s was refused, and %s has no other: %s", self.hub_name, socket.gethostname(), error
+                )
+
+    def current(self) -> Connection:
+        """The same hub with the key that `reference` contains now; unchanged if there is no usable key."""
+        with contextlib.suppress(OptionError):
+            return self if self.reference is None else replace(self, connection_string=self._read_again())
+        return self
+
+    def _read_again(self) -> str:
+        """The connection string that `reference` contains now. Raises `OptionError`, also if it is of another hub."""
+        options = {"connectionString": self.reference, "fullyQualifiedNamespace": None, "eventHubName": self.hub}
+        found = Connection.from_options(options, self.network)
+        if found.hub_name != self.hub_name:
+            raise OptionError(f"option connectionString={self.reference} names {found.hub_name} now")
+        assert found.connection_string is not None
+        return found.connection_string
+
+
+#: The newest connection string of this process for a connection whose key was refused.
+_NEWEST: dict[Connection, str] = {}
 
 
 def _hub_name(name: str) -> str:

@@ -53,7 +53,7 @@ def refusal(
         return not_opened(error, connection, partition)
     text = said(error)
     if is_refusal(error):
-        advice = credentials_help(connection.identity is None, sends=sends)
+        advice = credentials_help(connection.identity is None, sends=sends, reference=connection.reference)
         return RefusedError(
             f"{_of(partition)}event hub {hub!r} at {namespace} refused the credentials: {text.rstrip('.')}. {advice}"
         )

@@ -12,7 +12,7 @@ import sys
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -22,6 +22,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_ehbalance.errors import OptionError
+from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.eventhub.rows import SPARK_SCHEMA
 from spark_ehbalance.eventhub.sending.write_options import WriteOptions, write_options
@@ -116,10 +117,12 @@ def _columns(schema: StructType) -> Columns:
 @dataclass
 class Task(InputPartition):
     """One task: ranges, each with its AMQP owner level, the member that holds their leases (None without), and the
-    planner for which it is to `check_one_source`."""
+    planner for which it is to `check_one_source`. `connection` has the key as of the batch: Spark pickles the
+    reader with its options only once per query."""
 
     ranges: tuple[tuple[Range, int | None], ...]
     owner: str | None
+    connection: Connection
     checks: PlannerAddress | None = None
 
 
@@ -127,6 +130,7 @@ def _read(options: Options, columns: Columns, task: Task) -> Iterator[pa.RecordB
     set_up_logging()
     freeze_modules()
     batches = Batches(frozenset(columns.names))
+    options = replace(options, connection=task.connection)
     readers = [
         partial(read_range, options, wanted, task.owner, level, batches=batches) for wanted, level in task.ranges
     ]
@@ -148,7 +152,8 @@ class BatchReader(DataSourceReader):
         level = self._options.owner_level
         tasks = plan_tasks(batch_ranges(self._options), self._options.min_partitions, local_cores(spark_master()))
         # Spark would make a task of its own of no tasks.
-        return [Task(tuple((each, level) for each in ranges), None) for ranges in tasks or [()]]
+        connection = self._options.connection.current()
+        return [Task(tuple((each, level) for each in ranges), None, connection) for ranges in tasks or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task. Called once per attempt of the task, in an executor's Python worker."""
@@ -257,12 +262,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         owner = planner.owner if shared else None
         # Event Hubs allows one reader of a partition with an owner level, so that a split range is read without.
         split = self._options.min_partitions is not None
+        connection = self._options.connection.current()
         made = [
-            Task(tuple((each, None if split else self._options.level(each.epoch)) for each in ranges), owner)
+            Task(
+                tuple((each, None if split else self._options.level(each.epoch)) for each in ranges), owner, connection
+            )
             for ranges in tasks
         ]
         if shared and planner.query is None:
-            made = made or [Task((), owner)]  # a query's first batch has each source, also those with nothing to read
+            made = made or [
+                Task((), owner, connection)
+            ]  # a query's first batch has each source, also those with nothing to read
             made[0].checks = planner.address
         return list(made)
 

@@ -41,11 +41,12 @@ def test_a_planner_listens_on_no_port(group: Group) -> None:
     assert [each for each in found if each.type != socket.SOCK_STREAM or each.status == psutil.CONN_LISTEN] == []
 
 
-def test_a_changed_secret_counts_from_the_next_start_on(monkeypatch: pytest.MonkeyPatch, group: Group) -> None:
+def test_a_changed_key_is_found_by_the_next_batch_or_start(monkeypatch: pytest.MonkeyPatch, group: Group) -> None:
     raw = {"connectionString": "env:THE_STRING"}
     string = group.emulator.connection_string(HUB)
     monkeypatch.setenv("THE_STRING", string)
     before = stream_options(raw).connection
     monkeypatch.setenv("THE_STRING", other := string.replace("SharedAccessKeyName=", "SharedAccessKeyName=other"))
     assert before.connection_string == string
+    assert before.current().connection_string == other
     assert stream_options(raw).connection.connection_string == other

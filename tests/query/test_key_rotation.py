@@ -1,0 +1,144 @@
+"""A connection string given by reference, whose key is replaced while the query runs."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.eventhub import connection
+from spark_ehbalance.eventhub.metadata import HubMetadata
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.eventhub.receiver import PartitionAddress
+from spark_ehbalance.eventhub.resolve import find_offset
+from spark_ehbalance.eventhub.sending.columns import Columns
+from spark_ehbalance.eventhub.sending.write_options import write_options
+from spark_ehbalance.eventhub.sending.writing import Links
+from spark_ehbalance.eventhub.sending.writing import Task as SendingTask
+from spark_ehbalance.eventhub.watcher import HubWatcher
+from spark_ehbalance.group.starting_positions import LATEST
+from spark_ehbalance.query.options import Options, batch_options, stream_options
+from spark_ehbalance.query.range_reader import read_range
+from spark_ehbalance.query.receivers import RECEIVERS
+from spark_ehbalance.spark.datasource import BatchReader
+from tests.query.support import HUB, numbers
+
+EVENTS = 100
+
+
+class Rotation:
+    """A hub whose key changes, and the file that contains its connection string."""
+
+    def __init__(self, folder: Path) -> None:
+        self.keys = {"reader": "oldKey"}
+        self.file = folder / "connection-string"
+        self.emulator = Emulator({HUB: 1, "other": 1}, sas_keys=self.keys)
+
+    def write(self, hub: str = HUB) -> None:
+        self.file.write_text(self.emulator.connection_string(hub))
+
+    def rotate(self) -> None:
+        self.keys["reader"] += "er"
+        self.write()
+
+    @property
+    def options(self) -> Options:
+        return stream_options({"connectionString": f"file:{self.file}"})
+
+
+@pytest.fixture
+def rotation(tmp_path: Path) -> Iterator[Rotation]:
+    made = Rotation(tmp_path)
+    with made.emulator:
+        made.write()
+        made.emulator.append(HUB, 0, [b"x"] * EVENTS)
+        yield made
+    RECEIVERS.close()
+
+
+def read(options: Options) -> list[int]:
+    return numbers(read_range(options, Range("0", 0, 0, EVENTS), None, None))
+
+
+def test_every_kind_of_connection_uses_the_new_key(rotation: Rotation) -> None:
+    options = rotation.options
+    for _ in range(2):  # a second rotation as well
+        rotation.rotate()
+        assert read(options) == list(range(EVENTS))
+        rotation.rotate()
+        with HubMetadata(options.connection, "$Default") as metadata:
+            assert metadata.partition_ids() == ("0",)
+        rotation.rotate()
+        assert find_offset(PartitionAddress(options.connection, "$Default", "0"), 9, None, 20) is not None
+
+
+def test_the_planner_s_watcher_uses_the_new_key(rotation: Rotation) -> None:
+    watcher = HubWatcher(rotation.options.connection, "$Default", LATEST, timeout=20.0)
+    watcher.start()
+    try:
+        rotation.rotate()
+        rotation.emulator.drop_connections()
+        rotation.emulator.append(HUB, 0, [b"x"])
+        watcher.refresh()
+        assert watcher.states()["0"].end == EVENTS + 1
+    finally:
+        watcher.stop()
+
+
+def test_the_sink_uses_the_new_key(rotation: Rotation) -> None:
+    task = SendingTask(write_options({"connectionString": f"file:{rotation.file}"}), Columns(0), Links())
+    rotation.rotate()
+    schema = pa.schema([("body", pa.binary())])
+    assert task.write(pa.Table.from_pylist([{"body": b"new"}], schema).to_batches()).events == 1
+
+
+def test_tasks_carry_the_key_as_of_their_batch_to_executors_without_the_file(
+    rotation: Rotation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = batch_options({"connectionString": f"file:{rotation.file}"})
+    reader = pickle.dumps(BatchReader(options))  # as Spark does once per query
+    rotation.rotate()
+    tasks = [pickle.dumps(each) for each in BatchReader(options).partitions()]
+    rotation.file.unlink()
+    monkeypatch.setattr(connection, "_NEWEST", {})  # another process
+    rows = [batch for task in tasks for batch in pickle.loads(reader).read(pickle.loads(task))]
+    assert sum(each.num_rows for each in rows) == EVENTS
+    assert "oldKey" not in repr([pickle.loads(each) for each in tasks])
+
+
+def test_environment_variables_are_read_again(rotation: Rotation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HUB", rotation.emulator.connection_string(HUB))
+    options = stream_options({"connectionString": "env:HUB"})
+    rotation.rotate()
+    monkeypatch.setenv("HUB", rotation.emulator.connection_string(HUB))
+    assert read(options) == list(range(EVENTS))
+
+
+def test_a_key_that_is_still_wrong_is_one_line_that_names_the_reference(rotation: Rotation) -> None:
+    options = rotation.options
+    rotation.keys["reader"] = "another"  # and the file has the old one
+    with pytest.raises(HubUnavailableError) as caught:
+        read(options)
+    assert f"connectionString=file:{rotation.file}, which was read again" in str(caught.value)
+    assert "oldKey" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [None, "", "half a str", "other"])
+def test_a_file_without_a_key_of_this_hub_leaves_the_old_key(
+    rotation: Rotation, caplog: pytest.LogCaptureFixture, content: str | None
+) -> None:
+    options = rotation.options
+    rotation.keys["reader"] = "newKey"
+    rotation.file.unlink() if content is None else rotation.file.write_text(content)
+    if content == "other":
+        rotation.write("other")
+    with pytest.raises(HubUnavailableError, match="refused the credentials"):
+        read(options)
+    assert "was refused, and" in caplog.text
+    assert options.connection.current() is options.connection
