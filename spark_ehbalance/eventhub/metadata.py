@@ -21,6 +21,7 @@ from spark_ehbalance.eventhub.poll_schedule import MOST_REQUESTS, Pace
 from spark_ehbalance.eventhub.refusals import Busy, RefusedError, refusal, said
 from spark_ehbalance.eventhub.server_busy import BUSY
 from spark_ehbalance.eventhub.wire.client import check_open, cut_off_after, private_calls
+from spark_ehbalance.eventhub.wire.frames import bounded_transport
 from spark_ehbalance.eventhub.wire.management import Management, ManagementRequest
 from spark_ehbalance.text import logger
 
@@ -197,7 +198,9 @@ class HubMetadata:
                 retried = True
 
     def _open(self) -> Management:
-        client: Any = self._connection.consumer_client(self._consumer_group, **_SETTINGS)
+        client: Any = self._connection.consumer_client(
+            self._consumer_group, amqp_transport=bounded_transport(), **_SETTINGS
+        )
         self._client = client
         with private_calls():
             self._auth = client._create_auth()

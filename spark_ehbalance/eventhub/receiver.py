@@ -30,6 +30,7 @@ from spark_ehbalance.eventhub.tokens import NoTokenError
 from spark_ehbalance.eventhub.unreadable import FAIL, settle, until_gap
 from spark_ehbalance.eventhub.wire.client import check_open, check_usable, cut_off_after, private_calls
 from spark_ehbalance.eventhub.wire.decoder import Decoder
+from spark_ehbalance.eventhub.wire.frames import bounded_transport
 from spark_ehbalance.eventhub.wire.link import LinkReader
 from spark_ehbalance.text import logger
 
@@ -130,7 +131,7 @@ class Receiver:
         self._decoder = Decoder(address.partition, row_format.json_properties, self._schema)
         timeout = address.connection.network.opening_timeout(SOCKET_TIMEOUT)
         self._client: Any = address.connection.consumer_client(
-            address.consumer_group, retry_total=0, socket_timeout=timeout
+            address.consumer_group, retry_total=0, socket_timeout=timeout, amqp_transport=bounded_transport()
         )
         self._consumer: Any = None
         self._client_error: Any = None  # the client's conversion of an error

@@ -17,6 +17,7 @@ from spark_ehbalance.eventhub.conditions import (
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.network import NetworkError
 from spark_ehbalance.eventhub.server_busy import BUSY
+from spark_ehbalance.eventhub.wire.values import MalformedError
 from spark_ehbalance.settings.secrets import looks_secret
 
 #: Characters of an error that are repeated: those of the service have fewer.
@@ -40,6 +41,8 @@ def not_opened(error: BaseException, connection: Connection, partition: str | No
     problem = connection.network.problem(error, connection.namespace)
     if problem is not None and connection.network.is_final(error):
         return NetworkError(_of(partition) + problem)
+    if problem is None and isinstance(error, MalformedError):
+        problem = f"{connection.namespace} sent {error}: check that it is the address of an event hub"
     return Unreachable(problem or f"no connection could be made to {connection.namespace}")
 
 

@@ -18,6 +18,7 @@ from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.refusals import Unreachable, refusal
 from spark_ehbalance.eventhub.tokens import NoTokenError
 from spark_ehbalance.eventhub.wire.client import check_open, cut_off_after, private_calls
+from spark_ehbalance.eventhub.wire.frames import bounded_transport
 from spark_ehbalance.eventhub.wire.outgoing import BATCH_FORMAT
 
 #: Seconds for each read and write of the client: it gives up a write of 64 KB that takes longer, and returns from a
@@ -51,7 +52,9 @@ class Sender:
 
     def __init__(self, connection: Connection, partition: str | None) -> None:
         self._connection, self._partition = connection, partition
-        self._client: Any = connection.producer_client(retry_total=0, socket_timeout=_SOCKET_TIMEOUT)
+        self._client: Any = connection.producer_client(
+            retry_total=0, socket_timeout=_SOCKET_TIMEOUT, amqp_transport=bounded_transport()
+        )
         self._producer: Any = None
 
     def most_bytes(self) -> int:

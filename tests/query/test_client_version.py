@@ -8,7 +8,7 @@ from typing import Any
 import azure.eventhub
 import pytest
 from azure.eventhub import EventHubConsumerClient
-from azure.eventhub._pyamqp import AMQPClient, _decode, _encode, management_operation
+from azure.eventhub._pyamqp import AMQPClient, _encode, management_operation
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import ClientVersionError
@@ -24,7 +24,7 @@ from tests.query.support import HUB, hub_options
 #: Missing parts of the client, and how the error names them.
 WORKER: dict[str, tuple[Any, str]] = {
     "_create_consumer": (EventHubConsumerClient, "has no attribute '_create_consumer'"),
-    "decode_empty_frame": (_decode, "its client lacks _decode.decode_empty_frame"),
+    "encode_payload": (_encode, "its client lacks _encode.encode_payload"),
 }
 PLANNER: dict[str, tuple[Any, str]] = {
     "_create_consumer": WORKER["_create_consumer"],

@@ -25,7 +25,7 @@ _USED = {
     "_last_frame_received_time _error state",
     "session": "next_incoming_id incoming_window target_incoming_window remote_outgoing_window _input_handles state",
     "link": "remote_handle delivery_count current_link_credit flow get_state",
-    "transport": "sock _read_buffer close",
+    "transport": "sock close frames",
     "token": "handle_token _expires_on _refresh_window",
 }
 
@@ -33,7 +33,6 @@ _PYAMQP = "azure.eventhub._pyamqp"
 
 #: The names in the client's modules, imported where they are used: this package can be imported without them.
 _IMPORTED = {
-    "_decode": "decode_frame decode_empty_frame",
     "_encode": "encode_payload",
     "error": "AMQPConnectionError ErrorCondition",
     "management_operation": "ManagementOperation",
@@ -119,6 +118,8 @@ def check_usable(handler: Any, link: Any, *, granted: int = 0) -> None:
         raise unusable(f"its client lacks {', '.join(missing)}")
     if (reason := incompatible_transport(connection._transport)) is not None:
         raise unusable(reason)
+    if connection._transport.frames.taken_over() is None:
+        raise unusable("it reads its frames in another way")
     if handler._keep_alive_thread is not None:
         raise unusable("a thread of its own reads the same socket")
     if link.current_link_credit != granted:

@@ -11,9 +11,8 @@ import time
 from typing import Any
 
 from spark_ehbalance.eventhub.wire.client import check_open
-from spark_ehbalance.eventhub.wire.sources import source_of
+from spark_ehbalance.eventhub.wire.frames import decoded
 from spark_ehbalance.eventhub.wire.transfers import SLACK, RawMessages, Transfers
-from spark_ehbalance.eventhub.wire.values import MALFORMED, MalformedError, decode
 
 #: Bytes of frames after which a batch is complete.
 MOST_BYTES = 4 << 20
@@ -51,13 +50,12 @@ class LinkReader:
         self._token = handler._cbs_authenticator
         self._connection, self._session, self._link = handler._connection, handler._session, link
         self._transport = self._connection._transport
-        self._source = source_of(self._transport)
+        self._source, half_read = self._transport.frames.taken_over()
         self._prefetch = prefetch
         self._most = 0  # messages that the present call may return
         self._wanted = 0  # messages wanted now and later: no credit is granted beyond them
         channel = next(key for key, value in self._connection._incoming_endpoints.items() if value is self._session)
         self._transfers = Transfers(channel, self._link.remote_handle, self._connection._max_frame_size)
-        half_read = self._transport._read_buffer.read()
         self._data = bytearray(half_read) + bytearray(_IDLE_BYTES + SLACK)
         self._have = len(half_read)  # bytes in the buffer
         self._searched = 0  # where the first incomplete frame begins
@@ -170,21 +168,10 @@ class LinkReader:
         link.current_link_credit -= deliveries
 
     def _other_frame(self, channel: int, frame: bytes) -> None:
-        from azure.eventhub._pyamqp._decode import decode_empty_frame, decode_frame
-
         self._count()  # first, because a flow frame sets the same counters
         body = 4 * frame[4]
         self._answered = self._answered or frame[body : body + 3] == _FLOW
-        decoded: Any
-        try:
-            if len(frame) > body:
-                decode(frame, body)  # the client's decoder has no bounds
-                decoded = decode_frame(memoryview(frame)[body:])
-            else:
-                decoded = decode_empty_frame(memoryview(frame)[:8])
-        except MALFORMED as error:
-            raise MalformedError(f"a frame that is no sound AMQP: {error}") from error
-        self._connection._process_incoming_frame(channel, decoded)
+        self._connection._process_incoming_frame(channel, decoded(frame))
         self._check()
 
     def _check(self) -> None:
@@ -216,4 +203,4 @@ class LinkReader:
         self._have += received
         if received:
             self._connection._last_frame_received_time = time.time()
-        return received > 0
+        return bool(received)

@@ -26,26 +26,21 @@ _SENDING = 1.0
 class Source(Protocol):
     """A stream of bytes. What is raised by its methods ends the connection."""
 
-    def read_into(self, buffer: memoryview, wait: float) -> int:
-        """Read what has come, or comes within `wait` seconds, and return how many bytes are in `buffer` now; 0 if none
-        came, or none of AMQP. Raises `OSError`, or `MalformedError`."""
+    def read_into(self, buffer: memoryview, wait: float | None) -> int:
+        """Read what has come, or comes within `wait` seconds (None: no limit), and return how many bytes are in
+        `buffer` now; 0 if none came, or none of AMQP. Raises `OSError`, or `MalformedError`."""
 
 
 def incompatible_transport(transport: Any) -> str | None:
     """Why the client's `transport` cannot be read here; None if it can. To be called within `client.private_calls`."""
     kind, sock = type(transport).__name__, transport.sock
-    if kind == "SASLTransport" and isinstance(sock, socket.socket):
+    if kind == "SASLWithWebSocket" or (kind == "SASLTransport" and isinstance(sock, socket.socket)):
         return None
-    if kind == "SASLWithWebSocket":
-        frames = sock.frame_buffer
-        half_read = any(frames.recv_buffer) or frames.header is not None or sock.cont_frame.cont_data is not None
-        return "its websocket is in the middle of a frame" if half_read else None
     return f"it has a {kind}, and neither a socket nor a websocket"
 
 
 def source_of(transport: Any) -> Source:
-    """The source of the client's `transport`, which it does not read any more. `incompatible_transport` must have
-    returned None."""
+    """The source of the client's open `transport`, which reads nothing itself."""
     sock = transport.sock
     return _SocketSource(sock) if isinstance(sock, socket.socket) else WebSocketSource(sock)
 
@@ -57,7 +52,7 @@ class _SocketSource:
         self._socket = sock
         self._records = isinstance(sock, ssl.SSLSocket)
 
-    def read_into(self, buffer: memoryview, wait: float) -> int:
+    def read_into(self, buffer: memoryview, wait: float | None) -> int:
         have, sock = 0, self._socket
         before = sock.gettimeout()
         sock.settimeout(wait)
@@ -93,7 +88,7 @@ class WebSocketSource:
         # The client's own would read up to the peer's answer, for seconds, and from the middle of a frame.
         websocket.close = self._close
 
-    def read_into(self, buffer: memoryview, wait: float) -> int:
+    def read_into(self, buffer: memoryview, wait: float | None) -> int:
         if self._failure is not None:
             raise self._failure
         offset = len(self._head)

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spark_ehbalance.eventhub.wire.values import MALFORMED, MalformedError, decode
+from spark_ehbalance.eventhub.wire.frames import HEADER, MORE, check_size, fields_of
+from spark_ehbalance.eventhub.wire.values import MALFORMED, MalformedError
 
 #: Largest delivery in bytes: the largest message of Event Hubs, in the dedicated tier, has 20 MB.
 MAX_DELIVERY_BYTES = 32 << 20
@@ -22,9 +23,8 @@ MAX_DELIVERY_BYTES = 32 << 20
 #: Bytes that a buffer must have after its end, so that a head can be read from the last few bytes.
 SLACK = 256
 
-_HEADER = struct.Struct(">IBBH")
 _TRANSFER = b"\x00\x53\x14"
-_HANDLE, _ID, _TAG, _MORE, _ABORTED = 0, 1, 2, 5, 9
+_HANDLE, _ID, _TAG, _ABORTED = 0, 1, 2, 9
 
 #: Frames of one size are compared all at once if there are this many: that costs as much as 20 to 30 frames one by one.
 #: Where fewer turned out to be alike it is not tried in the next `_RUN_PAUSE` buffers.
@@ -122,18 +122,15 @@ class Transfers:
                 pos = self._find_alike(data, pos, end, self._head)
             if end - pos < 8:
                 return pos
-            size, words, _, channel = _HEADER.unpack_from(data, pos)
-            if not 8 <= 4 * words <= size <= self._max_frame:
-                raise MalformedError(
-                    f"a frame of {size} bytes, its header of {4 * words}; allowed are {self._max_frame}"
-                )
+            size, words, _, channel = HEADER.unpack_from(data, pos)
+            check_size(size, words, self._max_frame)
             if end - pos < size:
                 return pos
             frame = bytes(memoryview(data)[pos : pos + size])
             fields, positions = self._own(frame, 4 * words, channel)
             if fields is None:
                 other_frame(channel, frame)
-            elif self._take(frame, fields, pos, positions[-1]) and not learned and len(positions) > _MORE:
+            elif self._take(frame, fields, pos, positions[-1]) and not learned and len(positions) > MORE:
                 learned = True  # one per buffer: a stream in which no two frames are alike must not cost more
                 self._head = _learned(frame, positions) or self._head
             pos += size
@@ -171,7 +168,7 @@ class Transfers:
         if channel != self._channel or frame[5] != 0 or frame[start : start + 3] != _TRANSFER:
             return None, []
         try:
-            fields, positions = _fields(frame, start + 3)
+            fields, positions = fields_of(frame, start + 3)
             if positions[-1] > len(frame):
                 raise ValueError("its fields are cut off")
         except MALFORMED as error:
@@ -181,7 +178,7 @@ class Transfers:
     def _take(self, frame: bytes, fields: list[Any], pos: int, start: int) -> bool:
         """Note a frame at `pos`, whose message begins at `start` in it; returns whether it is a whole delivery."""
         self._frames += 1
-        more, aborted = (len(fields) > field and fields[field] for field in (_MORE, _ABORTED))
+        more, aborted = (len(fields) > field and fields[field] for field in (MORE, _ABORTED))
         if more or self._parts:
             self._parts.append(frame[start:])
             self._parts_bytes += len(frame) - start
@@ -221,21 +218,3 @@ def _run(data: bytearray, pos: int, size: int, most: int, mask: npt.NDArray[np.u
     rows = np.ndarray((most, len(mask)), np.uint64, data, pos, (size, 8))
     other = ((rows ^ rows[0]) & mask).any(axis=1)
     return int(other.argmax()) if other.any() else most
-
-
-def _fields(frame: bytes, pos: int) -> tuple[list[Any], list[int]]:
-    """The fields of the performative whose list starts at `pos`, and where each starts and the last one ends."""
-    code = frame[pos]
-    if code == 0x45:
-        return [], [pos + 1]
-    if code not in (0xC0, 0xD0):
-        raise ValueError("its fields are no list")
-    count, pos = (
-        (frame[pos + 2], pos + 3) if code == 0xC0 else (int.from_bytes(frame[pos + 5 : pos + 9], "big"), pos + 9)
-    )
-    fields, positions = [], [pos]
-    for _ in range(count):
-        value, pos = decode(frame, pos)
-        fields.append(value)
-        positions.append(pos)
-    return fields, positions

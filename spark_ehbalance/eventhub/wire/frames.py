@@ -1,0 +1,197 @@
+"""The frames that the client handles itself, read and decoded here: its own reader and decoder have no bounds.
+
+A frame header of 8 bytes would make it allocate 4 GB, and so would an array, or a range of deliveries, of 20 bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+import time
+from typing import Any
+
+from spark_ehbalance.eventhub.wire.sources import Source, source_of
+from spark_ehbalance.eventhub.wire.values import MALFORMED, MalformedError, decode
+
+HEADER = struct.Struct(">IBBH")
+
+TRANSFER, _DISPOSITION = 0x14, 0x15
+
+#: The indices of fields of a transfer, and of a disposition.
+MORE = 5
+_FIRST, _LAST, _STATE = 1, 2, 4
+
+#: The outcomes of a delivery, by descriptor, as the client calls them.
+_OUTCOMES = {0x23: "received", 0x24: "accepted", 0x25: "rejected", 0x26: "released", 0x27: "modified"}
+
+#: The most deliveries of one disposition: the client's window for transfers.
+_MOST_DELIVERIES = 1 << 16
+
+#: Bytes requested by one read.
+_READ_BYTES = 4096
+
+#: How a protocol header begins, in place of a frame's size.
+_PROTOCOL = b"AMQP"
+
+#: The type codes of arrays, and of values with a descriptor.
+_ARRAYS = (0x00, 0xE0, 0xF0)
+
+
+def check_size(size: int, words: int, largest: int) -> None:
+    """Raise `MalformedError` unless a frame of `size` bytes, with a header of `words` words, is within the bounds."""
+    if not 8 <= 4 * words <= size <= largest:
+        raise MalformedError(f"a frame of {size} bytes, its header of {4 * words}; allowed are {largest}")
+
+
+def fields_of(frame: bytes, pos: int) -> tuple[list[Any], list[int]]:
+    """The fields of the performative whose list starts at `pos`, and where each starts and the last one ends. Raises
+    one of `MALFORMED`."""
+    code = frame[pos]
+    if code == 0x45:
+        return [], [pos + 1]
+    if code not in (0xC0, 0xD0):
+        raise ValueError("its fields are no list")
+    count, pos = (
+        (frame[pos + 2], pos + 3) if code == 0xC0 else (int.from_bytes(frame[pos + 5 : pos + 9], "big"), pos + 9)
+    )
+    fields, positions = [], [pos]
+    for _ in range(count):
+        value, pos = decode(frame, pos)
+        fields.append(value)
+        positions.append(pos)
+    return fields, positions
+
+
+def decoded(frame: bytes) -> tuple[int, Any]:
+    """A whole frame as the client's handlers take it: the performative's code and its fields. Raises
+    `MalformedError`."""
+    start = 4 * frame[4]
+    if start == len(frame):
+        return 1, b"EMPTY"
+    try:
+        if frame[start : start + 2] != b"\x00\x53":
+            raise ValueError("it begins with no performative")
+        code = frame[start + 2]
+        fields, positions = fields_of(frame, start + 3)
+        if code == _DISPOSITION:
+            _check_range(fields)
+            if len(fields) > _STATE and frame[positions[_STATE]] == 0:
+                descriptor, _ = decode(frame, positions[_STATE] + 1)
+                fields[_STATE] = {_OUTCOMES.get(descriptor): fields[_STATE]}
+        elif code == TRANSFER:
+            _check_message(frame, positions[-1], more=len(fields) > MORE and fields[MORE])
+            fields.append(memoryview(frame)[positions[-1] :])
+    except MALFORMED as error:
+        raise MalformedError(f"a frame that is no sound AMQP: {error}") from error
+    return code, fields
+
+
+def _check_range(fields: list[Any]) -> None:
+    """The client makes a list of all delivery ids."""
+    first, last = fields[_FIRST], fields[_LAST] if len(fields) > _LAST else None
+    if (last or first) - first >= _MOST_DELIVERIES:
+        raise ValueError(f"a disposition of {last - first + 1} deliveries; allowed are {_MOST_DELIVERIES}")
+
+
+def _check_message(frame: bytes, pos: int, *, more: Any) -> None:
+    """The client decodes the message with its own decoder, which reads flat lists and maps as `decode` does: those are
+    all that an answer to a token has."""
+    if more:
+        raise ValueError("an answer in several frames")
+    while pos < len(frame):
+        code = frame[pos + 3]
+        value, end = decode(frame, pos + 3)
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        if frame[pos : pos + 2] != b"\x00\x53" or code in _ARRAYS or any(isinstance(e, list | dict) for e in inner):
+            raise ValueError("an answer with other than flat sections")
+        pos = end
+
+
+class FrameReader:
+    """Reads frames from the client's `transport`, in place of the transport, which does the sending."""
+
+    def __init__(self, transport: Any, largest: int) -> None:
+        self._transport, self._largest = transport, largest
+        self._source: Source | None = None
+        self._data = bytearray()  # read, and not returned yet
+
+    def taken_over(self) -> tuple[Source, bytes] | None:
+        """The source, for another reader, and the bytes after the last frame; None if no frame was read."""
+        return None if self._source is None else (self._source, bytes(self._data))
+
+    def receive_frame(self, verify_frame_type: int | None = 0) -> tuple[int | None, tuple[int, Any] | None]:
+        """As the transport's: channel and performative of the next frame, or a protocol header, and None twice if none
+        comes within the socket's timeout. Raises `OSError` or `MalformedError`."""
+        with self._transport.socket_lock:
+            frame = self._next()
+        if frame is None:
+            return None, None
+        if frame.startswith(_PROTOCOL):
+            return 0, (0, frame)
+        _, _, kind, channel = HEADER.unpack_from(frame)
+        if verify_frame_type is not None and kind != verify_frame_type:
+            raise MalformedError(f"a frame of type {kind} in place of {verify_frame_type}")
+        return channel, decoded(frame)
+
+    def _next(self) -> bytes | None:
+        sock = self._transport.sock
+        if sock is None:
+            raise ConnectionError("the connection is closed")
+        if self._source is None:
+            self._source = source_of(self._transport)
+        wait = sock.gettimeout()
+        deadline = None if wait is None else time.monotonic() + wait
+        while (size := self._size()) is None or len(self._data) < size:
+            buffer = bytearray(_READ_BYTES)
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            with memoryview(buffer) as view:
+                received = self._source.read_into(view, left)
+            self._data += buffer[:received]
+            if not received and left == 0:
+                return None
+        frame = bytes(self._data[:size])
+        del self._data[:size]
+        return frame
+
+    def _size(self) -> int | None:
+        """The size of the next frame; None while its header is incomplete."""
+        if len(self._data) < HEADER.size:
+            return None
+        if self._data.startswith(_PROTOCOL):
+            return HEADER.size
+        size, words, _, _ = HEADER.unpack_from(self._data)
+        check_size(size, words, self._largest)
+        return int(size)
+
+
+class _Bounded:
+    """Part of a client whose connections read by a `FrameReader`."""
+
+    @property
+    def _connection(self) -> Any:
+        return self.__dict__["_connection"]
+
+    @_connection.setter
+    def _connection(self, connection: Any) -> None:
+        self.__dict__["_connection"] = connection
+        if connection is not None:
+            transport = connection._transport
+            transport.frames = FrameReader(transport, connection._max_frame_size)
+            transport.receive_frame = transport.frames.receive_frame
+
+
+def _bounded(make: Any, *arguments: Any, **settings: Any) -> Any:
+    client = make(*arguments, **settings)
+    kind = type(client)
+    client.__class__ = type(kind.__name__, (_Bounded, kind), {})
+    return client
+
+
+@functools.cache
+def bounded_transport() -> Any:
+    """The `amqp_transport` of the client, with which its connections read bounded frames."""
+    from azure.eventhub._transport._pyamqp_transport import PyamqpTransport
+
+    makers = ("create_receive_client", "create_send_client", "create_mgmt_client")
+    made = {name: staticmethod(functools.partial(_bounded, getattr(PyamqpTransport, name))) for name in makers}
+    return type("BoundedTransport", (PyamqpTransport,), made)

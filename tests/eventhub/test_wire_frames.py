@@ -1,0 +1,180 @@
+"""The frames that the client handles itself: what a peer may send, and what it costs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import re
+import struct
+import tracemalloc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from azure.eventhub._pyamqp._decode import decode_frame
+
+from spark_ehbalance.emulator.amqp import frames as server
+from spark_ehbalance.emulator.amqp.codec import Array, Described, Symbol, ULong
+from spark_ehbalance.emulator.amqp.errors import AmqpError
+from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.eventhub.connection import Connection
+from spark_ehbalance.eventhub.metadata import HubMetadata
+from spark_ehbalance.eventhub.refusals import Unreachable
+from spark_ehbalance.eventhub.sender import Sender
+from spark_ehbalance.eventhub.wire.frames import decoded
+from spark_ehbalance.eventhub.wire.values import MalformedError
+from spark_ehbalance.query.options import stream_options
+from tests.eventhub.receiving import address_of, reading
+from tests.proxy import HttpProxy
+
+HUGE = 1 << 28
+
+
+def frame(body: bytes, kind: int = 0) -> bytes:
+    return struct.pack(">IBBH", 8 + len(body), 2, kind, 0) + body
+
+
+def fields(count: int, encoded: bytes) -> bytes:
+    return b"\xd0" + struct.pack(">II", 4 + len(encoded), count) + encoded
+
+
+def array(count: int, constructor: bytes = b"\x40") -> bytes:
+    return b"\xf0" + struct.pack(">II", 4 + len(constructor), count) + constructor
+
+
+def uint(number: int) -> bytes:
+    return b"\x70" + struct.pack(">I", number)
+
+
+def transfer(message: bytes, more: bytes = b"\x42") -> bytes:
+    return frame(b"\x00\x53\x14" + fields(11, b"\x43\x43\xa0\x00\x43\x41" + more + b"\x40" * 5) + message)
+
+
+def large_frame() -> bytes:
+    return struct.pack(">IBBH", HUGE, 2, 0, 0)
+
+
+HOSTILE: dict[str, tuple[bytes, str]] = {
+    "an array": (frame(b"\x00\x53\x40" + fields(1, array(HUGE)), 1), "elements in no bytes"),
+    "an array in a described one": (frame(b"\x00\x53\x10" + fields(1, b"\x00\x53\x24" + array(HUGE))), "no bytes"),
+    "a list": (frame(b"\x00\x53\x16\xd0" + struct.pack(">II", 4, HUGE)), "no sound AMQP"),
+    "no performative": (frame(b"\x40\x53\x13\xd0" + struct.pack(">II", 4, HUGE)), "begins with no performative"),
+    "fields that are no list": (frame(b"\x00\x53\x13\x45\x00\x01" + array(HUGE)), ""),
+    "nested values": (frame(b"\x00\x53\x10" + b"\xc0\x02\x01" * 3000), "no sound AMQP"),
+    "deliveries": (frame(b"\x00\x53\x15" + fields(5, b"\x41" + uint(0) + uint(HUGE) + b"\x41\x40")), "deliveries"),
+    "an array in an answer": (transfer(b"\x00\x53\x77" + array(255)), "other than flat"),
+    "a described array in an answer": (transfer(b"\x00\x53\x77\x00\x53\x01" + array(255)), "other than flat"),
+    "an empty array in an answer": (transfer(b"\x00\x53\x74\xc1\x07\x02\xa1\x01a\xe0\x01\x00"), "other than flat"),
+    "another section": (transfer(b"\x40\x53\x77\x40"), "other than flat"),
+    "an answer in parts": (transfer(b"\x00\x53\x77\x40", more=b"\x41"), "several frames"),
+}
+
+
+@pytest.fixture
+def peak() -> Iterator[Callable[[], int]]:
+    """The most bytes that Python has allocated in the test."""
+    tracemalloc.start()
+    yield lambda: tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_frame_is_refused_before_it_costs_memory(what: str, peak: Callable[[], int]) -> None:
+    sent, reason = HOSTILE[what]
+    if what == "fields that are no list":
+        assert decoded(sent) == (0x13, []), "the rest is ignored"
+    else:
+        with pytest.raises(MalformedError, match=reason):
+            decoded(sent)
+    assert peak() < 4 << 20
+
+
+SOUND = [
+    server.Open("hub", None, 65536, 4999, 240_000),
+    server.Begin(0, 1, 1000, 1000),
+    server.Attach("r", 0, False, source=Described(ULong(0x28), ["a", *[None] * 10])),
+    server.Flow(0, 1000, 0, 1000, 0, 0, 300),
+    server.Disposition(True, 7, None, True, server.ACCEPTED),
+    server.Disposition(True, 7, 9, True, server.rejected(AmqpError("amqp:not-found", "no"))),
+    server.Detach(0, True, server.error_field(AmqpError("amqp:link:stolen", "epoch '9'"))),
+    server.Close(server.error_field(AmqpError("amqp:connection:forced", "x" * 300))),
+    server.SaslMechanisms(Array([Symbol("ANONYMOUS"), Symbol("EXTERNAL")])),
+]
+
+
+@pytest.mark.parametrize("performative", SOUND, ids=lambda each: type(each).__name__)
+def test_sound_frames_are_decoded_as_by_the_client(performative: Any) -> None:
+    sent = server.encode_frame(0, performative)
+    assert decoded(sent) == decode_frame(memoryview(sent)[8:])
+
+
+def test_an_answer_is_handed_on_and_a_heartbeat_is_empty() -> None:
+    code, given = decoded(transfer(message := b"\x00\x53\x77\xa1\x02ok"))
+    assert (code, given[:5], bytes(given[-1])) == (0x14, [0, 0, b"", 0, True], message)
+    assert decoded(server.EMPTY_FRAME) == (1, b"EMPTY")
+
+
+# --- over a connection -----------------------------------------------------------------------------------------------
+
+
+def websocket_frame(data: bytes) -> bytes:
+    """One message that says that it has 2^60 bytes, of which only `data` comes."""
+    return b"\x82\x7f" + struct.pack(">Q", 1 << 60) + data
+
+
+@pytest.fixture(params=["a large frame", "an array", "a large frame in a websocket"])
+def hostile(request: pytest.FixtureRequest) -> Iterator[Connection]:
+    """A peer that answers the first bytes of AMQP with what costs memory."""
+    websocket = "websocket" in request.param
+    sent = server.SASL_HEADER + HOSTILE["an array"][0] if request.param == "an array" else large_frame()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if websocket:
+            asked = await reader.readuntil(b"\r\n\r\n")
+            key = re.search(rb"Sec-WebSocket-Key: (\S+)", asked)
+            assert key is not None
+            accept = hashlib.sha1(key[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest()
+            writer.write(
+                b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                b"Sec-WebSocket-Protocol: AMQPWSB10\r\nSec-WebSocket-Accept: " + base64.b64encode(accept) + b"\r\n\r\n"
+            )
+        await reader.read(100)
+        writer.write(websocket_frame(sent) if websocket else sent)
+        while await reader.read(100):
+            pass
+        writer.close()
+
+    with HttpProxy(handler=answer) as peer:
+        string = f"Endpoint=sb://127.0.0.1:{peer.port};SharedAccessKeyName=n;SharedAccessKey=k;EntityPath=hub"
+        options = {"connectionString": f"{string};UseDevelopmentEmulator=true"}
+        if websocket:
+            options |= {"transportType": "AmqpOverWebsocket", "customEndpointAddress": f"127.0.0.1:{peer.port}"}
+        yield stream_options(options).connection
+
+
+def receives(connection: Connection) -> None:
+    with reading(address_of(None, connection)) as reader:
+        reader.receive(1, 1.0)
+
+
+def sends(connection: Connection) -> None:
+    sender = Sender(connection, "0")
+    try:
+        sender.most_bytes()
+    finally:
+        sender.close()
+
+
+def requests(connection: Connection) -> None:
+    with HubMetadata(connection, "$Default") as metadata:
+        metadata.partition_ids()
+
+
+@pytest.mark.parametrize("call", [receives, sends, requests])
+def test_a_hostile_peer_costs_neither_memory_nor_time(
+    hostile: Connection, call: Callable[[Connection], None], peak: Callable[[], int]
+) -> None:
+    with pytest.raises((Unreachable, HubUnavailableError), match=r"a frame (of \d+ bytes|that is no sound AMQP)"):
+        call(hostile)
+    assert peak() < 32 << 20
