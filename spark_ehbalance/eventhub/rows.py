@@ -50,7 +50,7 @@ COLUMN_ANNOTATIONS = frozenset((SEQUENCE_NUMBER, OFFSET, ENQUEUED_TIME, PARTITIO
 #: Precedes bytes and texts where they are hashed, so that no sender can choose those that collide: Spark's workers have
 #: PYTHONHASHSEED=0.
 SALT = secrets.token_bytes(8)
-_TEXT_SALT = SALT.hex()
+TEXT_SALT = SALT.hex()
 
 #: What a row is made of: the body or None; message properties and all annotations, which the row takes out of it; and
 #: the application's properties.
@@ -229,8 +229,8 @@ class Maps:
 
 def _by_text(keys: Iterable[Any], values: Iterable[_T]) -> tuple[list[str], Collection[_T]]:
     """The distinct texts of `keys`, and the last value of each."""
-    last = {_TEXT_SALT + _text(key): value for key, value in zip(keys, values, strict=True)}
-    return [key[len(_TEXT_SALT) :] for key in last], last.values()
+    last = {TEXT_SALT + _text(key): value for key, value in zip(keys, values, strict=True)}
+    return [key[len(TEXT_SALT) :] for key in last], last.values()
 
 
 def no_pairs(count: int) -> pa.MapArray:

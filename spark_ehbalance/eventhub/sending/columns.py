@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import pairwise, repeat
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from pyspark.sql.types import (
 )
 
 from spark_ehbalance.errors import OptionError, UnsendableEventError
+from spark_ehbalance.eventhub.rows import TEXT_SALT
 from spark_ehbalance.eventhub.wire.outgoing import Encoder
 from spark_ehbalance.partition_keys import partition_index
 from spark_ehbalance.settings.secrets import shown
@@ -194,17 +196,21 @@ class _Targets:
     def __init__(self, partitions: Callable[[], Sequence[str]]) -> None:
         self._partitions = partitions
         self._ids: Sequence[str] = ()
-        self._known: dict[Any, tuple[str | None, str | None]] = {}
+        self._known: dict[str, tuple[str | None, str | None]] = {}
 
     def of(self, key: Any, partition: Any) -> tuple[str | None, str | None]:
         """The key as text, and the partition. Raises ValueError."""
-        if partition is None and (found := self._known.get(key)) is not None:
-            return found
         self._ids = self._ids or self._partitions()
         if partition is not None:
             return None, self._checked(key, str(partition))
-        found = self._known[key] = self._of_key(key)
-        return found
+        try:
+            text: str = key.decode() if isinstance(key, bytes) else key
+        except UnicodeDecodeError:
+            raise ValueError("its key is no UTF-8, and a partition key is text") from None
+        salted = TEXT_SALT + text
+        if salted not in self._known:
+            self._known[salted] = self._of_key(text)
+        return self._known[salted]
 
     def _checked(self, key: Any, partition: str) -> str:
         if key is not None:
@@ -213,11 +219,7 @@ class _Targets:
             raise ValueError(f"partition {shown(partition)} does not exist: the hub has {len(self._ids)}, from 0 on")
         return partition
 
-    def _of_key(self, key: Any) -> tuple[str | None, str | None]:
-        try:
-            text: str = key.decode() if isinstance(key, bytes) else key
-        except UnicodeDecodeError:
-            raise ValueError("its key is no UTF-8, and a partition key is text") from None
+    def _of_key(self, text: str) -> tuple[str | None, str | None]:
         if not text:
             return None, None
         if len(text) > _LONGEST_KEY:
@@ -251,8 +253,9 @@ def _properties(batch: pa.RecordBatch, columns: Columns, encoder: Encoder) -> It
 
 
 def _check_single(names: list[str]) -> None:
-    if len(set(names)) < len(names):
-        twice = next(name for number, name in enumerate(names) if name in names[:number])
+    counts = Counter(map(TEXT_SALT.__add__, names))
+    if len(counts) < len(names):
+        twice = counts.most_common(1)[0][0].removeprefix(TEXT_SALT)
         raise ValueError(f"it has several values of {shown(twice)}, and an event has one")
 
 

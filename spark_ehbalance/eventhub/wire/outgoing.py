@@ -26,8 +26,9 @@ _BINARY, _STRING, _SYMBOL, _MAP = b"\xa0\xb0", b"\xa1\xb1", b"\xa3\xb3", b"\xc1\
 #: A name of a property with its value, encoded.
 Pair = bytes
 
-#: Encoded pairs that are kept, with names and values that repeat.
-_MOST_PAIRS = 4096
+#: Encoded pairs, and heads, that are kept because they repeat. Not more, as a sender can choose texts whose hashes
+#: collide with those of all of them.
+_MOST_KEPT = 256
 
 
 class Encoder:
@@ -45,7 +46,9 @@ class Encoder:
         kind = (key, len(body))
         found = self._heads.get(kind)
         if found is None:
-            found = self._heads[kind] = _head(body, key, properties)
+            found = _head(body, key, properties)
+            if len(self._heads) < _MOST_KEPT:
+                self._heads[kind] = found
         return found
 
     def pair(self, name: str, value: Any) -> Pair:
@@ -55,7 +58,7 @@ class Encoder:
         found = self._pairs.get((name, value))
         if found is None:
             found = _sized(_STRING, name.encode()) + _value(value)
-            if len(self._pairs) < _MOST_PAIRS:
+            if len(self._pairs) < _MOST_KEPT:
                 self._pairs[name, value] = found
         return found
 

@@ -197,6 +197,14 @@ def test_columns_of_kafkas_sink() -> None:
             made([row | {"headers": headers}], frame, kafka=True)
 
 
+def test_a_header_that_comes_twice_among_many_is_named() -> None:
+    """By the square of their number, 80,000 headers took a minute."""
+    headers = [{"key": f"header {number}", "value": b""} for number in range(80_000)]
+    frame = schema(value=BINARY, headers=HEADERS)
+    with pytest.raises(UnsendableEventError, match="it has several values of 'header 79998', and an event has one"):
+        made([{"value": b"v", "headers": [*headers, headers[-2]]}], frame, kafka=True)
+
+
 def test_properties_that_are_json_get_their_types_back() -> None:
     properties = {"text": '"a"', "number": "5", "flag": "true", "half": "0.5", "none": "null", "bytes": "[1,-1]"}
     properties |= {"map": '{"a":1}', "unsigned": str((1 << 64) - 1), "deep": "[" * 3000 + "]" * 3000}
