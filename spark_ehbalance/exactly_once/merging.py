@@ -26,7 +26,7 @@ from spark_ehbalance.exactly_once.conflicts import JVM_ERRORS, cause_of, conflic
 from spark_ehbalance.exactly_once.local_lock import locked
 from spark_ehbalance.exactly_once.marks import Extent, Extents, missing
 from spark_ehbalance.exactly_once.schemas import Fit
-from spark_ehbalance.exactly_once.selection import PARTITION, SEQUENCE_NUMBER, check_columns
+from spark_ehbalance.exactly_once.selection import PARTITION, SEQUENCE_NUMBER, check_frame
 from spark_ehbalance.exactly_once.support import has_transactions
 from spark_ehbalance.exactly_once.target import (
     MERGED,
@@ -65,7 +65,7 @@ def merge(df: DataFrame, target: str, *, update: bool = True) -> None:
     after many commits that concurrent writers made fail.
     """
     check_name(target)
-    check_columns(df)
+    check_frame(df)
     _merged(df, target, None, update=update, one_row=True, schema=False)
 
 
@@ -94,7 +94,7 @@ def insert(df: DataFrame, target: str, source: str, created: int | None) -> tupl
     Raises as `merge` does, also if the table holds the events of another source, or of an earlier hub of that name.
     """
     check_name(target)
-    check_columns(df)
+    check_frame(df)
     hub = _Hub(source if has_transactions(df) else None, created)
     return _merged(df, target, hub.source, update=False, one_row=False, schema=False, hub=hub)
 

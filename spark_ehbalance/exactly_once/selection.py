@@ -15,6 +15,10 @@ from spark_ehbalance.exactly_once.marks import Extents
 
 PARTITION, SEQUENCE_NUMBER = "partition", "sequenceNumber"
 
+#: Settings of a session with which Delta skips a write whose `txnVersion` the table has seen: each write of several
+#: commits after its first one.
+_SKIPPING = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
+
 #: Of a row whose event is not in the batch.
 REFUSAL = (
     "write_once: a row has partition and sequence number of no event that its batch reads, or none. Rows may be "
@@ -24,8 +28,16 @@ REFUSAL = (
 )
 
 
-def check_columns(df: DataFrame) -> None:
-    """Raises `TargetError` if `df` lacks the columns that identify an event, or has them with other types."""
+def check_frame(df: DataFrame) -> None:
+    """Raises `TargetError` if `df` lacks the columns that identify an event, or has them with other types, and if its
+    session has Delta skip writes."""
+    for setting in _SKIPPING:
+        if df.sparkSession.conf.get(setting, None) is not None:
+            raise TargetError(
+                f"the session sets {setting}, so Delta would skip writes, and rows would be lost. Nothing of this "
+                f"batch was written. Unset it with spark.conf.unset({setting!r}) before the query starts, and give "
+                "txnAppId and txnVersion as options to the writes that need them"
+            )
     types = {field.name.lower(): field.dataType.simpleString() for field in df.schema.fields}
     for column, wanted in ((PARTITION, "string"), (SEQUENCE_NUMBER, "bigint")):
         found = types.get(column.lower())

@@ -114,7 +114,8 @@ class Target:
         self._source = source
         self._created = created
         self._events = events
-        self._options = self._delta.options(self._java.map(dict(options)), self._spark.sessionState().conf())
+        options = {"mergeSchema": "false", **options}  # else the session's autoMerge decides
+        self._options = self._delta.options(self._java.map(options), self._spark.sessionState().conf())
         self._log, self._catalog = self._find(df)
         self._transaction: Any = None
         self._written: Any = None

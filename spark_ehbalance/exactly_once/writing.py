@@ -12,7 +12,7 @@ from spark_ehbalance.exactly_once.batch import MicroBatch
 from spark_ehbalance.exactly_once.marks import Extents, Memory, skipped
 from spark_ehbalance.exactly_once.merging import merge_once
 from spark_ehbalance.exactly_once.protocol import Begin, Commit, Confirm, Result, Step, Write, write_exactly_once
-from spark_ehbalance.exactly_once.selection import REFUSAL, check_columns, rows_of
+from spark_ehbalance.exactly_once.selection import REFUSAL, check_frame, rows_of
 from spark_ehbalance.exactly_once.support import has_transactions
 from spark_ehbalance.exactly_once.target import MergedError, Target, check_name
 from spark_ehbalance.text import logger
@@ -78,7 +78,7 @@ def _texts(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _write(df: DataFrame, batch_id: int, target: str, source: str | None, options: Mapping[str, str]) -> None:
-    check_columns(df)
+    check_frame(df)
     if not has_transactions(df):
         merge_once(df, target, source, options)
         return

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit
 
@@ -26,7 +26,7 @@ from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.exactly_once import once, write_once
 from spark_ehbalance.exactly_once.marks import Extent, Extents
-from spark_ehbalance.exactly_once.merging import merge_once
+from spark_ehbalance.exactly_once.merging import insert, merge_once
 from spark_ehbalance.exactly_once.protocol import Begin, Commit, Conflict, Result, Step, Write, write_exactly_once
 from spark_ehbalance.exactly_once.selection import SEQUENCE_NUMBER
 from spark_ehbalance.exactly_once.support import has_transactions
@@ -237,6 +237,95 @@ def test_a_mark_that_was_moved_without_its_event_is_no_promotion(spark: SparkSes
     run(spark, target, {"0": Extent(5, 8)})
     run(spark, target, read, events=Offsets({"0": "c"}, at="b"))
     assert held(target) == events_of(read)
+
+
+# --- the session's settings ------------------------------------------------------------------------------------
+
+
+def test_settings_with_which_delta_skips_writes_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    session, target = spark.newSession(), str(tmp_path / "target")
+    rows = session.sql("SELECT '0' AS partition, id AS sequenceNumber FROM range(10)")
+    session.conf.set("spark.databricks.delta.write.txnAppId", "nightly")
+    session.conf.set("spark.databricks.delta.write.txnVersion", "7")
+    for write in (
+        lambda: merge(rows, target),
+        lambda: insert(rows, target, "namespace/hub", None),
+        lambda: write_once(rows, 0, target),
+    ):
+        with pytest.raises(TargetError, match=r"sets spark.databricks.delta.write.txnAppId, so Delta would skip"):
+            write()
+    session.conf.unset("spark.databricks.delta.write.txnAppId")
+    with pytest.raises(TargetError, match=r"sets spark.databricks.delta.write.txnVersion"):
+        merge(rows, target)
+    session.conf.unset("spark.databricks.delta.write.txnVersion")
+    merge(rows, target)
+    assert held(target) == events_of({"0": Extent(0, 10)})
+
+
+#: Settings that change what Spark's and Delta's own appends, overwrites and casts do.
+HARMLESS = {
+    "autoMerge": {"spark.databricks.delta.schema.autoMerge.enabled": "true"},
+    "file sizes": {
+        "spark.databricks.delta.autoCompact.enabled": "true",
+        "spark.databricks.delta.autoCompact.minNumFiles": "2",
+        "spark.databricks.delta.optimizeWrite.enabled": "true",
+    },
+    "overwrites": {
+        "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
+        "spark.databricks.delta.replaceWhere.dataColumns.enabled": "false",
+        "spark.sql.sources.partitionOverwriteMode": "dynamic",
+    },
+    "ansi": {"spark.sql.ansi.enabled": "false"},
+    "caseSensitive": {"spark.sql.caseSensitive": "true"},
+    "storeAssignmentPolicy": {"spark.sql.storeAssignmentPolicy": "LEGACY", "spark.sql.ansi.enabled": "false"},
+    "legacy": {
+        "spark.sql.legacy.charVarcharAsString": "true",
+        "spark.sql.legacy.timeParserPolicy": "LEGACY",
+        "spark.sql.legacy.sizeOfNull": "true",
+        "spark.sql.legacy.inSetNullBehavior": "true",
+        "spark.sql.parquet.datetimeRebaseModeInWrite": "LEGACY",
+    },
+    "parser": {
+        "spark.sql.parser.escapedStringLiterals": "true",
+        "spark.sql.ansi.doubleQuotedIdentifiers": "true",
+        "spark.sql.ansi.enforceReservedKeywords": "true",
+    },
+    "stalenessLimit": {"spark.databricks.delta.stalenessLimit": "1h"},
+    "timeZone": {"spark.sql.session.timeZone": "America/Los_Angeles"},
+}
+
+
+def test_session_settings_do_not_change_what_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    appended, merged = str(tmp_path / "appended"), str(tmp_path / "merged")
+    values = ", timestamp_millis(450000) AS at, 1Y AS small"
+    for target in (appended, merged):
+        columns = f"{COLUMNS}, at timestamp, small tinyint"
+        spark.sql(f"CREATE TABLE delta.`{target}` ({columns}) USING delta PARTITIONED BY (at)")
+    every = spark.newSession()
+    for number, settings in enumerate(HARMLESS.values()):
+        session = spark.newSession()
+        for setting, value in settings.items():
+            session.conf.set(setting, value)
+            every.conf.set(setting, value)
+        run(session, appended, {"0": Extent(max(number - 1, 0), number + 1)}, columns=values)
+        merge(
+            session.sql(
+                f"SELECT '0' AS partition, id AS sequenceNumber, concat('by {number}: ', id) AS body{values} "
+                f"FROM range({number}, {number + 2}, 1, 1)"
+            ),
+            merged,
+        )
+    last = len(HARMLESS)
+    for refused in (values.replace("1Y", "300"), values + ", 1 AS added"):
+        with pytest.raises(AnalysisException):
+            run(every, appended, {"0": Extent(last, last + 1)}, columns=refused)
+    bodies = {
+        appended: [f"event {number}" for number in range(last)],
+        merged: [*(f"by {number}: {number}" for number in range(last)), f"by {last - 1}: {last}"],
+    }
+    for target, expected in bodies.items():
+        found = spark.read.format("delta").load(target).selectExpr("sequenceNumber", "body", "unix_millis(at)", "small")
+        assert sorted(map(tuple, found.collect())) == [(n, body, 450_000, 1) for n, body in enumerate(expected)]
 
 
 # --- MERGE -----------------------------------------------------------------------------------------------------
