@@ -1,8 +1,9 @@
 """The values of the options `startingPosition` and `endingPosition`.
 
-A value is `earliest`, `latest`, a sequence number (inclusive), a time (the first event enqueued at or after it), or a
-JSON object with one of these per partition, and "*" for all partitions that it does not name. There a partition's
-position may also be `{"next": NUMBER, "offset": TEXT}`, as `ehbalance positions` prints it.
+A value is `earliest`, `latest`, a sequence number (inclusive; also as `{"next": NUMBER}`), a time with its zone (the
+first event enqueued at or after it), or a JSON object with one of these per partition, and "*" for all partitions that
+it does not name. There a partition's position may also be `{"next": NUMBER, "offset": TEXT}`, as `ehbalance positions`
+prints it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ class Edge(Enum):
 #: Sequence numbers are signed 64-bit integers.
 _LARGEST = 2**63 - 1
 
+#: Numbers of 13 digits are the milliseconds since 1970 of years 2001 to 2286. A partition seldom has so many events.
+_MILLISECONDS = range(10**12, 10**13)
+
 
 @dataclass(frozen=True, slots=True)
 class AfterOffset:
@@ -46,6 +50,10 @@ _ALLOWED_POSITION = "earliest, latest, a sequence number, a time such as 2026-01
 _ALLOWED = f'{_ALLOWED_POSITION}, or JSON of these by partition, such as {{"0": 4711, "*": "latest"}}'
 
 
+class AmbiguousPositionError(ValueError):
+    """A position with two readings. The text shows how to write each."""
+
+
 @dataclass(frozen=True)
 class StartingPositions:
     """A position for each partition: the one named for it, or else `others`."""
@@ -62,6 +70,8 @@ class StartingPositions:
             by_partition = json.loads(text)
         except (ValueError, RecursionError):
             raise ValueError(_ALLOWED) from None
+        if by_partition.keys() == {"next"}:
+            return cls(position_of_json(by_partition))
         by_partition.pop(HUB_KEY, None)
         named = {partition: position_of_json(value) for partition, value in by_partition.items()}
         return cls(named.pop("*", None), named)
@@ -103,8 +113,10 @@ class StartingPositions:
 def parse_position(text: str) -> UnresolvedPosition:
     """The single position of `text`. Raises `ValueError`, which names what is allowed."""
     try:
-        return position_of_json(text)
-    except ValueError:
+        return position_of_json(json.loads(text) if text.startswith("{") else text)
+    except AmbiguousPositionError:
+        raise
+    except (ValueError, RecursionError):
         raise ValueError(_ALLOWED_POSITION) from None
 
 
@@ -113,6 +125,12 @@ def position_of_json(value: object) -> UnresolvedPosition:
     if isinstance(value, dict):
         return _described_position(value)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST:
+        if value in _MILLISECONDS:
+            text = datetime.fromtimestamp(value / 1000, timezone.utc).isoformat(timespec="milliseconds")
+            raise AmbiguousPositionError(
+                f'{text.replace("+00:00", "Z")} for these milliseconds since 1970, or {{"next": {value}}} for this '
+                "sequence number"
+            )
         return value
     if isinstance(value, str):
         text = value.strip()
@@ -126,7 +144,12 @@ def position_of_json(value: object) -> UnresolvedPosition:
             time += timedelta(microseconds=-time.microsecond % 1000)
         except (ValueError, OverflowError):
             raise ValueError(_ALLOWED) from None
-        return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+        if time.tzinfo is None:
+            written = time.isoformat()
+            raise AmbiguousPositionError(
+                f"a time with its zone: {written}Z for UTC, or with an offset, such as {written}+01:00"
+            )
+        return time
     raise ValueError(_ALLOWED)
 
 

@@ -30,7 +30,7 @@ def _time(text: str) -> datetime:
     with contextlib.suppress(ValueError, OverflowError):
         if isinstance(position := parse_position(text), datetime):
             return position.astimezone(timezone.utc)
-    raise ValueError("a time such as 2026-01-31T12:00:00Z (UTC, if it names no zone)")
+    raise ValueError("a time such as 2026-01-31T12:00:00Z (UTC) or 2026-01-31T12:00:00+01:00, with its zone")
 
 
 def _name(text: str) -> str:
@@ -91,7 +91,7 @@ def copy(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], Da
     all_read = all_there = 0
     for number, part in enumerate(done, 1):
         # None of a partition that is not named: both ends are the same then.
-        ends = [json.dumps({**{p: each[edge] for p, each in part.items()}, "*": "latest"}) for edge in (0, 1)]
+        ends = [json.dumps({**{p: {"next": each[edge]} for p, each in part.items()}, "*": "latest"}) for edge in (0, 1)]
         reader = spark.read.format("ehbalance").options(**settings.source)
         events = reader.options(startingPosition=ends[0], endingPosition=ends[1]).load()
         read, there = insert(rows(events), settings.table, name, created)

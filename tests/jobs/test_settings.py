@@ -39,8 +39,8 @@ def refusal(kind: type[JobSettings], given: dict[str, str], **more: str) -> str:
     return str(refused.value).replace(PREFIX, "")
 
 
-def test_a_range_is_in_utc_unless_it_names_a_zone() -> None:
-    settings = read(BatchToDelta, BATCH, **{"from": "2026-01-31 12:00", "to": "2026-01-31T15:30+01:00"})
+def test_a_range_is_kept_in_utc() -> None:
+    settings = read(BatchToDelta, BATCH, **{"from": "2026-01-31 12:00Z", "to": "2026-01-31T15:30+01:00"})
     assert settings.from_ == datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
     assert settings.to == datetime(2026, 1, 31, 14, 30, tzinfo=timezone.utc)
 
@@ -63,10 +63,14 @@ def test_the_parts_of_a_range_are_all_of_it() -> None:
         ),
         (
             {"from": "yesterday"},
-            "from='yesterday' is wrong: allowed is a time such as 2026-01-31T12:00:00Z (UTC, if it names no zone)",
+            "from='yesterday' is wrong: allowed is a time such as 2026-01-31T12:00:00Z (UTC) or "
+            "2026-01-31T12:00:00+01:00, with its zone",
         ),
         ({"from": "0001-01-01T00:00+14:00"}, "from='0001-01-01T00:00+14:00' is wrong: allowed is a time such as"),
         ({"from": "4711"}, "from='4711' is wrong: allowed is a time such as"),
+        ({"from": "1769860800000"}, "from='1769860800000' is wrong: allowed is a time such as"),
+        ({"from": "2026-01-31 12:00"}, "from='2026-01-31 12:00' is wrong: allowed is a time such as"),
+        ({"to": "2026-02-01"}, "to='2026-02-01' is wrong: allowed is a time such as"),
         ({"to": ""}, "to is not set: a time such as"),
         ({"sourceName": KEY}, "sourceName: it holds what looks like a key"),
         ({"maxEventsPerCommit": "0"}, "maxEventsPerCommit='0' is wrong: allowed is a whole number from 1"),

@@ -66,7 +66,7 @@ def test_a_wrong_option_is_refused(leases: Group) -> None:
 # --- seek -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("to", "at"), [("earliest", 0), ("latest", 10), ("3", 3), ("10", 10)])
+@pytest.mark.parametrize(("to", "at"), [("earliest", 0), ("latest", 10), ("3", 3), ('{"next": 10}', 10)])
 def test_a_seek_in_a_partition_without_an_owner(leases: Group, to: str, at: int) -> None:
     printed = leases.done("seek", "1", "--to", to)
     assert printed.startswith(f"Partition 1 continues at sequence number {at}.\n")
@@ -99,6 +99,12 @@ def test_a_seek_in_an_owned_partition_must_be_forced(leases: Group) -> None:
     [
         (["1", "--to", "11"], 2, "partition 1 cannot continue at sequence number 11: allowed is 0 to 10, which is"),
         (["1", "--to", "soon"], 2, "--to='soon' is wrong: allowed is earliest, latest, a sequence number, a time"),
+        (["1", "--to", "2026-01-31 12:00:00"], 2, "a time with its zone: 2026-01-31T12:00:00Z for UTC, or"),
+        (
+            ["1", "--to", "1769860800000"],
+            2,
+            '2026-01-31T12:00:00.000Z for these milliseconds since 1970, or {"next": 1',
+        ),
         (["1", "--to", '{"1": 3}'], 2, "is wrong: allowed is earliest"),
         (["1", "--to", "2099-01-01T00:00:00Z"], 2, "has not come yet: allowed is a time that has, or latest"),
         (["--to", "3"], 2, "seek takes one of a partition, --all and --positions"),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ehbalance.errors import OptionError
+from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.starting_positions import (
     EARLIEST,
     LATEST,
@@ -18,14 +21,15 @@ from spark_ehbalance.group.starting_positions import (
     UnresolvedPosition,
     parse_position,
 )
-from spark_ehbalance.query.options import stream_options
+from spark_ehbalance.ops.position_file import GivenPositions
+from spark_ehbalance.query.options import batch_options, stream_options
 
 STRING = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=n;SharedAccessKey=k=;EntityPath=hub"
 NOON = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
 
 single_positions = st.one_of(
     st.sampled_from(list(Edge)),
-    st.integers(0, 2**63 - 1),
+    st.integers(0, 2**63 - 1).filter(lambda number: len(str(number)) != 13),
     st.datetimes(timezones=st.just(timezone.utc)).map(
         lambda time: time - timedelta(microseconds=time.microsecond % 1000)
     ),
@@ -72,13 +76,55 @@ def test_a_position_for_each_partition(
         ("0042", 42),
         ("2026-01-31T12:00:00z", NOON),
         ("2026-01-31T14:00:00+02:00", NOON),
-        ("2026-01-31T12:00:00", NOON),
-        ("2026-01-31 12:00:00.000001", NOON + timedelta(milliseconds=1)),
-        ("2026-01-31", NOON - timedelta(hours=12)),
+        ("2026-01-31 12:00:00.000001Z", NOON + timedelta(milliseconds=1)),
+        ('{"next": 4711}', Position(4710)),
+        ('{"next": 1769860800000}', Position(1769860799999)),
     ],
 )
 def test_forms_of_one_position(text: str, position: UnresolvedPosition) -> None:
     assert StartingPositions.parse(text).others == position
+
+
+NO_ZONE = "a time with its zone: {0}Z for UTC, or with an offset, such as {0}+01:00"
+MILLISECONDS = (
+    '2026-01-31T12:00:00.000Z for these milliseconds since 1970, or {"next": 1769860800000} for this sequence number'
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "allowed"),
+    [
+        ("2026-01-31 12:00:00", NO_ZONE.format("2026-01-31T12:00:00")),
+        ("2026-01-31T12:00", NO_ZONE.format("2026-01-31T12:00:00")),
+        ("2026-01-31", NO_ZONE.format("2026-01-31T00:00:00")),
+        ("1769860800000", MILLISECONDS),
+        (1769860800000, MILLISECONDS),
+    ],
+)
+def test_a_position_with_two_readings_is_refused_with_both(value: str | int, allowed: str, tmp_path: Path) -> None:
+    by_partition = json.dumps({"0": value, "*": "latest"})
+    for text in (str(value), by_partition):
+        with pytest.raises(OptionError) as caught:
+            stream_options({"connectionString": STRING, "startingPosition": text})
+        assert str(caught.value) == f"option startingPosition={text!r} is wrong: allowed is {allowed}"
+        with pytest.raises(
+            OptionError, match=re.escape(f"option endingPosition={text!r} is wrong: allowed is {allowed}")
+        ):
+            batch_options({"connectionString": STRING, "endingPosition": text})
+    with pytest.raises(ValueError, match=re.escape(allowed)):  # `seek --to`
+        parse_position(str(value))
+    (file := tmp_path / "positions").write_text(by_partition)  # `seek` and `init --positions`
+    with pytest.raises(OptionError, match=re.escape(allowed)):
+        GivenPositions(str(file))
+
+
+def test_the_forms_that_the_refusal_names_are_taken() -> None:
+    number = 1769860800000
+    for text in (f'{{"next": {number}}}', f'{{"0": {{"next": {number}}}}}'):
+        assert StartingPositions.parse(text).of("0") == Position(number - 1)
+    assert parse_position(f'{{"next": {number}}}') == Position(number - 1)
+    for text in ("2026-01-31T12:00:00.000Z", "2026-01-31T13:00:00+01:00"):
+        assert parse_position(text) == NOON
 
 
 def test_a_long_position_is_cut_and_a_deep_one_refused() -> None:
