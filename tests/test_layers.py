@@ -45,6 +45,7 @@ PURE = (
     "exactly_once.marks",
     "exactly_once.protocol",
     "exactly_once.schemas",
+    "jobs.json_values",
     "jobs.settings",
 )
 EDGES = {"asyncio", "azure", "deltalake", "os", "pathlib", "pyspark", "selectors", "socket", "threading", "time"}

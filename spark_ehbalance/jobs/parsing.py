@@ -1,18 +1,20 @@
-"""Bodies into columns with Spark's own parsers, and why one cannot be parsed."""
+"""Bodies into columns, and why one cannot be parsed: JSON by `json_values`, Avro by Spark's `from_avro`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from functools import reduce
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_ehbalance.installed import Py4JError
+from spark_ehbalance.jobs.json_values import JsonReader, RejectedError
 from spark_ehbalance.jobs.settings import PREFIX, SettingError
 from spark_ehbalance.spark.sessions import cause
 
@@ -22,14 +24,11 @@ VALUE, REASON = "value", "reason"
 #: Columns of the event that stay beside the parsed fields.
 OF_EVENT = ("partition", "sequenceNumber", "enqueuedTime")
 
-#: Where `from_json` tells that a body does not fit.
-_CORRUPT = "ehbalance_corrupt"
+#: Bodies that a Python worker gets at once, of up to 1 MB each, or 20 MB on dedicated clusters.
+_BODIES = ("spark.sql.execution.arrow.maxRecordsPerBatch", 256)
 
-#: Any objects, for `from_json`, without their fields.
-_OBJECTS = f"array<struct<{_CORRUPT}: string>>"
-
-#: Characters of a value that a reason repeats.
-_SHOWN = 100
+#: In a schema's JSON, what makes its fields nullable.
+_NULLABLE = ('"nullable":false', '"nullable":true')
 
 
 class Parser:
@@ -49,6 +48,10 @@ class Parser:
             else:
                 struct = StructType.fromDDL(schema)
                 self._struct = struct if isinstance(struct, StructType) else StructType()
+                JsonReader(self._struct)
+                spark.conf.set(*_BODIES)
+                # A Delta table takes NOT NULL neither in arrays nor in maps.
+                self._stored = StructType.fromJson(json.loads(self._struct.json().replace(*_NULLABLE)))
             empty = self.parse(spark.createDataFrame([], "body BINARY, " + ", ".join(f"{c} STRING" for c in OF_EVENT)))
             fields = empty.schema[VALUE].dataType
             if not isinstance(fields, StructType) or not fields.names:
@@ -69,11 +72,25 @@ class Parser:
             read = events.withColumn(VALUE, from_avro(body, self._schema, {"mode": "PERMISSIVE"})[VALUE])
             why = F.when(body.isNull(), "no body").when(F.col(VALUE).isNull(), "no Avro by this schema")
             return read.withColumn(REASON, why)
-        schema = StructType([*self._struct, StructField(_CORRUPT, StringType())])
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-        read = events.withColumn(VALUE, F.from_json(body.cast("string"), schema, options))
-        read = read.withColumn(REASON, _why_not(self._struct))
-        return read.withColumn(VALUE, F.when(F.col(REASON).isNull(), F.col(VALUE).dropFields(_CORRUPT)))
+        added = [StructField(VALUE, self._stored), StructField(REASON, StringType())]
+        return events.mapInArrow(partial(_read, self._struct), StructType([*events.schema, *added]))
+
+
+def _read(schema: StructType, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    reader = JsonReader(schema)
+    for batch in batches:
+        values: list[dict[str, Any] | None] = []
+        reasons: list[str | None] = []
+        for body in batch.column("body").to_pylist():
+            value, reason = None, None
+            try:
+                value = reader.read(body)
+            except RejectedError as error:
+                reason = error.reason
+            values.append(value)
+            reasons.append(reason)
+        columns = [*batch.columns, pa.array(values, reader.type), pa.array(reasons, pa.string())]
+        yield pa.RecordBatch.from_arrays(columns, [*batch.schema.names, VALUE, REASON])
 
 
 def _need_avro(spark: SparkSession) -> None:
@@ -86,40 +103,3 @@ def _need_avro(spark: SparkSession) -> None:
             f"{PREFIX}format=avro needs a package of Spark that is not there: submit with "
             f"--packages org.apache.spark:spark-avro_2.13:{spark.version}"
         ) from None
-
-
-def _why_not(schema: StructType) -> Column:
-    """Why a body is not accepted; null if it is."""
-    text, value = F.col("body").cast("string"), F.col(VALUE)
-    corrupt = value[_CORRUPT].isNotNull()
-    # `from_json` takes an array of objects for its first one.
-    no_object = ~F.ltrim(text).startswith("{") | (corrupt & F.json_object_keys(text).isNull())
-    why = F.when(F.col("body").isNull(), "no body").when(~F.is_valid_utf8(text), "no UTF-8")
-    why = why.when(no_object, "no JSON object")
-    # `from_json` leaves out what comes after the first object; in an array of two that changes their number.
-    objects = F.from_json(F.concat(F.lit("["), text, F.lit(",{}]")), _OBJECTS)
-    why = why.when(~F.size(objects).eqNullSafe(2), "more than a JSON object")
-    fields = list(_fields(schema))
-    for path, field in fields:
-        given = F.get_json_object(text, "$" + "".join(f"['{name}']" for name in path))
-        wrong = F.lit(f"field {'.'.join(path)} is no {field.dataType.simpleString()}: ")
-        is_wrong = corrupt & given.isNotNull() & _at(value, path).isNull()
-        why = why.when(is_wrong, F.concat(wrong, F.left(given, F.lit(_SHOWN))))
-    why = why.when(corrupt, "it does not fit the schema")
-    for path, field in fields:
-        if not field.nullable:
-            missing = _at(value, path[:-1]).isNotNull() & _at(value, path).isNull()
-            why = why.when(missing, f"field {'.'.join(path)} is missing or null, and NOT NULL in the schema")
-    return why
-
-
-def _fields(schema: StructType, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], StructField]]:
-    """All fields with their paths, those inside of others first, which say best what is wrong."""
-    for field in schema:
-        if isinstance(field.dataType, StructType):
-            yield from _fields(field.dataType, (*path, field.name))
-        yield (*path, field.name), field
-
-
-def _at(value: Column, path: tuple[str, ...]) -> Column:
-    return reduce(Column.getField, path, value)

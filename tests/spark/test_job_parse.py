@@ -8,13 +8,18 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from jobs.parse_to_delta import rows
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.jobs import SettingError, parse_to_delta
 from spark_ehbalance.jobs.parse_to_delta import Settings, start
+from spark_ehbalance.jobs.parsing import Parser
+from tests.jobs.test_json_values import BODIES, SCHEMA, parsed, same
 from tests.spark.conftest import HUB
 
 pytestmark = [pytest.mark.heavy, pytest.mark.spark]
@@ -74,6 +79,32 @@ def test_what_cannot_be_parsed_is_in_a_table_of_its_own_with_the_reason(
     assert held(settings.rejected, "body", "reason") == sorted(rejected, key=repr)
 
 
+def test_what_delta_holds_and_spark_writes_as_json_again_is_what_was_sent(spark: SparkSession, tmp_path: Path) -> None:
+    bodies = {'{"at": "0001-01-01T00:00:00Z"}', '{"day": "1582-10-14"}', '{"local": "9999-12-31T23:59:59.999999"}'}
+
+    @hypothesis_settings(max_examples=1000, deadline=None)
+    @given(BODIES)
+    def collect(body: str) -> None:
+        bodies.add(body)
+
+    collect()
+    parser = Parser(spark, "json", ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in SCHEMA))
+    events = spark.createDataFrame([(body, bytearray(body.encode())) for body in bodies], "sent STRING, body BINARY")
+    parser.parse(events).write.format("delta").save(str(tmp_path / "table"))
+    time = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+    held = spark.read.format("delta").load(str(tmp_path / "table"))
+    written = F.to_json("value", {"timestampFormat": f"{time}XXX", "timestampNTZFormat": time, "timeZone": "UTC"})
+    rows = held.select("sent", "reason", F.col("value").isNull(), written).collect()
+    assert {row.sent for row in rows} == bodies
+    stored = 0
+    for sent, reason, is_null, again in rows:
+        assert (reason is None) != is_null
+        if reason is None:
+            assert same(SCHEMA, parsed(sent), parsed(again)), (sent, again)
+            stored += 1
+    assert 100 < stored < len(bodies) - 100
+
+
 def test_a_schema_that_is_none_and_avro_without_sparks_package_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     def refused(format: str, schema: str) -> str:
         settings = Settings(
@@ -88,6 +119,9 @@ def test_a_schema_that_is_none_and_avro_without_sparks_package_are_refused(spark
     assert refused("json", "id STRIN").startswith("schema is no schema for spark.ehbalance.job.format=json: [")
     assert (
         refused("json", "Partition INT") == "schema has a field partition, which is the name of a column of the event"
+    )
+    assert refused("json", "x ARRAY<VARIANT>").endswith(
+        "JSON is not read into variant: take STRING, which holds any JSON value as text"
     )
     assert refused("avro", json.dumps("string")).endswith(
         f"submit with --packages org.apache.spark:spark-avro_2.13:{spark.version}"

@@ -1,0 +1,347 @@
+"""JSON objects into values of Spark's types. A value that would not be written back as it was sent is rejected."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import re
+import struct
+from collections.abc import Callable
+from datetime import date, datetime, timezone
+from decimal import Context, Decimal, Inexact, InvalidOperation
+from typing import Any, NoReturn
+
+import numpy
+import pyarrow as pa
+import pyspark.sql.types as T
+
+#: Converts a parsed JSON value that is not null; the Arrow type of its results.
+_Convert = Callable[[Any], Any]
+_Reader = tuple[_Convert, pa.DataType]
+
+#: Characters of a value, or of its path, that a reason repeats.
+_SHOWN = 100
+
+#: Names in a body. Spark's Python workers hash texts alike (PYTHONHASHSEED=0), so a sender can search for names that
+#: collide: 82,000 of them take seconds, 4,096 milliseconds.
+_MOST_NAMES = 4096
+
+#: A text of JSON, with the colon that makes it a name.
+_TEXT = re.compile(r'"((?:[^"\\]|\\.?)*)(?:"(\s*:)?|\Z)', re.DOTALL)
+
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
+
+#: ISO 8601 with at most microseconds.
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(:\d\d)?(?:\.(\d{1,6})0*)?(?:([+-]\d\d):?(\d\d)|(Z))?", re.ASCII)
+
+_INTEGERS: dict[type[T.DataType], tuple[int, pa.DataType]] = {
+    T.ByteType: (8, pa.int8()),
+    T.ShortType: (16, pa.int16()),
+    T.IntegerType: (32, pa.int32()),
+    T.LongType: (64, pa.int64()),
+}
+_SPECIAL = {"NaN", "Infinity", "-Infinity"}
+
+
+class RejectedError(Exception):
+    """A body, or a value in it, that cannot be stored as it was sent."""
+
+    def __init__(self, why: str, path: str = "") -> None:
+        super().__init__(why)
+        self.why, self.path = why, path
+
+    def inside(self, name: str) -> RejectedError:
+        """The same for the value that contains this one under `name`."""
+        path = self.path if not self.path or self.path.startswith("[") else f".{self.path}"
+        return RejectedError(self.why, f"{name}{path}")
+
+    @property
+    def reason(self) -> str:
+        """One line that names the field."""
+        text = f"field {_cut(self.path)} {self.why}" if self.path else self.why
+        return text.encode("utf-8", "replace").decode()
+
+
+def _cut(text: str) -> str:
+    return text[:_SHOWN]
+
+
+class _Number(str):
+    """A number as it was sent."""
+
+    __slots__ = ()
+
+
+class JsonReader:
+    """Reads bodies into a struct by a schema. `type` is the struct's Arrow type."""
+
+    def __init__(self, schema: T.StructType) -> None:
+        """Raises `ValueError` for a type that JSON is not read into."""
+        self._convert, self.type = _struct(schema)
+        self._decoder = json.JSONDecoder(
+            object_pairs_hook=_object, parse_int=_Number, parse_float=_Number, parse_constant=_no_constant
+        )
+
+    def read(self, body: bytes | None) -> dict[str, Any]:
+        """The fields of a body. Raises `RejectedError`."""
+        if body is None:
+            raise RejectedError("no body")
+        try:
+            text = body.decode()
+        except UnicodeDecodeError:
+            raise RejectedError("no UTF-8") from None
+        if text.count(":") > _MOST_NAMES:
+            _check_names(text)
+        try:
+            fields: dict[str, Any] = self._convert(self._parse(text))
+        except RecursionError:
+            raise RejectedError("nested too deeply") from None
+        return fields
+
+    def _parse(self, text: str) -> dict[str, Any]:
+        start = text.lstrip(" \t\r\n")
+        try:
+            value, end = self._decoder.raw_decode(start)
+        except ValueError:
+            value, end = None, 0
+        if not isinstance(value, dict):
+            raise RejectedError("no JSON object")
+        if start[end:].strip(" \t\r\n"):
+            raise RejectedError("more than a JSON object")
+        return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        names = sorted(name for name, _ in pairs)
+        twice = next(name for name, following in itertools.pairwise(names) if name == following)
+        raise RejectedError(f"name {_cut(twice)} twice in an object")
+    return fields
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _check_names(text: str) -> None:
+    names = sorted(name for name, colon in _TEXT.findall(text) if colon)
+    if sum(name != following for name, following in itertools.pairwise(names)) >= _MOST_NAMES:
+        raise RejectedError(f"more than {_MOST_NAMES} different names")
+
+
+def _reader(kind: T.DataType) -> _Reader:
+    if isinstance(kind, T.StructType):
+        return _struct(kind)
+    if isinstance(kind, T.ArrayType):
+        return _array(kind)
+    if isinstance(kind, T.MapType) and isinstance(kind.keyType, T.StringType):
+        return _map(kind)
+    convert, arrow = _leaf(kind)
+
+    def checked(sent: Any) -> Any:
+        try:
+            return convert(sent)
+        except (TypeError, ValueError, ArithmeticError):
+            raise _is_no(kind, sent) from None
+
+    return checked, arrow
+
+
+def _is_no(kind: T.DataType, sent: Any) -> RejectedError:
+    return RejectedError(f"is no {kind.simpleString()}: {_cut(sent if isinstance(sent, str) else _json(sent))}")
+
+
+def _struct(kind: T.StructType) -> _Reader:
+    readers = [(field.name, *_reader(field.dataType), field.nullable) for field in kind]
+
+    def convert(sent: Any) -> dict[str, Any]:
+        if not isinstance(sent, dict):
+            raise _is_no(kind, sent)
+        stored = {}
+        for name, read, _, nullable in readers:
+            value = sent.get(name)
+            try:
+                if value is None and not nullable:
+                    raise RejectedError("is missing or null, and NOT NULL in the schema")
+                stored[name] = None if value is None else read(value)
+            except RejectedError as error:
+                raise error.inside(name) from None
+        return stored
+
+    return convert, pa.struct([(name, arrow) for name, _, arrow, _ in readers])
+
+
+def _array(kind: T.ArrayType) -> _Reader:
+    read, arrow = _reader(kind.elementType)
+
+    def convert(sent: Any) -> list[Any]:
+        if not isinstance(sent, list):
+            raise _is_no(kind, sent)
+        stored = []
+        for index, value in enumerate(sent):
+            try:
+                stored.append(None if value is None else read(value))
+            except RejectedError as error:
+                raise error.inside(f"[{index}]") from None
+        return stored
+
+    return convert, pa.list_(arrow)
+
+
+def _map(kind: T.MapType) -> _Reader:
+    read, arrow = _reader(kind.valueType)
+
+    def convert(sent: Any) -> list[tuple[str, Any]]:
+        if not isinstance(sent, dict):
+            raise _is_no(kind, sent)
+        stored = []
+        for key, value in sent.items():
+            try:
+                stored.append((_string(key), None if value is None else read(value)))
+            except UnicodeEncodeError:
+                raise _is_no(kind.keyType, key) from None
+            except RejectedError as error:
+                raise error.inside(key) from None
+        return stored
+
+    return convert, pa.map_(pa.string(), arrow)
+
+
+def _leaf(kind: T.DataType) -> _Reader:
+    """A reader whose errors are TypeError, ValueError and ArithmeticError."""
+    if isinstance(kind, T.StringType):
+        return _string, pa.string()
+    if type(kind) in _INTEGERS:
+        bits, arrow = _INTEGERS[type(kind)]
+        return _integer(bits), arrow
+    if isinstance(kind, T.DoubleType):
+        return _double, pa.float64()
+    if isinstance(kind, T.FloatType):
+        return _float, pa.float32()
+    if isinstance(kind, T.DecimalType):
+        return _decimal(kind), pa.decimal128(kind.precision, kind.scale)
+    if isinstance(kind, T.BooleanType):
+        return _boolean, pa.bool_()
+    if isinstance(kind, T.BinaryType):
+        return _binary, pa.binary()
+    if isinstance(kind, T.DateType):
+        return _date, pa.date32()
+    if isinstance(kind, T.TimestampType):
+        return _timestamp, pa.timestamp("us", "UTC")
+    if isinstance(kind, T.TimestampNTZType):
+        return _local_time, pa.timestamp("us")
+    raise ValueError(f"JSON is not read into {kind.simpleString()}: take STRING, which holds any JSON value as text")
+
+
+def _string(sent: Any) -> str:
+    """A string; any other value as its JSON text, with numbers as they were sent."""
+    text = sent if isinstance(sent, str) else _json(sent)
+    if not text.isascii():
+        text.encode()  # JSON may escape half of a surrogate pair, which UTF-8 has not
+    return text
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, _Number):
+        return value
+    if isinstance(value, list):
+        return f"[{','.join(map(_json, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{_json(name)}:{_json(inner)}' for name, inner in value.items())}}}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _number(sent: Any) -> _Number:
+    if not isinstance(sent, _Number):
+        raise ValueError("no number")
+    return sent
+
+
+def _integer(bits: int) -> _Convert:
+    end = 1 << (bits - 1)
+
+    def convert(sent: Any) -> int:
+        if len(_number(sent)) > 20 or not -end <= (value := int(sent)) < end:
+            raise ValueError("too large")
+        return value
+
+    return convert
+
+
+def _double(sent: Any) -> float:
+    if sent in _SPECIAL:
+        return float(sent)
+    value = float(_number(sent))
+    if repr(value) != sent:
+        _check_digits(value, repr(value), sent)
+    return value
+
+
+def _float(sent: Any) -> float:
+    if sent in _SPECIAL:
+        return float(sent)
+    value: float = struct.unpack("f", struct.pack("f", float(_number(sent))))[0]
+    _check_digits(value, str(numpy.float32(value)), sent)
+    return value
+
+
+def _check_digits(value: float, shortest: str, sent: str) -> None:
+    """Raise `ValueError` unless `value`, written shortly or with as many digits as were sent, is what was sent."""
+    exact = Decimal(sent)
+    digits = "".join(map(str, exact.as_tuple().digits)).strip("0")
+    if exact not in (Decimal(shortest), Decimal(f"{value:.{max(len(digits) - 1, 0)}e}")):
+        raise ValueError("digits would be lost")
+
+
+def _decimal(kind: T.DecimalType) -> _Convert:
+    exact = Context(prec=kind.precision, traps=[Inexact, InvalidOperation])
+    unit = Decimal((0, (1,), -kind.scale))
+
+    def convert(sent: Any) -> Decimal:
+        if not isinstance(sent, _Number) and not _NUMBER.fullmatch(sent):
+            raise ValueError("no number")
+        return Decimal(sent).quantize(unit, context=exact)
+
+    return convert
+
+
+def _boolean(sent: Any) -> bool:
+    if not isinstance(sent, bool):
+        raise ValueError("no boolean")
+    return sent
+
+
+def _binary(sent: Any) -> bytes:
+    value = base64.b64decode(sent, validate=True)
+    if isinstance(sent, _Number) or base64.b64encode(value).decode() != sent:
+        raise ValueError("no Base64")
+    return value
+
+
+def _date(sent: Any) -> date:
+    value = date.fromisoformat(sent)
+    if value.isoformat() != sent:
+        raise ValueError("no ISO 8601")
+    return value
+
+
+def _timestamp(sent: Any) -> datetime:
+    return _time(sent, zone=True)
+
+
+def _local_time(sent: Any) -> datetime:
+    return _time(sent, zone=False)
+
+
+def _time(sent: Any, *, zone: bool) -> datetime:
+    found = _TIME.fullmatch(sent)
+    if found is None:
+        raise ValueError("no ISO 8601 to the microsecond")
+    day, minute, second, fraction, hours, minutes, utc = found.groups()
+    offset = "+00:00" if utc else f"{hours}:{minutes}" if hours else ""
+    if bool(offset) != zone:
+        raise ValueError("a time zone is missing, or too much")
+    time = datetime.fromisoformat(f"{day}T{minute}{second or ':00'}.{(fraction or '').ljust(6, '0')}{offset}")
+    return time.astimezone(timezone.utc) if zone else time

@@ -1,0 +1,278 @@
+"""JSON values: what is stored, written as JSON again, is what was sent; anything else is rejected with its field."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from datetime import date, datetime, timezone
+from decimal import Context, Decimal
+from typing import Any
+
+import numpy
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import types as T
+
+from spark_ehbalance.jobs.json_values import JsonReader, RejectedError
+
+
+def _fields(**kinds: T.DataType) -> T.StructType:
+    return T.StructType([T.StructField(name, kind) for name, kind in kinds.items()])
+
+
+SCHEMA = _fields(
+    tiny=T.ByteType(),
+    small=T.ShortType(),
+    int=T.IntegerType(),
+    big=T.LongType(),
+    float=T.FloatType(),
+    double=T.DoubleType(),
+    decimal=T.DecimalType(10, 2),
+    whole=T.DecimalType(38, 0),
+    flag=T.BooleanType(),
+    bytes=T.BinaryType(),
+    day=T.DateType(),
+    at=T.TimestampType(),
+    local=T.TimestampNTZType(),
+    text=T.StringType(),
+    list=T.ArrayType(T.ByteType()),
+    map=T.MapType(T.StringType(), _fields(x=T.DecimalType(5, 1))),
+    inner=_fields(days=T.ArrayType(T.DateType()), float=T.FloatType()),
+)
+
+_SPECIAL = ("NaN", "Infinity", "-Infinity")
+_EDGES = [sign * 2**bits + more for bits in (7, 8, 15, 16, 24, 31, 53, 63, 64) for sign in (1, -1) for more in (-1, 0)]
+_EXPONENTS = [-400000000, -400, -45, -2, 2, 38, 39, 308, 309, 400000000]
+_DIGITS = st.text("0123456789", min_size=1, max_size=25)
+_NUMBERS = st.one_of(
+    st.integers().map(str),
+    st.sampled_from(_EDGES).map(str),
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.floats(width=32, allow_nan=False, allow_infinity=False).map(lambda value: f"{value:.9g}"),
+    st.builds("{}{}.{}".format, st.sampled_from(["", "-"]), st.integers(0, 10**9), _DIGITS),
+    st.builds("{}e{}".format, st.integers(-99, 99), st.sampled_from(_EXPONENTS)),
+)  # fmt: skip
+_TIMES = st.builds(
+    "{}{}{}{}{}".format,
+    st.dates(),
+    st.sampled_from(["T", " ", ""]),
+    st.times().map(lambda time: time.isoformat("seconds")),
+    st.one_of(st.just(""), _DIGITS.map(".{}".format)),
+    st.sampled_from(["", "Z", "+00:00", "+0530", "-11:45", "Europe/Berlin"]),
+)
+_WORDS = st.sampled_from(["20260131", "17", "12:30", "2026-1-31", "2026", "true", "1,234", "AQ=", "AR==", *_SPECIAL])
+_TEXTS = st.one_of(
+    st.text(st.characters(blacklist_categories=[])),  # halves of surrogate pairs too, which JSON can escape
+    st.dates().map(str),
+    st.binary(max_size=9).map(lambda value: base64.b64encode(value).decode()),
+    _TIMES,
+    _WORDS,
+    _NUMBERS,
+).map(json.dumps)
+_LEAVES = st.one_of(_NUMBERS, _TEXTS, st.sampled_from(["null", "true", "false"]))
+_INSIDE = st.one_of(
+    st.lists(_LEAVES, max_size=3).map(lambda values: f"[{', '.join(values)}]"),
+    st.builds('{{"a": {{"x": {}}}, "\\ud83d\\ude00": null}}'.format, _NUMBERS),
+    st.builds('{{"days": ["{}", null], "float": {}, "more": {}}}'.format, st.dates(), _NUMBERS, _LEAVES),
+)  # fmt: skip
+
+#: Bodies with a field of `SCHEMA` each: good, almost good and wrong ones.
+BODIES = st.builds('{{"{}": {}}}'.format, st.sampled_from(SCHEMA.names), st.one_of(_LEAVES, _INSIDE))
+
+
+def parsed(text: str) -> Any:
+    """JSON with exact numbers."""
+    return json.loads(text, parse_int=Decimal, parse_float=Decimal)
+
+
+def same(kind: T.DataType, sent: Any, written: Any) -> bool:
+    """Whether a stored value, `written` as JSON, is the one that was `sent`; both come from `parsed`."""
+    if sent is None or written is None:
+        return sent is written
+    if isinstance(kind, T.StructType):
+        return all(same(field.dataType, sent.get(field.name), written.get(field.name)) for field in kind)
+    if isinstance(kind, T.ArrayType):
+        return len(sent) == len(written) and all(map(same, [kind.elementType] * len(sent), sent, written))
+    if isinstance(kind, T.MapType):
+        return sent.keys() == written.keys() and all(same(kind.valueType, sent[key], written[key]) for key in sent)
+    if isinstance(kind, T.StringType) and not isinstance(sent, str):
+        return bool(parsed(written) == sent)
+    if isinstance(kind, T.DecimalType):
+        return Decimal(sent) == Decimal(written)
+    if isinstance(kind, (T.FloatType, T.DoubleType)) and isinstance(sent, Decimal):
+        exact = numpy.float32(written) if isinstance(kind, T.FloatType) else float(written)
+        last = Decimal((0, (1,), int(sent.normalize(Context(prec=99)).as_tuple().exponent)))
+        return sent == written or abs(Decimal(float(exact)) - sent) * 2 <= last
+    if isinstance(kind, (T.TimestampType, T.TimestampNTZType)):
+        return _instant(sent) == _instant(written)
+    return bool(sent == written)
+
+
+def _instant(text: str) -> tuple[datetime, Decimal]:
+    seconds, fraction, zone = re.fullmatch(r"(.{19})(\.\d+)?(.*)", text).groups("")  # type: ignore[union-attr]
+    zone = re.sub(r"(\d\d)(\d\d)$", r"\1:\2", zone.replace("Z", "+00:00"))
+    return datetime.fromisoformat(seconds + zone), Decimal(f"0{fraction}")
+
+
+def _written(kind: T.DataType, value: Any) -> Any:
+    """A stored value as Spark's `to_json` writes it, as `parsed` reads that."""
+    if value is None:
+        return None
+    if isinstance(kind, T.StructType):
+        return {field.name: _written(field.dataType, value[field.name]) for field in kind}
+    if isinstance(kind, T.ArrayType):
+        return [_written(kind.elementType, each) for each in value]
+    if isinstance(kind, T.MapType):
+        return {key: _written(kind.valueType, each) for key, each in value}
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, float):
+        text = str(numpy.float32(value) if isinstance(kind, T.FloatType) else value)
+        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(text) or Decimal(text)
+    return Decimal(value) if type(value) is int else value
+
+
+def _reason(schema: T.StructType, body: bytes | None) -> str:
+    with pytest.raises(RejectedError) as rejected:
+        JsonReader(schema).read(body)
+    return rejected.value.reason
+
+
+def _short(value: object) -> str:
+    return repr(value)[:30]
+
+
+@settings(max_examples=1000, deadline=None)
+@given(BODIES)
+def test_what_is_stored_and_written_again_is_what_was_sent(body: str) -> None:
+    reader = JsonReader(SCHEMA)
+    try:
+        fields = reader.read(body.encode())
+    except RejectedError:
+        return
+    [stored] = pa.array([fields], reader.type).to_pylist()
+    assert same(SCHEMA, parsed(body), _written(SCHEMA, stored))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "stored"),
+    [
+        ("tiny", "-128", -128),
+        ("big", "9223372036854775807", 2**63 - 1),
+        ("double", "0.10000000000000001", 0.1),  # as printf("%.17g") writes it
+        ("double", "123456789012345680000", 123456789012345683968.0),  # as JavaScript writes it
+        ("double", "1.0E23", 1e23),
+        ("double", "-0", 0.0),
+        ("double", '"-Infinity"', -float("inf")),
+        ("float", "0.1", float(numpy.float32(0.1))),
+        ("decimal", "1.10", Decimal("1.10")),
+        ("decimal", '"-1.5e1"', Decimal("-15")),
+        ("decimal", "0e400000000", Decimal(0)),
+        ("day", '"0001-01-01"', date(1, 1, 1)),
+        ("at", '"2026-01-31 12:00:00.1200000+01:00"', datetime(2026, 1, 31, 11, 0, 0, 120000, timezone.utc)),
+        ("local", '"2026-01-31T12:00"', datetime(2026, 1, 31, 12)),
+        ("text", '{"a" : [1.10, 12345678901234567890.123, "\\u00e4", null, 1e400000000]}',
+         '{"a":[1.10,12345678901234567890.123,"ä",null,1e400000000]}'),
+        ("map", '{"b": {"x": 1}, "a": null}', [("b", {"x": Decimal("1.0")}), ("a", None)]),
+        ("inner", "{}", {"days": None, "float": None}),
+    ],
+)  # fmt: skip
+def test_values_that_are_stored(field: str, value: str, stored: object) -> None:
+    assert JsonReader(SCHEMA).read(f'\n\t {{"{field}": {value}, "more": 1e999}}\r\n'.encode())[field] == stored
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "kind"),
+    [
+        ("tiny", "128", "tinyint"),
+        ("tiny", "255", "tinyint"),
+        ("int", "1.0", "int"),
+        ("int", "1" * 5000, "int"),
+        ("float", "1e39", "float"),
+        ("float", "16777217", "float"),
+        ("float", "1e-50", "float"),
+        ("double", "1e400", "double"),
+        ("double", "1e400000000", "double"),
+        ("double", "9007199254740993", "double"),
+        ("double", "0.1234567890123456789", "double"),
+        ("double", '"1.5"', "double"),
+        ("decimal", "1.239", "decimal(10,2)"),
+        ("decimal", "100000000", "decimal(10,2)"),
+        ("decimal", "1e400000000", "decimal(10,2)"),
+        ("decimal", "1e-400000000", "decimal(10,2)"),
+        ("decimal", "1e9999999999999999999", "decimal(10,2)"),
+        ("decimal", '"1,234"', "decimal(10,2)"),
+        ("decimal", '"NaN"', "decimal(10,2)"),
+        ("flag", "1", "boolean"),
+        ("bytes", '"AR=="', "binary"),
+        ("day", '"20260131"', "date"),
+        ("day", '"17"', "date"),
+        ("day", '"2026-W05-6"', "date"),
+        ("day", '"2026-01-31T00:00:00"', "date"),
+        ("at", '"12:30"', "timestamp"),
+        ("at", "9223372036854775", "timestamp"),
+        ("at", '"2026-01-31T12:00:00"', "timestamp"),
+        ("at", '"2026-01-31T12:00:00.1234567Z"', "timestamp"),
+        ("at", '"0001-01-01T00:00:00+01:00"', "timestamp"),
+        ("local", '"2026-01-31T12:00:00Z"', "timestamp_ntz"),
+        ("list", '"[1]"', "array<tinyint>"),
+        ("inner", "[]", "struct<days:array<date>,float:float>"),
+    ],
+    ids=_short,
+)
+def test_values_that_would_change_are_rejected(field: str, value: str, kind: str) -> None:
+    shown = value.strip('"')[:100]
+    assert _reason(SCHEMA, f'{{"{field}": {value}}}'.encode()) == f"field {field} is no {kind}: {shown}"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b'{"list": [1, 300]}', "field list[1] is no tinyint: 300"),
+        (b'{"map": {"k": {"x": 0.25}}}', "field map.k.x is no decimal(5,1): 0.25"),
+        (b'{"inner": {"days": ["2026-01-31", "31"]}}', "field inner.days[1] is no date: 31"),
+        (b'{"text": "\\ud800"}', "field text is no string: ?"),
+        (b'{"map": {"\\ud800": null}}', "field map is no string: ?"),
+        (None, "no body"),
+        (b"\xff{}", "no UTF-8"),
+        (b"", "no JSON object"),
+        (b"[{}]", "no JSON object"),
+        (b"{'tiny': 1}", "no JSON object"),
+        (b'{"double": NaN}', "no JSON object"),
+        (b'{"tiny": 4},{"tiny": 5}]', "more than a JSON object"),
+        (b'{"tiny": 4}\n{"tiny": 5}', "more than a JSON object"),
+        (b'{"tiny": 4, "tiny": 5}', "name tiny twice in an object"),
+        (b'{"text": ' + b"[" * 100_000, "nested too deeply"),
+        (b'{"text": ' + b"[" * 800 + b"]" * 800 + b"}", "nested too deeply"),
+        (json.dumps({f'\\"{n}:': "\\" for n in range(5000)}).encode(), "more than 4096 different names"),
+    ],
+    ids=_short,
+)
+def test_reasons(body: bytes | None, reason: str) -> None:
+    assert _reason(SCHEMA, body) == reason
+
+
+def test_many_objects_with_few_names_are_read() -> None:
+    [stored] = (
+        JsonReader(_fields(xs=T.ArrayType(_fields(x=T.LongType()))))
+        .read(json.dumps({"xs": [{"x": n, '\\"y:': "z"} for n in range(9000)]}).encode())
+        .values()
+    )
+    assert stored == [{"x": n} for n in range(9000)]
+
+
+def test_not_null_holds_at_any_depth() -> None:
+    inner = T.StructType([T.StructField("x", T.LongType(), nullable=False)])
+    assert _reason(_fields(xs=T.ArrayType(inner)), b'{"xs": [{"x": 1}, {}]}') == (
+        "field xs[1].x is missing or null, and NOT NULL in the schema"
+    )
+
+
+def test_types_that_json_is_not_read_into() -> None:
+    with pytest.raises(ValueError, match="JSON is not read into variant: take STRING"):
+        JsonReader(_fields(xs=T.ArrayType(T.VariantType())))
