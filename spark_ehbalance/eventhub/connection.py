@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from azure.core.utils import parse_connection_string as parse_pairs
-from azure.eventhub import EventHubConsumerClient, EventHubProducerClient, parse_connection_string
+from azure.eventhub import EventHubConsumerClient, EventHubProducerClient
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.eventhub import credentials
+from spark_ehbalance.eventhub import connection_string, credentials
 from spark_ehbalance.eventhub.credentials import Identity
 from spark_ehbalance.eventhub.network import DIRECT, Network, NetworkError, is_server
 from spark_ehbalance.group.identity import Group
@@ -61,30 +60,33 @@ class Connection:
     @classmethod
     def _by_key(cls, given: str, options: Mapping[str, str | None]) -> Connection:
         text = resolved("connectionString", given)
+        allowed = f"allowed is {_FORM}; or {REFERENCES}"
         try:
-            parts = parse_connection_string(text)
-            parse_pairs(text)  # as the client does, which refuses a key that is there twice in any case
-        except (ValueError, TypeError, KeyError):
-            raise OptionError(f"option connectionString is wrong: allowed is {_FORM}; or {REFERENCES}") from None
-        if looks_secret(parts.fully_qualified_namespace):
-            raise OptionError(f"option connectionString has a secret as its Endpoint: allowed is {_FORM}")
-        if text == given and not hidden_by_spark(text):
+            parts = connection_string.parse(text)
+        except ValueError as problem:
+            raise OptionError(f"option connectionString is wrong: {problem}; {allowed}") from None
+        namespace = parts["Endpoint"]
+        if looks_secret(namespace):
+            raise OptionError(f"option connectionString has a secret as its Endpoint: {allowed}")
+        if not is_server(namespace):
+            raise OptionError(f"option connectionString is wrong: its Endpoint is no host name; {allowed}")
+        text = connection_string.joined(parts)
+        if not is_reference(given) and not hidden_by_spark(given):
             raise OptionError(f"connectionString without SharedAccessKey would be shown by Spark: write {REFERENCES}")
-        if not is_server(parts.fully_qualified_namespace):
-            raise OptionError(f"option connectionString has no host name as its Endpoint: allowed is {_FORM}")
-        hub, inside = options["eventHubName"], parts.eventhub_name
+        hub, inside = options["eventHubName"], parts.get("EntityPath")
         if (name := inside if hub is None else hub) is None:
             raise OptionError("eventHubName is not set, and connectionString has no EntityPath: one of them is needed")
         if hub is not None and inside is not None and hub.lower() != inside.lower():
             raise OptionError(f"eventHubName={shown(hub)} contradicts EntityPath={shown(inside)} in connectionString")
         reference = given if is_reference(given) else None
-        return cls(parts.fully_qualified_namespace, _hub_name(name), connection_string=text, reference=reference)
+        return cls(namespace, _hub_name(name), connection_string=text, reference=reference)
 
     @classmethod
     def _by_identity(cls, namespace: str, options: Mapping[str, str | None]) -> Connection:
+        given, namespace = namespace, connection_string.host_of(namespace)
         if "." not in namespace or not is_server(namespace):
             raise OptionError(
-                f"option fullyQualifiedNamespace={shown(namespace)} is wrong: allowed is a host name such as "
+                f"option fullyQualifiedNamespace={shown(given)} is wrong: allowed is a host name such as "
                 "NAMESPACE.servicebus.windows.net"
             )
         if options["eventHubName"] is None:
@@ -93,8 +95,9 @@ class Connection:
 
     @property
     def hub_name(self) -> str:
-        """The hub with its namespace, in lower case: Event Hubs ignores case in both. Its port is that of AMQP."""
-        return f"{self.namespace.removesuffix(':5671')}/{self.hub}".lower()
+        """The hub with its namespace, as in its `Group`."""
+        group = self.group("")
+        return f"{group.namespace}/{group.hub}"
 
     def group(self, consumer_group: str) -> Group:
         """The group that readers of `consumer_group` of this hub belong to."""

@@ -7,7 +7,6 @@ server's certificate must be for the host that is called, so for the custom addr
 from __future__ import annotations
 
 import functools
-import ipaddress
 import os
 import re
 import socket
@@ -21,6 +20,7 @@ import certifi
 from azure.eventhub import TransportType
 
 from spark_ehbalance.errors import HubUnavailableError, OptionError
+from spark_ehbalance.group.identity import is_loopback
 from spark_ehbalance.settings.parsing import flag
 from spark_ehbalance.settings.secrets import REFERENCES, is_reference, resolved, shown
 
@@ -121,7 +121,7 @@ class Network:
         if self.ca_file is not None:
             return "connectionString with UseDevelopmentEmulator=true, which switches TLS off, and caFile are both set"
         host = self.endpoint[0] if self.endpoint is not None else namespace.partition(":")[0]
-        others = [each for each in (host, self.proxy and self.proxy.host) if each and not _is_loopback(each)]
+        others = [each for each in (host, self.proxy and self.proxy.host) if each and not is_loopback(each)]
         if not others or self.plaintext_emulator:
             return None
         return (
@@ -243,14 +243,6 @@ def _plaintext_emulator(given: str) -> bool:
         return flag(given)
     except ValueError as allowed:
         raise OptionError(f"option allowPlaintextEmulator={shown(given)} is wrong: allowed is {allowed}") from None
-
-
-def _is_loopback(host: str) -> bool:
-    """Not by asking for the address of a name, which another answer may change a moment later."""
-    try:
-        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def is_server(text: str) -> bool:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One (namespace, event hub, consumer group), each in lower case: Event Hubs ignores case in all three."""
+    """One (namespace, event hub, consumer group), each in lower case: Event Hubs ignores case in all three.
+
+    The namespace has no port, as one namespace listens on several: except on the loopback address, where the port tells
+    emulators apart.
+    """
 
     namespace: str
     hub: str
@@ -15,8 +20,18 @@ class Group:
 
     @classmethod
     def of(cls, namespace: str, hub: str, consumer_group: str) -> Group:
-        """The group of these names, which may be in any case."""
-        return cls(namespace.lower(), hub.lower(), consumer_group.lower())
+        """The group of these names, which may be in any case, the namespace with any port."""
+        host, _, port = namespace.lower().partition(":")
+        is_emulator = port not in ("", "5671") and is_loopback(host)
+        return cls(f"{host}:{port}" if is_emulator else host, hub.lower(), consumer_group.lower())
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.hub}/{self.consumer_group}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is this machine. A name is not resolved: another answer may change it a moment later."""
+    try:
+        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

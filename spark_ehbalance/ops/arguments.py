@@ -132,7 +132,7 @@ def group_of(text: str) -> Group:
     names = text.split("/")
     if len(names) != 3 or not all(names):
         raise OptionError(f"--group={shown(text)} is wrong: allowed is NAMESPACE/HUB/GROUP")
-    return Group.of(*names)
+    return Group(*map(str.lower, names))  # the names of blobs may have any port
 
 
 def pairs(texts: list[str] | None, option: str = "--storage-option") -> dict[str, str]:

@@ -87,7 +87,7 @@ def seek(
     lease_table: LeaseTable,
     hub: HubOptions,
     storage: StorageOptions,
-    to: Annotated[str | None, typer.Option(help="earliest, latest, a sequence number, or a time with zone.")] = None,
+    to: Annotated[str | None, typer.Option(help="earliest, latest, a sequence number, or a time.")] = None,
     partition: Annotated[str | None, typer.Argument(help="The partition's id.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All partitions of the table.")] = False,
     positions: PositionFile = None,

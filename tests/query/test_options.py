@@ -114,7 +114,7 @@ REFUSED: list[tuple[dict[str, str], list[str]]] = [
     ({"fullyQualifiedNamespace": "ns.servicebus.windows.net"}, ["eventHubName is not set"]),
     (IDENTITY | {"credential": "magic"}, ["credential='magic'", "default", "managedIdentity", "azureCli"]),
     (
-        IDENTITY | {"fullyQualifiedNamespace": "sb://ns.servicebus.windows.net"},
+        IDENTITY | {"fullyQualifiedNamespace": "sb://ns.servicebus.windows.net/hub"},
         ["fullyQualifiedNamespace='sb://ns", "NAMESPACE.servicebus.windows.net"],
     ),
     (IDENTITY | {"fullyQualifiedNamespace": "ns"}, ["fullyQualifiedNamespace='ns'"]),
