@@ -1,4 +1,4 @@
-"""Serves samples to Prometheus, by prometheus-client."""
+"""Serves samples to Prometheus, as prometheus-client writes them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.metrics.definitions import Metric, Sample
+from spark_ehbalance.metrics.http_server import Answer, HttpServer
 from spark_ehbalance.text import logger
 
 if TYPE_CHECKING:
@@ -56,19 +57,23 @@ class Server:
         self._registry.register(Collector(read))
         ProcessCollector(registry=self._registry)
         self._closed = threading.Event()
-        self._server: Any = None
+        self._server: HttpServer | None = None
 
     def start(self) -> None:
         """Raises `EhBalanceError` if the address cannot be used."""
-        from prometheus_client import start_http_server
-
         host, port = self._address
         try:
-            self._server, _ = start_http_server(port, host, self._registry)
+            self._server = HttpServer(host, port, self._answer)
         except OSError as error:
             taken = error.errno == errno.EADDRINUSE
             why = "another process, or another query, has it" if taken else error.strerror or type(error).__name__
             raise EhBalanceError(f"metrics cannot be served at {host}:{port}: {why}") from error
+        threading.Thread(target=self._server.serve_forever, name="ehbalance-metrics", daemon=True).start()
+
+    def _answer(self, path: str) -> Answer:
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+        return Answer(200, CONTENT_TYPE_LATEST, generate_latest(self._registry))
 
     def start_when_free(self) -> None:
         """As `start`; where the address cannot be used it warns once, and tries again and again."""

@@ -14,7 +14,7 @@ from spark_ehbalance.lease_table.viewing import Viewer
 from spark_ehbalance.ops.arguments import StorageOptions
 from spark_ehbalance.ops.common import say
 from spark_ehbalance.ops.dashboard.page import page
-from spark_ehbalance.ops.dashboard.server import Server, group_facts
+from spark_ehbalance.ops.dashboard.server import group_facts, made_server, run
 
 
 def dashboard(
@@ -42,9 +42,9 @@ def dashboard(
             say(f"Saved as {save}.", err=True)
             return
         try:
-            server = opened.enter_context(Server(tables, port))
+            server = opened.enter_context(made_server(tables, port))
         except OSError as error:
             why = os.strerror(error.errno or 0)
             raise EhBalanceError(f"--port {port} cannot be used: {why}; --port 0 takes a free one") from None
         say(f"Dashboard: http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)")
-        server.run()
+        run(server)
