@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -27,6 +28,15 @@ OF_EVENT = ("partition", "sequenceNumber", "enqueuedTime")
 #: Bodies that a Python worker gets at once, of up to 1 MB each, or 20 MB on dedicated clusters.
 _BODIES = ("spark.sql.execution.arrow.maxRecordsPerBatch", 256)
 
+#: Properties of the JVM: the most bytes or items of an Avro value, which are allocated as soon as they are announced.
+AVRO_LIMITS = (
+    "org.apache.avro.limits.string.maxLength",
+    "org.apache.avro.limits.bytes.maxLength",
+    "org.apache.avro.limits.collectionItems.maxLength",
+)
+#: The limit for events of 1 MB, and the largest that is accepted, for those of 20 MB on dedicated clusters.
+_LIMIT, _MOST_LIMIT = 1024 * 1024, 20 * 1024 * 1024
+
 #: In a schema's JSON, what makes its fields nullable.
 _NULLABLE = ('"nullable":false', '"nullable":true')
 
@@ -35,9 +45,10 @@ class Parser:
     """Parses bodies of the `format` json or avro by a `schema`: DDL, or Avro's JSON."""
 
     def __init__(self, spark: SparkSession, format: str, schema: str) -> None:
-        """Raises `SettingError` for a schema that is none, and for Avro without Spark's package for it."""
+        """Raises `SettingError` for a schema that is none, and for Avro without its limits or Spark's package."""
         self._avro = format == "avro"
         if self._avro:
+            _need_limits(spark)
             _need_avro(spark)
         try:
             if self._avro:
@@ -91,6 +102,28 @@ def _read(schema: StructType, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.
             reasons.append(reason)
         columns = [*batch.columns, pa.array(values, reader.type), pa.array(reasons, pa.string())]
         yield pa.RecordBatch.from_arrays(columns, [*batch.schema.names, VALUE, REASON])
+
+
+def _need_limits(spark: SparkSession) -> None:
+    local = spark.sparkContext._jsc.sc().isLocal()  # its tasks run in the driver's JVM
+    if local:
+        jvm: Any = spark._jvm
+        given = " ".join(f"-D{name}={jvm.java.lang.System.getProperty(name)}" for name in AVRO_LIMITS)
+    else:
+        conf = spark.sparkContext.getConf()
+        given = " ".join(conf.get(f"spark.executor.{kind}JavaOptions", "") or "" for kind in ("default", "extra"))
+    if missing := missing_limits(given):
+        raise SettingError(
+            f"{PREFIX}format=avro needs limits in the JVM, which a body of a few bytes that announces 2^31 items would "
+            f"end: add {' '.join(f'-D{name}={_LIMIT}' for name in missing)} to "
+            f"spark.{'driver' if local else 'executor'}.extraJavaOptions"
+        )
+
+
+def missing_limits(java_options: str) -> list[str]:
+    """Those of `AVRO_LIMITS` that `java_options` do not set, or set above the size of an event."""
+    given = dict(re.findall(r"(?<!\S)[\"']?-D([\w.]+)=(\d+)[\"']?(?!\S)", java_options))
+    return [name for name in AVRO_LIMITS if not 0 < int(given.get(name, 0)) <= _MOST_LIMIT]
 
 
 def _need_avro(spark: SparkSession) -> None:

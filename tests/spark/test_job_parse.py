@@ -18,7 +18,7 @@ from jobs.parse_to_delta import rows
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.jobs import SettingError, parse_to_delta
 from spark_ehbalance.jobs.parse_to_delta import Settings, start
-from spark_ehbalance.jobs.parsing import Parser
+from spark_ehbalance.jobs.parsing import AVRO_LIMITS, Parser, missing_limits
 from tests.jobs.test_json_values import BODIES, SCHEMA, parsed, same
 from tests.spark.conftest import HUB
 
@@ -105,7 +105,9 @@ def test_what_delta_holds_and_spark_writes_as_json_again_is_what_was_sent(spark:
     assert 100 < stored < len(bodies) - 100
 
 
-def test_a_schema_that_is_none_and_avro_without_sparks_package_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_wrong_schema_and_avro_without_limits_or_sparks_package_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     def refused(format: str, schema: str) -> str:
         settings = Settings(
             table=str(tmp_path / "t"), rejected=str(tmp_path / "r"), format=format, schema=schema,
@@ -123,6 +125,16 @@ def test_a_schema_that_is_none_and_avro_without_sparks_package_are_refused(spark
     assert refused("json", "x ARRAY<VARIANT>").endswith(
         "JSON is not read into variant: take STRING, which holds any JSON value as text"
     )
-    assert refused("avro", json.dumps("string")).endswith(
-        f"submit with --packages org.apache.spark:spark-avro_2.13:{spark.version}"
-    )
+    avro = refused("avro", json.dumps("string"))
+    assert avro.startswith("format=avro needs limits in the JVM")
+    assert not missing_limits(avro.partition(": add ")[2].partition(" to ")[0])
+    system = spark._jvm.java.lang.System  # type: ignore[union-attr]
+    try:
+        for name in AVRO_LIMITS:
+            system.setProperty(name, "1048576")
+        assert refused("avro", json.dumps("string")).endswith(
+            f"submit with --packages org.apache.spark:spark-avro_2.13:{spark.version}"
+        )
+    finally:
+        for name in AVRO_LIMITS:
+            system.clearProperty(name)
