@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -138,14 +138,29 @@ def _end(query: Any, batch_id: int) -> StreamOffset:
 
 def _logged(query: Any, batch_id: int) -> list[StreamOffset] | None:
     """The end offsets of the batch's `ehbalance` sources; None if Spark's log does not have the batch."""
-    logged, ours = query.offsetLog().get(batch_id), list[StreamOffset]()
+    logged, texts = query.offsetLog().get(batch_id), list[str]()
     if logged.isEmpty():
         return None
-    offsets = logged.get().offsets()
-    for number in range(offsets.size()):
-        if offsets.apply(number).isDefined():
-            try:
-                ours.append(StreamOffset.from_json(json.loads(offsets.apply(number).get().json())))
-            except (EhBalanceError, ValueError, TypeError):
-                continue  # another source
+    # Version 2 of the log, since Spark 4.2, has a map by the sources' names in place of a sequence.
+    is_map = logged.get().getClass().getSimpleName() == "OffsetMap"
+    offsets = logged.get().offsetsMap().valuesIterator() if is_map else logged.get().offsets().iterator()
+    while offsets.hasNext():
+        if (offset := offsets.next()).isDefined():
+            texts.append(offset.get().json())
+    return sources(texts)
+
+
+def sources(offsets: Iterable[str]) -> list[StreamOffset]:
+    """The offset of each `ehbalance` source of a query, from the `offsets` that Spark logged for a batch, as JSON.
+
+    Spark logs a source's offset once for each place that reads the source, such as both sides of a union with itself.
+    """
+    ours = list[StreamOffset]()
+    for text in offsets:
+        try:
+            offset = StreamOffset.from_json(json.loads(text))
+        except (EhBalanceError, ValueError, RecursionError):
+            continue  # another source
+        if offset not in ours:
+            ours.append(offset)
     return ours

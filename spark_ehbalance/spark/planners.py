@@ -28,7 +28,7 @@ def ends_of(progress: dict[str, Any]) -> Iterator[StreamOffset]:
     """The end offset of each of our sources in a progress report."""
     for source in progress["sources"]:
         end = source.get("endOffset")
-        with contextlib.suppress(EhBalanceError, ValueError):  # of another source
+        with contextlib.suppress(EhBalanceError, ValueError, RecursionError):  # of another source
             yield StreamOffset.from_json(json.loads(end) if isinstance(end, str) else end)
 
 

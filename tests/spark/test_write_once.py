@@ -637,6 +637,21 @@ def test_marks_of_one_table_are_not_used_for_another_of_the_same_name(
     assert held(tmp_path / "one/flights") == held(tmp_path / "two/flights") == Counter(sent)
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_union_of_a_source_with_itself_is_written_in_each_version_of_the_offset_log(
+    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path, version: int
+) -> None:
+    session, target = spark.newSession(), str(tmp_path / "target")
+    session.conf.set("spark.sql.streaming.offsetLog.formatVersion", version)
+    for _ in range(2):
+        sent = fill(hub, 2)
+        events = session.readStream.format("ehbalance").options(**options).load()
+        writer = events.union(events).writeStream.foreachBatch(once(target)).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        assert query.awaitTermination(120)
+    assert held(target) == Counter(dict.fromkeys(sent, 2))
+
+
 def test_a_query_of_events_that_another_one_has_written_says_so(
     spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

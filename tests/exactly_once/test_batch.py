@@ -1,0 +1,28 @@
+"""Which of the offsets that Spark logged for a batch are those of `ehbalance` sources."""
+
+from __future__ import annotations
+
+import json
+
+from spark_ehbalance.exactly_once.batch import sources
+from spark_ehbalance.query.offsets import StreamOffset
+from spark_ehbalance.spark.planners import ends_of
+
+ONE, TWO = (StreamOffset("owner", lineage=lineage) for lineage in ("one", "two"))
+
+#: Offsets of other sources, or of a damaged or hostile checkpoint.
+OTHERS = ["7", "null", "-", '{"topic":{"0":5}}', "[" * 100_000, '{"a":' * 100_000]
+
+
+def text(offset: StreamOffset) -> str:
+    return json.dumps(offset.to_json())
+
+
+def test_a_source_that_is_read_several_times_counts_once() -> None:
+    assert sources([text(ONE)] * 3) == [ONE]
+    assert sources([text(ONE), text(TWO), text(ONE)]) == [ONE, TWO]
+
+
+def test_offsets_of_other_sources_are_left_out_however_deep() -> None:
+    assert sources([*OTHERS, text(ONE), *OTHERS]) == [ONE]
+    assert list(ends_of({"sources": [{"endOffset": each} for each in (*OTHERS, text(ONE))]})) == [ONE]
