@@ -72,7 +72,7 @@ def opened(location: str, storage_options: Mapping[str, str]) -> Iterator[Checkp
 
 def logs(folder: CheckpointFolder) -> list[list[LoggedBatch]]:
     """The logged batches, oldest first, of each `ehbalance` source of the query."""
-    found: dict[int, list[LoggedBatch]] = {}
+    found: dict[str, list[LoggedBatch]] = {}
     finished = set(folder.finished())
     for batch in folder.planned():
         for source, end in logged_ends(folder.offsets(batch)):
@@ -93,15 +93,17 @@ def checkpoint_location(text: str) -> str:
     return location(text)
 
 
-def logged_ends(text: str) -> Iterator[tuple[int, StreamOffset]]:
-    """The end of the batch in each `ehbalance` source, with the source's index among all sources, from the `text` of
-    an offset log file.
+def logged_ends(text: str) -> Iterator[tuple[str, StreamOffset]]:
+    """The end of the batch in each `ehbalance` source, with the source's name, from the `text` of an offset log file.
 
     Raises `EhBalanceError` if an offset has a newer format.
     """
-    for source, line in enumerate(text.splitlines()[2:]):
+    version, _, *lines = (text + "\n\n").splitlines()
+    for index, line in enumerate(lines):
+        # Version 2, since Spark 4.2: the name comes before the offset. In version 1 the order stays the same.
+        source, _, offset_text = line.partition(":") if version == "v2" else (str(index), "", line)
         try:
-            offset = json.loads(line)
+            offset = json.loads(offset_text)
         except (ValueError, RecursionError):
             continue  # a source without an offset, or one that does not write JSON
         if isinstance(offset, dict) and {"format", "group", "owner", "partitions"} <= offset.keys():

@@ -182,6 +182,15 @@ def test_damaged_offsets_and_an_empty_folder_are_refused(ehbalance: Command, tmp
         assert message in ehbalance("positions", folder).err
 
 
+def test_an_offset_log_of_version_2_is_read_by_the_names_of_sources(ehbalance: Command, tmp_path: Path) -> None:
+    one, two = (batch("a", p0=(1, start, start + 10)) for start in (10, 20))
+    folder = spark_folder(tmp_path / "named", one, two)
+    for number, end in enumerate((one, two)):
+        lines = ["other:-", f"events:{json.dumps(end.to_json())}"][:: 1 - 2 * number]  # Spark's order is a map's
+        (folder / "offsets" / str(number)).write_text("\n".join(["v2", "{}", *lines]))
+    assert json.loads(ehbalance("positions", folder).out)["0"] == {"next": 20}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
