@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from chaos.storage.azurite import storage_options
+from chaos.storage.azurite import ACCOUNT, KEY, storage_options
 from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.azure_storage.tables import Table
 from tests.lease_table.contenders import Opening, processes
-from tests.lease_table.store_conformance import LeaseTableConformance
+from tests.lease_table.store_conformance import ANN, BOB, LeaseTableConformance, filled
 
 
 class TestDeltaStoreOnAzureStorage(LeaseTableConformance):
@@ -25,3 +25,14 @@ class TestDeltaStoreOnAzureStorage(LeaseTableConformance):
 
     def contenders(self, count: int) -> Executor:
         return processes(count)
+
+
+@pytest.mark.parametrize("cloud", ["core.windows.net", "core.usgovcloudapi.net", "core.chinacloudapi.cn"])
+def test_a_table_in_any_cloud_at_an_endpoint_of_the_options(new_table: Table, cloud: str) -> None:
+    """As behind a private endpoint: the address names the account, and the option the server."""
+    endpoint = {"allow_http": "true", "endpoint": f"{new_table.storage}/{ACCOUNT}", "account_key": KEY}
+    with DeltaStore(f"abfss://{new_table.container}@{ACCOUNT}.dfs.{cloud}/leases", endpoint) as store:
+        filled(store, ANN, BOB, owned=("0",))
+        written = store.read().leases
+    with new_table.undisturbed() as known:
+        assert known.read().leases == written

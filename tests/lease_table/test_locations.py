@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from obstore.store import AzureStore
 
-from spark_ehbalance.errors import OptionError
+from spark_ehbalance.errors import OptionError, StoreUnavailableError
 from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.locations import for_libraries
+from spark_ehbalance.lease_table.delta.storage import open_storage
 from spark_ehbalance.ops.arguments import StorageOptions
 from spark_ehbalance.query.options import batch_options, checked_location, storage_options, stream_options
 from spark_ehbalance.query.processes import settings_of
@@ -118,6 +121,63 @@ def test_a_secret_in_an_address_is_refused_and_not_shown(address: str) -> None:
     with pytest.raises(OptionError, match="leaseTable") as error:
         checked_location(address)
     assert "theSecret123" not in str(error.value)
+
+
+KEY = {"account_key": "a2V5"}
+
+
+@pytest.mark.parametrize(
+    ("cloud", "endpoint"),
+    [
+        ("acct.dfs.core.usgovcloudapi.net", "https://acct.blob.core.usgovcloudapi.net"),
+        ("acct.dfs.core.chinacloudapi.cn", "https://acct.blob.core.chinacloudapi.cn"),
+        ("acct.z12.dfs.storage.azure.net", "https://acct.z12.blob.storage.azure.net"),
+    ],
+)
+def test_accounts_of_every_cloud_are_opened(cloud: str, endpoint: str) -> None:
+    opened = ("az://c/a/x%20y", KEY | {"account_name": "acct", "endpoint": endpoint})
+    blobs = cloud.replace(".dfs.", ".blob.")
+    addresses = [f"{kind}://c@{host}" for kind in ("abfs", "abfss") for host in (cloud, blobs)]
+    for text in [f"{each}/a/x y" for each in (*addresses, f"https://{cloud}/c", f"https://{blobs}/c")]:
+        location = checked_location(text)
+        assert for_libraries(location, KEY) == opened
+        assert for_libraries(location, KEY | {"azure_storage_account_name": "acct"}) == opened
+        own = {"azure_storage_endpoint": "https://gateway.example.com"}
+        assert for_libraries(location, KEY | own)[1] == KEY | own | {"account_name": "acct"}
+        storage = open_storage(*for_libraries(location, KEY))
+        assert isinstance(storage, AzureStore)
+        assert (storage.config["account_name"], storage.config["endpoint"]) == ("acct", endpoint)
+        assert (storage.config["container_name"], storage.prefix) == ("c", "a/x y")
+
+
+@pytest.mark.parametrize(
+    ("location", "opened"),
+    [
+        ("https://acct.blob.core.windows.net/c/x", "abfss://c@acct.blob.core.windows.net/x"),
+        ("https://acct.dfs.core.windows.net/c/x", "abfss://c@acct.dfs.core.windows.net/x"),
+        ("https://onelake.dfs.fabric.microsoft.com/ws/x", "abfss://ws@onelake.dfs.fabric.microsoft.com/x"),
+        *((same, same) for same in ("abfss://c@acct.dfs.core.windows.net/x", "az://c/x", "s3://b/x", "gs://b/x", "/x")),
+    ],
+)
+def test_addresses_that_the_libraries_know_stay(location: str, opened: str) -> None:
+    assert for_libraries(location, KEY) == (opened, KEY)
+    if opened.startswith("abfss:"):
+        assert isinstance(open_storage(opened, KEY), AzureStore)
+
+
+@pytest.mark.parametrize("address", ["https://example.com/c/x", "https://acct.core.windows.net/c/x"])
+def test_a_web_server_that_is_no_storage_account_is_refused(address: str) -> None:
+    with pytest.raises(OptionError, match="by https only of a storage account, such as https://ACCOUNT"):
+        checked_location(address)
+
+
+@pytest.mark.parametrize("address", ["https://acct.blob.core.invalid/c/x", "abfss://c@acct.dfs.core.invalid/x"])
+def test_an_account_that_cannot_be_reached_is_not_an_absent_table(address: str) -> None:
+    store = DeltaStore(checked_location(address), KEY | {"max_retries": "0", "timeout": "10s"})
+    with pytest.raises(StoreUnavailableError, match="could not be read: ") as error:
+        store.read()
+    assert "there is no lease table" not in str(error.value)
+    assert "acct.blob.core.invalid" in str(error.value)
 
 
 @given(st.text(max_size=40))

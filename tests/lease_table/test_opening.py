@@ -31,6 +31,8 @@ def test_an_unknown_scheme_is_refused_in_one_line_that_names_the_known_ones() ->
         ("https://account.blob.core.windows.net/container", BlobStore),
         ("https://Account.blob.core.windows.net/container/", BlobStore),
         ("https://account.blob.core.chinacloudapi.cn/container", BlobStore),
+        ("https://account.z12.blob.storage.azure.net/container", BlobStore),
+        ("https://account.z12.blob.storage.azure.net/container/leases", DeltaStore),
         ("http://127.0.0.1:10000/devstoreaccount1/container", BlobStore),
     ],
 )

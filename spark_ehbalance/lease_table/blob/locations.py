@@ -12,7 +12,7 @@ from spark_ehbalance.lease_table.identity import plain_name, split
 from spark_ehbalance.settings.secrets import shown
 
 #: None of the names of a Delta table: an address of a blob service with a folder below the container is one.
-_ADDRESS = re.compile(r"https://[a-z0-9-]+\.blob\.[a-z0-9.-]+/[a-z0-9$-]{3,63}", re.IGNORECASE)
+_ADDRESS = re.compile(r"https://[a-z0-9-]+(\.z[0-9]{1,2})?\.blob\.[a-z0-9.-]+/[a-z0-9$-]{3,63}", re.IGNORECASE)
 
 #: Azurite, which has the account in the path.
 _EMULATOR = re.compile(r"https?://(?:127\.0\.0\.1|localhost)(?::\d+)?/[a-z0-9]+/[a-z0-9$-]{3,63}", re.IGNORECASE)

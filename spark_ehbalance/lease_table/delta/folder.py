@@ -20,6 +20,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
 from obstore.store import ObjectStore
 
 from spark_ehbalance.errors import StoreFormatError, StoreUnavailableError
+from spark_ehbalance.lease_table.delta.locations import for_libraries
 from spark_ehbalance.lease_table.delta.names import LOG, is_left_over, is_of_a_version
 from spark_ehbalance.lease_table.delta.storage import open_storage
 from spark_ehbalance.lease_table.identity import StorageTokens, split
@@ -54,7 +55,8 @@ class Folder:
         """Raises `OptionError` if the options name a credential that is wrong."""
         self.uri = uri
         self.options = dict(options)
-        identity, self._plain_options = split(self.options)
+        identity, plain_options = split(self.options)
+        self._address, self._plain_options = for_libraries(uri, plain_options)
         self._tokens = None if identity is None else StorageTokens(identity)
         self._shown: set[str] = set()  # tokens that delta-rs was given
         #: When a table that delta-rs has opened last can no longer be used, in seconds since 1970.
@@ -84,7 +86,7 @@ class Folder:
 
     def open_table(self) -> DeltaTable:
         """The newest version of the folder's Delta table. Raises `TableNotFoundError`."""
-        return DeltaTable(self.uri, storage_options=self.delta_options())
+        return DeltaTable(self._address, storage_options=self.delta_options())
 
     def tag(self, name: str) -> str | None:
         """What distinguishes the file from another of the same name; None if there is none. One request."""
@@ -244,7 +246,7 @@ class Folder:
     @property
     def _files(self) -> ObjectStore:
         if self._storage is None:
-            self._storage = open_storage(self.uri, self._plain_options, self._tokens)
+            self._storage = open_storage(self._address, self._plain_options, self._tokens)
         return self._storage
 
     def _text(self, error: Exception) -> str:

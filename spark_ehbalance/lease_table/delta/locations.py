@@ -14,11 +14,15 @@ from urllib.parse import quote, unquote
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.group.identity import Group
-from spark_ehbalance.lease_table.identity import check_identity
+from spark_ehbalance.lease_table.identity import check_identity, plain_name
 from spark_ehbalance.settings.locations import EXAMPLE_ADDRESS, has_unsafe_characters, path_in_url, scheme
 
 #: Storages that delta-rs and obstore know and that can create a file only if it does not exist. None is a path.
 SCHEMES = (None, "file", "abfs", "abfss", "adl", "az", "azure", "gs", "https", "s3", "s3a")
+
+#: The host of a storage account, which may be in a DNS zone (`z12`), and the clouds that delta-rs and obstore know.
+_ACCOUNT = re.compile(r"(?P<account>[a-z0-9-]+)(?P<zone>(\.z[0-9]{1,2})?)\.(dfs|blob)\.(?P<cloud>[a-z0-9.-]+)")
+_KNOWN_CLOUDS = ("core.windows.net", "fabric.microsoft.com")
 
 #: Mounts of storage on Databricks. They have neither hard links nor a rename that fails if the target exists.
 _MOUNTS = ("/dbfs", "/Volumes")
@@ -41,6 +45,27 @@ def parse_location(text: str) -> str:
     if kind is None:
         return _path(text)
     return _path(_unescaped(path_in_url("file", rest))) if kind == "file" else _address(kind, rest)
+
+
+def for_libraries(location: str, options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """The address and the options by which delta-rs and obstore open `location`.
+
+    They know one cloud, and take an address by HTTPS for any web server. So every account of another cloud, or in a DNS
+    zone, is given as an option, with its endpoint unless the options have one.
+    """
+    kind, (server, _, path) = scheme(location), location.partition("://")[2].partition("/")
+    container, at, host = server.rpartition("@")
+    account = _ACCOUNT.fullmatch(host)
+    if account is None or (kind != "https" and not at):
+        return location, dict(options)
+    if kind == "https":
+        container, _, path = path.partition("/")
+    if account["cloud"] in _KNOWN_CLOUDS:
+        return f"abfss://{container}@{host}/{path}", dict(options)
+    own = {name: value for name, value in options.items() if plain_name(name) != "account_name"}
+    if not any(plain_name(name) == "endpoint" for name in own):
+        own["endpoint"] = f"https://{account['account']}{account['zone']}.blob.{account['cloud']}"
+    return f"az://{container}/{path}", own | {"account_name": account["account"]}
 
 
 def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
@@ -112,6 +137,11 @@ def _address(kind: str, rest: str) -> str:
         raise ValueError("an address without # and without an escaped %")
     if "@" in host and (kind not in ("abfs", "abfss") or ":" in host.partition("@")[0]):
         raise ValueError("an address without a user and a password")
+    if kind == "https" and not _ACCOUNT.fullmatch(host.lower()):
+        raise ValueError(
+            "an address by https only of a storage account, such as "
+            "https://ACCOUNT.blob.core.windows.net/CONTAINER/FOLDER"
+        )
     folder = posixpath.normpath("/" + _unescaped(path)).lstrip("/")
     if not folder:
         raise ValueError(f"a folder below {kind}://{host}/")
