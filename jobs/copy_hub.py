@@ -3,8 +3,9 @@
     EHBALANCE_CONNECTION_STRING=... EHBALANCE_SINK_CONNECTION_STRING=... \
         spark-submit --properties-file conf/copy_hub.conf jobs/copy_hub.py
 
-The settings are Spark properties, explained in conf/copy_hub.conf. Bodies, partition keys and properties, with their
-types, are sent, and events with one key arrive in their order. After a crash the last batch is sent again.
+The settings are Spark properties, explained in conf/copy_hub.conf. Bodies, partition keys, properties with their types,
+and system properties that can be sent are copied, and events with one key arrive in their order. After a crash the last
+batch is sent again.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from spark_ehbalance.jobs.copy_hub import Settings, start
 
 
 def rows(events: DataFrame) -> DataFrame:
-    """What is sent. Put your own filters and transformations here; values of properties are JSON."""
-    return events.select("body", "partitionKey", "properties")
+    """What is sent; the first three columns are for the table of events that cannot be sent. Put your own filters and
+    transformations here; values of properties are JSON."""
+    return events.select(
+        "partition", "sequenceNumber", "enqueuedTime", "body", "partitionKey", "properties", "systemProperties"
+    )
 
 
 if __name__ == "__main__":

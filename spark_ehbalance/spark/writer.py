@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Row, datasource
+from pyspark.sql import DataFrame, Row, datasource
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.sending.columns import Columns
@@ -60,6 +60,11 @@ class _Writing:
             "%s: %d events, %d bytes in %d batches sent to %s; it was too busy %d times, and %d attempts were repeated",
             what, sent.events, sent.bytes, sent.batches, self.options.connection.hub_name, sent.busy, sent.again,
         )  # fmt: skip
+        if sent.skipped:
+            _LOG.warning(
+                "%s: %d rows were not sent to %s (onUnsendable=skip), the first because %s",
+                what, sent.skipped, self.options.connection.hub_name, sent.problem,
+            )  # fmt: skip
 
     def failed(self, messages: Sequence[Any], what: str) -> None:
         """Say what is in the hub."""
@@ -121,6 +126,19 @@ def stream_writer(options: WriteOptions, schema: StructType) -> StreamWriter:
     """Also for the output modes complete and update, as Spark's Kafka sink: all rows of a batch are sent. Raises
     `OptionError`."""
     return StreamWriter(options, _columns(options, schema), schema)
+
+
+def unsendable(frame: DataFrame, options: WriteOptions, sent: Sequence[str]) -> DataFrame:
+    """The rows of `frame` that would not be sent with these `options`, with a column `reason`; only the columns `sent`
+    make the event. Raises `OptionError`."""
+    ordered = frame.select(*sent, *(name for name in frame.columns if name not in sent))
+    columns = _columns(options, ordered.select(*sent).schema)
+
+    def check(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        set_up_logging()
+        yield from Task(options, columns).unsendable(batches)
+
+    return ordered.mapInArrow(check, StructType([*ordered.schema, StructField("reason", StringType())]))
 
 
 def _columns(options: WriteOptions, schema: StructType) -> Columns:

@@ -128,6 +128,13 @@ OTHER = STRING.replace("EntityPath=hub", "EntityPath=copy")
         ({"source.jsonProperties": "false"}, "source.*: option jsonProperties cannot be set: it is true, for types of"),
         ({"source.minPartitions": "9"}, "source.*: option minPartitions cannot be set: events of a key would be sent"),
         ({"source.onMalformed": "keep"}, "source.*: option onMalformed='keep' is wrong: allowed is fail or skip"),
+        ({"unsendable": "/u"}, ""),
+        ({"sink.onUnsendable": "skip"}, ""),
+        (
+            {"unsendable": "/u", "sink.onUnsendable": "fail"},
+            "unsendable and sink.onUnsendable are both set: set the table, or fail or skip",
+        ),
+        ({"sink.onUnsendable": "keep"}, "sink.*: option onUnsendable='keep' is wrong: allowed is one of fail, skip"),
         ({"sink.leaseTable": "/l"}, "sink.*: there is no option 'leasetable' for df.write"),
         ({"sink.connectionString": KEY}, "'sink.connectionString' holds a secret, for all to see: write env:NAME"),
         (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise, repeat
 from typing import Any, NamedTuple
 
@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 
 from spark_ehbalance.errors import OptionError, UnsendableEventError
 from spark_ehbalance.eventhub.rows import TEXT_SALT
-from spark_ehbalance.eventhub.wire.outgoing import Encoder
+from spark_ehbalance.eventhub.wire.outgoing import Encoder, small_pair, system
 from spark_ehbalance.partition_keys import partition_index
 from spark_ehbalance.settings.secrets import shown
 from spark_ehbalance.settings.suggestions import did_you_mean
@@ -45,6 +45,10 @@ def _is(*kinds: type[DataType]) -> Callable[[DataType], bool]:
 def _is_properties(given: DataType) -> bool:
     values = (StringType, BinaryType, BooleanType, IntegralType, FloatType, DoubleType, NullType)
     return isinstance(given, MapType) and isinstance(given.keyType, StringType) and isinstance(given.valueType, values)
+
+
+def _is_texts(given: DataType) -> bool:
+    return _is_properties(given) and isinstance(getattr(given, "valueType", None), StringType)
 
 
 def _is_headers(given: DataType) -> bool:
@@ -73,6 +77,7 @@ _COLUMNS = {
     "partitionKey": _Role("key", "string", _is(StringType)),
     "partitionId": _PARTITION,
     "properties": _Role("properties", "a map of strings to strings, binary, booleans or numbers", _is_properties),
+    "systemProperties": _Role("system", "a map of strings to strings", _is_texts),
 }
 _KAFKA_COLUMNS = {
     "value": _BODY,
@@ -84,13 +89,15 @@ _KAFKA_COLUMNS = {
 
 
 class Columns(NamedTuple):
-    """The places in a frame of what makes an event; None where it has none. `headers`: properties as Kafka's sink has
-    them; `topic`: the hub, which is an option here; `json`: whether values of properties are JSON."""
+    """The places in a frame of what makes an event; None where it has none. `system`: properties of the message, and
+    annotations; `headers`: properties as Kafka's sink has them; `topic`: the hub, which is an option here; `json`:
+    whether values of properties are JSON."""
 
     body: int
     key: int | None = None
     partition: int | None = None
     properties: int | None = None
+    system: int | None = None
     headers: int | None = None
     topic: int | None = None
     json: bool = False
@@ -117,7 +124,9 @@ class Columns(NamedTuple):
             raise OptionError(f"the frame has no column {name}, which is needed: allowed are {', '.join(roles)}")
         if json and "properties" not in found:
             raise OptionError("jsonProperties=true needs a column properties")
-        if json and not isinstance(getattr(schema[found["properties"]].dataType, "valueType", None), StringType):
+        if "system" in found and not json:
+            raise OptionError("a column systemProperties needs jsonProperties=true, here and where it was read")
+        if json and not _is_texts(schema[found["properties"]].dataType):
             raise OptionError("jsonProperties=true needs a column properties whose values are strings of JSON")
         return cls(**found, json=json)
 
@@ -149,45 +158,95 @@ def check_topic(batch: pa.RecordBatch, columns: Columns, hub: str) -> None:
 #: Partition → heads and bodies of its events, in turn; None: where the hub puts them.
 Events = dict[str | None, list[bytes]]
 
+#: An event's partition, its head and its body.
+_Event = tuple[str | None, bytes, bytes]
+
+#: The values of the option `onUnsendable`.
+UNSENDABLE = FAIL, SKIP = ("fail", "skip")
+
 
 class Rows:
     """Makes events of the rows of a task. `partitions` gives the ids of the hub's partitions, in the order of their
-    numbers, and is called if a row has a key or a partition; an event may have `most` bytes."""
+    numbers, and is called if a row has a key or a partition; an event may have `most` bytes. `policy` is the option
+    `onUnsendable`: `skipped` rows are counted, and `problem` is why the first one was."""
 
-    def __init__(self, columns: Columns, partitions: Callable[[], Sequence[str]], most: int) -> None:
-        self._columns, self._partitions, self._most = columns, partitions, most
-        self._count = 0
+    def __init__(
+        self, columns: Columns, partitions: Callable[[], Sequence[str]], most: int, policy: str = FAIL
+    ) -> None:
+        self._columns, self._partitions, self._most, self._policy = columns, partitions, most, policy
+        self._count = self.skipped = 0
+        self.problem = ""
 
     def add(self, batch: pa.RecordBatch, events: Events) -> None:
         """Add those of `batch`. Raises `UnsendableEventError`, which names the row by its number in the task."""
-        columns, encoder, most = self._columns, Encoder(), self._most
-        targets = _Targets(self._partitions)
+        for made in self._made(batch):
+            self._count += 1
+            if isinstance(made, ValueError):
+                problem = f"row {self._count} of a task cannot be sent: {made}"
+                if self._policy == FAIL:
+                    raise UnsendableEventError(
+                        f"{problem}. Nothing was sent of it and of the rows around it. Set onUnsendable=skip to leave "
+                        "such rows out, with a warning that counts them"
+                    )
+                self.skipped += 1
+                self.problem = self.problem or problem
+                continue
+            target, head, body = made
+            if target not in events:
+                events[target] = []
+            events[target] += (head, body)
+
+    def unsendable(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of `batch` that cannot be sent, with the reason in a last column `reason`."""
+        problems = [str(made) if isinstance(made, ValueError) else None for made in self._made(batch)]
+        reasons = pa.array(problems, pa.string())
+        return batch.append_column("reason", reasons).filter(reasons.is_valid())
+
+    def _made(self, batch: pa.RecordBatch) -> Iterator[_Event | ValueError]:
+        """The event of each row, or why it cannot be sent."""
+        columns, encoder, targets = self._columns, Encoder(), _Targets(self._partitions)
         bodies, keys, partitions = (
             repeat(None) if place is None else batch.column(place).to_pylist()
             for place in (columns.body, columns.key, columns.partition)
         )
-        properties = _properties(batch, columns, encoder)
-        for body, key, partition in zip(bodies, keys, partitions, strict=False):
-            self._count += 1
-            target = None
+        headers = columns.headers is not None
+        properties = _headers(batch.column(columns.headers)) if headers else _pairs(batch, columns.properties)
+        for row in zip(bodies, keys, partitions, properties, _pairs(batch, columns.system), strict=False):
             try:
-                if key is not None or partition is not None:
-                    key, target = targets.of(key, partition)
-                pairs = next(properties)
+                made: _Event | ValueError = self._event(encoder, targets, *row)
             except ValueError as problem:
-                raise UnsendableEventError(f"row {self._count} of a task cannot be sent: {problem}") from None
-            if isinstance(body, str):
-                body = body.encode()
-            head = encoder.head(body, key, pairs)
-            if (size := len(head) + len(body or b"")) > most:
-                what = f" with the key {shown(key)}" if key else ""
-                raise UnsendableEventError(
-                    f"row {self._count} of a task cannot be sent: the event{what} has {size:,} bytes with its "
-                    f"properties, and the hub takes {most:,}. Nothing was sent of it and of the rows around it"
-                )
-            if target not in events:
-                events[target] = []
-            events[target] += (head, body or b"")
+                made = problem
+            yield made
+
+    def _event(
+        self, encoder: Encoder, targets: _Targets, body: Any, key: Any, partition: Any, own: _Pairs, others: _Pairs
+    ) -> _Event:
+        """Raises ValueError."""
+        target = None
+        if key is not None or partition is not None:
+            key, target = targets.of(key, partition)
+        if isinstance(body, str):
+            body = body.encode()
+        (names, values), beside = self._checked(*own), None
+        if others[0]:
+            beside = system(zip(*self._checked(*others), strict=True))
+        head = encoder.head(body, key, list(map(encoder.pair, names, values)), beside)
+        if len(head) + len(body or b"") > self._most:  # numbers may have come in types of fewer bytes
+            head = encoder.head(body, key, list(map(small_pair, names, values)), beside)
+        if (size := len(head) + len(body or b"")) > self._most:
+            what = f" with the key {shown(key)}" if key else ""
+            raise ValueError(
+                f"the event{what} has {size:,} bytes with its properties, and the hub takes {self._most:,}"
+            )
+        return target, head, body or b""
+
+    def _checked(self, names: list[str], values: list[Any]) -> _Pairs:
+        """Raises ValueError if a name is missing or comes twice, and for a value that is no JSON."""
+        if None in names:
+            raise ValueError("it has a header without a key")
+        if len(names) > 1:
+            _check_single(names)
+        return names, list(map(_from_json, names, values)) if self._columns.json else values
 
 
 class _Targets:
@@ -227,29 +286,28 @@ class _Targets:
         return text, self._ids[partition_index(text, len(self._ids))]
 
 
-def _properties(batch: pa.RecordBatch, columns: Columns, encoder: Encoder) -> Iterator[Collection[bytes]]:
-    """The properties of each row, encoded. Raises ValueError."""
-    if columns.headers is not None:
-        for given in batch.column(columns.headers).to_pylist():
-            headers = [each for each in given or () if each is not None]
-            if any(each["key"] is None for each in headers):
-                raise ValueError("it has a header without a key")
-            _check_single([each["key"] for each in headers])
-            yield [encoder.pair(each["key"], each["value"]) for each in headers]
-    if columns.properties is None:
-        yield from repeat(())
+#: Names and values of properties.
+_Pairs = tuple[list[str], list[Any]]
+
+
+def _headers(column: pa.Array) -> Iterator[_Pairs]:
+    """The properties of each row, from a column as Kafka's sink has it. A name may be null."""
+    for given in column.to_pylist():
+        headers = [each for each in given or () if each is not None]
+        yield [each["key"] for each in headers], [each["value"] for each in headers]
+
+
+def _pairs(batch: pa.RecordBatch, place: int | None) -> Iterator[_Pairs]:
+    """The pairs of each row, from a column of maps."""
+    if place is None:
+        yield from repeat(([], []))
         return
-    maps = batch.column(columns.properties)
+    maps = batch.column(place)
     ends = maps.offsets.to_pylist()
     first, last = ends[0], ends[-1]
     names, values = (each.slice(first, last - first).to_pylist() for each in (maps.keys, maps.items))
     for begin, end in pairwise(ends):
-        names_of, values_of = names[begin - first : end - first], values[begin - first : end - first]
-        if len(names_of) > 1:
-            _check_single(names_of)
-        if columns.json:
-            values_of = [_from_json(*each) for each in zip(names_of, values_of, strict=True)]
-        yield list(map(encoder.pair, names_of, values_of))
+        yield names[begin - first : end - first], values[begin - first : end - first]
 
 
 def _check_single(names: list[str]) -> None:
@@ -269,7 +327,7 @@ def _from_json(name: str, text: str | None) -> Any:
         return text
     except ValueError:
         raise ValueError(f"its property {shown(name)} is no JSON, as jsonProperties=true asks for") from None
-    if isinstance(value, list) and all(isinstance(each, int) and -128 <= each <= 127 for each in value):
+    if isinstance(value, list) and all(type(each) is int and -128 <= each <= 127 for each in value):
         return bytes(each & 0xFF for each in value)
     if isinstance(value, list | dict):
         return text

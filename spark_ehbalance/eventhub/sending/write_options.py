@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.connection_options import CONNECTION_OPTIONS
+from spark_ehbalance.eventhub.sending.columns import FAIL, UNSENDABLE
 from spark_ehbalance.settings.declared import Declared, declarations, declared, option_name
 from spark_ehbalance.settings.option_texts import parsed, refuse_secret
-from spark_ehbalance.settings.parsing import flag, parse_duration
+from spark_ehbalance.settings.parsing import flag, one_of, parse_duration
 from spark_ehbalance.settings.secrets import shown
 from spark_ehbalance.settings.suggestions import did_you_mean
 
@@ -31,6 +32,13 @@ class WriteOptions:
         flag,
         "the values of `properties` are JSON, as the source writes them with the same option: so numbers, booleans and "
         "binary are sent as such",
+    )
+    #: Losing events silently must be asked for.
+    on_unsendable: str = declared(
+        FAIL,
+        one_of(*UNSENDABLE),
+        "a row that [cannot be sent](writing.md#rows-that-cannot-be-sent): `fail` the task, or `skip` the row, which a "
+        "warning counts",
     )
     #: That of the client.
     send_timeout: float = declared(

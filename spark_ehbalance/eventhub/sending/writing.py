@@ -62,19 +62,23 @@ _PAUSES = (0.1, 5.0)
 
 @dataclass
 class Sent:
-    """What a task has sent: events, their bytes as messages, the batches, how often the hub was too busy, and how many
-    batches were sent again after an answer was lost (whose events may be there twice)."""
+    """What a task has sent: events, their bytes as messages, the batches, how often the hub was too busy, how many
+    batches were sent again after an answer was lost (whose events may be there twice), and how many rows were skipped.
+    `problem` is why the first of these could not be sent."""
 
     events: int = 0
     bytes: int = 0
     batches: int = 0
     busy: int = 0
     again: int = 0
+    skipped: int = 0
+    problem: str = ""
 
     def add(self, other: Sent) -> None:
         """Add what another task, or thread, has sent."""
-        for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + value)
+        for name in ("events", "bytes", "batches", "busy", "again", "skipped"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.problem = self.problem or other.problem
 
 
 class Links:
@@ -145,7 +149,7 @@ class Task:
         with ThreadPoolExecutor(_MOST_LINKS, "ehbalance-send") as pool:
             sending: list[Future[Sent]] = []
             try:
-                for part in self._encoded(rows):
+                for part in self._encoded(rows, sent):
                     _await(sending, sent)
                     sending = [pool.submit(self._send, target, some) for target, some in part.items()]
                 _await(sending, sent)
@@ -157,22 +161,34 @@ class Task:
                 raise
         return sent
 
-    def _encoded(self, rows: Iterable[pa.RecordBatch]) -> Iterator[Events]:
+    def unsendable(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows that the hub would not take, with a last column `reason`. Nothing is sent. The columns of an event
+        come first in `rows`. Raises as `write`."""
+        for made, batch in self._with_rows(rows):
+            yield made.unsendable(batch)
+
+    def _encoded(self, rows: Iterable[pa.RecordBatch], sent: Sent) -> Iterator[Events]:
         """The events of each part of the rows."""
-        made: Rows | None = None
         part: Events = {}
         size = 0
-        for batch in _slices(rows):
-            check_topic(batch, self._columns, self._options.connection.hub)
-            if made is None:
-                self._most = self._limit() - _SLACK
-                made = Rows(self._columns, self._partitions, self._most)
+        for made, batch in self._with_rows(rows):
             made.add(batch, part)
+            sent.skipped, sent.problem = made.skipped, made.problem
             size += batch.nbytes
             if size >= _PART:
                 yield part
                 part, size = {}, 0
         yield part
+
+    def _with_rows(self, rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[Rows, pa.RecordBatch]]:
+        """What makes events, with each batch."""
+        made: Rows | None = None
+        for batch in _slices(rows):
+            check_topic(batch, self._columns, self._options.connection.hub)
+            if made is None:
+                self._most = self._limit() - _SLACK
+                made = Rows(self._columns, self._partitions, self._most, self._options.on_unsendable)
+            yield made, batch
 
     def _partitions(self) -> Sequence[str]:
         def ask() -> Sequence[str]:

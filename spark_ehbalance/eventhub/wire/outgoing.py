@@ -6,21 +6,37 @@ Source: the AMQP 1.0 specification, part 3; what azure-eventhub's `EventDataBatc
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from spark_ehbalance.eventhub.rows import COLUMN_ANNOTATIONS
 
 #: The message format of a batch.
 BATCH_FORMAT = 0x80013700
 
-#: The beginnings of sections: data, annotations, application properties, and a value that is null instead of data.
-_DATA, _ANNOTATIONS, _PROPERTIES, _NO_BODY = b"\x00\x53\x75", b"\x00\x53\x72", b"\x00\x53\x74", b"\x00\x53\x77\x40"
+#: The beginnings of sections: data, annotations, properties of the message and of the application, and a value that is
+#: null instead of data.
+_DATA, _ANNOTATIONS, _STANDARD = b"\x00\x53\x75", b"\x00\x53\x72", b"\x00\x53\x73"
+_PROPERTIES, _NO_BODY = b"\x00\x53\x74", b"\x00\x53\x77\x40"
 
 #: Encoded sizes, above which numbers of four bytes are needed.
 _SHORT = 255
 
-_LONG, _UNSIGNED, _DOUBLE = struct.Struct(">q"), struct.Struct(">Q"), struct.Struct(">d")
+_LONG, _UNSIGNED, _UINT, _DOUBLE, _FLOAT = map(struct.Struct, (">q", ">Q", ">I", ">d", ">f"))
 
-_BINARY, _STRING, _SYMBOL, _MAP = b"\xa0\xb0", b"\xa1\xb1", b"\xa3\xb3", b"\xc1\xd1"
+#: The largest number that 32 bits of floating point hold.
+_MOST_FLOAT = 3.4028234663852886e38
+
+#: Types of numbers with a sign by their width in bytes; the code before is that of the type without a sign.
+_SIGNED = ((1, 0x51), (2, 0x61), (4, 0x71))
+
+_NULL = b"\x40"
+
+_BINARY, _STRING, _SYMBOL = b"\xa0\xb0", b"\xa1\xb1", b"\xa3\xb3"
+_LIST, _MAP = b"\xc0\xd0", b"\xc1\xd1"
+
+#: What the service sets itself.
+_OF_SERVICE = {*map(bytes.decode, COLUMN_ANNOTATIONS), "x-opt-sequence-number-epoch"}
 
 
 #: A name of a property with its value, encoded.
@@ -31,6 +47,13 @@ Pair = bytes
 _MOST_KEPT = 256
 
 
+class System(NamedTuple):
+    """What an event has beside body, key and the application's properties, encoded."""
+
+    annotations: Collection[Pair] = ()
+    properties: bytes = b""  # the section; empty for none
+
+
 class Encoder:
     """Encodes events; for one thread. It keeps what repeats, so that it should not live longer than some events do."""
 
@@ -38,22 +61,24 @@ class Encoder:
         self._heads: dict[tuple[str | None, int], bytes] = {}  # by key and length of the body
         self._pairs: dict[tuple[str, str | bytes], Pair] = {}
 
-    def head(self, body: bytes | None, key: str | None, properties: Collection[Pair] = ()) -> bytes:
+    def head(
+        self, body: bytes | None, key: str | None, properties: Collection[Pair] = (), system: System | None = None
+    ) -> bytes:
         """What stands before its `body` in the data section of an event of a batch; without a body, a tombstone, it is
         the whole section."""
-        if properties or body is None:
-            return _head(body, key, properties)
+        if properties or body is None or system:
+            return _head(body, key, properties, system or System())
         kind = (key, len(body))
         found = self._heads.get(kind)
         if found is None:
-            found = _head(body, key, properties)
+            found = _head(body, key, (), System())
             if len(self._heads) < _MOST_KEPT:
                 self._heads[kind] = found
         return found
 
     def pair(self, name: str, value: Any) -> Pair:
         """A property. Its value may be None, bool, int (of 64 bits, also unsigned), float, str or bytes."""
-        if not isinstance(value, str | bytes):  # others are equal without being the same: True and 1
+        if not isinstance(value, str | bytes):  # not kept: others are equal without being the same, True and 1
             return _sized(_STRING, name.encode()) + _value(value)
         found = self._pairs.get((name, value))
         if found is None:
@@ -61,6 +86,29 @@ class Encoder:
             if len(self._pairs) < _MOST_KEPT:
                 self._pairs[name, value] = found
         return found
+
+
+def small_pair(name: str, value: Any) -> Pair:
+    """As `Encoder.pair`, with a number in as few bytes as hold it, whatever type of number that is."""
+    return _sized(_STRING, name.encode()) + (_small_number(value) or _value(value))
+
+
+def system(given: Iterable[tuple[str, Any]]) -> System:
+    """The pairs of the source's column `systemProperties`, without those that the service sets. Raises ValueError for a
+    value that a property of messages cannot have."""
+    annotations, fields = list[Pair](), dict[str, bytes]()
+    for name, value in given:
+        if name in _FIELDS:
+            try:
+                fields[name] = _NULL if value is None else _FIELDS[name](value)
+            except (AttributeError, TypeError, struct.error):
+                raise ValueError(f"its {name} has a value of another type than AMQP allows") from None
+        elif name not in _OF_SERVICE:
+            annotations.append(_sized(_SYMBOL, name.encode()) + _value(value))
+    encoded = [fields.get(name, _NULL) for name in _FIELDS] if fields else []
+    while encoded and encoded[-1] == _NULL:
+        encoded.pop()
+    return System(annotations, _STANDARD + _compound(_LIST, b"".join(encoded), len(encoded)) if encoded else b"")
 
 
 def batches(events: Sequence[bytes], most: int) -> Iterator[tuple[int, bytes]]:
@@ -77,13 +125,14 @@ def batches(events: Sequence[bytes], most: int) -> Iterator[tuple[int, bytes]]:
         yield (len(events) - begin) // 2, b"".join(events[begin:])
 
 
-def _head(body: bytes | None, key: str | None, properties: Collection[Pair]) -> bytes:
-    before = b""
+def _head(body: bytes | None, key: str | None, properties: Collection[Pair], system: System) -> bytes:
+    annotations = list(system.annotations)
     if key:
-        entry = _sized(_SYMBOL, b"x-opt-partition-key") + _sized(_STRING, key.encode())
-        before += _ANNOTATIONS + _map(entry, 1)
+        annotations.append(_sized(_SYMBOL, b"x-opt-partition-key") + _sized(_STRING, key.encode()))
+    before = _ANNOTATIONS + _map(annotations) if annotations else b""
+    before += system.properties
     if properties:
-        before += _PROPERTIES + _map(b"".join(properties), len(properties))
+        before += _PROPERTIES + _map(properties)
     if body is None:
         return _DATA + _sized(_BINARY, before + _NO_BODY)
     before += _DATA + _prefix(_BINARY, len(body))
@@ -98,6 +147,8 @@ def _value(value: Any) -> bytes:
     if isinstance(value, bool):
         return b"\x41" if value else b"\x42"
     if isinstance(value, int):
+        if -128 <= value <= 127:
+            return bytes((0x55, value & 0xFF))
         return b"\x80" + _UNSIGNED.pack(value) if value >> 63 > 0 else b"\x81" + _LONG.pack(value)
     if isinstance(value, float):
         return b"\x82" + _DOUBLE.pack(value)
@@ -115,9 +166,72 @@ def _sized(codes: bytes, value: bytes) -> bytes:
     return _prefix(codes, len(value)) + value
 
 
-def _map(entries: bytes, pairs: int) -> bytes:
-    """A map; its size counts the number of its entries too."""
-    count = 2 * pairs
+def _map(pairs: Collection[Pair]) -> bytes:
+    return _compound(_MAP, b"".join(pairs), 2 * len(pairs))
+
+
+def _compound(codes: bytes, entries: bytes, count: int) -> bytes:
+    """A map or a list; its size counts the number of its entries too."""
     if len(entries) + 1 <= _SHORT and count <= _SHORT:
-        return bytes((_MAP[0], len(entries) + 1, count)) + entries
-    return _MAP[1:] + (len(entries) + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + entries
+        return bytes((codes[0], len(entries) + 1, count)) + entries
+    return codes[1:] + (len(entries) + 4).to_bytes(4, "big") + count.to_bytes(4, "big") + entries
+
+
+def _small_number(value: Any) -> bytes | None:
+    """The shortest encoding of a number; None if it is none, or no type is shorter than those of `_value`."""
+    if isinstance(value, float):
+        single = _FLOAT.pack(value) if abs(value) <= _MOST_FLOAT else b""
+        return b"\x72" + single if single and _FLOAT.unpack(single)[0] == value else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    if not value:
+        return b"\x43"
+    for width, code in _SIGNED:
+        if -(1 << (8 * width - 1)) <= value < 1 << (8 * width):
+            unsigned = value >= 1 << (8 * width - 1)
+            return bytes((code - unsigned,)) + value.to_bytes(width, "big", signed=not unsigned)
+    return None
+
+
+def _text(value: str) -> bytes:
+    return _sized(_STRING, value.encode())
+
+
+def _symbol(value: str) -> bytes:
+    return _sized(_SYMBOL, value.encode())
+
+
+def _binary(value: str | bytes) -> bytes:
+    return _sized(_BINARY, value.encode() if isinstance(value, str) else value)
+
+
+def _time(value: int) -> bytes:
+    return b"\x83" + _LONG.pack(value)
+
+
+def _uint(value: int) -> bytes:
+    return b"\x70" + _UINT.pack(value)
+
+
+def _id(value: str | bytes | int) -> bytes:
+    if isinstance(value, int):
+        return bytes((0x53, value)) if 0 <= value <= _SHORT else b"\x80" + _UNSIGNED.pack(value)
+    return _text(value) if isinstance(value, str) else _sized(_BINARY, value)
+
+
+#: The properties of a message in their order, with what encodes each.
+_FIELDS: dict[str, Callable[[Any], bytes]] = {
+    "message-id": _id,
+    "user-id": _binary,
+    "to": _text,
+    "subject": _text,
+    "reply-to": _text,
+    "correlation-id": _id,
+    "content-type": _symbol,
+    "content-encoding": _symbol,
+    "absolute-expiry-time": _time,
+    "creation-time": _time,
+    "group-id": _text,
+    "group-sequence": _uint,
+    "reply-to-group-id": _text,
+}

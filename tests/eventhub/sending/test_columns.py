@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import Any
@@ -24,8 +25,11 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from spark_ehbalance.emulator.message import parse_event
 from spark_ehbalance.errors import OptionError, UnsendableEventError
+from spark_ehbalance.eventhub.rows import record_batch
 from spark_ehbalance.eventhub.sending.columns import Columns, Events, Rows, check_topic
+from spark_ehbalance.eventhub.wire.messages import parse
 from spark_ehbalance.eventhub.wire.outgoing import Encoder, batches
 
 ROOM = 1 << 20
@@ -98,6 +102,14 @@ def made(rows: list[dict[str, Any]], frame: StructType, *, most: int = ROOM, **h
     return found
 
 
+def skipped(rows: list[dict[str, Any]], frame: StructType, *, most: int = ROOM, **how: bool) -> tuple[Events, Rows]:
+    """The events of rows of which those that cannot be sent are skipped."""
+    found: Events = {}
+    makes = Rows(Columns.of(frame, **how), lambda: "0123", most, "skip")
+    makes.add(pa.RecordBatch.from_pylist(rows, to_arrow_schema(frame)), found)
+    return found, makes
+
+
 def only(found: Events) -> bytes:
     """The one event that there is."""
     ((head, body),) = found.values()
@@ -166,8 +178,16 @@ KEYED = schema(body=TEXT, partitionKey=TEXT, partitionId=INT)
     ],
 )
 def test_a_row_that_is_no_event_is_named(row: dict[str, Any], frame: StructType, said: str) -> None:
-    with pytest.raises(UnsendableEventError, match=f"row 2 of a task cannot be sent: .*{said}"):
+    with pytest.raises(UnsendableEventError, match=f"row 2 of a task cannot be sent: .*{said}.*Set onUnsendable=skip"):
         made([{"body": "fine"}, row], frame, most=1000)
+    found, makes = skipped([{"body": "fine"}, row, row, {"body": "too"}], frame, most=1000)
+    assert [parts[1::2] for parts in found.values()] == [[b"fine", b"too"]]
+    assert makes.skipped == 2
+    assert re.search(f"row 2 of a task cannot be sent: .*{said}", makes.problem)
+    batch = pa.RecordBatch.from_pylist([{"body": "fine"}, row], to_arrow_schema(frame))
+    (kept,) = Rows(Columns.of(frame), lambda: "0123", 1000).unsendable(batch).to_pylist()
+    assert re.search(said, kept.pop("reason"))
+    assert kept == {name: row.get(name) for name in frame.names}
 
 
 def test_a_row_goes_to_its_partition_or_that_of_its_key() -> None:
@@ -195,6 +215,68 @@ def test_columns_of_kafkas_sink() -> None:
     for headers, said in (([one, other, one], "several values of 'h'"), ([none], "a header without a key")):
         with pytest.raises(UnsendableEventError, match=f"row 1 of a task cannot be sent: it has {said}"):
             made([row | {"headers": headers}], frame, kafka=True)
+        found, makes = skipped([row | {"headers": headers}, row], frame, kafka=True)
+        assert (read(only(found))[2], makes.skipped) == ({"h": b"1"}, 1)
+
+
+@pytest.mark.parametrize("number", ["0", "7", "-128", "200", "300", "40000", "-2000000000", "4000000000", "0.5", "1.5"])
+def test_numbers_do_not_make_an_event_larger_than_it_was(number: str) -> None:
+    """Types are not known, so that in 8 bytes each, 4,000 numbers of 1 byte would grow by 32 kB."""
+    value = float(number) if "." in number else int(number)
+    least = {-128: 2, 0: 1, 7: 2, 200: 2, 300: 3, 40_000: 3}.get(int(value) if value == int(value) else 1, 5)
+    frame = schema(body=BINARY, properties=MapType(TEXT, TEXT))
+    properties = [(f"p{index:04}", number) for index in range(4000)]
+    rest = len(only(made([{"body": b"", "properties": [(name, '""') for name, _ in properties]}], frame, json=True)))
+    size = rest + 4000 * (least - 2) + 3
+    event = only(made([{"body": b"body", "properties": properties}], frame, json=True, most=size + 4))
+    assert read(event) == (b"body", None, dict.fromkeys((name for name, _ in properties), value))
+    with pytest.raises(UnsendableEventError, match="and the hub takes"):
+        made([{"body": b"body" + bytes(10), "properties": properties}], frame, json=True, most=size)
+
+
+def test_numbers_have_one_type_where_there_is_room() -> None:
+    """A receiver that expects a long has one, whatever its value."""
+    encoder = Encoder()
+    assert [encoder.pair("p", value)[3:4] for value in (7, -128, 128, 1 << 40)] == [b"\x55", b"\x55", b"\x81", b"\x81"]
+
+
+STANDARD = {
+    "message-id": '"m-7"', "user-id": "[117,-1]", "to": '"to"', "subject": '"subject"', "reply-to": '"reply"',
+    "correlation-id": "300", "content-type": '"application/json"', "content-encoding": '"gzip"',
+    "absolute-expiry-time": "1700000000001", "creation-time": "1700000000000", "group-id": '"group"',
+    "group-sequence": "5", "reply-to-group-id": '"other"',
+}  # fmt: skip
+ANNOTATIONS = {"x-opt-kafka-key": "[107,-1]", "iothub-connection-device-id": '"device"', "x-number": "5"}
+BESIDE = schema(body=BINARY, partitionKey=TEXT, properties=MapType(TEXT, TEXT), systemProperties=MapType(TEXT, TEXT))
+
+
+def parsed(event: bytes) -> dict[str, str]:
+    """The system properties that the source reads, with values that are JSON."""
+    (message,) = decode_payload(memoryview(event)).data
+    event_read = parse(parse_event(bytes(message)).render(7, "0", 1))
+    (row,) = record_batch([event_read], "0", json_properties=True).to_pylist()
+    return dict(row["systemProperties"])
+
+
+@pytest.mark.parametrize("given", [STANDARD, {"content-type": '"text/plain"'}, {"x-opt-kafka-key": "[1]"}, {}])
+def test_properties_of_a_message_are_sent_as_they_were_read(given: dict[str, str]) -> None:
+    own = {"x-opt-sequence-number-epoch": "-1", "x-opt-publisher": '"p"', "to": "null"}
+    row = {"body": b"body", "partitionKey": "k", "properties": [("p", "1")]}
+    event = only(made([row | {"systemProperties": [*(own | given).items()]}], BESIDE, json=True))
+    assert read(event) == (b"body", "k", {"p": 1})
+    (message,) = decode_payload(memoryview(event)).data
+    assert dict(EventData._from_message(decode_payload(memoryview(bytes(message)))).system_properties).keys() == {
+        *map(str.encode, given), b"x-opt-partition-key"
+    }  # fmt: skip
+    assert parsed(event) == given
+
+
+def test_a_system_property_that_no_message_can_have_is_named() -> None:
+    for wrong in ({"content-type": "5"}, {"creation-time": '"now"'}, {"group-sequence": "-1"}, {"message-id": "0.5"}):
+        with pytest.raises(UnsendableEventError, match=f"its {next(iter(wrong))} has a value of another type"):
+            made([{"body": b"b", "systemProperties": [*wrong.items()]}], BESIDE, json=True)
+    with pytest.raises(OptionError, match="a column systemProperties needs jsonProperties=true"):
+        Columns.of(BESIDE)
 
 
 def test_a_header_that_comes_twice_among_many_is_named() -> None:
@@ -207,10 +289,16 @@ def test_a_header_that_comes_twice_among_many_is_named() -> None:
 
 def test_properties_that_are_json_get_their_types_back() -> None:
     properties = {"text": '"a"', "number": "5", "flag": "true", "half": "0.5", "none": "null", "bytes": "[1,-1]"}
-    properties |= {"map": '{"a":1}', "unsigned": str((1 << 64) - 1), "deep": "[" * 3000 + "]" * 3000}
+    properties |= {
+        "map": '{"a":1}',
+        "flags": "[true, false]",
+        "unsigned": str((1 << 64) - 1),
+        "deep": "[" * 3000 + "]" * 3000,
+    }
     frame = schema(body=TEXT, properties=MapType(TEXT, TEXT))
     assert read(only(made([{"body": "a", "properties": list(properties.items())}], frame, json=True)))[2] == {
         "text": b"a", "number": 5, "flag": True, "half": 0.5, "none": None, "bytes": b"\x01\xff", "map": b'{"a":1}',
+        "flags": b"[true, false]",
         "unsigned": (1 << 64) - 1, "deep": b"[" * 3000 + b"]" * 3000,
     }  # fmt: skip
     with pytest.raises(UnsendableEventError, match="it has several values of 'p', and an event has one"):

@@ -82,6 +82,16 @@ def test_nothing_is_sent_of_a_task_with_a_row_that_is_too_large(
     assert len(event_hub.events()) == 0
 
 
+def test_rows_that_cannot_be_sent_are_skipped_and_counted_if_asked_for(
+    event_hub: EventHub, write: Callable[..., Sent]
+) -> None:
+    rows = [{"body": b"a"}, {"body": b"x" * (1 << 20)}, {"body": b"b", "key": "k" * 129}, {"body": b"c", "key": "k"}]
+    sent = write(rows, KEYED, size=3, onUnsendable="skip")
+    assert (sent.events, sent.skipped) == (2, 2)
+    assert sent.problem.startswith("row 2 of a task cannot be sent: the event has 1,048,")
+    assert sorted(event.body for event in event_hub.events()) == [b"a", b"c"]
+
+
 def test_a_busy_hub_is_waited_for_and_counted(
     event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
