@@ -195,6 +195,30 @@ def test_a_char_and_a_uuid() -> None:
     assert decode(b"\x98" + one.bytes, 0)[0] == one
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "shown"),
+    [
+        (b"datetime-offset", long(639_054_576_001_234_500), "2026-01-31T12:00:00.12345Z"),
+        (b"datetime-offset", long(0), "0001-01-01T00:00:00Z"),
+        (b"datetime-offset", long(3_155_378_975_999_999_999), "9999-12-31T23:59:59.9999999Z"),
+        (b"datetime-offset", long(3_155_378_976_000_000_000), "3155378976000000000"),
+        (b"datetime-offset", long(-1), "-1"),
+        (b"timespan", long(0), "PT0S"),
+        (b"timespan", long(37_230_000_000), "PT1H2M3S"),
+        (b"timespan", long(-5), "-PT0.0000005S"),
+        (b"timespan", long(-(1 << 63)), "-P10675199DT2H48M5.4775808S"),
+        (b"timespan", b"\x55\x05", "PT0.0000005S"),
+        (b"timespan", long(864_000_000_000), "P1D"),
+        (b"timespan", text(b"soon"), "soon"),
+        (b"uri", text(b"https://host/a b"), "https://host/a b"),
+    ],
+)
+def test_types_of_dotnet_are_readable(kind: bytes, value: bytes, shown: str) -> None:
+    event = parse(with_property(b"\x00" + text(b"com.microsoft:" + kind, 0xA3) + value))
+    (row,) = record_batch([event], "0", json_properties=False).to_pylist()
+    assert dict(row["properties"]) == {"p": shown}
+
+
 #: Keys of which a sender can choose many with the same hash.
 KEYS: dict[str, Callable[[int], bytes]] = {
     "numbers": lambda number: long(number << 40),

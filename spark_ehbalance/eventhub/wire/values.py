@@ -1,9 +1,10 @@
 """AMQP 1.0 values from bytes.
 
 Values are those of the client's own decoder: text and symbols are `bytes`, binary is `Binary`, a subclass of `bytes`,
-times are milliseconds, a described value loses its descriptor. Contradictions are read as the client reads them: a
-compound value ends after the number of elements that it states, whatever its size says, and a text that is cut off is
-what is left of it. Types that the client cannot decode (char, decimals) are decoded too.
+times are milliseconds, a described value loses its descriptor, and .NET's times become text in ISO 8601. Contradictions
+are read as the client reads them: a compound value ends after the number of elements that it states, whatever its size
+says, and a text that is cut off is what is left of it. Types that the client cannot decode (char, decimals) are decoded
+too.
 
 The work is bounded by the number of bytes: nothing is recursive, each element takes at least one byte, elements that
 take none are limited by an `ArrayBudget`, and no sender can choose keys of a large map that collide.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -244,7 +246,40 @@ def _undescribed(items: list[Any]) -> Any:
     descriptor, value = items
     if isinstance(descriptor, list | dict):
         raise ValueError("a descriptor is a list or a map")
-    return value
+    iso = _DOTNET_TIMES.get(descriptor)
+    return value if iso is None or type(value) is not int else iso(value)
+
+
+def _iso_time(ticks: int) -> int | bytes:
+    """A time in UTC from its ticks since year 1; the ticks if they are after year 9999."""
+    seconds, rest = divmod(ticks, _TICKS)
+    try:
+        return f"{(datetime.min + timedelta(seconds=seconds)).isoformat()}{_fraction(rest)}Z".encode()
+    except OverflowError:
+        return ticks
+
+
+def _iso_duration(ticks: int) -> bytes:
+    seconds, rest = divmod(abs(ticks), _TICKS)
+    days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
+    clock = "".join(f"{number}{unit}" for number, unit in ((hours, "H"), (minutes, "M")) if number)
+    if (of_minute := seconds % 60) or rest or not ticks:
+        clock += f"{of_minute}{_fraction(rest)}S"
+    return f"{'-' * (ticks < 0)}P{f'{days}D' * bool(days)}{f'T{clock}' * bool(clock)}".encode()
+
+
+def _fraction(ticks: int) -> str:
+    return f".{ticks:07}".rstrip("0") if ticks else ""
+
+
+#: Ticks of .NET in a second.
+_TICKS = 10_000_000
+
+#: Types of .NET that AMQP has not, by the descriptors of its client: what writes them in ISO 8601.
+_DOTNET_TIMES: dict[Any, Callable[[int], Any]] = {
+    b"com.microsoft:datetime-offset": _iso_time,
+    b"com.microsoft:timespan": _iso_duration,
+}
 
 
 def _unknown(data: bytes, pos: int) -> tuple[Any, int]:
