@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -53,24 +54,27 @@ class Parser:
         try:
             if self._avro:
                 # A record is encoded as its fields are, so that this reads the same bytes. What cannot be read is a
-                # record of nulls, which others may be too; a field with a record is null then only.
-                field = {"name": VALUE, "type": json.loads(schema)}
-                self._schema = json.dumps({"type": "record", "name": "ehbalance_event", "fields": [field]})
+                # record of nulls, which others may be too; a field with a record is null then only. `from_avro` ignores
+                # what follows the record: the mark behind the body must come right after it.
+                self._end = bytearray(secrets.token_bytes(16))
+                end = {"type": "fixed", "name": "ehbalance_end", "size": len(self._end)}
+                fields = [{"name": VALUE, "type": json.loads(schema)}, {"name": "end", "type": end}]
+                self._schema = json.dumps({"type": "record", "name": "ehbalance_event", "fields": fields})
             else:
-                struct = StructType.fromDDL(schema)
-                self._struct = struct if isinstance(struct, StructType) else StructType()
+                ddl = StructType.fromDDL(schema)
+                self._struct = ddl if isinstance(ddl, StructType) else StructType()
                 JsonReader(self._struct)
                 spark.conf.set(*_BODIES)
                 # A Delta table takes NOT NULL neither in arrays nor in maps.
                 self._stored = StructType.fromJson(json.loads(self._struct.json().replace(*_NULLABLE)))
             empty = self.parse(spark.createDataFrame([], "body BINARY, " + ", ".join(f"{c} STRING" for c in OF_EVENT)))
-            fields = empty.schema[VALUE].dataType
-            if not isinstance(fields, StructType) or not fields.names:
+            struct = empty.schema[VALUE].dataType
+            if not isinstance(struct, StructType) or not struct.names:
                 raise ValueError("it needs fields")
         except (PySparkException, Py4JError, ValueError) as error:
             why = cause(error) or str(error).strip().partition("\n")[0]
             raise SettingError(f"{PREFIX}schema is no schema for {PREFIX}format={format}: {why}") from None
-        names = [name.lower() for name in fields.names]
+        names = [name.lower() for name in struct.names]
         if own := [each for each in OF_EVENT if each.lower() in names]:
             raise SettingError(f"{PREFIX}schema has a field {own[0]}, which is the name of a column of the event")
 
@@ -80,9 +84,11 @@ class Parser:
         if self._avro:
             from pyspark.sql.avro.functions import from_avro
 
-            read = events.withColumn(VALUE, from_avro(body, self._schema, {"mode": "PERMISSIVE"})[VALUE])
-            why = F.when(body.isNull(), "no body").when(F.col(VALUE).isNull(), "no Avro by this schema")
-            return read.withColumn(REASON, why)
+            end, found = F.lit(self._end), F.col(VALUE)
+            read = events.withColumn(VALUE, from_avro(F.concat(body, end), self._schema, {"mode": "PERMISSIVE"}))
+            why = F.when(body.isNull(), "no body").when(found[VALUE].isNull(), "no Avro by this schema")
+            read = read.withColumn(REASON, why.when(found["end"] != end, "more than an Avro record"))
+            return read.withColumn(VALUE, F.when(F.col(REASON).isNull(), found[VALUE]))
         added = [StructField(VALUE, self._stored), StructField(REASON, StringType())]
         return events.mapInArrow(partial(_read, self._struct), StructType([*events.schema, *added]))
 
