@@ -82,22 +82,27 @@ class Turn:
         `earliest` the positions before the first event of those that were `added`. Returns the partitions for which
         `start_at` must be told a position."""
         by, at_ms = self._member.author, self.now.wall_ms
+        new_table = not self.snapshot.leases
+        if self._member.joined or new_table:
+            self._decided = [
+                AddPartitions(by=by, at_ms=at_ms, partitions=(each,), checkpoint=earliest.get(each))
+                for each in self._unknown(partitions)
+            ]
+        creates = new_table and bool(self._decided)
+        if creates and hub_created_ms is not None:
+            self._decided.append(NoteHub(by=by, at_ms=at_ms, created_ms=hub_created_ms))
+        has_identity = self._member.settings.capabilities.members and (creates or self.snapshot.table)
+        if has_identity and self.snapshot.latest_ms is None:
+            # With the first commit: a query that is stopped before its first batch has started all the same.
+            self._decided.append(NoteLatest(by=by, at_ms=at_ms, latest_ms=self.latest_ms))
         if not self._member.joined:
             # First be seen, then see who else is there, then decide: members that start together share at once.
             self.decision = Decision("nothing yet, because this member is joining", rebalance_now=True)
             return ()
-        self._decided = [
-            AddPartitions(by=by, at_ms=at_ms, partitions=(each,), checkpoint=earliest.get(each))
-            for each in self._unknown(partitions)
-        ]
-        if self._decided and not self._member.belief.leases and hub_created_ms is not None:
-            self._decided.append(NoteHub(by=by, at_ms=at_ms, created_ms=hub_created_ms))
         written_first = self._pending + self._decided if self._decided else self._pending
         self.decision, self.view = self._balancer.decide(written_first, self.now, self._abstain, partitions)
         self._decided += self.decision.transitions
         unread = self._claimed_unread()
-        if unread and self.snapshot.latest_ms is None and self._member.settings.capabilities.members:
-            self._decided.append(NoteLatest(by=by, at_ms=at_ms, latest_ms=self.latest_ms))
         if len(unread) > _MOST_STARTS:
             later = frozenset(unread[_MOST_STARTS:])
             self._decided = [x for x in self._decided if not (isinstance(x, Take) and x.partition in later)]

@@ -101,7 +101,7 @@ class One:
 
 
 def participant(strategy: str = "greedy", **settings: Any) -> Participant:
-    arguments = {name: settings.pop(name) for name in ("progress", "resume") if name in settings}
+    arguments = {name: settings.pop(name) for name in ("progress", "resume", "latest_ms") if name in settings}
     return Participant(ANN, Settings(STRATEGIES[strategy], LEASE, **settings), random.Random(0), **arguments)
 
 

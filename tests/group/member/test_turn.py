@@ -64,6 +64,17 @@ def test_a_new_member_joins_first_and_claims_in_the_next_turn() -> None:
     assert turn.decision.rebalance_now
 
 
+def test_the_first_commit_of_a_group_says_what_latest_means() -> None:
+    """A query that is stopped before its first batch has started all the same."""
+    ann = participant(latest_ms=70)
+    turn = ann.begin(snapshot_of((), []), Clocks(0.0, 0))
+    ask_hub(turn, ("0", "1"))
+    after = apply(turn.snapshot, turn.transitions()).after
+    assert after.latest_ms == 70
+    assert after.leases.keys() == {"0", "1"}
+    assert not after.owned_by("ann"), "it claims when it has seen who else is there"
+
+
 def test_a_restarted_member_claims_its_own_with_a_new_epoch_in_the_commit_of_its_join() -> None:
     own = Lease("0", owner="ann", epoch=4, checkpoint=Position(8))
     other = Lease("1", owner="bob", epoch=4, checkpoint=Position(8))
