@@ -50,7 +50,7 @@ def resolve(
         return position
     if isinstance(position, AfterOffset):
         return position_of(position.offset, address, state, timeout)
-    if state.last_enqueued is None or state.last_enqueued < position:
+    if state.begin == state.end or state.last_enqueued is None or state.last_enqueued < position:
         return Position(state.end - 1, state.last_offset)
     what = f"the first event at or after {position.isoformat()}"
     return Position.before(_received(address, position, timeout, what, _first_number, highest_level=highest_level))

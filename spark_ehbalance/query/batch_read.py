@@ -39,9 +39,10 @@ def batch_ranges(options: Options) -> list[Range]:
         if warning:
             _LOG.warning(warning)
         end = resolve(options.ending_position.of(partition), address, state, options.receiver_timeout).next
-        if not start <= end <= state.end:
+        lowest = min(wanted, start)  # all that was wanted may have aged out
+        if not lowest <= end <= state.end:
             raise OptionError(
-                f"partition {partition}: endingPosition means sequence number {end} (exclusive); allowed is {start}, "
+                f"partition {partition}: endingPosition means sequence number {end} (exclusive); allowed is {lowest}, "
                 f"where reading starts, to {state.end}, after the last event"
             )
         if start < end:

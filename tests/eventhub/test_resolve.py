@@ -80,6 +80,8 @@ def test_times(hub: Hub) -> None:
     assert hub.resolve(third + timedelta(milliseconds=1)).next == 7
     hub.emulator.trim(HUB, 0, 2)
     assert hub.resolve(first - timedelta(days=1)).next == 2
+    hub.emulator.trim(HUB, 0, 7)
+    assert hub.resolve(second).next == 7, "all of them have aged out"
 
 
 def test_a_time_survives_a_connection_that_breaks(hub: Hub) -> None:

@@ -46,6 +46,14 @@ def test_a_batch_is_refused_as_well(group: Group) -> None:
         assert str(refused.value) == BEYOND
 
 
+def test_a_batch_whose_events_have_aged_out_has_the_others(group: Group) -> None:
+    group.append(10)
+    group.emulator.trim(HUB, 0, 8)
+    raw = {"startingPosition": "2", "endingPosition": "5", "failOnDataLoss": "false"}
+    ranges = batch_ranges(batch_options({"connectionString": group.emulator.connection_string(HUB), **raw}))
+    assert [(each.partition, each.start, each.end) for each in ranges] == [(str(p), 2, 5) for p in range(1, PARTITIONS)]
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_the_next_event_to_come_is_a_start(group: Group, shared: bool) -> None:
     group.append(10)
