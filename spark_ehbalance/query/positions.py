@@ -63,7 +63,13 @@ def of_lease_table(found: Snapshot) -> Positions:
     """The checkpoints in a lease table."""
     hub = HubReference.of(found.group, found.table.hub_created_ms if found.table else None)
     named = {partition: each.checkpoint for partition, each in found.leases.items() if each.checkpoint}
-    return Positions(hub, named, _of_owners(each.owner for each in found.leases.values()))
+    remarks = _of_owners(each.owner for each in found.leases.values())
+    if unread := sorted(found.leases.keys() - named.keys(), key=partition_order):
+        remarks += (
+            f"Conservative: nothing of partition {', '.join(unread)} was read yet. Where the file names no position, "
+            "`init --positions` begins at the first retained event.",
+        )
+    return Positions(hub, named, remarks)
 
 
 def of_container(blobs: Mapping[str, Metadata], wanted: str | None) -> Positions:
