@@ -58,7 +58,12 @@ def _partition(hub: Hub, partition: str) -> dict[str, Any]:
         "begin_sequence_number": log.first_sequence_number,
         "last_enqueued_sequence_number": log.next_sequence_number - 1,
         "last_enqueued_offset": log.last_offset,
-        "last_enqueued_time_utc": Timestamp(_NEVER_MS if log.last_enqueued_ms is None else log.last_enqueued_ms),
+        "last_enqueued_time_utc": time_of(log.last_enqueued_ms),
         "is_partition_empty": log.is_empty,
         "runtime_info_retrieval_time_utc": Timestamp(time.time_ns() // 1_000_000),
     }
+
+
+def time_of(enqueued_ms: int | None) -> Timestamp:
+    """When the last event was enqueued, as the service says it: year 1 for None."""
+    return Timestamp(_NEVER_MS if enqueued_ms is None else enqueued_ms)

@@ -26,13 +26,12 @@ _AFTER_OFFSET = struct.Struct(f">{len(_TIME_KEY)}sq")
 
 
 class Event(NamedTuple):
-    """An event before it is in a log: encoded parts, between which the service's annotations are inserted.
+    """An event before it is in a log: encoded parts, before which the service's annotations are inserted.
 
-    `head` is the header section, `annotations` the sender's pairs in the annotation map, `items` the number of keys and
-    values in them, `tail` the sections from properties on.
+    `annotations` are the sender's pairs in the annotation map, `items` the number of keys and values in them, `tail`
+    the other sections.
     """
 
-    head: bytes
     annotations: bytes
     items: int
     tail: bytes
@@ -48,7 +47,7 @@ class Event(NamedTuple):
         key = b"" if self.partition_key is None else _pair(PARTITION_KEY, self.partition_key)
         size = 4 + len(self.annotations) + len(position) + len(key)
         map_header = _MAP_HEADER.pack(b"\x00\x53\x72\xd1", size, self.items + (8 if key else 6))
-        return b"".join((self.head, map_header, self.annotations, position, key, self.tail))
+        return b"".join((map_header, self.annotations, position, key, self.tail))
 
 
 def _position(sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
@@ -96,19 +95,17 @@ def _sections(message: bytes) -> Iterator[tuple[int, int, int]]:
 def parse_event(message: bytes) -> Event:
     """Parse one published message. Raises DecodeError if any section is malformed.
 
-    Delivery annotations are dropped: they are for one hop only.
+    As the service does, it drops the header, and keeps delivery annotations although they are for one hop only.
     """
-    head = annotations = b""
+    annotations = b""
     tail: list[bytes] = []
     count, partition_key = 0, None
     for section, start, end in _sections(message):
         if section == _ANNOTATIONS:
             annotations, count, partition_key = _sender_annotations(message, start)
-        elif section == _HEADER:
-            head = b"\x00\x53\x70" + message[start:end]
-        elif section != _DELIVERY:
+        elif section != _HEADER:
             tail += (b"\x00\x53%c" % section, message[start:end])
-    return Event(head, annotations, count, b"".join(tail), partition_key)
+    return Event(annotations, count, b"".join(tail), partition_key)
 
 
 def _sender_annotations(message: bytes, start: int) -> tuple[bytes, int, str | None]:
@@ -158,9 +155,14 @@ def build_events(
     pairs = zip(sections, bodies, strict=True)
     data = b"\x00\x53\x75\xb0"  # a data section, whose size follows
     return [
-        Event(b"", b"", 0, b"".join((section, data, len(body).to_bytes(4, "big"), body)), partition_key)
+        Event(b"", 0, b"".join((section, data, len(body).to_bytes(4, "big"), body)), partition_key)
         for section, body in pairs
     ]
+
+
+def with_delivery_annotations(message: bytes, annotations: dict[Symbol, Any]) -> bytes:
+    """A rendered message with a section of delivery annotations."""
+    return encode(Described(ULong(_DELIVERY), annotations)) + message
 
 
 def parse_sections(message: bytes) -> Sections:

@@ -9,7 +9,7 @@ _BODY = section(0x75, text(b"body", 0xA0))
 
 
 def _with_property(value: bytes) -> Event:
-    return Event(b"", b"", 0, section(0x74, compound(0xC1, 2, text(b"p") + value, True)) + _BODY)
+    return Event(b"", 0, section(0x74, compound(0xC1, 2, text(b"p") + value, True)) + _BODY)
 
 
 #: Of which the sequence number can be read.
@@ -17,12 +17,12 @@ NUMBERED = {
     "unknown type": _with_property(b"\xff"),
     "map as key": _with_property(compound(0xC1, 2, compound(0xC1, 0, b"") + b"\x41")),
     "too deep": _with_property(b"\xc0\x02\x01" * 5000 + b"\x41"),
-    "cut off": Event(b"", b"", 0, section(0x74, compound(0xC1, 2, text(b"p")))),
-    "unknown annotation": Event(b"", text(b"x-bad", 0xA3) + b"\xa5\x01x", 2, _BODY),
+    "cut off": Event(b"", 0, section(0x74, compound(0xC1, 2, text(b"p")))),
+    "unknown annotation": Event(text(b"x-bad", 0xA3) + b"\xa5\x01x", 2, _BODY),
 }
 
 #: Of which it cannot.
-UNNUMBERED = Event(b"", text(b"x-bad", 0xA3) + b"\x3f", 2, _BODY)
+UNNUMBERED = Event(text(b"x-bad", 0xA3) + b"\x3f", 2, _BODY)
 
 #: What the client's decoder may fail at and ours reads; and its text.
 READABLE = {
@@ -34,4 +34,4 @@ READABLE = {
 
 def two_keys_of_one_text() -> Event:
     pairs = text(b"1") + text(b"a") + long(1) + text(b"b")
-    return Event(b"", b"", 0, section(0x74, compound(0xC1, 4, pairs)) + _BODY)
+    return Event(b"", 0, section(0x74, compound(0xC1, 4, pairs)) + _BODY)
