@@ -12,7 +12,7 @@ export PATH := $(VENV)/bin:$(PATH)
 # A SPARK_HOME would be used instead of the virtual environment's pyspark.
 unexport SPARK_HOME
 
-.PHONY: help setup run test test-heavy test-azure test-matrix test-lowest bench chaos lint format types check docs package clean
+.PHONY: help setup run test test-heavy test-azure test-matrix test-lowest sdk-tests bench chaos lint format types check docs package clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,9 @@ test-matrix: setup ## What must work with each version of Spark, in environments
 
 test-lowest: setup ## Tests without Spark, with the lowest versions that pyproject.toml allows: make test-lowest ARGS=tests/lease_table
 	@.venv/bin/python -m nox -s lowest -- $(ARGS)
+
+sdk-tests: setup ## azure-eventhub's own live tests against the emulator: make sdk-tests ARGS="-k send"
+	@.venv/bin/python scripts/sdk_tests.py $(ARGS)
 
 bench: setup ## Measure speed, latency and cost beside their bars: make bench ARGS="--short"
 	@.venv/bin/python -m bench $(ARGS)

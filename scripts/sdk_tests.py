@@ -1,6 +1,6 @@
 """Run azure-eventhub's own live tests against the emulator: `make sdk-tests ARGS="-k send"`.
 
-They come from the source distribution of the installed version; nothing of them is kept.
+They come from the source distribution of the installed version, on fixtures of ours; nothing of them is kept.
 """
 
 from __future__ import annotations
@@ -17,29 +17,36 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FIXTURES = ROOT / "tests" / "emulator" / "sdks" / "azure_eventhub_fixtures.py"
 
+#: What the tests need beside azure-eventhub. It comes before .venv on the path, so it is complete.
+TOOLS = (
+    "aiohttp==3.14.5",
+    "azure-eventhub-checkpointstoreblob",
+    "azure-eventhub-checkpointstoreblob-aio==1.2.0",
+    "pytest-asyncio==1.5.0",
+)
+
+#: They wait most of the time.
+PROCESSES = 8
+
 
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="ehbalance-sdk-") as folder:
-        wanted = ["--no-deps", "--no-binary", ":all:", f"azure-eventhub=={version('azure-eventhub')}"]
-        subprocess.run([sys.executable, "-m", "pip", "download", "-q", "-d", folder, *wanted], check=True)
+        tools = Path(folder, "tools")
+        pip("install", "-c", ROOT / "constraints.txt", "--target", tools, *TOOLS)
+        pip("download", "-d", folder, "--no-deps", "--no-binary=:all:", f"azure-eventhub=={version('azure-eventhub')}")
         (archive,) = Path(folder).glob("*.tar.gz")
         with tarfile.open(archive) as found:
             found.extractall(folder, filter="data")
         (tests,) = Path(folder).glob("*/tests")
         shutil.copy(FIXTURES, tests / "conftest.py")
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-p",
-            "no:cacheprovider",
-            "--disable-warnings",
-            "--rootdir",
-            str(tests),
-        ]
-        # They wait most of the time.
-        command += ["--numprocesses=8", "livetest", "pyamqp_tests/synctests", "pyamqp_tests/asynctests", *sys.argv[1:]]
-        return subprocess.run(command, cwd=tests, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False).returncode
+        command = [sys.executable, "-m", "pytest", "--disable-warnings", "-p", "no:cacheprovider", "--rootdir", tests]
+        command += [f"--numprocesses={PROCESSES}", "livetest", "pyamqp_tests/synctests", "pyamqp_tests/asynctests"]
+        environment = os.environ | {"PYTHONPATH": f"{ROOT}:{tools}"}
+        return subprocess.run([*command, *sys.argv[1:]], cwd=tests, env=environment, check=False).returncode
+
+
+def pip(*arguments: str | Path) -> None:
+    subprocess.run([sys.executable, "-m", "pip", "--quiet", *arguments], check=True)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ from azure.eventhub._pyamqp import ReceiveClient
 from azure.eventhub._pyamqp.authentication import SASTokenAuth
 from azure.eventhub.aio import EventHubSharedKeyCredential as EventHubSharedKeyCredentialAsync
 from azure.eventhub.extensions.checkpointstoreblob import BlobCheckpointStore
-from azure.eventhub.extensions.checkpointstoreblobaio import BlobCheckpointStore as BlobCheckpointStoreAsync
+from azure.eventhub.extensions.checkpointstoreblobaio import (  # type: ignore[import-not-found]
+    BlobCheckpointStore as BlobCheckpointStoreAsync,
+)
 
 from chaos.storage.azurite import ACCOUNT, azurite, missing
 from chaos.storage.azurite import KEY as STORAGE_KEY
