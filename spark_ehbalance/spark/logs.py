@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 
 #: The environment variable with the level, such as INFO (changes of ownership, decisions) or DEBUG (also what they were
 #: based on).
 LEVEL_VARIABLE = "EHBALANCE_LOG_LEVEL"
 
 
+class _Lines(logging.StreamHandler):  # type: ignore[type-arg]
+    """Lines on stderr, unless the root logger has them: Spark's worker logging, from 4.1 on, takes what is logged, and
+    stderr too."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            self.stream = sys.stderr
+            super().emit(record)
+
+
 def set_up_logging() -> None:
     """Log to stderr at the level of `LEVEL_VARIABLE`; if it is not set, warnings and errors, as Python does. May be
     called again."""
-    level = os.environ.get(LEVEL_VARIABLE, "").upper()
     logger = logging.getLogger("spark_ehbalance")
-    level_is_set = logging.getLevelName(level) != f"Level {level}"
-    if logger.handlers or (not level_is_set and logger.hasHandlers()):
+    if logger.handlers:
         return
-    handler = logging.StreamHandler()
+    level = os.environ.get(LEVEL_VARIABLE, "").upper()
+    level_is_set = logging.getLevelName(level) != f"Level {level}"
+    handler = _Lines()
     line = "%(asctime)s %(levelname)s ehbalance %(threadName)s: %(message)s" if level_is_set else None
     handler.setFormatter(logging.Formatter(line))
     logger.addHandler(handler)

@@ -1,0 +1,36 @@
+"""What planners and workers log."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+#: As Spark's worker does it, whose `capture_outputs` is there from 4.1 on.
+PROGRAM = """
+import logging
+from pyspark.logger.worker_io import capture_outputs
+from spark_ehbalance.spark.logs import set_up_logging
+
+logger = logging.getLogger("spark_ehbalance.query")
+for task in (1, 2):
+    with capture_outputs():
+        set_up_logging()
+        logger.warning("captured %d", task)
+logger.warning("afterwards")
+"""
+
+
+@pytest.mark.parametrize("level", ["", "INFO"])
+def test_sparks_worker_logging_has_each_line_once_with_its_level(level: str) -> None:
+    environment = os.environ | {"PYSPARK_SPARK_SESSION_UUID": "session", "EHBALANCE_LOG_LEVEL": level}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    captured = [json.loads(line.split(":", 2)[2]) for line in done.stdout.splitlines() if "captured" in line]
+    assert [(each["level"], each["msg"]) for each in captured] == [("WARNING", "captured 1"), ("WARNING", "captured 2")]
+    assert done.stderr.count("captured") == 0
+    assert done.stderr.count("afterwards") == 1
