@@ -39,8 +39,7 @@ class LagReport:
     def behind(self) -> dict[str, Any]:
         """How many events the newest batch leaves unread of the partitions held, by the names of Spark's Kafka source;
         empty where none is held."""
-        states = self._hub.states()
-        behind = [max(0, states[p].end - each.end) for p, each in self._planned.items() if p in states]
+        behind = self._unread()
         if not behind:
             return {}
         return {
@@ -48,6 +47,14 @@ class LagReport:
             "maxOffsetsBehindLatest": max(behind),
             "avgOffsetsBehindLatest": round(sum(behind) / len(behind), 1),
         }
+
+    def left(self) -> int:
+        """How many events the newest batch leaves unread, of all partitions held."""
+        return sum(self._unread())
+
+    def _unread(self) -> list[int]:
+        states = self._hub.states()
+        return [max(0, states[p].end - each.end) for p, each in self._planned.items() if p in states]
 
 
 def lag_answer(lags: Mapping[str, Lag], now_ms: int) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -56,6 +57,9 @@ from spark_ehbalance.spark.logs import set_up_logging
 from spark_ehbalance.spark.spark_api import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from spark_ehbalance.spark.worker_memory import freeze_modules
 from spark_ehbalance.spark.writer import BatchWriter, StreamWriter, batch_writer, stream_writer
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
 
 
 class EhBalanceDataSource(WithImportPath, DataSource):
@@ -270,9 +274,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for ranges in tasks
         ]
         if shared and planner.query is None:
-            made = made or [
-                Task((), owner, connection)
-            ]  # a query's first batch has each source, also those with nothing to read
+            # A query's first batch has each source, also those with nothing to read.
+            made = made or [Task((), owner, connection)]
             made[0].checks = planner.address
         return list(made)
 
@@ -285,11 +288,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._planner is not None:
             if self._told is not None and self._told.in_doubt:
                 self._planner.await_report()
+                self._warn_of_the_rest(self._planner.lag.left())
             self._planner.stop()
             self._exporters.close()
             self._planner = None
             if isinstance(sys.exc_info()[1], SystemExit | EOFError | ConnectionError):
                 os._exit(0)  # Spark listens no more, and its runner would print a traceback
+
+    def _warn_of_the_rest(self, left: int) -> None:
+        """Spark 4.0 and 4.1 end a query with `Trigger.AvailableNow` after one batch, without telling the trigger."""
+        limit = self._options.max_events_per_trigger
+        if limit is not None and left:
+            _LOG.warning(
+                "the query ends with %d events unread: with Trigger.AvailableNow, Spark %s runs one batch, here of at "
+                "most maxEventsPerTrigger=%d events. The next run continues there",
+                left, pyspark.__version__, limit,
+            )  # fmt: skip
 
     def _exit_on_sigterm(self, signum: int, frame: FrameType | None) -> None:
         """Turn SIGTERM into an orderly exit, in which Spark's runner calls `stop`; the default would skip that.

@@ -18,6 +18,7 @@ from spark_ehbalance.query.options import Options, stream_options
 from spark_ehbalance.spark import datasource
 from spark_ehbalance.spark.datasource import StreamReader, Task
 from spark_ehbalance.spark.spark_api import ReadMaxRows
+from tests.query.queries import Group
 
 HUB = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true;EntityPath=hub"
 ROWS = 4
@@ -237,3 +238,13 @@ def test_spark_that_asks_before_it_tells_is_refused(logged: tuple[dict[str, Any]
     planned = NewestBatch().after_answer({"o": 0}, {"o": 2})
     with pytest.raises(EhBalanceError, match="triggerAvailableNowWrapper"):
         planned.after_partitions(*logged)
+
+
+def test_a_run_that_leaves_events_says_how_many(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    """Spark 4.0 and 4.1 do not tell of Trigger.AvailableNow: they end the query after its first batch."""
+    group.append(10, partitions=2)
+    reader = StreamReader(group.options(shared=False, startingPosition="earliest", maxEventsPerTrigger=6))
+    end = reader.latestOffset()
+    assert reader.partitions(reader.initialOffset(), end)
+    reader.stop()
+    assert "the query ends with 14 events unread" in caplog.text
