@@ -21,6 +21,7 @@ CONNECTION_OPTIONS = {
     ),
     "clientId": Declared(meaning="the credential's client id, such as that of a user-assigned managed identity"),
     "tenantId": Declared(meaning="the credential's tenant"),
+    "clientSecret": Declared(meaning="the secret of a service principal, best [by reference](security.md#secrets)"),
     "eventHubName": Declared(meaning="the event hub"),
     "transportType": Declared(
         meaning="`Amqp`, on port 5671, or `AmqpOverWebsocket`, on port 443, see [Networks](networks.md)",

@@ -1,6 +1,7 @@
 """Credentials of Entra ID: one of azure-identity by name, or one that a function of the user makes.
 
-Only names travel from the driver to planner and workers: each process makes the credential, and fetches its tokens.
+Names and a client secret travel from the driver to planner and workers: each process makes the credential, and
+fetches its tokens.
 """
 
 from __future__ import annotations
@@ -13,32 +14,38 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from azure.core.credentials import TokenCredential
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.eventhub.tokens import Tokens, error_text
-from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.settings.secrets import resolved, shown
 
 #: The options that are read here.
-OPTIONS = ("credential", "clientId", "tenantId")
+OPTIONS = ("credential", "clientId", "tenantId", "clientSecret")
 
 #: The same as storage options.
-STORAGE_OPTIONS = ("credential", "client_id", "tenant_id")
+STORAGE_OPTIONS = ("credential", "client_id", "tenant_id", "client_secret")
+
+_Names = tuple[str, str, str, str]
+
+#: The value of `credential` that takes a client secret, and that a client secret stands for.
+SERVICE_PRINCIPAL = "servicePrincipal"
 
 
 class _Kind(NamedTuple):
-    """A class of azure-identity, and its arguments for a client id and for a tenant id: none if it takes none."""
+    """A class of azure-identity, and its arguments for a client id, a tenant id and a client secret: none if it takes
+    none."""
 
     name: str
     client_id: tuple[str, ...] = ()
     tenant_id: tuple[str, ...] = ()
+    client_secret: tuple[str, ...] = ()
 
 
-#: Values of the option `credential`. Each takes what else it needs from the environment, so no secret has to be an
-#: option.
+#: Values of the option `credential`. Each takes what else it needs from the environment.
 CREDENTIALS = {
     "default": _Kind(
         "DefaultAzureCredential",
@@ -49,6 +56,7 @@ CREDENTIALS = {
     "managedIdentity": _Kind("ManagedIdentityCredential", ("client_id",)),
     "workloadIdentity": _Kind("WorkloadIdentityCredential", ("client_id",), ("tenant_id",)),
     "azureCli": _Kind("AzureCliCredential", (), ("tenant_id",)),
+    SERVICE_PRINCIPAL: _Kind("ClientSecretCredential", ("client_id",), ("tenant_id",), ("client_secret",)),
 }
 
 _CALLABLE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -61,18 +69,21 @@ class Identity:
     credential: str = "default"
     client_id: str | None = None
     tenant_id: str | None = None
+    client_secret: str | None = field(default=None, repr=False)
 
     @classmethod
-    def from_options(cls, options: Mapping[str, str | None], names: tuple[str, str, str] = OPTIONS) -> Identity:
+    def from_options(cls, options: Mapping[str, str | None], names: _Names = OPTIONS) -> Identity:
         """From the options of these `names`. A callable is called here once, to see what it returns.
 
         Raises `OptionError`.
         """
-        wanted, client, tenant = (options.get(name) for name in names)
-        wanted = (wanted or "default").strip()
-        for name, id in zip(names[1:], (client, tenant), strict=True):
+        wanted, client, tenant, secret = (options.get(name) for name in names)
+        wanted = (wanted or ("default" if secret is None else SERVICE_PRINCIPAL)).strip()
+        for name, id in zip(names[1:3], (client, tenant), strict=True):
             if id is not None and not re.fullmatch(r"[\w.-]{1,200}", id, re.ASCII):
                 raise OptionError(f"option {name}={shown(id)} is wrong: allowed are letters, digits and any of _ - .")
+        if secret is not None and wanted.lower() != SERVICE_PRINCIPAL.lower():
+            raise OptionError(f"{names[3]} and {names[0]}={shown(wanted)} are both set: allowed is {SERVICE_PRINCIPAL}")
         identity = cls(wanted, client, tenant)
         if identity.is_callable:
             identity._check_callable(names)
@@ -83,14 +94,19 @@ class Identity:
                 f"option {names[0]}={shown(wanted)} is wrong: allowed is one of {', '.join(CREDENTIALS)}, or "
                 "package.module:callable, which returns a TokenCredential"
             )
-        for name, field, id in ((names[1], "client_id", client), (names[2], "tenant_id", tenant)):
-            if id is not None and not getattr(CREDENTIALS[known], field):
-                who = ", ".join(k for k, each in CREDENTIALS.items() if getattr(each, field))
+        for name, argument, id in ((names[1], "client_id", client), (names[2], "tenant_id", tenant)):
+            if id is not None and not getattr(CREDENTIALS[known], argument):
+                who = ", ".join(k for k, each in CREDENTIALS.items() if getattr(each, argument))
                 raise OptionError(
                     f"option {name}={shown(id)} is wrong: {names[0]}={known} takes none; allowed is one with {who} or "
                     "a callable"
                 )
-        return cls(known, client, tenant)
+        if known != SERVICE_PRINCIPAL:
+            return cls(known, client, tenant)
+        for name, given in zip(names[1:], (client, tenant, secret), strict=True):
+            if given is None:
+                raise OptionError(f"{name} is not set: {names[0]}={known} needs {', '.join(names[1:])}")
+        return cls(known, client, tenant, resolved(names[3], str(secret)))
 
     @property
     def is_callable(self) -> bool:
@@ -104,9 +120,9 @@ class Identity:
                 _TOKENS[self] = Tokens(self._made)
             return _TOKENS[self]
 
-    def options(self, names: tuple[str, str, str] = OPTIONS) -> dict[str, str]:
+    def options(self, names: _Names = OPTIONS) -> dict[str, str]:
         """The options of these `names` that mean it."""
-        values = (self.credential, self.client_id, self.tenant_id)
+        values = (self.credential, self.client_id, self.tenant_id, self.client_secret)
         return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
     def _made(self) -> TokenCredential:
@@ -116,12 +132,13 @@ class Identity:
 
         kind = CREDENTIALS[self.credential]
         given = dict.fromkeys(kind.client_id, self.client_id) | dict.fromkeys(kind.tenant_id, self.tenant_id)
+        given |= dict.fromkeys(kind.client_secret, self.client_secret)
         made: TokenCredential = getattr(identity, kind.name)(**{n: id for n, id in given.items() if id is not None})
         return made
 
     # --- callables ---------------------------------------------------------------------------------------------
 
-    def _check_callable(self, names: tuple[str, str, str]) -> None:
+    def _check_callable(self, names: _Names) -> None:
         if not _CALLABLE.fullmatch(self.credential):
             raise OptionError(
                 f"option {names[0]}={shown(self.credential)} is wrong: allowed is package.module:callable, such as "
@@ -132,7 +149,7 @@ class Identity:
             with _LOCK:
                 _TOKENS.setdefault(self, Tokens(self._made, first=made))
 
-    def _called(self, names: tuple[str, str, str]) -> TokenCredential:
+    def _called(self, names: _Names) -> TokenCredential:
         """The credential that the callable returns. Raises `OptionError`."""
         wrong = f"option {names[0]}={shown(self.credential)} is wrong:"
         module, _, path = self.credential.partition(":")

@@ -139,6 +139,9 @@ def _refuse_relative(name: str, text: str) -> None:
 #: properties to everybody.
 SECRET = "EHBALANCE_CONNECTION_STRING"
 
+#: How the names of options for secrets begin, in lower case.
+_SECRETS = ("connectionstring", "clientsecret", "storagesecrets.")
+
 
 def hub(parse: Callable[[Mapping[str, str]], object] = stream_options, variable: str = SECRET) -> Any:
     """The group of a hub's options, which `parse` checks. The connection string is in the environment's `variable`,
@@ -146,7 +149,7 @@ def hub(parse: Callable[[Mapping[str, str]], object] = stream_options, variable:
 
     def check(prefix: str, options: Mapping[str, str], environment: Mapping[str, str]) -> Mapping[str, str]:
         for name, value in options.items():
-            if name.lower().startswith(("connectionstring", "storagesecrets.")) and not is_reference(value):
+            if name.lower().startswith(_SECRETS) and not is_reference(value):
                 raise SettingError(f"{shown(prefix + name)} holds a secret, for all to see: write {REFERENCES}")
         checked = _with_secret(prefix, options, environment, variable)
         try:

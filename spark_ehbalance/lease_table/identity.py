@@ -1,5 +1,6 @@
 """The credential of Entra ID with which a lease table's storage in Azure is opened: the storage options `credential`,
-`client_id` and `tenant_id`, in the same words as the hub's, or the hub's own where the storage has none.
+`client_id`, `tenant_id` and `client_secret`, in the same words as the hub's, or the hub's own where the storage has
+none.
 
 No token stands in an option: obstore asks for one whenever it needs one, and delta-rs, which cannot ask, is given the
 present one each time that it opens a table.
@@ -64,10 +65,11 @@ def split(options: Mapping[str, str]) -> tuple[Identity | None, dict[str, str]]:
     if "credential" not in plain:
         return None, dict(options)
     for name, (given, _) in plain.items():
-        if _KEYS.fullmatch(name):
+        if name not in STORAGE_OPTIONS and _KEYS.fullmatch(name):
             raise OptionError(f"storageOptions.credential and {given} are both set: set one way in")
     named = {f"storageOptions.{name}": plain[name][1] for name in STORAGE_OPTIONS if name in plain}
-    names = ("storageOptions.credential", "storageOptions.client_id", "storageOptions.tenant_id")
+    credential, client, tenant, secret = (f"storageOptions.{name}" for name in STORAGE_OPTIONS)
+    names = (credential, client, tenant, secret)
     rest = {given: value for name, (given, value) in plain.items() if name not in STORAGE_OPTIONS}
     return Identity.from_options(named, names), rest
 

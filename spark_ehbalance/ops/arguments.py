@@ -52,7 +52,7 @@ class StorageOptions:
 
     def identity(self) -> Identity | None:
         """The credential, if one is given. Raises `OptionError`."""
-        given = dict(zip(credentials.OPTIONS, (self.credential, self.client_id, self.tenant_id), strict=True))
+        given = dict(zip(credentials.OPTIONS, (self.credential, self.client_id, self.tenant_id), strict=False))
         return Identity.from_options(given) if any(given.values()) else None
 
     def open(

@@ -387,7 +387,7 @@ def _parse(raw: Mapping[str, str], where: str) -> Options:
         elsewhere = {name.lower(): name for name in others}
         raise no_such_option(unknown[0], where, names.values(), elsewhere)
     for name, text in given.items():
-        if name not in ("connectionstring", "httpproxy"):  # they check themselves
+        if name not in ("connectionstring", "clientsecret", "httpproxy"):  # they check themselves
             _refuse_secret(names[name], text)
     connection = Connection.from_options({name: given.get(name.lower()) for name in CONNECTION_OPTIONS})
     values = parsed(given, Options)
@@ -431,7 +431,7 @@ def _pop_prefixed(given: dict[str, str], prefix: str) -> dict[str, str]:
 
 
 def _refuse_secret(name: str, text: str) -> None:
-    refuse_secret(name, text, f"connectionString and {_STORAGE_SECRET}*")
+    refuse_secret(name, text, f"connectionString, clientSecret and {_STORAGE_SECRET}*")
 
 
 def _strategy_parameters(given: Mapping[str, str], strategy: str) -> Parameters:

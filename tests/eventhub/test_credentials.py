@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partialmethod
+from pathlib import Path
 from typing import Any
 
 import azure.identity
@@ -23,6 +24,8 @@ from tests.eventhub import callables
 
 HERE = "tests.eventhub.callables"
 ID, TENANT = "5ce7f0ab-0000-4000-8000-1234567890ab", "contoso.onmicrosoft.com"
+SECRET = "correct-battery"
+PRINCIPAL = {"clientId": ID, "tenantId": TENANT, "clientSecret": SECRET}
 HUB = {"fullyQualifiedNamespace": "ns.servicebus.windows.net", "eventHubName": "hub", "connectionString": None}
 
 
@@ -39,6 +42,7 @@ def refusal(**options: str) -> str:
         Connection.from_options(HUB | options)
     assert "\n" not in str(caught.value)
     assert callables.SECRET not in str(caught.value)
+    assert SECRET not in str(caught.value)
     assert caught.value.__cause__ is None
     return str(caught.value)
 
@@ -62,6 +66,7 @@ def refusal(**options: str) -> str:
             },
         ),
         ("environment", {}, {}),
+        ("servicePrincipal", PRINCIPAL, {"client_id": ID, "tenant_id": TENANT, "client_secret": SECRET}),
     ],
 )
 def test_a_credential_of_azure_identity_is_made_with_the_ids_that_it_takes(
@@ -90,7 +95,7 @@ def test_azure_identity_knows_the_arguments() -> None:
         source = getattr(azure.identity, kind.name).__init__
         code = source.__code__
         known = {*code.co_varnames, *(each for each in code.co_consts if isinstance(each, str))}
-        assert {*kind.client_id, *kind.tenant_id} <= known, kind
+        assert {*kind.client_id, *kind.tenant_id, *kind.client_secret} <= known, kind
 
 
 @pytest.mark.parametrize(
@@ -101,6 +106,11 @@ def test_azure_identity_knows_the_arguments() -> None:
         ({"credential": "managedIdentity", "tenantId": TENANT}, ["tenantId", "credential=managedIdentity takes none"]),
         ({"credential": "azureCli", "clientId": ID}, ["clientId", "managedIdentity", "callable"]),
         ({"clientId": "a b"}, ["clientId='a b'", "letters, digits"]),
+        (PRINCIPAL | {"credential": "azureCli"}, ["clientSecret and credential='azureCli'", "servicePrincipal"]),
+        (PRINCIPAL | {"credential": f"{HERE}:plain"}, ["clientSecret and credential=", "servicePrincipal"]),
+        ({"clientSecret": SECRET, "clientId": ID}, ["tenantId is not set: credential=servicePrincipal needs"]),
+        ({"credential": "servicePrincipal"}, ["clientId is not set", "clientId, tenantId, clientSecret"]),
+        (PRINCIPAL | {"clientSecret": "file:/no/such/file"}, ["option clientSecret='file:/no/such/file' is wrong"]),
         ({"credential": "magic"}, ["credential='magic'", "azureCli", "package.module:callable"]),
     ],
 )
@@ -110,7 +120,7 @@ def test_what_makes_no_sense_is_refused_by_name(options: dict[str, str], named: 
         assert each in message
 
 
-@pytest.mark.parametrize("option", ["credential", "clientId", "tenantId"])
+@pytest.mark.parametrize("option", ["credential", "clientId", "tenantId", "clientSecret"])
 def test_a_connection_string_has_its_own_credentials(option: str) -> None:
     text = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=a;SharedAccessKey=b;EntityPath=hub"
     with pytest.raises(OptionError, match=f"connectionString and {option} are both set"):
@@ -188,6 +198,13 @@ def test_a_worker_that_lacks_the_module_says_so_at_once(emulator: Emulator) -> N
     connection = ShortLived(f"localhost:{emulator.port}", "hub", Identity("only_on_the_driver:make"))
     with pytest.raises(OptionError, match="there is no 'only_on_the_driver'"):
         Receiver(PartitionAddress(connection, "$Default", "0"), 0, owner_level=None, prefetch=1).receive(1, 0.1)
+
+
+def test_a_client_secret_makes_a_service_principal(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(f"{SECRET}\n")
+    identity = Connection.from_options(HUB | PRINCIPAL | {"clientSecret": f"file:{tmp_path}/secret"}).identity
+    assert identity == Identity("servicePrincipal", ID, TENANT, SECRET)
+    assert SECRET not in repr(identity)
 
 
 def test_no_repr_has_a_token() -> None:

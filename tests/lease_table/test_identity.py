@@ -17,6 +17,7 @@ from spark_ehbalance.query.options import stream_options
 TABLE = "abfss://c@account.dfs.core.windows.net/leases"
 CONTAINER = "https://account.blob.core.windows.net/leases"
 HUBS = Identity("managedIdentity", "an-id")
+SECRET = "abc8Q~0123456789012345678901234567890"  # in the form of Entra ID's
 PLAIN = "tests.eventhub.callables:plain"
 
 
@@ -32,6 +33,15 @@ def test_the_hub_s_credential_opens_a_storage_in_azure(location: str) -> None:
     given = with_identity(location, {"account_name": "account"}, HUBS, {"AZURE_CLIENT_SECRET": "for all of Azure"})
     assert given == {"account_name": "account", "credential": "managedIdentity", "client_id": "an-id"}
     assert split(given) == (HUBS, {"account_name": "account"})
+
+
+@pytest.mark.parametrize("location", [TABLE, CONTAINER])
+def test_a_hub_s_service_principal_opens_it_with_its_secret(location: str) -> None:
+    hub = {"fullyQualifiedNamespace": "ns.servicebus.windows.net", "eventHubName": "hub", "leaseTable": location}
+    options = stream_options(hub | {"clientId": "an-id", "tenantId": "contoso.com", "clientSecret": SECRET})
+    principal = Identity("servicePrincipal", "an-id", "contoso.com", SECRET)
+    assert split(options.storage_options) == (principal, {})
+    assert SECRET not in repr(options)
 
 
 @pytest.mark.parametrize("location", ["/data/leases", "s3://bucket/leases", "gs://bucket/leases", "file:///data/l"])

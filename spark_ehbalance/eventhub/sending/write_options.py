@@ -63,8 +63,8 @@ def write_options(raw: Mapping[str, str], of_reading: Iterable[str] = ()) -> Wri
     if unknown := sorted(given.keys() - names.keys()):
         raise _no_such_option(unknown[0], {name.lower(): name for name in of_reading})
     for key, text in given.items():
-        if key not in ("connectionstring", "httpproxy"):  # they check themselves
-            refuse_secret(names[key], text, "connectionString")
+        if key not in ("connectionstring", "clientsecret", "httpproxy"):  # they check themselves
+            refuse_secret(names[key], text, "connectionString and clientSecret")
     connection = Connection.from_options({name: given.get(name.lower()) for name in CONNECTION_OPTIONS})
     return WriteOptions(connection, **parsed(given, WriteOptions))
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from spark_ehbalance.errors import OptionError
+from spark_ehbalance.eventhub.credentials import SERVICE_PRINCIPAL
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.lease_table.identity import plain_name, split
 from spark_ehbalance.settings.secrets import shown
@@ -31,6 +32,7 @@ OPTIONS = {
     "client_id": "client_id",
     "tenant_id": "tenant_id",
     "authority_id": "tenant_id",
+    "client_secret": "client_secret",
     "credential": "credential",
 }
 
@@ -76,6 +78,8 @@ def known_options(options: Mapping[str, str]) -> dict[str, str]:
                 f"store: there are {', '.join(OPTIONS)}"
             )
         known[OPTIONS[plain_name(name)]] = value
+    if "client_secret" in known:  # which delta-rs takes without a credential's name
+        known.setdefault("credential", SERVICE_PRINCIPAL)
     return known
 
 
