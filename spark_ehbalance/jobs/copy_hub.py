@@ -14,8 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.eventhub.sending.columns import SKIP
-from spark_ehbalance.eventhub.sending.write_options import WriteOptions, write_options
+from spark_ehbalance.eventhub.sending.write_options import SKIP, WriteOptions, write_options
 from spark_ehbalance.exactly_once import write_once
 from spark_ehbalance.jobs.settings import (
     PREFIX,

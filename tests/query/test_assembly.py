@@ -145,7 +145,7 @@ def test_alone_new_partitions_start_at_their_first_event(group: Group) -> None:
     assert again.seen == [("9", 0), ("9", 1)]
 
 
-@pytest.mark.parametrize("position", ['{"3": 5, "*": "latest"}', '{"3": 5, "*": "2100-01-01"}'])
+@pytest.mark.parametrize("position", ['{"3": 5, "*": "latest"}', '{"3": 5, "*": "2100-01-01T00:00:00Z"}'])
 def test_each_partition_has_its_own_starting_position(group: Group, position: str) -> None:
     group.append(10)
     query = group.query("a", shared=False, startingPosition=position)

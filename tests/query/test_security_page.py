@@ -43,7 +43,7 @@ def test_a_planner_listens_on_no_port(group: Group) -> None:
 
 def test_a_changed_key_is_found_by_the_next_batch_or_start(monkeypatch: pytest.MonkeyPatch, group: Group) -> None:
     raw = {"connectionString": "env:THE_STRING"}
-    string = group.emulator.connection_string(HUB)
+    string = group.emulator.connection_string(HUB).replace(";", "/;", 1)  # as it is given to the client
     monkeypatch.setenv("THE_STRING", string)
     before = stream_options(raw).connection
     monkeypatch.setenv("THE_STRING", other := string.replace("SharedAccessKeyName=", "SharedAccessKeyName=other"))

@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 
 from spark_ehbalance.errors import OptionError, UnsendableEventError
 from spark_ehbalance.eventhub.rows import TEXT_SALT
+from spark_ehbalance.eventhub.sending.write_options import FAIL
 from spark_ehbalance.eventhub.wire.outgoing import Encoder, small_pair, system
 from spark_ehbalance.partition_keys import partition_index
 from spark_ehbalance.settings.secrets import shown
@@ -160,9 +161,6 @@ Events = dict[str | None, list[bytes]]
 
 #: An event's partition, its head and its body.
 _Event = tuple[str | None, bytes, bytes]
-
-#: The values of the option `onUnsendable`.
-UNSENDABLE = FAIL, SKIP = ("fail", "skip")
 
 
 class Rows:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.connection_options import CONNECTION_OPTIONS
-from spark_ehbalance.eventhub.sending.columns import FAIL, UNSENDABLE
 from spark_ehbalance.settings.declared import Declared, declarations, declared, option_name
 from spark_ehbalance.settings.option_texts import parsed, refuse_secret
 from spark_ehbalance.settings.parsing import flag, one_of, parse_duration
@@ -17,6 +16,9 @@ from spark_ehbalance.settings.suggestions import did_you_mean
 
 #: What Spark passes on, in lower case, and needs itself.
 CHECKPOINT_LOCATION = "checkpointlocation"
+
+#: The values of the option `onUnsendable`.
+UNSENDABLE = FAIL, SKIP = ("fail", "skip")
 
 
 @dataclass(frozen=True)
