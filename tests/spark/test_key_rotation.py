@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from spark_ehbalance.emulator import Emulator
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.heavy, pytest.mark.spark]
 
 
 def test_source_and_sink_continue_with_a_new_key(spark: SparkSession, tmp_path: Path) -> None:

@@ -295,6 +295,7 @@ HARMLESS = {
 }
 
 
+@pytest.mark.heavy
 def test_session_settings_do_not_change_what_is_written(spark: SparkSession, tmp_path: Path) -> None:
     appended, merged = str(tmp_path / "appended"), str(tmp_path / "merged")
     values = ", timestamp_millis(450000) AS at, 1Y AS small"
