@@ -7,6 +7,9 @@ from spark_ehbalance.settings.declared import Declared
 
 _CREDENTIALS = ", ".join(f"`{name}`" for name in CREDENTIALS)
 
+#: The options that may hold a secret, in lower case. They check themselves.
+SECRET_OPTIONS = ("connectionstring", "clientsecret", "httpproxy")
+
 #: Option → declaration. `Connection.from_options` checks them.
 CONNECTION_OPTIONS = {
     "connectionString": Declared(

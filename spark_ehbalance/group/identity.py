@@ -10,8 +10,8 @@ from dataclasses import dataclass
 class Group:
     """One (namespace, event hub, consumer group), each in lower case: Event Hubs ignores case in all three.
 
-    The namespace has no port, as one namespace listens on several: except on the loopback address, where the port tells
-    emulators apart.
+    The namespace has no port, because one namespace listens on several. Only on the loopback address it keeps its port,
+    which distinguishes emulators.
     """
 
     namespace: str

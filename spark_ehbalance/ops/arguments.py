@@ -52,7 +52,8 @@ class StorageOptions:
 
     def identity(self) -> Identity | None:
         """The credential, if one is given. Raises `OptionError`."""
-        given = dict(zip(credentials.OPTIONS, (self.credential, self.client_id, self.tenant_id), strict=False))
+        credential, client_id, tenant_id, _ = credentials.OPTIONS  # anybody can see command lines: no client secret
+        given = {credential: self.credential, client_id: self.client_id, tenant_id: self.tenant_id}
         return Identity.from_options(given) if any(given.values()) else None
 
     def open(

@@ -15,7 +15,7 @@ from typing import Any
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.connection import Connection
-from spark_ehbalance.eventhub.connection_options import CONNECTION_OPTIONS
+from spark_ehbalance.eventhub.connection_options import CONNECTION_OPTIONS, SECRET_OPTIONS
 from spark_ehbalance.eventhub.credentials import Identity
 from spark_ehbalance.eventhub.network import is_server
 from spark_ehbalance.eventhub.sending.write_options import CHECKPOINT_LOCATION, WRITE_OPTIONS, write_options
@@ -387,7 +387,7 @@ def _parse(raw: Mapping[str, str], where: str) -> Options:
         elsewhere = {name.lower(): name for name in others}
         raise no_such_option(unknown[0], where, names.values(), elsewhere)
     for name, text in given.items():
-        if name not in ("connectionstring", "clientsecret", "httpproxy"):  # they check themselves
+        if name not in SECRET_OPTIONS:
             _refuse_secret(names[name], text)
     connection = Connection.from_options({name: given.get(name.lower()) for name in CONNECTION_OPTIONS})
     values = parsed(given, Options)

@@ -27,7 +27,7 @@ _LONG, _UNSIGNED, _UINT, _DOUBLE, _FLOAT = map(struct.Struct, (">q", ">Q", ">I",
 #: The largest number that 32 bits of floating point hold.
 _MOST_FLOAT = 3.4028234663852886e38
 
-#: Types of numbers with a sign by their width in bytes; the code before is that of the type without a sign.
+#: The codes of AMQP's signed numbers by width in bytes. The code below each is that of the unsigned number.
 _SIGNED = ((1, 0x51), (2, 0x61), (4, 0x71))
 
 _NULL = b"\x40"
