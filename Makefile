@@ -11,6 +11,8 @@ export PYSPARK_DRIVER_PYTHON := $(VENV)/bin/python
 export PATH := $(VENV)/bin:$(PATH)
 # A SPARK_HOME would be used instead of the virtual environment's pyspark.
 unexport SPARK_HOME
+# Spark and the tests start hundreds of Pythons, each of which would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run test test-heavy test-azure test-matrix test-lowest sdk-tests bench chaos lint format types check docs package clean
 

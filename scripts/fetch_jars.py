@@ -1,4 +1,4 @@
-"""Copy Delta's jars into the virtual environment's pyspark, and check that they work.
+"""Copy Delta's jars into the virtual environment's pyspark, compile its Python, and check that they work.
 
 setup.sh runs this with the virtual environment's Python. Jars in ``pyspark/jars`` are on the class path of every Spark
 that starts from this environment (``SparkSession.builder``, ``spark-submit``, ``pyspark``, and executors), so no job
@@ -6,7 +6,9 @@ needs ``spark.jars``, a network or Ivy. Every job would have to name a separate 
 resolves again at every start.
 """
 
+import compileall
 import os
+import py_compile
 import re
 import shutil
 import subprocess
@@ -20,6 +22,7 @@ from spark_ehbalance.exactly_once.spark_settings import EXCLUDES
 from spark_ehbalance.spark_versions import delta_jar
 
 SPARK = Path(pyspark.__file__).parent
+ARCHIVE = SPARK / "python" / "lib" / "pyspark.zip"
 IVY = Path(sys.prefix) / "ivy"
 LOG = Path(sys.prefix) / "fetch_jars.log"
 
@@ -85,7 +88,21 @@ def install(jars: list[Path]) -> None:
             partial.replace(target)
 
 
+def compile_archive() -> None:
+    """Add bytecode to the archive from which Spark's Pythons import, so that none spends 1.2 s on compiling it."""
+    with tempfile.TemporaryDirectory() as folder:
+        modules = Path(folder) / "modules"
+        shutil.unpack_archive(ARCHIVE, modules)
+        unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        compileall.compile_dir(
+            modules, rx=re.compile("/tests/"), stripdir=modules, legacy=True, quiet=1, invalidation_mode=unchecked
+        )
+        partial = shutil.make_archive(str(ARCHIVE.with_suffix(".partial")), "zip", modules)
+        Path(partial).replace(ARCHIVE)
+
+
 def main() -> None:
+    compile_archive()
     delta = delta_jar(pyspark.__version__)
     if delta is None:
         print(f"setup: there is no Delta for Spark {pyspark.__version__}")
