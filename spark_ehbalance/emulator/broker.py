@@ -170,6 +170,12 @@ class Broker:
             raise service_error(errors.DISABLED, hub=hub.name)
         return hub
 
+    def check_path(self, path: str) -> None:
+        """Raises AmqpError as `hub` does if a path below the namespace is that of no hub, or below none."""
+        name = path.partition("/")[0]
+        if name and not name.startswith("$"):
+            self.hub(name, path)
+
     def add_hub(self, name: str, partitions: int) -> None:
         """Create a hub, or extend an existing one to that number of partitions. Raises ValueError."""
         check_hub(name, partitions)

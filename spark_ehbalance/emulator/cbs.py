@@ -9,12 +9,14 @@ import json
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from urllib.parse import unquote_plus
 
 from spark_ehbalance.emulator.addresses import entity_path
+from spark_ehbalance.emulator.amqp.errors import AmqpError
 from spark_ehbalance.emulator.message import Response, Sections
+from spark_ehbalance.emulator.service_errors import AUTH_FAILED
 
 _SCHEME = "SharedAccessSignature "
 _SECONDS = r"[0-9]{1,11}(\.[0-9]*)?"  # since 1970, within the range of a datetime
@@ -32,21 +34,28 @@ class Tokens:
         self._keys = keys
         self._ends: dict[str, float] = {}  # by path, in seconds since 1970
 
-    def put(self, request: Sections, longest: float) -> Response:
-        """Answer a put-token request. The token is valid for `longest` seconds, if it does not expire before."""
+    def put(self, request: Sections, longest: float, check_hub: Callable[[str], object]) -> Response:
+        """Answer a put-token request. The token is valid for `longest` seconds, if it does not expire before.
+
+        `check_hub` raises AmqpError if there is no hub at a path.
+        """
         audience = request.application.get("name")
         if request.application.get("operation") != "put-token" or not isinstance(audience, str):
             return Response(400, "The operation must be put-token, and its name an audience.")
         path = entity_path(audience).lower()
+        try:
+            check_hub(path)
+        except AmqpError as error:
+            return Response(404, error.description, condition=error.condition)
         try:
             granted, end = (
                 (path, _expiry(request.value)) if self._keys is None else check_sas(request.value, self._keys)
             )
             _check_unexpired(end)
         except TokenRefusedError as error:
-            return Response(401, str(error))
+            return _refused(str(error))
         if not covers(granted, path):
-            return Response(401, "The token is for another entity.")
+            return _refused("The token is for another entity.")
         self._ends[path] = min(end, time.time() + longest)
         return Response(202, "Accepted")
 
@@ -63,6 +72,10 @@ class Tokens:
         except TokenRefusedError:
             return False
         return covers(granted, path)
+
+
+def _refused(why: str) -> Response:
+    return Response(401, why, condition=AUTH_FAILED)
 
 
 def check_sas(token: object, keys: Mapping[str, str]) -> tuple[str, float]:

@@ -55,7 +55,7 @@ class Client(Connection, asyncio.Protocol):
         self._clients = clients
         self._tokens = Tokens(settings.sas_keys)
         self._answers: dict[str, Callable[[Sections], Response]] = {
-            "$cbs": lambda request: self._tokens.put(request, broker.faults.token_life),
+            "$cbs": lambda request: self._tokens.put(request, broker.faults.token_life, broker.check_path),
             "$management": lambda request: management.answer(request, broker, self._tokens),
         }
         self._id = next(_ids)

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from spark_ehbalance.emulator.amqp import errors
 from spark_ehbalance.emulator.amqp.errors import AmqpError
 
+AUTH_FAILED = "com.microsoft:auth-failed"
 ARGUMENT_ERROR = "com.microsoft:argument-error"
 BUSY = "com.microsoft:server-busy"
 

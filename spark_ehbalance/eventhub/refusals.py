@@ -20,6 +20,9 @@ from spark_ehbalance.eventhub.server_busy import BUSY
 from spark_ehbalance.eventhub.wire.values import MalformedError
 from spark_ehbalance.settings.secrets import looks_secret
 
+#: How the client begins when the service has refused a token, in three lines.
+_TOKEN_REFUSED = "CBS Token authentication failed."
+
 #: Characters of an error that are repeated: those of the service have fewer.
 _LONGEST = 1000
 
@@ -55,12 +58,12 @@ def refusal(
     if connection.network.problem(error, namespace) is not None:
         return not_opened(error, connection, partition)
     text = said(error)
-    if is_refusal(error):
+    what = meaning(condition_of(error), text)
+    if is_refusal(error) and what not in FINAL:
         advice = credentials_help(connection.identity is None, sends=sends, reference=connection.reference)
         return RefusedError(
             f"{_of(partition)}event hub {hub!r} at {namespace} refused the credentials: {text.rstrip('.')}. {advice}"
         )
-    what = meaning(condition_of(error), text)
     if what in FINAL:
         return MissingError(explained(what, namespace, hub, consumer_group, partition))
     if what is Meaning.BUSY:
@@ -74,7 +77,9 @@ def said(error: Exception) -> str:
     may say anything, also the token that it was given."""
     given = getattr(error, "description", None) or str(error)
     lines = (given.decode(errors="replace") if isinstance(given, bytes) else str(given)).splitlines()
-    text = " ".join(lines[:1] if isinstance(error, EventHubError) else lines) or type(error).__name__
+    if isinstance(error, EventHubError):
+        lines = lines[: 3 if lines[:1] == [_TOKEN_REFUSED] else 1]
+    text = " ".join(lines) or type(error).__name__
     if looks_secret(text := text[:_LONGEST]):
         return "it said what looks like a key or a token, which is not repeated here"
     return text

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.amqp import frames
-from spark_ehbalance.emulator.amqp.codec import Described, Symbol, ULong
+from spark_ehbalance.emulator.amqp.codec import Described, Symbol, ULong, encode
 from spark_ehbalance.emulator.amqp.frames import Attach, Begin, Close, Flow, Open, Transfer, encode_frame
+from spark_ehbalance.emulator.message import Sections, parse_sections
 
 Frame = tuple[Any, bytes]  # performative and payload
 PARTITION = "hub/ConsumerGroups/$Default/Partitions/"
@@ -93,6 +94,17 @@ class RawPeer:
 
     def credit(self, amount: int, handle: int = 0, received: int = 0, window: int = 1000, **fields: Any) -> None:
         self.send(Flow(received, window, 0, 1000, handle, received, amount, **fields))
+
+    def request(self, node: str, value: str | None = None, **asked: str) -> Sections:
+        """The response of `$management` or `$cbs` to a request of a value with these application properties."""
+        self.attach_sender(node, handle=0)
+        self.attach_receiver(node, handle=1)
+        self.credit(1, handle=1)
+        message = (
+            b"\x00\x53\x73" + encode(["request"]) + b"\x00\x53\x74" + encode(asked) + b"\x00\x53\x77" + encode(value)
+        )
+        self.send(Transfer(0, 0, b"1", 0), payload=message)
+        return parse_sections(self.expect(Transfer)[1])
 
     def next(self) -> Frame | None:
         """The next frame; None for a heartbeat. Raises EOFError at the end."""

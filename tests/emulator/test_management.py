@@ -7,9 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.amqp.codec import Array, Int, Timestamp, encode
-from spark_ehbalance.emulator.amqp.frames import Transfer
-from spark_ehbalance.emulator.message import parse_sections
+from spark_ehbalance.emulator.amqp.codec import Array, Int, Timestamp
 from tests.emulator.clients import detached, numbers, producer, reader
 from tests.emulator.raw import RawPeer
 
@@ -57,14 +55,9 @@ def test_every_key_of_an_answer_has_the_type_that_sdks_accept(
 
 
 def _answer(emulator: Emulator, **asked: str) -> dict[str, object]:
-    """The answer of `$management` to a request on a plain socket."""
+    """The value that `$management` answers to a request on a plain socket."""
     with RawPeer.opened(emulator) as peer:
-        peer.attach_sender("$management", handle=0)
-        peer.attach_receiver("$management", handle=1)
-        peer.credit(1, handle=1)
-        message = b"\x00\x53\x73" + encode(["request"]) + b"\x00\x53\x74" + encode(asked)
-        peer.send(Transfer(0, 0, b"1", 0), payload=message)
-        answer = parse_sections(peer.expect(Transfer)[1])
+        answer = peer.request("$management", **asked)
     assert answer.properties[5] == "request"
     assert answer.application["status-code"] == 200
     return answer.value

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from azure.eventhub import EventData
-from azure.eventhub.exceptions import ConnectError, EventHubError
+from azure.eventhub.exceptions import AuthenticationError, ConnectError
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.amqp.frames import AMQP_HEADER, Attach, Close, Open, Transfer
@@ -106,15 +106,23 @@ def test_deliveries_are_settled_or_have_tags_of_their_own(delivering: tuple[Emul
 
 
 def test_a_hub_that_does_not_exist_is_refused(emulator: Emulator) -> None:
-    error = refusal(emulator.connection_string("nohub"))
-    assert error.error == "not-found"
-    assert "nohub/ConsumerGroups/$Default/Partitions/0' could not be found" in str(error)
-    with producer(emulator.connection_string("nohub"), retry_total=0) as client:
-        with pytest.raises(ConnectError, match="404"):
-            client.get_eventhub_properties()
-        with pytest.raises(EventHubError) as caught:
-            client.send_event(EventData(b"x"))
-        assert caught.value.error == "not-found"
+    """At the token for it, so that the client takes it for one of authentication."""
+    with RawPeer.opened(emulator) as peer:
+        answer = peer.request("$cbs", operation="put-token", type="jwt", name="sb://localhost/nohub").application
+    assert (answer["status-code"], answer["error-condition"]) == (404, "amqp:not-found")
+    assert "The messaging entity 'sb://emulator/nohub' could not be found." in answer["status-description"]
+    assert isinstance(refusal(emulator.connection_string("nohub")), AuthenticationError)
+    with producer(emulator.connection_string("nohub"), retry_total=0) as client, pytest.raises(AuthenticationError):
+        client.send_event(EventData(b"x"))
+
+
+@pytest.mark.parametrize(
+    "audience", ["sb://localhost", "sb://localhost/$management", "sb://localhost/HUB/Partitions/0"]
+)
+def test_a_token_is_taken_for_the_namespace_or_below_a_hub(emulator: Emulator, connection: str, audience: str) -> None:
+    with RawPeer.opened(emulator) as peer:
+        answer = peer.request("$cbs", operation="put-token", type="jwt", name=audience)
+    assert answer.application["status-code"] == 202
 
 
 def test_a_consumer_group_that_does_not_exist_is_refused(emulator: Emulator, connection: str) -> None:

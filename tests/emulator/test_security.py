@@ -107,7 +107,11 @@ def test_without_keys_a_token_without_expiry_passes(emulator: Emulator, connecti
     ],
 )
 def test_without_keys_a_token_passes_only_until_it_expires(emulator: Emulator, connection: str, token: str) -> None:
-    with _client(emulator, token) as client, pytest.raises(AuthenticationError, match=r"ExpiredToken.*11/14/2023"):
+    with RawPeer.opened(emulator) as peer:
+        answer = peer.request("$cbs", token, operation="put-token", type="jwt", name="sb://localhost/hub").application
+    assert (answer["status-code"], answer["error-condition"]) == (401, "com.microsoft:auth-failed")
+    assert re.search(r"ExpiredToken.*11/14/2023", answer["status-description"])
+    with _client(emulator, token) as client, pytest.raises(AuthenticationError):
         client.get_partition_ids()
 
 

@@ -165,7 +165,7 @@ class FrameReader:
 
 
 class _Bounded:
-    """Part of a client whose connections read by a `FrameReader`."""
+    """Part of a client whose connections read by a `FrameReader`, and that says why its token was refused."""
 
     @property
     def _connection(self) -> Any:
@@ -178,6 +178,18 @@ class _Bounded:
             transport = connection._transport
             transport.frames = FrameReader(transport, connection._max_frame_size)
             transport.receive_frame = transport.frames.receive_frame
+
+    @property
+    def _cbs_authenticator(self) -> Any:
+        return self.__dict__["_cbs_authenticator"]
+
+    @_cbs_authenticator.setter
+    def _cbs_authenticator(self, token: Any) -> None:
+        self.__dict__["_cbs_authenticator"] = token
+        if token is not None:
+            completed = token._on_execute_operation_complete
+            # with an error condition the client drops status and description, which say what is wrong
+            token._on_execute_operation_complete = lambda *answer, error_condition=None: completed(*answer[:4])
 
 
 def _bounded(make: Any, *arguments: Any, **settings: Any) -> Any:
