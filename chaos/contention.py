@@ -85,9 +85,6 @@ class _Hub:
     def starting_positions(self, partitions: Sequence[str], latest_ms: int = 0) -> dict[str, Position]:
         return dict.fromkeys(partitions, Position(-1))
 
-    def earliest_position(self, partition: str) -> Position:
-        return Position(-1)
-
     def created_ms(self) -> None:
         return None
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.eventhub.conditions import busy_wait
 from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.eventhub.receiver import Disconnected, OffsetRefused, PartitionAddress, Receiver, RowFormat
@@ -17,11 +17,15 @@ from spark_ehbalance.eventhub.rows import sequence_numbers
 from spark_ehbalance.eventhub.unreadable import KEEP
 from spark_ehbalance.group.position import START_OFFSET, Position
 from spark_ehbalance.group.starting_positions import AfterOffset, Edge, UnresolvedPosition
+from spark_ehbalance.settings.secrets import shown
 
 _T = TypeVar("_T")
 
 #: Events received at a time where an offset is looked for, as Azure's client does by default.
 _MOST = 300
+
+#: No event of a hub ages out before: the shortest retention that can be set.
+_SHORTEST_RETENTION = timedelta(hours=1)
 
 #: Seconds after which a receiver at which nothing comes has nothing to deliver: some round trips to another continent.
 QUIET = 5.0
@@ -47,7 +51,7 @@ def resolve(
     if isinstance(position, int):
         return Position.before(position)
     if isinstance(position, Position):
-        return position
+        return _checked(position, address, state, timeout)
     if isinstance(position, AfterOffset):
         return position_of(position.offset, address, state, timeout)
     if state.begin == state.end or state.last_enqueued is None or state.last_enqueued < position:
@@ -56,19 +60,58 @@ def resolve(
     return Position.before(_received(address, position, timeout, what, _first_number, highest_level=highest_level))
 
 
+def resolve_start(
+    position: UnresolvedPosition,
+    latest: datetime,
+    now: datetime,
+    address: PartitionAddress,
+    state: PartitionState,
+    timeout: float,
+) -> Position:
+    """The position at which a member of a group begins, as `resolve`. To the group `latest` is the moment of its first
+    start, and it is `now`, both by the hub's clock.
+
+    If events may have aged out since then it is before the first retained one, which means that events are lost.
+    """
+    moment = latest if position is Edge.LATEST else position
+    # Azure's event processors read with owner level 0 and reconnect, so this may disconnect one for a moment.
+    found = resolve(moment, address, state, timeout, highest_level=0)
+    had_events = state.last_enqueued is not None and state.last_enqueued >= latest
+    if position is Edge.LATEST and had_events and 0 < state.begin == found.next and now - latest >= _SHORTEST_RETENTION:
+        return Position.before(state.begin - 1)
+    return found
+
+
+def _checked(position: Position, address: PartitionAddress, state: PartitionState, timeout: float) -> Position:
+    """The same position. Raises `OptionError` if its offset is that of another event: this source reads from the
+    number on, and other clients from the offset."""
+    if position.offset in (None, START_OFFSET) or not state.begin < position.next <= state.end:
+        return position
+    number = position_of(position.offset, address, state, timeout).sequence_number
+    if number != position.sequence_number:
+        raise OptionError(
+            f"partition {address.partition}: the offset {shown(position.offset)} is not that of the event before "
+            f'{{"next": {position.next}}}: leave one of them out'
+        )
+    return position
+
+
 def position_of(offset: str, address: PartitionAddress, state: PartitionState, timeout: float) -> Position:
     """The position after the event with this `offset`, in a partition with this `state`.
 
-    If that event is no longer retained, it is the one before the first event after it. Raises `HubUnavailableError` if
-    no event comes within `timeout` seconds: there is none at or after `offset`, or the hub does not answer.
+    If there is no such event, it is the one before the first event after it; and before the first retained event, which
+    means that events are lost, if that is the first one after it. Raises `HubUnavailableError` if no event comes within
+    `timeout` seconds: there is none at or after `offset`, or the hub does not answer.
     """
     if offset == state.last_offset:
         return Position(state.end - 1, offset)
-    if state.begin == state.end:
-        return Position.before(state.end)
-    what = f"the event at offset {offset}, or the next one"
-    number, found = _received(address, offset, timeout, what, lambda receiver, _: _first_event(receiver))
-    return Position(number, offset) if found == offset else Position.before(number)
+    number, found = state.begin, None
+    if state.begin < state.end:
+        what = f"the event at offset {offset}, or the next one"
+        number, found = _received(address, offset, timeout, what, lambda receiver, _: _first_event(receiver))
+    if found == offset:
+        return Position(number, offset)
+    return Position.before(number if offset == START_OFFSET or number > state.begin else max(0, number - 1))
 
 
 def find_offset(address: PartitionAddress, sequence_number: int, owner_level: int | None, timeout: float) -> str | None:

@@ -15,10 +15,10 @@ from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.poll_schedule import PollSchedule
 from spark_ehbalance.eventhub.receiver import PartitionAddress, check_group, disconnect_readers
-from spark_ehbalance.eventhub.resolve import find_offset, has_event, resolve
+from spark_ehbalance.eventhub.resolve import find_offset, has_event, resolve_start
 from spark_ehbalance.group.lag import Lag
 from spark_ehbalance.group.position import START_OFFSET, Position, names_event
-from spark_ehbalance.group.starting_positions import Edge, StartingPositions
+from spark_ehbalance.group.starting_positions import StartingPositions
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -64,7 +64,7 @@ class HubWatcher:
         self._condition = threading.Condition()
         self._partitions: tuple[str, ...] = ()
         self._created_ms: int | None = None
-        self._latest_ms = 0
+        self._latest_ms, self._latest_at = 0, 0.0  # the second is in monotonic seconds
         self._states: dict[str, PartitionState] = {}
         self._arrivals = Arrivals()
         self._offsets: dict[str, dict[int, str]] = {}  # by partition and sequence number, the oldest first
@@ -99,7 +99,7 @@ class HubWatcher:
             self._poll(metadata, listing=True)
             group.result()
             assert metadata.first_answer_ms is not None, "every hub has partitions"
-            self._latest_ms = metadata.first_answer_ms
+            self._latest_ms, self._latest_at = metadata.first_answer_ms, time.monotonic()
         self._starting_positions.check(self._partitions)
         self._thread.start()
 
@@ -210,10 +210,6 @@ class HubWatcher:
         with self._condition:
             return self._partitions
 
-    def earliest_position(self, partition: str) -> Position:
-        """The position before the first retained event of `partition`. Raises `HubUnavailableError`."""
-        return Position.before(self._state(partition).begin)
-
     def starting_positions(self, partitions: Sequence[str], latest_ms: int) -> dict[str, Position]:
         """What `startingPosition` means in those of `partitions` where it can be resolved in time, if `latest` is the
         moment `latest_ms` of the hub's clock. Raises `HubUnavailableError` if there is none."""
@@ -227,11 +223,11 @@ class HubWatcher:
             if not known:
                 raise self._last_error or HubUnavailableError("the event hub has not answered in time")
 
+        now = datetime.fromtimestamp(self._latest_ms / 1000 + time.monotonic() - self._latest_at, timezone.utc)
+
         def resolved(address: PartitionAddress, left: float) -> Position:
-            position = self._starting_positions.of(address.partition)
-            # Azure's event processors read with owner level 0 and reconnect, so this may disconnect one for a moment.
-            moment = latest if position is Edge.LATEST else position
-            return resolve(moment, address, self._state(address.partition), left, highest_level=0)
+            position, state = self._starting_positions.of(address.partition), self._state(address.partition)
+            return resolve_start(position, latest, now, address, state, left)
 
         return self._in_each(known, deadline, resolved, needed=True)  # the others have their turn next
 

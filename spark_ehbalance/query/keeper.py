@@ -52,9 +52,6 @@ class Hub(Protocol):
         """Where reading starts in partitions that were never read, if `latest` means that moment of the hub's clock.
         Partitions for which the hub gave no answer are left out."""
 
-    def earliest_position(self, partition: str) -> Position:
-        """The position before the first retained event."""
-
     def clear(self, owner_levels: Mapping[str, int], /) -> None:
         """Disconnect whoever reads these partitions with the given owner level or a lower one. Raises nothing."""
 
@@ -325,8 +322,7 @@ class Keeper:
         hub = self._hub
         try:
             partitions = hub.partition_ids()
-            earliest = {each: hub.earliest_position(each) for each in turn.added(partitions)}
-            if unread := turn.balance(partitions, earliest, hub.created_ms()):
+            if unread := turn.balance(partitions, hub.created_ms()):
                 turn.start_at(hub.starting_positions(unread, turn.latest_ms))
         except HubUnavailableError as error:
             _LOG.warning("%s. Until that is over no partition is taken", error)

@@ -199,8 +199,7 @@ class Node:
 
     def _balance(self, turn: Turn) -> None:
         hub = self._world.hub
-        unread = turn.balance(hub.ids, dict.fromkeys(turn.added(hub.ids), Position(-1)))
-        if unread:
+        if unread := turn.balance(hub.ids):
             turn.start_at(hub.starting_positions(unread, (turn.latest_ms - BEGINNING_MS) / 1000))
         assert turn.decision is not None, "the turn balances"
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.errors import HubUnavailableError
+from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.resolve import find_offset, position_of, resolve
 from spark_ehbalance.group.position import Position
@@ -126,9 +126,21 @@ def test_an_offset_is_resolved_to_the_position_after_its_event(hub: Hub) -> None
     assert position_of("-1", hub.address, state, timeout=20).next == 0
 
     hub.emulator.trim(HUB, 0, 6)
-    assert position_of(str(offsets[4]), hub.address, hub.state(), timeout=20) == Position(5)
+    assert position_of("-1", hub.address, hub.state(), timeout=20).next == 6
+    assert position_of(str(offsets[4]), hub.address, hub.state(), timeout=20).next == 5, "it is not retained"
     hub.emulator.trim(HUB, 0, 10)
-    assert position_of(str(offsets[4]), hub.address, hub.state(), timeout=20) == Position(9)
+    assert position_of(str(offsets[4]), hub.address, hub.state(), timeout=20).next == 9, "it is not retained"
+
+
+def test_an_offset_of_another_event_is_refused(hub: Hub) -> None:
+    """This source reads from the number on, and others from the offset."""
+    hub.append(10)
+    offset = find_offset(hub.address, 6, 0, timeout=20)
+    for taken in (Position(6, offset), Position(3), Position(3, "-1")):
+        assert hub.resolve(taken) == taken
+    for wrong in (Position(3, offset), Position(9, offset)):
+        with pytest.raises(OptionError, match=f'is not that of the event before {{"next": {wrong.next}}}: leave one'):
+            hub.resolve(wrong)
 
 
 @pytest.mark.parametrize(("first", "before"), [(9, 8), (2, 1), (0, None)])

@@ -70,8 +70,7 @@ def test_new_partitions_show_up(emulator: Emulator, start: Start) -> None:
     emulator.append(HUB, 3, [b"x"] * 5)
     emulator.trim(HUB, 3, 2)
     wait_until(lambda: watcher.partition_ids() == ("0", "1", "2", "3"), "they are listed")
-    assert watcher.states()["3"].end == 5
-    assert watcher.earliest_position("3").next == 2
+    assert (watcher.states()["3"].begin, watcher.states()["3"].end) == (2, 5)
 
 
 def test_refresh_tries_again_after_an_error(emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,6 +201,21 @@ def test_latest_is_the_same_moment_in_partitions_that_are_asked_about_later(emul
     watcher.refresh()
     last = watcher.states()["0"].last_offset
     assert watcher.starting_positions(["0", "1"], moment) == {"0": Position(2, last), "1": Position.before(3)}
+
+
+@pytest.mark.parametrize("left", [3, 0], ids=["some are retained", "all have aged out"])
+@pytest.mark.parametrize(("hours", "lost"), [(0.9, False), (1.1, True)])
+def test_what_may_have_aged_out_since_latest_is_a_loss(
+    emulator: Emulator, start: Start, hours: float, lost: bool, left: int
+) -> None:
+    """No hub retains events for less than an hour."""
+    emulator.append(HUB, 0, [b"x"] * 5)
+    emulator.trim(HUB, 0, 5 - left)
+    watcher = start()
+    moment = watcher.latest_ms() - round(3_600_000 * hours)
+    begin = 5 - left
+    assert watcher.starting_positions(["0", "1"], moment)["0"].next == (begin - 1 if lost else begin)
+    assert watcher.starting_positions(["1"], moment) == {"1": Position(-1, watcher.states()["1"].last_offset)}
 
 
 # --- offsets of events whose sequence numbers are known -------------------------------------------------------

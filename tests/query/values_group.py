@@ -115,9 +115,6 @@ class ValueWatcher:
     def starting_positions(self, partitions: Sequence[str], latest_ms: int = 0) -> dict[str, Position]:
         return {partition: Position.before(0) for partition in partitions}
 
-    def earliest_position(self, partition: str) -> Position:
-        return Position.before(self._known[partition].begin)
-
 
 class ValueGroup(Queries):
     """Queries that share a `ValueHub` through a store in memory. What is made of `keeper` and `changed` is part of each

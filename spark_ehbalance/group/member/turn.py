@@ -4,8 +4,7 @@ The lease keeper drives it with real ones, the simulator with simulated ones:
 
     turn = participant.begin(snapshot, now)                     # after a look at the lease table
     if turn.balances:
-        added = turn.added(partitions)                          # what the driver must ask the hub
-        unread = turn.balance(partitions, earliest_of_added)
+        unread = turn.balance(partitions)                       # what the driver must ask the hub
         turn.start_at(starting_positions_of_unread)
     outcome = commit(store, snapshot, turn.transitions())
     participant.end(turn, outcome, seconds, ended)              # or participant.commit_failed()
@@ -68,24 +67,17 @@ class Turn:
     view: View | None = None
     _decided: list[Transition] = field(default_factory=list)
 
-    def added(self, partitions: tuple[str, ...]) -> Sequence[str]:
-        """Those of the hub's `partitions` that were created while the group was at work: like Kafka's they are read
-        from their first event, and `balance` must be told where that is."""
-        member = self._member
-        known = member.joined and member.belief.leases and member.settings.capabilities.members
-        return self._unknown(partitions) if known else ()
-
-    def balance(
-        self, partitions: tuple[str, ...], earliest: Mapping[str, Position], hub_created_ms: int | None = None
-    ) -> Sequence[str]:
-        """Ask the strategy. `partitions` are those of the hub, which was created at that time if it is known, and
-        `earliest` the positions before the first event of those that were `added`. Returns the partitions for which
-        `start_at` must be told a position."""
+    def balance(self, partitions: tuple[str, ...], hub_created_ms: int | None = None) -> Sequence[str]:
+        """Ask the strategy. `partitions` are those of the hub, which was created at that time if it is known. Returns
+        the partitions for which `start_at` must be told a position."""
         by, at_ms = self._member.author, self.now.wall_ms
         new_table = not self.snapshot.leases
         if self._member.joined or new_table:
+            # What was created while the group was at work is read from its first event, as Kafka's partitions are.
+            at_work = self._member.joined and self._member.belief.leases and self._member.settings.capabilities.members
+            start = Position.before(0) if at_work else None
             self._decided = [
-                AddPartitions(by=by, at_ms=at_ms, partitions=(each,), checkpoint=earliest.get(each))
+                AddPartitions(by=by, at_ms=at_ms, partitions=(each,), checkpoint=start)
                 for each in self._unknown(partitions)
             ]
         creates = new_table and bool(self._decided)

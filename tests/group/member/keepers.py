@@ -49,9 +49,6 @@ class FakeHub:
     def starting_positions(self, partitions: Sequence[str], latest_ms: int = 0) -> dict[str, Position]:
         return dict.fromkeys(partitions, Position(-1))
 
-    def earliest_position(self, partition: str) -> Position:
-        return Position(-1)
-
 
 class Watched(LeaseStore):
     """A handle of one member on the store: notes what is done with it, and can be made to fail or to stand still.

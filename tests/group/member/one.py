@@ -107,8 +107,7 @@ def participant(strategy: str = "greedy", **settings: Any) -> Participant:
 
 def ask_hub(turn: Turn, partitions: Sequence[str]) -> None:
     """Balance, with a hub whose partitions all begin at their first event."""
-    earliest = dict.fromkeys(turn.added(tuple(partitions)), START)
-    turn.start_at(dict.fromkeys(turn.balance(tuple(partitions), earliest), START))
+    turn.start_at(dict.fromkeys(turn.balance(tuple(partitions)), START))
 
 
 def kinds(transitions: Sequence[Transition]) -> list[str]:

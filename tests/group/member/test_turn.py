@@ -393,16 +393,14 @@ def test_all_changes_of_members_and_owners_are_a_reason_to_balance_at_once() -> 
 def test_new_partitions_are_read_from_their_first_event_and_the_first_ones_from_the_starting_position() -> None:
     one = One(0)
     turn = one.begin()
-    assert turn.added(("0", "1")) == (), "they are as old as the group"
     ask_hub(turn, ("0", "1"))
     one.end(turn)
     one.turn(balance=True)
     assert one.ann.owned.keys() == {"0", "1"}
     turn = one.begin()
-    assert turn.added(("0", "1", "2")) == ("2",)
-    assert turn.balance(("0", "1", "2"), {"2": Position(41)}) == [], "it is known where it begins"
+    assert turn.balance(("0", "1", "2")) == [], "it is known where it begins"
     one.end(turn)
-    assert (one.table.leases["2"].owner, one.table.leases["2"].checkpoint) == ("ann", Position(41))
+    assert (one.table.leases["2"].owner, one.table.leases["2"].checkpoint) == ("ann", Position(-1))
 
 
 def test_starting_positions_are_asked_for_some_partitions_at_a_time() -> None:
@@ -411,7 +409,7 @@ def test_starting_positions_are_asked_for_some_partitions_at_a_time() -> None:
     one.add(*(Lease(str(p)) for p in range(80)))
     for _ in range(3):
         turn = one.begin()
-        unread = turn.balance(tuple(one.table.leases), {})
+        unread = turn.balance(tuple(one.table.leases))
         turn.start_at({partition: Position(int(partition)) for partition in unread})
         assert turn.decision
         asked.append((len(unread), turn.decision.rebalance_now))
@@ -427,7 +425,7 @@ def test_what_is_taken_from_an_owner_without_a_checkpoint_begins_where_the_hub_s
     one.add(*(Lease(str(p), owner="theirs", epoch=1, owned_since_ms=1) for p in range(2)))
     turn = one.begin()
     assert turn.latest_ms == 7
-    turn.start_at(dict.fromkeys(turn.balance(tuple(one.table.leases), {}), Position(41)))
+    turn.start_at(dict.fromkeys(turn.balance(tuple(one.table.leases)), Position(41)))
     assert [type(each) for each in one.end(turn)][:1] == [Steal]
     assert not one.refused
     assert [held.checkpoint for held in one.ann.owned.values()] == [Position(41)]

@@ -234,8 +234,7 @@ class Members:
         """A turn up to its commit; with `balance` it balances in any case."""
         turn = node.member.begin(snapshot, self._clocks())
         if turn.balances or balance:
-            added = turn.added(self.partitions)
-            turn.start_at(dict.fromkeys(turn.balance(self.partitions, dict.fromkeys(added, START)), START))
+            turn.start_at(dict.fromkeys(turn.balance(self.partitions), START))
             assert turn.decision is not None
             self.decisions.append((node.member.author.id, turn.decision))
         return turn
