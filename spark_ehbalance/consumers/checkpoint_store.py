@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -23,8 +24,9 @@ from spark_ehbalance.errors import (
     StoreUnavailableError,
 )
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.eventhub.ranges import retained_start
 from spark_ehbalance.eventhub.receiver import PartitionAddress, disconnect_readers
-from spark_ehbalance.eventhub.resolve import resolve
+from spark_ehbalance.eventhub.resolve import resolve_start
 from spark_ehbalance.group import changes as t
 from spark_ehbalance.group.durations import STORE_SHARE, Durations
 from spark_ehbalance.group.expiry import Observations, expired_leases, overdue_handovers
@@ -91,9 +93,11 @@ class DeltaCheckpointStore(CheckpointStore):
         self._tidied = 0
         self._partitions: tuple[str, ...] = ()
         self._hub_created_ms: int | None = None
+        self._hub_ms: int | None = None  # by the hub's clock, at `_hub_at`
         self._hub_at = float("-inf")
         self._checkpointing = threading.Lock()
-        self._waiting: dict[str, Position] = {}  # checkpoints for the next commit
+        self._waiting: dict[str, Position] = {}  # checkpoints for the next commit, the highest of each partition
+        self._adding = threading.Lock()  # guards `_waiting`
         self._lost: set[str] = set()  # partitions whose last checkpoint was rejected
         self._next_checkpoint_at = 0.0
 
@@ -220,6 +224,8 @@ class DeltaCheckpointStore(CheckpointStore):
             try:
                 with HubMetadata(self._options.connection, self._options.consumer_group) as hub:
                     self._partitions, self._hub_created_ms = hub.partition_ids(), hub.created_ms
+                    hub.partition_states(self._partitions[:1])  # whose answer has the hub's time
+                    self._hub_ms = hub.first_answer_ms
                 self._options.starting_position.check(self._partitions)
                 self._hub_at = time.monotonic()
             except HubUnavailableError as error:  # leases must be renewed all the same
@@ -232,7 +238,7 @@ class DeltaCheckpointStore(CheckpointStore):
             with HubMetadata(self._options.connection, self._options.consumer_group) as hub:
                 return hub.partition_states(partitions) if partitions else {}
         except HubUnavailableError as error:
-            _LOG.warning("%s. Claiming no partition that was never read", error)
+            _LOG.warning("%s. Beginning to read no partition", error)
             return {}
 
     def _address(self, partition: str) -> PartitionAddress:
@@ -252,7 +258,9 @@ class DeltaCheckpointStore(CheckpointStore):
         changes: list[t.Transition] = [self._new(t.Heartbeat, lease_duration_ms=round(1000 * seconds))]
         if owner not in snapshot.members:
             changes = [self._new(t.Join, host=socket.gethostname(), lease_duration_ms=round(1000 * seconds))]
-        changes += self._added(snapshot)
+        changes += (added := self._added(snapshot))
+        if snapshot.latest_ms is None and self._hub_ms is not None and (snapshot.table or added):
+            changes.append(self._new(t.NoteLatest, latest_ms=self._hub_ms))
         draft = t.apply(snapshot, changes).after
         leaving = draft.members[owner].state is MemberState.LEAVING
         asked, self._asked = self._asked, {x.partition for x in draft.owned_by(owner) if leaving or x.handover}
@@ -280,10 +288,7 @@ class DeltaCheckpointStore(CheckpointStore):
         """The hub's partitions that the table lacks: where it has others, they are read from their first event."""
         new = tuple(each for each in self._partitions if each not in snapshot.leases)
         if snapshot.leases:
-            return [
-                self._new(t.AddPartitions, partitions=(partition,), checkpoint=Position.before(state.begin))
-                for partition, state in self._states(new).items()
-            ]
+            return [self._new(t.AddPartitions, partitions=(each,), checkpoint=Position.before(0)) for each in new]
         noted = self._hub_created_ms is not None
         hub = [self._new(t.NoteHub, created_ms=self._hub_created_ms)] if noted else []
         return [self._new(t.AddPartitions, partitions=new), *hub] if new else []
@@ -323,10 +328,8 @@ class DeltaCheckpointStore(CheckpointStore):
                 claims.append(lease)
             elif not lease.handover:
                 requests.append(self._of(t.RequestHandover, lease, to=self._owner, timeout_ms=timeout_ms))
-        states = self._states([lease.partition for lease in claims if lease.checkpoint is None][:_MOST_STARTS])
-        configured = self._options.starting_position
-        configured.check_ends({each: state.end for each, state in states.items()}, "startingPosition")
-        starts = {p: resolve(configured.of(p), self._address(p), states[p], _RESOLVE_TIMEOUT) for p in states}
+        unread = [lease.partition for lease in claims if lease.checkpoint is None]
+        starts = {} if snapshot.latest_ms is None else self._starts(unread[:_MOST_STARTS], snapshot.latest_ms)
         return requests + [
             self._of(
                 t.Claim,
@@ -334,9 +337,21 @@ class DeltaCheckpointStore(CheckpointStore):
                 unchanged_counter=lease.counter if lease.partition in expired else None,
                 overdue_handover=lease.handover if lease.partition in overdue else None,
                 starting_position=starts.get(lease.partition),
+                latest_ms=snapshot.latest_ms,
             )
             for lease in claims
         ]
+
+    def _starts(self, partitions: Sequence[str], latest_ms: int) -> Mapping[str, Position]:
+        """Where reading begins, if `latest` is the moment `latest_ms` of the hub's clock."""
+        states, configured = self._states(partitions), self._options.starting_position
+        configured.check_ends({each: state.end for each, state in states.items()}, "startingPosition")
+        now_ms = latest_ms if self._hub_ms is None else self._hub_ms + 1000 * (time.monotonic() - self._hub_at)
+        latest, now = (datetime.fromtimestamp(each / 1000, timezone.utc) for each in (latest_ms, now_ms))
+        return {
+            each: resolve_start(configured.of(each), latest, now, self._address(each), state, _RESOLVE_TIMEOUT)
+            for each, state in states.items()
+        }
 
     def _granted(self, wanted: Mapping[str, dict[str, Any]], snapshot: Snapshot) -> list[dict[str, Any]]:
         """The entries of the partitions that the client may read from now on. A partition whose epoch has changed while
@@ -347,16 +362,31 @@ class DeltaCheckpointStore(CheckpointStore):
             starts = partition not in before and partition not in self._asked
             if partition in wanted and (starts or before.get(partition) == lease.epoch):
                 granted[partition] = lease
+        new = granted.keys() - before.keys()
+        for partition in new - self._check_retained({p: granted[p] for p in new}):
+            del granted[partition]
         self._epochs = {partition: lease.epoch for partition, lease in granted.items()}
         new = granted.keys() - before.keys()
-        for partition in new:  # whatever waits is of an earlier epoch
-            self._waiting.pop(partition, None)
+        with self._adding:
+            for partition in new:  # whatever waits is of an earlier epoch
+                self._waiting.pop(partition, None)
         self._lost -= new
         self._unopened = (self._unopened | new) & granted.keys()
         # Former owners' receivers with an owner level would shut out the client, which has level 0.
         if levels := {self._address(p): granted[p].epoch for p in new if granted[p].epoch > 1}:
             disconnect_readers(levels)
         return [wanted[partition] | _ownership(lease, self._owner) for partition, lease in granted.items()]
+
+    def _check_retained(self, leases: Mapping[str, Lease]) -> frozenset[str]:
+        """The partitions whose states are known. Raises `DataLossError`, or warns, where the next event is gone."""
+        states = self._states([*leases]) if leases else {}
+        for partition, state in states.items():
+            checkpoint = leases[partition].checkpoint
+            assert checkpoint is not None, "no partition is claimed without"
+            _, lost = retained_start(partition, checkpoint.next, state, self._options.fail_on_data_loss)
+            if lost:
+                _LOG.warning("%s", lost)
+        return frozenset(states)
 
     # --- releasing ---------------------------------------------------------------------------------------------
 
@@ -393,7 +423,14 @@ class DeltaCheckpointStore(CheckpointStore):
         """Include `checkpoint` in the next commit. Does not block."""
         offset = checkpoint.get("offset")
         position = Position(int(checkpoint["sequence_number"]), None if offset is None else str(offset))
-        self._waiting[str(checkpoint["partition_id"])] = position
+        self._keep_waiting({str(checkpoint["partition_id"]): position})
+
+    def _keep_waiting(self, positions: Mapping[str, Position]) -> None:
+        with self._adding:
+            for partition, position in positions.items():
+                known = self._waiting.get(partition)
+                if known is None or known.sequence_number < position.sequence_number:
+                    self._waiting[partition] = position
 
     def _write(self, checkpoint: Mapping[str, Any]) -> None:
         """Commit what was added, unless another thread has. Raises as `update_checkpoint`."""
@@ -403,12 +440,8 @@ class DeltaCheckpointStore(CheckpointStore):
                 is_waiting = partition in self._waiting
             if is_waiting:
                 time.sleep(max(0.0, self._next_checkpoint_at - time.monotonic()))
-                try:
-                    with self._lock:
-                        self._write_waiting(checkpoint)
-                except EhBalanceError:
-                    self._waiting.pop(partition, None)
-                    raise
+                with self._lock:
+                    self._write_waiting(checkpoint)
             is_lost = partition in self._lost
             self._lost.discard(partition)
         if is_lost:
@@ -416,17 +449,16 @@ class DeltaCheckpointStore(CheckpointStore):
 
     def _write_waiting(self, named: Mapping[str, Any]) -> None:
         """Commit all waiting checkpoints. If that fails they wait for the next commit."""
-        batch, began = dict[str, Position](), time.monotonic()
-        while self._waiting:
-            partition, batch[partition] = self._waiting.popitem()
+        began = time.monotonic()
+        with self._adding:
+            batch, self._waiting = self._waiting, {}
         if not batch:
             return
         try:
             snapshot = self._read(named)
             after = self._commit(snapshot, [c for each in batch.items() for c in self._progress(snapshot, *each)])
         except EhBalanceError:
-            for partition, position in batch.items():
-                self._waiting.setdefault(partition, position)
+            self._keep_waiting(batch)
             raise
         for partition in batch:
             lease = after.leases.get(partition)

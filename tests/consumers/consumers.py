@@ -123,10 +123,13 @@ class Consumers:
         with DeltaStore(str(self.group.table)) as table:
             commit(table, table.read(), [transition])
 
-    def close(self) -> None:
+    def close_stores(self) -> None:
         for store in self._stores:
             if isinstance(store, AsyncStore):
                 asyncio.run(store.close())
             else:
                 store.close()
+
+    def close(self) -> None:
+        self.close_stores()
         self.group.close()

@@ -327,3 +327,39 @@ def test_added_partitions_are_read_from_their_first_event(
     new = str(PARTITIONS)
     wait_until(lambda: new in consumers.claim(store, "a", *consumers.partitions, new), "it is claimed")
     assert consumers.lease(new).checkpoint == Position(-1)
+
+
+def test_latest_is_the_first_start_of_the_group(consumers: Consumers) -> None:
+    consumers.group.append(3, PARTITIONS)
+    store = consumers.owning("a", "0", startingPosition="latest")
+    consumers.group.append(2, PARTITIONS, first=0)
+    consumers.own(store, "a")
+    assert {p: each.checkpoint and each.checkpoint.next for p, each in consumers.leases().items()} == dict.fromkeys(
+        consumers.partitions, 3
+    )
+    assert consumers.snapshot().latest_ms is not None
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_has_aged_out_is_a_loss(consumers: Consumers, fails: bool, caplog: pytest.LogCaptureFixture) -> None:
+    consumers.group.append(9, PARTITIONS)
+    consumers.checkpoint(consumers.owning("a"), "1", 3)
+    consumers.close_stores()
+    consumers.group.emulator.trim(HUB, 1, 6)
+    store = consumers.store(failOnDataLoss=str(fails).lower())
+    lost = "partition 1: reading was to go on at sequence number 4, but the first retained event is 6: it has aged out"
+    if fails:
+        with pytest.raises(DataLossError, match=lost):
+            consumers.own(store, "b")
+    else:
+        consumers.own(store, "b")
+        assert lost in caplog.text
+
+
+def test_the_highest_of_concurrent_checkpoints_is_stored(consumers: Consumers) -> None:
+    """Of a pool of threads the first one commits, while those of higher and of lower events wait."""
+    store = consumers.owning("a", "0")
+    numbers = [0, *range(19, 0, -1)]
+    with ThreadPoolExecutor(len(numbers)) as pool:
+        list(pool.map(lambda number: consumers.checkpoint(store, "0", number), numbers))
+    assert consumers.lease("0").checkpoint == Position(19, "at 19")
