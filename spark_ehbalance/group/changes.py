@@ -339,6 +339,9 @@ class NoteHub(Transition):
 
     def carry_out(self, state: WorkingCopy) -> None:
         assert state.table is not None
+        if state.table.hub_created_ms not in (None, self.created_ms):  # what was unread is of the other hub
+            for partition in [*state.leases]:
+                state.leases[partition] = replace(state.leases[partition], lag=None)
         state.table = replace(state.table, hub_created_ms=self.created_ms)
 
 

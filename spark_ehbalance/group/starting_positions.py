@@ -9,6 +9,7 @@ prints it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
@@ -48,6 +49,13 @@ HUB_KEY = "hub"
 
 _ALLOWED_POSITION = "earliest, latest, a sequence number, a time such as 2026-01-31T12:00:00Z"
 _ALLOWED = f'{_ALLOWED_POSITION}, or JSON of these by partition, such as {{"0": 4711, "*": "latest"}}'
+
+
+#: What `datetime` leaves out of a time: digits beyond its microseconds.
+_FINER = re.compile(r"(?<=[.,]\d{6})\d+")
+
+#: An offset from UTC at a time's end that is none, though `datetime` takes it.
+_NO_OFFSET = re.compile(r".*[+-]\d\d:?[6-9]\d", re.DOTALL)
 
 
 class AmbiguousPositionError(ValueError):
@@ -138,9 +146,14 @@ def position_of_json(value: object) -> UnresolvedPosition:
             return Edge(text.lower())
         if text.isascii() and text.isdigit():
             return position_of_json(int(text[:20]))
+        finer = _FINER.search(text)
+        exact = _FINER.sub("", text, count=1)
         try:
-            time = datetime.fromisoformat(text[:-1] + "+00:00" if text[-1:] in ("Z", "z") else text)
+            if _NO_OFFSET.fullmatch(text):
+                raise ValueError
+            time = datetime.fromisoformat(exact[:-1] + "+00:00" if exact[-1:] in ("Z", "z") else exact)
             # Events have times in milliseconds, and Azure's client truncates: it would begin with an earlier event.
+            time += timedelta(microseconds=1 if finer and finer[0].strip("0") else 0)
             time += timedelta(microseconds=-time.microsecond % 1000)
         except (ValueError, OverflowError):
             raise ValueError(_ALLOWED) from None

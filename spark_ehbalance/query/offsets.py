@@ -60,9 +60,11 @@ class HubReference:
         return f"event hub {self.name}{self.namespace and f' of {self.namespace}'}{at}"
 
     def is_another(self, found: HubReference) -> bool:
-        """Whether `found` has other events under the same sequence numbers."""
-        both_known = None not in (self.created_ms, found.created_ms)
-        return self.name != found.name or (both_known and self.created_ms != found.created_ms)
+        """Whether `found` has other events under the same sequence numbers: without a time, by its namespace."""
+        if self.name == found.name and None not in (self.created_ms, found.created_ms):
+            return self.created_ms != found.created_ms
+        both_known = bool(self.namespace and found.namespace)
+        return self.name != found.name or (both_known and self.namespace != found.namespace)
 
 
 @dataclass(frozen=True, slots=True, order=True)

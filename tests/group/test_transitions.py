@@ -618,7 +618,10 @@ def test_the_hub_of_a_table_is_noted_once() -> None:
     assert after(known, first) is known
     other = replace(first, created_ms=9)
     assert_refused(known, other, "the table has the positions of another event hub")
-    assert after(known, replace(other, moved=True)).table == TableIdentity("t1", 9)
+    known = replace(known, leases={"5": Lease("5", lag=Lag(3, 9, None, 1))})
+    moved = after(known, replace(other, moved=True))
+    assert (moved.table, moved.leases["5"].lag) == (TableIdentity("t1", 9), None)
+    assert after(known, replace(first, moved=True)).leases == known.leases
 
 
 def test_latest_is_one_moment_for_the_whole_group() -> None:

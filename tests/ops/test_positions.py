@@ -32,23 +32,24 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_positions_of_a_lease_table_make_another_one(
-    group: Group, ehbalance: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    group: Group, ehbalance: Command, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group.done("init")
-    leases = {"0": Lease("0", None, 3, checkpoint=Position(9, "4711")), "1": Lease("1", checkpoint=Position(-1))}
+    last = emulator.partition_state(HUB, 0).last_offset
+    leases = {"0": Lease("0", None, 3, checkpoint=Position(99, last)), "1": Lease("1", checkpoint=Position(-1))}
     change(group.table, leases={**leases, "2": Lease("2")})
     outcome = ehbalance("positions", group.table)
     assert "Conservative: nothing of partition 2 was read yet" in outcome.err
     found = json.loads(printed := outcome.out)
     assert found.pop("hub")["name"] == HUB
-    assert found == {"0": {"next": 10, "offset": "4711"}, "1": {"next": 0}}
+    assert found == {"0": {"next": 100, "offset": last}, "1": {"next": 0}}
     assert StartingPositions.parse(printed).named == {p: each.checkpoint for p, each in leases.items()}
 
     other = replace(group, table=tmp_path / "other")
     monkeypatch.setattr("sys.stdin", io.StringIO(printed))
     done = other.done("init", "--positions", "-")
     assert "No position is given for partition 2, 3: reading begins at the first retained event." in done
-    assert other.positions == {"0": 10, "1": 0, "2": 0, "3": 0}
+    assert other.positions == {"0": 100, "1": 0, "2": 0, "3": 0}
     assert {each.epoch for each in other.state.leases.values()} == {0}
     assert other.state.version == 0, "all in one commit"
     assert {(each.event, each.why) for each in history(other.table)} == {("Restore", "init --positions")}
@@ -207,6 +208,10 @@ def test_an_offset_log_of_version_2_is_read_by_the_names_of_sources(ehbalance: C
         ('{"7": 5}', "is wrong: it has '7'; allowed is partition 0, 1, 2, 3"),
         ('{"0": 101}', ": partition 0 cannot continue at sequence number 101: allowed is 0 to 100, which is the next"),
         ('{"hub": {"name": "other"}, "0": 5}', "has positions of event hub other, and this is event hub hub"),
+        (
+            '{"hub": {"name": "hub", "namespace": "test"}, "0": 5}',
+            "has positions of event hub hub of test, and this is",
+        ),
         (
             '{"hub": {"name": "hub", "createdMs": 7}, "0": 5}',
             "created 1970-01-01 00:00:00+00:00, and this is event hub",

@@ -77,6 +77,8 @@ def test_a_position_for_each_partition(
         ("2026-01-31T12:00:00z", NOON),
         ("2026-01-31T14:00:00+02:00", NOON),
         ("2026-01-31 12:00:00.000001Z", NOON + timedelta(milliseconds=1)),
+        ("2026-01-31T12:00:00.0000001Z", NOON + timedelta(milliseconds=1)),  # as .NET writes it
+        ("2026-01-31T13:00:00.0010000+01:00", NOON + timedelta(milliseconds=1)),
         ('{"next": 4711}', Position(4710)),
         ('{"next": 1769860800000}', Position(1769860799999)),
     ],
@@ -145,6 +147,7 @@ def test_a_long_position_is_cut_and_a_deep_one_refused() -> None:
         str(2**63),
         "١٢",
         "12:00",
+        "2026-01-31T12:00:00+05:60",
         "2026-13-01",
         "{",
         '["latest"]',
