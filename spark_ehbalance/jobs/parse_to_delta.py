@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_ehbalance.errors import OptionError
 from spark_ehbalance.exactly_once import write_once
 from spark_ehbalance.jobs.parsing import OF_EVENT, REASON, Parser
 from spark_ehbalance.jobs.program import overlap
@@ -28,6 +29,7 @@ from spark_ehbalance.jobs.settings import (
     table_name,
     trigger_of,
 )
+from spark_ehbalance.query.options import Options, stream_options
 from spark_ehbalance.settings.parsing import one_of
 
 
@@ -46,6 +48,13 @@ def _schema(text: str) -> str:
     return text
 
 
+def _source(options: Mapping[str, str]) -> Options:
+    checked = stream_options(options)
+    if checked.on_malformed == "keep":
+        raise OptionError("option onMalformed='keep' is wrong: allowed is fail or skip: no field can be read of it")
+    return checked
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings(JobSettings):
     """The job's settings, checked."""
@@ -56,7 +65,7 @@ class Settings(JobSettings):
     schema: str = required(_schema)
     checkpoint_location: str = required(place)
     trigger: Mapping[str, Any] = required(trigger_of)
-    source: Mapping[str, str] = hub()
+    source: Mapping[str, str] = hub(_source)
 
     def __post_init__(self) -> None:
         if overlap(self.table, self.rejected):

@@ -38,6 +38,9 @@ AVRO_LIMITS = (
 #: The limit for events of 1 MB, and the largest that is accepted, for those of 20 MB on dedicated clusters.
 _LIMIT, _MOST_LIMIT = 1024 * 1024, 20 * 1024 * 1024
 
+#: Spark reads an Avro decimal of at most so many digits as a long, and does not look at what it leaves out.
+_LONG_DIGITS, _LONG_BYTES = 18, 8
+
 #: In a schema's JSON, what makes its fields nullable.
 _NULLABLE = ('"nullable":false', '"nullable":true')
 
@@ -58,7 +61,9 @@ class Parser:
                 # what follows the record: the mark behind the body must come right after it.
                 self._end = bytearray(secrets.token_bytes(16))
                 end = {"type": "fixed", "name": "ehbalance_end", "size": len(self._end)}
-                fields = [{"name": VALUE, "type": json.loads(schema)}, {"name": "end", "type": end}]
+                given = json.loads(schema)
+                check_decimals(given)
+                fields = [{"name": VALUE, "type": given}, {"name": "end", "type": end}]
                 self._schema = json.dumps({"type": "record", "name": "ehbalance_event", "fields": fields})
             else:
                 ddl = StructType.fromDDL(schema)
@@ -130,6 +135,21 @@ def missing_limits(java_options: str) -> list[str]:
     """Those of `AVRO_LIMITS` that `java_options` do not set, or set above the size of an event."""
     given = dict(re.findall(r"(?<!\S)[\"']?-D([\w.]+)=(\d+)[\"']?(?!\S)", java_options))
     return [name for name in AVRO_LIMITS if not 0 < int(given.get(name, 0)) <= _MOST_LIMIT]
+
+
+def check_decimals(schema: Any) -> None:
+    """Raise `SettingError` if Avro's `schema` has a decimal of which Spark stores the last 64 bits, whatever it is."""
+    if isinstance(schema, list | dict):
+        for inner in schema.values() if isinstance(schema, dict) else schema:
+            check_decimals(inner)
+    if not isinstance(schema, dict) or schema.get("logicalType") != "decimal":
+        return
+    precision, size = schema.get("precision"), schema.get("size", _LONG_BYTES + 1)
+    if isinstance(precision, int) and precision <= _LONG_DIGITS and isinstance(size, int) and size > _LONG_BYTES:
+        raise SettingError(
+            f"{PREFIX}schema has a decimal of precision {precision}, which Spark cuts to 64 bits in silence: write "
+            '"precision": 38, which reads the same bytes'
+        )
 
 
 def _need_avro(spark: SparkSession) -> None:

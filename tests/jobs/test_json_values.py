@@ -219,6 +219,8 @@ def test_values_that_are_stored(field: str, value: str, stored: object) -> None:
         ("at", '"2026-01-31T12:00:00"', "timestamp"),
         ("at", '"2026-01-31T12:00:00.1234567Z"', "timestamp"),
         ("at", '"0001-01-01T00:00:00+01:00"', "timestamp"),
+        ("at", '"2026-01-31T12:00.5Z"', "timestamp"),
+        ("at", '"2026-01-31T12:00:00+05:60"', "timestamp"),
         ("local", '"2026-01-31T12:00:00Z"', "timestamp_ntz"),
         ("list", '"[1]"', "array<tinyint>"),
         ("inner", "[]", "struct<days:array<date>,float:float>"),
@@ -255,6 +257,22 @@ def test_values_that_would_change_are_rejected(field: str, value: str, kind: str
 )
 def test_reasons(body: bytes | None, reason: str) -> None:
     assert _reason(SCHEMA, body) == reason
+
+
+def test_objects_that_fill_in_more_fields_than_their_bytes_are_rejected() -> None:
+    """330,000 empty objects, 1 MB, ended the JVM at each start."""
+    item = T.StructType([T.StructField(f"f{number}", T.IntegerType()) for number in range(60)])
+    reader = JsonReader(T.StructType([T.StructField("items", T.ArrayType(item))]))
+
+    def body(item: str, count: int) -> bytes:
+        return f'{{"items": [{", ".join([item] * count)}]}}'.encode()
+
+    assert len(reader.read(body('{"f0": 1}', 5000))["items"]) == 5000
+    assert len(reader.read(body("{}", 1600))["items"]) == 1600
+    with pytest.raises(RejectedError) as rejected:
+        reader.read(body("{}", 20_000))
+    assert rejected.value.reason == "too many fields without a value"
+    assert reader.read(b"{}") == {"items": None}
 
 
 def test_many_objects_with_few_names_are_read() -> None:

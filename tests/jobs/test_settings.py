@@ -110,6 +110,7 @@ def test_a_schema_may_be_in_a_file(tmp_path: Path) -> None:
             {"schema": "file:/dev/zero"},
             "schema='file:/dev/zero' is wrong: allowed is a regular file",
         ),
+        ({"source.onMalformed": "keep"}, "source.*: option onMalformed='keep' is wrong: allowed is fail or skip"),
     ],
 )
 def test_a_wrong_setting_of_parse_to_delta_is_named(given: dict[str, str], error: str) -> None:
