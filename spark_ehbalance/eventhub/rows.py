@@ -281,8 +281,16 @@ _SIGNED = [str(each - 256 * (each > 127)) for each in range(256)]
 
 
 def _float(value: float) -> str:
-    return repr(value) if isfinite(value) else _json(value)
+    return repr(value) if isfinite(value) else _JSON.encode(value)
 
+
+#: The JSON of these types. `JSONEncoder` takes 3 µs for each, and a message may have a million.
+_NUMBERS: dict[type, Callable[[Any], str]] = {
+    int: repr,
+    float: _float,
+    bool: {True: "true", False: "false"}.__getitem__,
+    type(None): lambda _: "null",
+}
 
 #: The text of the most frequent types: the same as their JSON, but faster.
 _TEXT_OF: dict[type, Callable[[Any], str]] = {str: str, int: repr, float: _float, Binary: _bytes}
@@ -306,7 +314,9 @@ def _scalar(value: Any) -> str:
             return _bytes(value)
     if isinstance(value, datetime):
         return _JSON.encode(value.isoformat())
-    return _JSON.encode(value if isinstance(value, (str, int, float, type(None))) else str(value))
+    if (number := _NUMBERS.get(type(value))) is not None:
+        return number(value)
+    return _JSON.encode(value if isinstance(value, str) else str(value))
 
 
 _JSON = json.JSONEncoder(ensure_ascii=False)

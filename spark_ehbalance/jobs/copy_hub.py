@@ -14,6 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_ehbalance.errors import OptionError
+from spark_ehbalance.eventhub.connection import Connection
+from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.sending.write_options import SKIP, WriteOptions, write_options
 from spark_ehbalance.exactly_once import write_once
 from spark_ehbalance.jobs.settings import (
@@ -38,8 +40,9 @@ _LOG = logger(__name__)
 
 #: What is lost of each event, for the log.
 _NOT_COPIED = (
-    "not copied: sequence numbers, offsets, enqueued times and publishers, which the service sets; types that have no "
-    "JSON: UUIDs, decimals, characters, lists and maps in properties are sent as text, and times as numbers"
+    "not copied: sequence numbers, offsets, enqueued times and publishers, which the service sets; properties of the "
+    "message that are empty or 0; types that have no JSON: UUIDs, decimals, characters, lists and maps in properties "
+    "are sent as text, times as numbers, and bodies that are AMQP values or sequences as the bytes of their text"
 )
 
 #: Columns of the event that stay beside it in the table of those that cannot be sent.
@@ -96,7 +99,9 @@ class Settings(JobSettings):
 
 def start(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], DataFrame]) -> StreamingQuery:
     """Start the query that sends `rows`, made of the events of the source, to the sink, without the columns `OF_EVENT`,
-    which only the table of those that cannot be sent has."""
+    which only the table of those that cannot be sent has. Raises `SettingError` if both are one hub by two names."""
+    if (hub := _identity(_source(settings.source).connection)) == _identity(_sink(settings.sink).connection):
+        raise SettingError(f"{PREFIX}source.* and {PREFIX}sink.* are the same hub, {hub[0]}, by two names")
     _LOG.warning(_NOT_COPIED)
     events = rows(spark.readStream.format("ehbalance").options(**settings.source, **_TYPED).load())
     sink = {**settings.sink, **_TYPED}
@@ -106,6 +111,13 @@ def start(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], D
         writer = events.writeStream.foreachBatch(partial(_send_or_keep, settings.unsendable, sink))
     writer = writer.option("checkpointLocation", settings.checkpoint_location)
     return writer.trigger(**settings.trigger).start()
+
+
+def _identity(connection: Connection) -> tuple[str, object]:
+    """The hub's name and when it was created, which are the same whatever name its namespace is called by."""
+    with HubMetadata(connection, "$Default") as hub:
+        hub.partition_ids()
+        return connection.hub.lower(), hub.created_ms or connection.hub_name
 
 
 def _send_or_keep(table: str, sink: Mapping[str, str], batch: DataFrame, number: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise, repeat
@@ -34,6 +35,10 @@ from spark_ehbalance.settings.suggestions import did_you_mean
 
 #: The most characters of a partition key, `ClientConstants.MAX_PARTITION_KEY_LENGTH` of Azure's clients.
 _LONGEST_KEY = 128
+
+#: Binary as the source writes it, which puts a space after each comma of a list; and its numbers.
+_BINARY = re.compile(r"\[(?:-?(?:0|[1-9]\d{0,2})(?:,(?!\])|(?=\])))*\]", re.ASCII)
+_BYTES = frozenset(range(-128, 128))
 
 #: What a long and an unsigned long can hold.
 _LONG = range(-(1 << 63), 1 << 64)
@@ -319,16 +324,13 @@ def _from_json(name: str, text: str | None) -> Any:
     """The value that the source with `jsonProperties` writes in this way: binary is an array of its bytes."""
     if text is None:
         return None
+    if text.lstrip()[:1] in ("[", "{"):  # text, and not read: names can be chosen so that reading takes minutes
+        numbers: list[Any] = json.loads(text) if _BINARY.fullmatch(text) else [None]
+        return text if not _BYTES.issuperset(numbers) else bytes(each & 0xFF for each in numbers)
     try:
         value = json.loads(text)
-    except RecursionError:  # a list or a map
-        return text
     except ValueError:
         raise ValueError(f"its property {shown(name)} is no JSON, as jsonProperties=true asks for") from None
-    if isinstance(value, list) and all(type(each) is int and -128 <= each <= 127 for each in value):
-        return bytes(each & 0xFF for each in value)
-    if isinstance(value, list | dict):
-        return text
     if isinstance(value, int) and value not in _LONG:
         raise ValueError(f"its property {shown(name)} is a number that needs more than 64 bits")
     return value

@@ -37,9 +37,6 @@ _LOG = logger(__name__)
 #: Bytes of rows that are checked together before any of them is sent: a task of a micro-batch seldom has more.
 _PART = 32 << 20
 
-#: What a batch may have besides its events, in bytes: the envelope is empty.
-_SLACK = 128
-
 #: The size of a batch, in bytes: that of the standard tier. A dedicated hub takes 20 MB, which would come in late.
 _BATCH = 1 << 20
 
@@ -186,7 +183,7 @@ class Task:
         for batch in _slices(rows):
             check_topic(batch, self._columns, self._options.connection.hub)
             if made is None:
-                self._most = self._limit() - _SLACK
+                self._most = self._limit()  # the envelope of a batch is empty
                 made = Rows(self._columns, self._partitions, self._most, self._options.on_unsendable)
             yield made, batch
 
@@ -209,7 +206,7 @@ class Task:
     def _send(self, target: str | None, events: list[bytes]) -> Sent:
         sent = Sent()
         try:
-            for count, payload in batches(events, min(self._most, _BATCH - _SLACK)):
+            for count, payload in batches(events, min(self._most, _BATCH)):
                 # half: a connection that has become silent is not the last that is tried
                 send = partial(Sender.send, payload=payload, timeout=self._options.send_timeout / 2)
                 self._attempted(target, send, sent)

@@ -34,8 +34,10 @@ _Decoder = Callable[[bytes, int], tuple[Any, int]]
 _Maker = Callable[[list[Any]], Any] | None
 
 #: Maps with more keys than this have a `rows.Key` for each. A sender can choose keys so that each is compared with all:
-#: 82,000 texts, 0.9 MB, took 5.5 s, and numbers are easier to choose. As many bytes in maps of 64 keys take 0.1 s.
+#: 82,000 texts, 0.9 MB, took 5.5 s, and numbers are easier to choose. As many bytes in maps of 64 keys take 0.1 s, but
+#: 4.8 s with keys of types that are slow to compare: these are made a `rows.Key` in small maps too.
 _FEW_KEYS = 64
+_FAST_KEYS = frozenset((bytes, Binary, int, bool, float, type(None)))
 
 
 class MalformedError(Exception):
@@ -234,7 +236,7 @@ def _check_count(count: int, data: bytes, pos: int) -> None:
 
 def _mapping(items: list[Any]) -> dict[Any, Any]:
     try:
-        if len(items) > 2 * _FEW_KEYS:
+        if len(items) > 2 * _FEW_KEYS or not _FAST_KEYS.issuperset(map(type, items[::2])):
             items[::2] = map(large_map_key, items[::2])
         pairs = iter(items)
         return dict(zip(pairs, pairs, strict=False))

@@ -294,16 +294,20 @@ def test_properties_that_are_json_get_their_types_back() -> None:
         "flags": "[true, false]",
         "unsigned": str((1 << 64) - 1),
         "deep": "[" * 3000 + "]" * 3000,
+        "numbers": "[1, -1]",
+        "large": "[128]",
+        "unread": '{"a"',
     }
     frame = schema(body=TEXT, properties=MapType(TEXT, TEXT))
     assert read(only(made([{"body": "a", "properties": list(properties.items())}], frame, json=True)))[2] == {
         "text": b"a", "number": 5, "flag": True, "half": 0.5, "none": None, "bytes": b"\x01\xff", "map": b'{"a":1}',
         "flags": b"[true, false]",
-        "unsigned": (1 << 64) - 1, "deep": b"[" * 3000 + b"]" * 3000,
+        "unsigned": (1 << 64) - 1, "deep": b"[" * 3000 + b"]" * 3000, "numbers": b"[1, -1]", "large": b"[128]",
+        "unread": b'{"a"',
     }  # fmt: skip
     with pytest.raises(UnsendableEventError, match="it has several values of 'p', and an event has one"):
         made([{"body": "a", "properties": [("p", "1"), ("p", "2")]}], frame, json=True)
-    for wrong, said in (("{", "is no JSON, as jsonProperties=true asks for"), (str(1 << 64), "more than 64 bits")):
+    for wrong, said in (("tru", "is no JSON, as jsonProperties=true asks for"), (str(1 << 64), "more than 64 bits")):
         with pytest.raises(UnsendableEventError, match=said):
             made([{"body": "a", "properties": [("p", wrong)]}], frame, json=True)
 

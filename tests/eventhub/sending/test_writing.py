@@ -74,6 +74,16 @@ def test_large_and_small_events_fill_batches(event_hub: EventHub, write: Callabl
     assert len(event_hub.events()) == 5
 
 
+def test_the_largest_event_that_azures_client_sends_is_sent(event_hub: EventHub, write: Callable[..., Sent]) -> None:
+    largest = b"x" * ((1 << 20) - 16)
+    with producer(event_hub.connection_string) as client:
+        client.send_batch([EventData(largest)])
+    write([{"body": largest}])
+    assert [event.body == largest for event in event_hub.events()] == [True, True]
+    with pytest.raises(UnsendableEventError, match="the event has 1,048,577 bytes"):
+        write([{"body": largest + b"x"}])
+
+
 def test_nothing_is_sent_of_a_task_with_a_row_that_is_too_large(
     event_hub: EventHub, write: Callable[..., Sent]
 ) -> None:
