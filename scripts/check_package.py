@@ -8,7 +8,6 @@ wheel beside the packages of its index, and the versions of constraints.txt; not
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -22,6 +21,10 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+
+from deltalake import DeltaTable
+
+from spark_ehbalance.lease_table.delta import DeltaStore
 
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
@@ -250,19 +253,24 @@ def first_stream(user: User, page: str) -> None:
         _wait(lambda: _shares(user) == [4, 4], "two jobs have four partitions each", first, second)
         for line in rest[:-1]:
             user.run(line)
-        _wait(lambda: user.tried(COUNT).stdout == "800 events\n", "the table has 800 events", first, second)
+        _wait(lambda: _counted(user) == 800, "the table has 800 events", first, second)
+        if (printed := user.run(COUNT)) != "800 events\n":
+            raise CheckError(f"the last command prints {printed}")
         say("800 events are in the table; Ctrl-C to the first job")
         first.ctrl_c()
         _wait(lambda: _shares(user) == [8], "the other job has all partitions", second)
 
 
 def _shares(user: User) -> list[int]:
-    """How many partitions each owner has, if each has one."""
-    answer = user.tried("ehbalance status leases/flights --json")
-    if answer.returncode:
-        return []  # no job has made the table yet
-    owners = [each["owner"] for each in json.loads(answer.stdout)["partitions"]]
+    """How many partitions each owner has, if each has one. A command would take the CPU that the jobs start with."""
+    with DeltaStore(str(user.folder / "leases" / "flights")) as store:
+        owners = [each.owner for each in store.read().leases.values()] if store.exists() else []
     return [] if None in owners else sorted(Counter(owners).values())
+
+
+def _counted(user: User) -> int:
+    path = str(user.folder / "data" / "flights")
+    return DeltaTable(path).count() if DeltaTable.is_deltatable(path) else 0
 
 
 def _wait(condition: Callable[[], bool], what: str, *terminals: Terminal) -> None:

@@ -1,5 +1,5 @@
-"""Which partition an event with a partition key goes to: the hash of Event Hubs, as the buffered producers of Azure's
-SDKs for .NET, Java and JavaScript have it (`tests/service` compares it with a real hub).
+"""Which partition an event with a partition key goes to, as the buffered producers of Azure's SDKs for .NET, Java and
+JavaScript decide it. The service has another hash, which is not known: `docs/service-rules.md`.
 
 Source of the hash: Bob Jenkins, lookup3, `hashlittle2`, whose two results are joined by xor and cut to 16 bits. The
 buffered producer of azure-eventhub 5.15.1 takes the remainder of a negative hash in Python's way, and so sends keys to

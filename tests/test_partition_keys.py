@@ -25,6 +25,12 @@ def test_the_hash_is_that_of_azures_sdks(key: str, hash: int) -> None:
     assert _hash(key.encode()) == hash
 
 
+def test_it_is_not_that_of_the_service() -> None:
+    """Where keys were seen in a hub of two partitions: docs/service-rules.md."""
+    seen = {"a": 0, "b": 0, "c": 0, "d": 1, "e": 1, "f": 1}
+    assert [key for key, index in seen.items() if partition_index(f"test_partition_{key}", 2) == index] == ["e"]
+
+
 @given(st.text(st.characters(max_codepoint=127)))
 def test_it_is_that_of_the_python_client_too(key: str) -> None:
     assert _hash(key.encode()) == generate_hash_code(key)

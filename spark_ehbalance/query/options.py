@@ -137,8 +137,8 @@ class Options:
         LATEST,
         StartingPositions.parse,
         "where reading starts in partitions without a checkpoint: `earliest`, `latest`, a sequence number (one of 13 "
-        'digits as `{"next": NUMBER}`), a time with its zone, such as `2026-01-31T12:00:00Z`, or JSON of these by '
-        'partition: `{"0": 4711, "*": "latest"}`. In a stream `latest` '
+        'digits as `{"next": NUMBER}`), a time with its zone, such as `2026-01-31T12:00:00Z` (the first retained event '
+        'at or after it), or JSON of these by partition: `{"0": 4711, "*": "latest"}`. In a stream `latest` '
         "is the time at which the query, or the first of its group, started for the first time",
         shown="`latest`",
         in_batch="earliest",  # as with Spark's Kafka source
