@@ -98,8 +98,12 @@ def test_checkpoints_of_every_sdk_are_read(migration: Migration) -> None:
         "1": {"next": 10, "offset": offsets["1"]},
         "2": {"offset": offsets["2"]},
     }
-    migration.emulator.trim(HUB, 2, 20)  # the event at that offset has aged out
-    assert migration.init(found.out) == {"0": 8, "1": 10, "2": 20, "3": 0}
+    migration.emulator.trim(HUB, 2, 20)  # the event at that offset has aged out, and some after it
+    migration.file.write_text(found.out)
+    init = ("init", migration.table, *migration.connection, "--positions", migration.file)
+    assert "partition 2 cannot continue at sequence number 19: allowed is 20 to" in migration.ehbalance.fails(2, *init)
+    given = json.loads(found.out) | {"2": "earliest"}
+    assert migration.init(json.dumps(given)) == {"0": 8, "1": 10, "2": 20, "3": 0}
 
 
 @pytest.mark.parametrize("fault", [EXPIRED, Break.LOST_ANSWER], ids=["refused", "lost answer"])
