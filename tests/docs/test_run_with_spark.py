@@ -113,6 +113,7 @@ def test_writing(start: Start, spark: SparkSession, hub: Emulator) -> None:
     assert (event.body, event.partitionKey, event.properties) == (b"hello", "device-7", {"unit": "ms", "version": "2"})
 
 
+@pytest.mark.heavy  # `make package` runs the same section
 def test_quick_start(start: Start, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("localhost", 0))
