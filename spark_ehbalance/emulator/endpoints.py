@@ -29,6 +29,7 @@ from spark_ehbalance.emulator.message import (
 
 _CHUNK_BYTES = 256 * 1024  # one write: large enough that its fixed cost does not count, small enough to be fair
 _TURN_BYTES = 4 * _CHUNK_BYTES  # after this much, other connections have their turn
+_OK = 200  # the status of an answer that needs no description
 _RUNTIME_METRIC = "com.microsoft:enable-receiver-runtime-metric"
 
 
@@ -63,6 +64,7 @@ class PublisherEndpoint(HubEndpoint):
         if entity.group is not None:
             raise AmqpError(NOT_ALLOWED, "Events cannot be sent to a consumer group.")
         super().__init__(link, hub, entity.partition, hub.name.lower())
+        self.credit = 300 if entity.partition is None else 1000
 
     def on_message(self, message: bytes, message_format: int, delivery_id: int | None) -> None:
         """Append the events of a message. Raises DecodeError for malformed messages: those close the connection."""
@@ -205,6 +207,8 @@ class ResponseEndpoint(Endpoint):
 class RequestEndpoint(Endpoint):
     """Serves the client's sender of requests to a node, which answers them on the same session's `ResponseEndpoint`."""
 
+    credit = 100
+
     def __init__(self, link: IncomingLink, node: str, answer: Callable[[Sections], Response]) -> None:
         self._link = link
         self._node = node
@@ -222,13 +226,10 @@ class RequestEndpoint(Endpoint):
             return
         self._link.settle(delivery_id, ACCEPTED)
         response = self._answer(request)
-        # $cbs and $management, and clients of different ages, use different names
-        application: dict[str, Any] = {
-            "status-code": Int(response.status),
-            "statusCode": Int(response.status),
-            "status-description": response.description,
-            "statusDescription": response.description,
-        }
+        application: dict[str, Any] = {"status-code": Int(response.status)}
+        if response.status != _OK:
+            # the second is the name that azure-eventhub looks for in the answers of $management
+            application |= dict.fromkeys(("status-description", "statusDescription"), response.description)
         if response.condition is not None:
             application["error-condition"] = Symbol(response.condition)
         message_id = request.properties[0] if request.properties else None

@@ -10,7 +10,7 @@ from azure.eventhub import EventData
 from azure.eventhub.exceptions import AuthenticationError, ConnectError
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.amqp.frames import AMQP_HEADER, Attach, Close, Open, Transfer
+from spark_ehbalance.emulator.amqp.frames import AMQP_HEADER, Attach, Close, Flow, Open, Transfer
 from tests.emulator.clients import detached, numbers, producer, reader, refusal, wait_until
 from tests.emulator.raw import PARTITION, RawPeer
 
@@ -71,11 +71,17 @@ def test_more_requests_than_a_hub_answers_in_a_second_are_refused() -> None:
         wait_until(ask, "it answers again")
 
 
-def test_what_is_announced_is_what_the_service_announces(emulator: Emulator) -> None:
-    """`OPEN [.., 65536, 4999, 240000]`, as in azure-sdk-for-python issue 5316."""
+def test_what_is_announced_is_what_the_service_announces(emulator: Emulator, connection: str) -> None:
+    """In the frames that docs/service-rules.md names."""
     with RawPeer(emulator) as peer:
-        opened, _ = peer.open()
-    assert (opened.max_frame_size, opened.channel_max, opened.idle_time_out) == (65_536, 4_999, 240_000)
+        opened, begun = peer.open()
+        assert (opened.max_frame_size, opened.channel_max, opened.idle_time_out) == (65_536, 4_999, 120_000)
+        assert (begun.incoming_window, begun.handle_max) == (5_000, 255)
+        for handle, (address, credit) in enumerate(
+            {"hub": 300, "hub/Partitions/0": 1000, "$cbs": 100, "$management": 100}.items()
+        ):
+            peer.attach_sender(address, handle=handle)
+            assert peer.expect(Flow).link_credit == credit
 
 
 # --- deliveries

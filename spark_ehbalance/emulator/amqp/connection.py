@@ -19,7 +19,7 @@ class Connection(BaseConnection):
     """The server's end of one connection. Subclasses decide what the peer may do, and send the bytes."""
 
     def __init__(self, container_id: str, idle_timeout: float) -> None:
-        """`idle_timeout` in seconds is announced to the peer; the subclass enforces it."""
+        """`idle_timeout` in seconds is what the subclass enforces; half of it is announced, as by the service."""
         super().__init__()
         self.opened = False
         self._container_id = container_id
@@ -133,7 +133,7 @@ class Connection(BaseConnection):
     def _send_open(self) -> None:
         if not self._open_sent:
             self._open_sent = True
-            idle_ms = round(self._idle_timeout * 1000)
+            idle_ms = round(self._idle_timeout * 500)
             opened = frames.Open(self._container_id, None, MAX_FRAME_SIZE, _CHANNEL_MAX, idle_ms)
             self.write(encode_frame(0, opened))
 

@@ -22,7 +22,6 @@ MAX_MESSAGE_SIZE = 1 << 20  # Azure's limit in bytes for one event or batch in t
 HANDLE_MAX = 255  # the highest number of a session's link, as Azure announces
 ID_SPAN = 1 << 32  # ids and counters are unsigned 32-bit integers and wrap
 _WINDOW = 5000  # incoming transfer frames; each is processed on arrival, so the window bounds no memory
-_INITIAL_CREDIT = 1000  # deliveries a sender may have in flight; TCP's flow control bounds the memory
 _TRANSFER_OVERHEAD = 64  # bytes of a transfer frame besides its payload, rounded up
 _UNSETTLED, _SETTLED, _MIXED = 0, 1, 2  # sender settle modes: none of the deliveries settled, all, either
 _NO_SOURCE, _NO_TARGET = Described(ULong(0x28), [None] * 11), Described(ULong(0x29), [None] * 7)
@@ -63,6 +62,8 @@ class BaseConnection(ABC):
 
 class Endpoint:
     """What serves a link. Subclasses react to what happens to the link."""
+
+    credit = 1000  # deliveries that the peer may have in flight; TCP's flow control bounds the memory
 
     def on_message(self, message: bytes, message_format: int, delivery_id: int | None) -> None:
         """The peer has sent a message; answer with `IncomingLink.settle`. `delivery_id` is None if the peer wants no
@@ -138,7 +139,7 @@ class IncomingLink(_Link):
         self._grant_credit()
 
     def _grant_credit(self) -> None:
-        self._credit = _INITIAL_CREDIT
+        self._credit = self.endpoint.credit
         self._write_credit()
 
     def on_transfer(self, transfer: Transfer, payload: bytes) -> None:
@@ -155,7 +156,7 @@ class IncomingLink(_Link):
         self._first, self._parts, self._size = None, [], 0
         self._delivery_count = (self._delivery_count + 1) % ID_SPAN
         self._credit -= 1
-        if self._credit < _INITIAL_CREDIT // 2:
+        if self._credit < self.endpoint.credit // 2:
             self._grant_credit()
         if transfer.aborted:
             return
