@@ -40,9 +40,10 @@ def resolve(
 ) -> Position:
     """The position from which reading begins at `position`, in a partition with this `state`.
 
-    A time is resolved by a receiver, which raises `HubUnavailableError` after `timeout` seconds. If a reader with an
-    owner level shuts out readers without one, its level is taken for a moment if it is at most `highest_level`: that
-    reader must be one that opens again.
+    A time or an offset is resolved by a receiver, which raises `HubUnavailableError` after `timeout` seconds. If a
+    reader with an owner level shuts out readers without one, its level is taken for a moment if it is at most
+    `highest_level`: that reader must be one that opens again. Raises `OptionError` for a position with the offset of
+    another event.
     """
     if position is Edge.EARLIEST:
         return Position.before(state.begin)
@@ -51,9 +52,9 @@ def resolve(
     if isinstance(position, int):
         return Position.before(position)
     if isinstance(position, Position):
-        return _checked(position, address, state, timeout)
+        return _checked(position, address, state, timeout, highest_level)
     if isinstance(position, AfterOffset):
-        return position_of(position.offset, address, state, timeout)
+        return position_of(position.offset, address, state, timeout, highest_level)
     if state.begin == state.end or state.last_enqueued is None or state.last_enqueued < position:
         return Position(state.end - 1, state.last_offset)
     what = f"the first event at or after {position.isoformat()}"
@@ -82,12 +83,14 @@ def resolve_start(
     return found
 
 
-def _checked(position: Position, address: PartitionAddress, state: PartitionState, timeout: float) -> Position:
+def _checked(
+    position: Position, address: PartitionAddress, state: PartitionState, timeout: float, highest_level: int | None
+) -> Position:
     """The same position. Raises `OptionError` if its offset is that of another event: this source reads from the
     number on, and other clients from the offset."""
     if position.offset in (None, START_OFFSET) or not state.begin < position.next <= state.end:
         return position
-    number = position_of(position.offset, address, state, timeout).sequence_number
+    number = position_of(position.offset, address, state, timeout, highest_level).sequence_number
     if number != position.sequence_number:
         raise OptionError(
             f"partition {address.partition}: the offset {shown(position.offset)} is not that of the event before "
@@ -96,8 +99,10 @@ def _checked(position: Position, address: PartitionAddress, state: PartitionStat
     return position
 
 
-def position_of(offset: str, address: PartitionAddress, state: PartitionState, timeout: float) -> Position:
-    """The position after the event with this `offset`, in a partition with this `state`.
+def position_of(
+    offset: str, address: PartitionAddress, state: PartitionState, timeout: float, highest_level: int | None = None
+) -> Position:
+    """The position after the event with this `offset`, in a partition with this `state`. `highest_level` as `resolve`.
 
     If there is no such event, it is the one before the first event after it; and before the first retained event, which
     means that events are lost, if that is the first one after it. Raises `HubUnavailableError` if no event comes within
@@ -108,7 +113,11 @@ def position_of(offset: str, address: PartitionAddress, state: PartitionState, t
     number, found = state.begin, None
     if state.begin < state.end:
         what = f"the event at offset {offset}, or the next one"
-        number, found = _received(address, offset, timeout, what, lambda receiver, _: _first_event(receiver))
+
+        def first(receiver: Receiver, _: float) -> tuple[int, str | None] | None:
+            return _first_event(receiver)
+
+        number, found = _received(address, offset, timeout, what, first, highest_level=highest_level)
     if found == offset:
         return Position(number, offset)
     return Position.before(number if offset == START_OFFSET or number > state.begin else max(0, number - 1))

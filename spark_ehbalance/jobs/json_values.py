@@ -44,7 +44,7 @@ _INTEGERS: dict[type[T.DataType], tuple[int, pa.DataType]] = {
     T.LongType: (64, pa.int64()),
 }
 #: An object of three bytes fills in all fields of its struct, with nulls. 1 MB of them and 60 fields ended a JVM with
-#: 1 GB; bodies of 4 MB within these bounds do not. Objects with values have less than a field in 4 bytes.
+#: 1 GB; 10 MB with 4 fields a byte did not. Objects with values have less than a field in 4 bytes.
 _FIELDS, _FIELDS_PER_BYTE = 100_000, 4
 
 _SPECIAL = {"NaN", "Infinity", "-Infinity"}

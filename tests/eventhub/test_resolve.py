@@ -12,7 +12,7 @@ from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.resolve import find_offset, position_of, resolve
 from spark_ehbalance.group.position import Position
-from spark_ehbalance.group.starting_positions import Edge, UnresolvedPosition
+from spark_ehbalance.group.starting_positions import AfterOffset, Edge, UnresolvedPosition
 from tests.eventhub.receiving import address_of, reading
 from tests.query.support import HUB, receive
 from tests.waiting import wait_until
@@ -113,6 +113,18 @@ def test_a_time_takes_no_owner_level_above_the_highest_given(hub: Hub, level: in
         hub.append(1)
         assert receive(other, 1).num_rows == 1
         assert resolve(moment, hub.address, hub.state(), timeout=20, highest_level=7).next == 0
+
+
+def test_an_offset_takes_no_owner_level_above_the_highest_given(hub: Hub) -> None:
+    hub.append(3)
+    offset = find_offset(hub.address, 1, 0, timeout=20)
+    assert offset is not None
+    for position in (AfterOffset(offset), Position(1, offset)):
+        with reading(hub.address, owner_level=7, prefetch=1) as other:
+            receive(other, 3)
+            with pytest.raises(HubUnavailableError, match="epoch of '7'"):
+                resolve(position, hub.address, hub.state(), timeout=1, highest_level=6)
+            assert resolve(position, hub.address, hub.state(), timeout=20, highest_level=7) == Position(1, offset)
 
 
 def test_an_offset_is_resolved_to_the_position_after_its_event(hub: Hub) -> None:
