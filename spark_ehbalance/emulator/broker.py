@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
+import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,7 +18,6 @@ from spark_ehbalance.emulator.faults import Faults
 from spark_ehbalance.emulator.partition_log import PartitionLog
 from spark_ehbalance.emulator.service_errors import service_error
 from spark_ehbalance.emulator.settings import Settings
-from spark_ehbalance.partition_keys import partition_index
 
 DEFAULT_GROUP = "$Default"
 MAX_READERS_WITHOUT_EPOCH = 5  # Azure's quota per partition and consumer group
@@ -25,6 +25,15 @@ MAX_PARTITIONS = 2000  # Azure's largest hub
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,254}[A-Za-z0-9])?")
 _GROUP_NAME = re.compile(r"\$Default|[A-Za-z0-9]([A-Za-z0-9._-]{0,48}[A-Za-z0-9])?", re.IGNORECASE)
+
+
+def partition_of_key(key: str, partitions: int) -> int:
+    """The partition of events with a key, out of so many.
+
+    The service's hash is not known. This one puts the keys that were seen where they were seen (docs/service-rules.md),
+    and is not that of the SDKs' buffered producers, which is not the service's.
+    """
+    return (zlib.crc32(key.encode("utf-8", "surrogatepass")) ^ 0xFFFFFFFF) % partitions
 
 
 def check_hub(name: str, partitions: int) -> None:
@@ -99,7 +108,7 @@ class Hub:
     def route(self, partition_key: str | None) -> str:
         """The partition for events that were sent to none: by hash of their key, or round-robin without a key."""
         if partition_key is not None:
-            return str(partition_index(partition_key, len(self.partitions)))
+            return str(partition_of_key(partition_key, len(self.partitions)))
         self._next_partition = (self._next_partition + 1) % len(self.partitions)
         return str(self._next_partition)
 

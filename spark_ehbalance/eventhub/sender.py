@@ -1,6 +1,6 @@
 """One link by which events are sent, to a partition or to the hub, which then chooses one for each batch.
 
-The client opens it and sends; the batches come encoded (`wire.outgoing`), as it takes 25 µs to encode an event.
+The client opens it; the batches come encoded (`wire.outgoing`), as it takes 25 µs to encode an event.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from azure.eventhub.exceptions import EventHubError
@@ -17,9 +16,10 @@ from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.refusals import Unreachable, refusal
 from spark_ehbalance.eventhub.tokens import NoTokenError
-from spark_ehbalance.eventhub.wire.client import check_open, cut_off_after, private_calls
+from spark_ehbalance.eventhub.wire.client import cut_off_after, private_calls
 from spark_ehbalance.eventhub.wire.frames import bounded_transport
-from spark_ehbalance.eventhub.wire.outgoing import BATCH_FORMAT
+from spark_ehbalance.eventhub.wire.outgoing import Batch
+from spark_ehbalance.eventhub.wire.sending_link import SendingLink
 
 #: Seconds for each read and write of the client: it gives up a write of 64 KB that takes longer, and returns from a
 #: read as soon as something comes.
@@ -33,22 +33,10 @@ _UNACKNOWLEDGED = 10.0
 _OPEN_TIMEOUT = 20.0
 
 
-class _Batch:
-    """What the client sends in the place of a message: it has no section, but for the `payload`."""
-
-    _code = BATCH_FORMAT
-
-    def __init__(self, payload: bytes) -> None:
-        self.payload = payload
-
-    def __getitem__(self, section: int) -> None:
-        return None
-
-
 class Sender:
     """Sends to one partition, or to the hub if `partition` is None. Connects at the first call. For one thread at a
     time. Its calls raise what `refusal` returns or `ClientVersionError`, and it is closed then. After `Unreachable`,
-    but not after `Busy`, the hub may have the batch: sent again, its events may be there twice."""
+    but not after `Busy`, the hub may have the batches that are left: sent again, their events may be there twice."""
 
     def __init__(self, connection: Connection, partition: str | None) -> None:
         self._connection, self._partition = connection, partition
@@ -56,19 +44,21 @@ class Sender:
             retry_total=0, socket_timeout=_SOCKET_TIMEOUT, amqp_transport=bounded_transport()
         )
         self._producer: Any = None
+        self._link: Any = None
 
     def most_bytes(self) -> int:
         """The size of the largest batch that the hub takes, in bytes."""
         with self._errors():
             return int(self._opened()._max_message_size_on_link)
 
-    def send(self, payload: bytes, timeout: float) -> None:
-        """Send a batch of events (`outgoing.batches`), and wait for at most `timeout` seconds until the hub has it."""
+    def send(self, window: list[Batch], timeout: float) -> None:
+        """Send the batches of a window (`outgoing.windows`) together, and wait for at most `timeout` seconds until the
+        hub has them. Those that it has are removed from the list, also if this raises."""
         with self._errors(), private_calls():
             handler = self._opened()._handler
-            # the client itself waits without end for a hub that has ended the session, or reads byte by byte
+            # the client itself waits without end for a hub that reads byte by byte
             with cut_off_after(timeout + _SOCKET_TIMEOUT, lambda: handler._connection):
-                handler.send_message(_Batch(payload), timeout=timeout)
+                self._link.send(window, timeout)
 
     def close(self) -> None:
         """Close the connection. May be called twice."""
@@ -85,8 +75,7 @@ class Sender:
                 producer._keep_alive = 0  # no thread, see `Receiver`
                 with cut_off_after(_OPEN_TIMEOUT, lambda: producer._handler._connection):
                     producer._open()
-                session = producer._handler._session
-                session._outgoing_transfer = partial(_with_payload, session._outgoing_transfer)
+                self._link = SendingLink(producer._handler)
                 _wait_longer(producer._handler._connection._transport.sock)
         return self._producer
 
@@ -106,18 +95,13 @@ class Sender:
             raise meant from error
 
     def _converted(self, error: Exception) -> Exception:
-        """The client's own error for one of its transport. Of a batch that was on its way when the link was closed it
-        says no more than that: then that of the link."""
+        """The client's own error for one of its transport."""
         if isinstance(error, EventHubError) or self._producer is None or not self._producer.running:
             return error
         try:
-            handler = self._producer._handler
-            check_open(handler._connection, handler._session, handler._link)
             converted: Exception = self._producer._handle_exception(error)
         except EventHubError as raised:
             return raised
-        except Exception as ended:
-            converted = self._producer._handle_exception(ended)
         return converted
 
 
@@ -126,9 +110,3 @@ def _wait_longer(opened: Any) -> None:
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         limit = round(1000 * _UNACKNOWLEDGED)
         getattr(opened, "sock", opened).setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
-
-
-def _with_payload(send: Any, delivery: Any, trace: Any) -> None:
-    """The session's own way to `send`, with what the client could not encode."""
-    delivery.frame["payload"] = delivery.message.payload
-    send(delivery, trace)

@@ -11,7 +11,7 @@ from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.amqp.session import MAX_MESSAGE_SIZE
-from spark_ehbalance.partition_keys import partition_index
+from spark_ehbalance.emulator.broker import partition_of_key
 from tests.emulator.clients import bodies, numbers, producer, reader
 
 
@@ -78,7 +78,7 @@ def test_a_key_always_goes_to_the_same_partition_and_keys_to_all(emulator: Emula
             client.send_event(EventData(b"single"), partition_key="a key")
         client.send_batch([EventData(b"batch")], partition_key="a key")
         counts = _counts(emulator)
-        assert counts[partition_index("a key", 4)] == sum(counts) == 4  # where the service puts it
+        assert counts[partition_of_key("a key", 4)] == sum(counts) == 4
         for number in range(32):
             client.send_event(EventData(b"x"), partition_key=f"key {number}")
     assert min(_counts(emulator)) > 0

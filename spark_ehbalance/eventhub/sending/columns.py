@@ -28,8 +28,7 @@ from pyspark.sql.types import (
 from spark_ehbalance.errors import OptionError, UnsendableEventError
 from spark_ehbalance.eventhub.rows import TEXT_SALT
 from spark_ehbalance.eventhub.sending.write_options import FAIL
-from spark_ehbalance.eventhub.wire.outgoing import Encoder, small_pair, system
-from spark_ehbalance.partition_keys import partition_index
+from spark_ehbalance.eventhub.wire.outgoing import Encoder, Keyed, small_pair, system
 from spark_ehbalance.settings.secrets import shown
 from spark_ehbalance.settings.suggestions import did_you_mean
 
@@ -161,22 +160,28 @@ def check_topic(batch: pa.RecordBatch, columns: Columns, hub: str) -> None:
             )
 
 
-#: Partition → heads and bodies of its events, in turn; None: where the hub puts them.
-Events = dict[str | None, list[bytes]]
+#: Partition → salted key → events. The partition is None where the hub chooses it, by the key if there is one.
+Events = dict[str | None, dict[str, Keyed]]
 
-#: An event's partition, its head and its body.
-_Event = tuple[str | None, bytes, bytes]
+
+class _Event(NamedTuple):
+    partition: str | None
+    key: str | None
+    envelope: bytes
+    head: bytes
+    body: bytes
 
 
 class Rows:
     """Makes events of the rows of a task. `partitions` gives the ids of the hub's partitions, in the order of their
-    numbers, and is called if a row has a key or a partition; an event may have `most` bytes. `policy` is the option
+    numbers, and is called if a row names one; an event may have `most` bytes. `policy` is the option
     `onUnsendable`: `skipped` rows are counted, and `problem` is why the first one was."""
 
     def __init__(
         self, columns: Columns, partitions: Callable[[], Sequence[str]], most: int, policy: str = FAIL
     ) -> None:
         self._columns, self._partitions, self._most, self._policy = columns, partitions, most, policy
+        self._ids: Sequence[str] = ()
         self._count = self.skipped = 0
         self.problem = ""
 
@@ -194,10 +199,11 @@ class Rows:
                 self.skipped += 1
                 self.problem = self.problem or problem
                 continue
-            target, head, body = made
-            if target not in events:
-                events[target] = []
-            events[target] += (head, body)
+            of_partition = events.setdefault(made.partition, {})
+            salted = TEXT_SALT + (made.key or "")
+            if salted not in of_partition:
+                of_partition[salted] = Keyed(made.envelope, [])
+            of_partition[salted].events.extend((made.head, made.body))
 
     def unsendable(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of `batch` that cannot be sent, with the reason in a last column `reason`."""
@@ -207,7 +213,8 @@ class Rows:
 
     def _made(self, batch: pa.RecordBatch) -> Iterator[_Event | ValueError]:
         """The event of each row, or why it cannot be sent."""
-        columns, encoder, targets = self._columns, Encoder(), _Targets(self._partitions)
+        columns, encoder = self._columns, Encoder()
+        self._ids = ()
         bodies, keys, partitions = (
             repeat(None) if place is None else batch.column(place).to_pylist()
             for place in (columns.body, columns.key, columns.partition)
@@ -216,32 +223,39 @@ class Rows:
         properties = _headers(batch.column(columns.headers)) if headers else _pairs(batch, columns.properties)
         for row in zip(bodies, keys, partitions, properties, _pairs(batch, columns.system), strict=False):
             try:
-                made: _Event | ValueError = self._event(encoder, targets, *row)
+                made: _Event | ValueError = self._event(encoder, *row)
             except ValueError as problem:
                 made = problem
             yield made
 
-    def _event(
-        self, encoder: Encoder, targets: _Targets, body: Any, key: Any, partition: Any, own: _Pairs, others: _Pairs
-    ) -> _Event:
+    def _event(self, encoder: Encoder, body: Any, key: Any, partition: Any, own: _Pairs, others: _Pairs) -> _Event:
         """Raises ValueError."""
-        target = None
-        if key is not None or partition is not None:
-            key, target = targets.of(key, partition)
+        if partition is not None:
+            partition = self._checked_partition(key, str(partition))
+        key = _checked_key(key)
+        envelope = encoder.envelope(key)
+        most = self._most - len(envelope)
         if isinstance(body, str):
             body = body.encode()
         (names, values), beside = self._checked(*own), None
         if others[0]:
             beside = system(zip(*self._checked(*others), strict=True))
         head = encoder.head(body, key, list(map(encoder.pair, names, values)), beside)
-        if len(head) + len(body or b"") > self._most:  # numbers may have come in types of fewer bytes
+        if len(head) + len(body or b"") > most:  # numbers may have come in types of fewer bytes
             head = encoder.head(body, key, list(map(small_pair, names, values)), beside)
-        if (size := len(head) + len(body or b"")) > self._most:
+        if (size := len(head) + len(body or b"")) > most:
             what = f" with the key {shown(key)}" if key else ""
-            raise ValueError(
-                f"the event{what} has {size:,} bytes with its properties, and the hub takes {self._most:,}"
-            )
-        return target, head, body or b""
+            raise ValueError(f"the event{what} has {size:,} bytes with its properties, and the hub takes {most:,}")
+        return _Event(partition, key, envelope, head, body or b"")
+
+    def _checked_partition(self, key: Any, partition: str) -> str:
+        """Raises ValueError."""
+        if key is not None:
+            raise ValueError("it has both a partition key and a partition: allowed is one of them, the other null")
+        self._ids = self._ids or self._partitions()
+        if partition not in self._ids:
+            raise ValueError(f"partition {shown(partition)} does not exist: the hub has {len(self._ids)}, from 0 on")
+        return partition
 
     def _checked(self, names: list[str], values: list[Any]) -> _Pairs:
         """Raises ValueError if a name is missing or comes twice, and for a value that is no JSON."""
@@ -252,41 +266,17 @@ class Rows:
         return names, list(map(_from_json, names, values)) if self._columns.json else values
 
 
-class _Targets:
-    """Where events with a key, or with a partition, go."""
-
-    def __init__(self, partitions: Callable[[], Sequence[str]]) -> None:
-        self._partitions = partitions
-        self._ids: Sequence[str] = ()
-        self._known: dict[str, tuple[str | None, str | None]] = {}
-
-    def of(self, key: Any, partition: Any) -> tuple[str | None, str | None]:
-        """The key as text, and the partition. Raises ValueError."""
-        self._ids = self._ids or self._partitions()
-        if partition is not None:
-            return None, self._checked(key, str(partition))
-        try:
-            text: str = key.decode() if isinstance(key, bytes) else key
-        except UnicodeDecodeError:
-            raise ValueError("its key is no UTF-8, and a partition key is text") from None
-        salted = TEXT_SALT + text
-        if salted not in self._known:
-            self._known[salted] = self._of_key(text)
-        return self._known[salted]
-
-    def _checked(self, key: Any, partition: str) -> str:
-        if key is not None:
-            raise ValueError("it has both a partition key and a partition: allowed is one of them, the other null")
-        if partition not in self._ids:
-            raise ValueError(f"partition {shown(partition)} does not exist: the hub has {len(self._ids)}, from 0 on")
-        return partition
-
-    def _of_key(self, text: str) -> tuple[str | None, str | None]:
-        if not text:
-            return None, None
-        if len(text) > _LONGEST_KEY:
-            raise ValueError(f"its partition key has {len(text)} characters: allowed are {_LONGEST_KEY}")
-        return text, self._ids[partition_index(text, len(self._ids))]
+def _checked_key(key: Any) -> str | None:
+    """The key as text; None for none. Raises ValueError."""
+    if not key:
+        return None
+    try:
+        text: str = key.decode() if isinstance(key, bytes) else key
+    except UnicodeDecodeError:
+        raise ValueError("its key is no UTF-8, and a partition key is text") from None
+    if len(text) > _LONGEST_KEY:
+        raise ValueError(f"its partition key has {len(text)} characters: allowed are {_LONGEST_KEY}")
+    return text
 
 
 #: Names and values of properties.

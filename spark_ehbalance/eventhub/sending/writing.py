@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,7 @@ from spark_ehbalance.eventhub.refusals import Busy, RefusedError, Unreachable
 from spark_ehbalance.eventhub.sender import Sender
 from spark_ehbalance.eventhub.sending.columns import Columns, Events, Rows, check_topic
 from spark_ehbalance.eventhub.sending.write_options import WriteOptions
-from spark_ehbalance.eventhub.wire.outgoing import batches
+from spark_ehbalance.eventhub.wire.outgoing import Keyed, windows
 from spark_ehbalance.text import logger
 
 _T = TypeVar("_T")
@@ -148,7 +148,7 @@ class Task:
             try:
                 for part in self._encoded(rows, sent):
                     _await(sending, sent)
-                    sending = [pool.submit(self._send, target, some) for target, some in part.items()]
+                    sending = [pool.submit(self._send, target, keyed.values()) for target, keyed in part.items()]
                 _await(sending, sent)
             except _Stopped:  # here, while more was encoded
                 _await(sending, sent)
@@ -199,24 +199,25 @@ class Task:
         return self._retried(ask, None, Sent())
 
     def _limit(self) -> int:
-        """The size of the largest batch, by the link to the hub or, if tasks use none, to its partition 0."""
-        keyless = self._columns.key is None and self._columns.partition is None
-        return self._attempted(None if keyless else "0", Sender.most_bytes, Sent())
+        """The size of the largest batch, by the link to the hub or, if tasks may use none, to its partition 0."""
+        target = None if self._columns.partition is None else "0"
+        return self._attempted(target, Sender.most_bytes, Sent())
 
-    def _send(self, target: str | None, events: list[bytes]) -> Sent:
+    def _send(self, target: str | None, keyed: Iterable[Keyed]) -> Sent:
         sent = Sent()
         try:
-            for count, payload in batches(events, min(self._most, _BATCH)):
+            for window in windows(keyed, min(self._most, _BATCH)):
+                events, sizes = sum(each.events for each in window), sum(len(each.payload) for each in window)
+                sent.add(Sent(events, sizes, len(window)))
                 # half: a connection that has become silent is not the last that is tried
-                send = partial(Sender.send, payload=payload, timeout=self._options.send_timeout / 2)
-                self._attempted(target, send, sent)
-                sent.add(Sent(count, len(payload), 1))
+                send = partial(Sender.send, window=window, timeout=self._options.send_timeout / 2)
+                self._attempted(target, send, sent, window)
         except BaseException:
             self._stop.set()
             raise
         return sent
 
-    def _attempted(self, target: str | None, call: Callable[[Sender], _T], sent: Sent) -> _T:
+    def _attempted(self, target: str | None, call: Callable[[Sender], _T], sent: Sent, left: Sized = ()) -> _T:
         """What `call` returns for a link to `target`, tried again as by `_retried`, each time on another link."""
         connection = self._options.connection
 
@@ -226,13 +227,13 @@ class Task:
             self._links.keep(connection, target, sender)
             return result
 
-        return self._retried(attempt, target, sent)
+        return self._retried(attempt, target, sent, left)
 
-    def _retried(self, attempt: Callable[[], _T], target: str | None, sent: Sent) -> _T:
-        """What `attempt` returns. What may pass is tried again for `sendTimeout`; a hub that is too busy is waited for
-        as long as it answers so; a token that is refused is renewed once, and what is missing for a moment may be only
-        lost by a link."""
-        first, pause, renewed = None, _PAUSES[0], False
+    def _retried(self, attempt: Callable[[], _T], target: str | None, sent: Sent, left: Sized = ()) -> _T:
+        """What `attempt` returns. What may pass is tried again for `sendTimeout` in which no more of `left` is done; a
+        hub that is too busy is waited for as long as it answers so; a token that is refused is renewed once, and what
+        is missing for a moment may be only lost by a link."""
+        first, pause, renewed, count = None, _PAUSES[0], False, len(left)
         while not self._stop.is_set():
             now = time.monotonic()
             try:
@@ -247,7 +248,8 @@ class Task:
                 renewed, pause = True, 0.0
             except (Unreachable, MissingError) as error:
                 sent.again += 1
-                first = first or now
+                if first is None or len(left) < count:
+                    first, count = now, len(left)
                 passed = time.monotonic() - first
                 if isinstance(error, MissingError) and passed >= _MISSING_FOR:
                     raise

@@ -6,7 +6,7 @@ Source: the AMQP 1.0 specification, part 3; what azure-eventhub's `EventDataBatc
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from spark_ehbalance.eventhub.rows import COLUMN_ANNOTATIONS
@@ -21,6 +21,11 @@ _PROPERTIES, _NO_BODY = b"\x00\x53\x74", b"\x00\x53\x77\x40"
 
 #: Encoded sizes, above which numbers of four bytes are needed.
 _SHORT = 255
+
+_FRAME = struct.Struct(">IBBH")
+
+#: The size of the fields of a transfer, with their count.
+_TRANSFER_SIZE = 4 + 5 + 5 + 6 + 5 + 1 + 1
 
 _LONG, _UNSIGNED, _UINT, _DOUBLE, _FLOAT = map(struct.Struct, (">q", ">Q", ">I", ">d", ">f"))
 
@@ -47,6 +52,12 @@ Pair = bytes
 _MOST_KEPT = 256
 
 
+#: What may be on its way together: a third of the messages for which the service grants credit on a link to the hub,
+#: and of bytes what a broken connection may cost in duplicates.
+_MOST_TOGETHER = 100
+_MOST_BYTES_TOGETHER = 4 << 20
+
+
 class System(NamedTuple):
     """What an event has beside body, key and the application's properties, encoded."""
 
@@ -60,6 +71,7 @@ class Encoder:
     def __init__(self) -> None:
         self._heads: dict[tuple[str | None, int], bytes] = {}  # by key and length of the body
         self._pairs: dict[tuple[str, str | bytes], Pair] = {}
+        self._envelopes: dict[str, bytes] = {}
 
     def head(
         self, body: bytes | None, key: str | None, properties: Collection[Pair] = (), system: System | None = None
@@ -74,6 +86,17 @@ class Encoder:
             found = _head(body, key, (), System())
             if len(self._heads) < _MOST_KEPT:
                 self._heads[kind] = found
+        return found
+
+    def envelope(self, key: str | None) -> bytes:
+        """What stands before the events of a batch, by which the hub chooses their partition; empty without a key."""
+        if not key:
+            return b""
+        found = self._envelopes.get(key)
+        if found is None:
+            found = _ANNOTATIONS + _map([_key_pair(key)])
+            if len(self._envelopes) < _MOST_KEPT:
+                self._envelopes[key] = found
         return found
 
     def pair(self, name: str, value: Any) -> Pair:
@@ -111,24 +134,71 @@ def system(given: Iterable[tuple[str, Any]]) -> System:
     return System(annotations, _STANDARD + _compound(_LIST, b"".join(encoded), len(encoded)) if encoded else b"")
 
 
-def batches(events: Sequence[bytes], most: int) -> Iterator[tuple[int, bytes]]:
-    """The events in as few batches as their order allows, each of at most `most` bytes; a larger event is alone.
-    `events` are heads and bodies in turn; yields how many events each batch has, and its payload."""
-    begin, room = 0, most
+class Batch(NamedTuple):
+    """So many events as one message."""
+
+    events: int
+    payload: bytes
+
+
+class Keyed(NamedTuple):
+    """Events with one key, or without any: their heads and bodies in turn, and what stands before them in a batch."""
+
+    envelope: bytes
+    events: list[bytes]
+
+
+def windows(keyed: Iterable[Keyed], most: int) -> Iterator[list[Batch]]:
+    """The events of each key in as few batches of at most `most` bytes as their order allows; a larger event is alone.
+    The batches of a window may be on their way together: none has the key of another, so that the order of a key's
+    events does not depend on which of them arrives first."""
+    waiting = [_batches(each, most) for each in keyed]
+    while waiting:
+        more, window, size = list[Iterator[Batch]](), list[Batch](), 0
+        for batches in waiting:
+            batch = next(batches, None)
+            if batch is None:
+                continue
+            more.append(batches)
+            if window and (len(window) == _MOST_TOGETHER or size + len(batch.payload) > _MOST_BYTES_TOGETHER):
+                yield window
+                window, size = [], 0
+            window.append(batch)
+            size += len(batch.payload)
+        if window:
+            yield window
+        waiting = more
+
+
+def _batches(keyed: Keyed, most: int) -> Iterator[Batch]:
+    envelope, events = keyed
+    begin, room = 0, most - len(envelope)
     for at in range(0, len(events), 2):
         size = len(events[at]) + len(events[at + 1])
         if size > room and at > begin:
-            yield (at - begin) // 2, b"".join(events[begin:at])
-            begin, room = at, most
+            yield Batch((at - begin) // 2, b"".join((envelope, *events[begin:at])))
+            begin, room = at, most - len(envelope)
         room -= size
     if begin < len(events):
-        yield (len(events) - begin) // 2, b"".join(events[begin:])
+        yield Batch((len(events) - begin) // 2, b"".join((envelope, *events[begin:])))
+
+
+def transfer(channel: int, handle: int, number: int, payload: bytes, largest: int) -> Iterator[bytes]:
+    """The frames, of at most `largest` bytes, of the delivery of a batch with this number."""
+    delivery = b"\x00\x53\x14\xd0%b\x00\x00\x00\x06\x70%b\x70%b\xa0\x04%b\x70%b\x42%c"
+    numbers = (_UINT.pack(each) for each in (_TRANSFER_SIZE, handle, number, number, BATCH_FORMAT))
+    fields = delivery % (*numbers, 0x42)
+    room = largest - 8 - len(fields)
+    for at in range(0, len(payload), room):
+        part = payload[at : at + room]
+        more = 0x41 if at + room < len(payload) else 0x42
+        yield _FRAME.pack(8 + len(fields) + len(part), 2, 0, channel) + fields[:-1] + bytes((more,)) + part
 
 
 def _head(body: bytes | None, key: str | None, properties: Collection[Pair], system: System) -> bytes:
     annotations = list(system.annotations)
     if key:
-        annotations.append(_sized(_SYMBOL, b"x-opt-partition-key") + _sized(_STRING, key.encode()))
+        annotations.append(_key_pair(key))
     before = _ANNOTATIONS + _map(annotations) if annotations else b""
     before += system.properties
     if properties:
@@ -137,6 +207,10 @@ def _head(body: bytes | None, key: str | None, properties: Collection[Pair], sys
         return _DATA + _sized(_BINARY, before + _NO_BODY)
     before += _DATA + _prefix(_BINARY, len(body))
     return _DATA + _prefix(_BINARY, len(before) + len(body)) + before
+
+
+def _key_pair(key: str) -> Pair:
+    return _sized(_SYMBOL, b"x-opt-partition-key") + _sized(_STRING, key.encode())
 
 
 def _value(value: Any) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -27,10 +26,11 @@ from pyspark.sql.types import (
 
 from spark_ehbalance.emulator.message import parse_event
 from spark_ehbalance.errors import OptionError, UnsendableEventError
-from spark_ehbalance.eventhub.rows import record_batch
+from spark_ehbalance.eventhub.rows import TEXT_SALT, record_batch
 from spark_ehbalance.eventhub.sending.columns import Columns, Events, Rows, check_topic
+from spark_ehbalance.eventhub.wire.frames import fields_of
 from spark_ehbalance.eventhub.wire.messages import parse
-from spark_ehbalance.eventhub.wire.outgoing import Encoder, batches
+from spark_ehbalance.eventhub.wire.outgoing import BATCH_FORMAT, Encoder, Keyed, transfer, windows
 
 ROOM = 1 << 20
 
@@ -110,9 +110,19 @@ def skipped(rows: list[dict[str, Any]], frame: StructType, *, most: int = ROOM, 
     return found, makes
 
 
+def bodies(found: Events) -> dict[tuple[str | None, str], list[bytes]]:
+    """Those of each partition and key."""
+    return {
+        (partition, key.removeprefix(TEXT_SALT)): keyed.events[1::2]
+        for partition, of_partition in found.items()
+        for key, keyed in of_partition.items()
+    }
+
+
 def only(found: Events) -> bytes:
     """The one event that there is."""
-    ((head, body),) = found.values()
+    ((keyed,),) = (each.values() for each in found.values())
+    head, body = keyed.events
     return head + body
 
 
@@ -149,15 +159,42 @@ def test_a_large_number_of_properties_and_a_tombstone() -> None:
     assert encoder.pair("a", True) != encoder.pair("a", 1)
 
 
-@given(st.lists(st.tuples(st.binary(min_size=1, max_size=20), st.binary(max_size=20))), st.integers(1, 60))
-def test_batches_keep_the_order_and_the_limit(events: list[tuple[bytes, bytes]], most: int) -> None:
-    found = list(batches([part for event in events for part in event], most))
-    assert b"".join(payload for _, payload in found) == b"".join(map(b"".join, events))
-    assert sum(count for count, _ in found) == len(events)
-    assert all(len(payload) <= most or count == 1 for count, payload in found)
-    sizes = [len(head) + len(body) for head, body in events]
-    ends = list(accumulate(count for count, _ in found))[:-1]
-    assert all(len(payload) + sizes[end] > most for (_, payload), end in zip(found, ends, strict=False))
+@given(st.dictionaries(st.text(max_size=3), st.lists(st.binary(max_size=40), min_size=1)), st.integers(1, 300))
+def test_windows_keep_the_order_of_each_key_and_the_limits(events: dict[str, list[bytes]], most: int) -> None:
+    encoder = Encoder()
+
+    def keyed(key: str, bodies: list[bytes]) -> Keyed:
+        return Keyed(encoder.envelope(key), [part for body in bodies for part in (encoder.head(body, key), body)])
+
+    found: dict[str, list[bytes]] = {key: [] for key in events}
+    for window in windows([keyed(*each) for each in events.items()], most):
+        keys = list[str]()
+        for batch in window:
+            message = decode_payload(memoryview(batch.payload))
+            keys.append((message.message_annotations or {}).get(b"x-opt-partition-key", b"").decode())
+            assert len(message.data) == batch.events
+            assert len(batch.payload) <= most or batch.events == 1
+            found[keys[-1]] += [b"".join(decode_payload(memoryview(bytes(event))).data) for event in message.data]
+        assert len(set(keys)) == len(keys)
+    assert found == events
+
+
+@pytest.mark.parametrize(("keys", "size", "together"), [(250, 10, [100, 100, 50]), (6, 1_500_000, [2, 2, 2])])
+def test_so_much_is_on_its_way_at_once(keys: int, size: int, together: list[int]) -> None:
+    keyed = [Keyed(Encoder().envelope(str(key)), [b"", bytes(size)]) for key in range(keys)]
+    assert [len(window) for window in windows(keyed, 2_000_000)] == together
+
+
+@given(st.binary(min_size=1, max_size=2000), st.integers(60, 700), st.integers(0, 0xFFFFFFFF))
+def test_a_batch_is_sent_in_frames_that_the_peer_takes(payload: bytes, largest: int, number: int) -> None:
+    got = bytearray()
+    frames = list(transfer(3, 2, number, payload, largest))
+    for index, frame in enumerate(frames):
+        assert len(frame) <= largest
+        fields, ends = fields_of(frame, 11)
+        assert fields == [2, number, number.to_bytes(4, "big"), BATCH_FORMAT, False, index + 1 < len(frames)]
+        got += frame[ends[-1] :]
+    assert got == payload
 
 
 KEYED = schema(body=TEXT, partitionKey=TEXT, partitionId=INT)
@@ -181,7 +218,7 @@ def test_a_row_that_is_no_event_is_named(row: dict[str, Any], frame: StructType,
     with pytest.raises(UnsendableEventError, match=f"row 2 of a task cannot be sent: .*{said}.*Set onUnsendable=skip"):
         made([{"body": "fine"}, row], frame, most=1000)
     found, makes = skipped([{"body": "fine"}, row, row, {"body": "too"}], frame, most=1000)
-    assert [parts[1::2] for parts in found.values()] == [[b"fine", b"too"]]
+    assert bodies(found) == {(None, ""): [b"fine", b"too"]}
     assert makes.skipped == 2
     assert re.search(f"row 2 of a task cannot be sent: .*{said}", makes.problem)
     batch = pa.RecordBatch.from_pylist([{"body": "fine"}, row], to_arrow_schema(frame))
@@ -190,7 +227,7 @@ def test_a_row_that_is_no_event_is_named(row: dict[str, Any], frame: StructType,
     assert kept == {name: row.get(name) for name in frame.names}
 
 
-def test_a_row_goes_to_its_partition_or_that_of_its_key() -> None:
+def test_a_row_goes_to_its_partition_or_where_the_hub_puts_its_key() -> None:
     rows = [
         {"body": "a", "partitionKey": "7"},
         {"body": "b", "partitionId": 2},
@@ -198,7 +235,19 @@ def test_a_row_goes_to_its_partition_or_that_of_its_key() -> None:
         {"body": "d", "partitionKey": ""},
     ]
     found = made(rows, KEYED)
-    assert {to: parts[1::2] for to, parts in found.items()} == {"3": [b"a"], "2": [b"b"], None: [b"c", b"d"]}
+    assert bodies(found) == {(None, "7"): [b"a"], ("2", ""): [b"b"], (None, ""): [b"c", b"d"]}
+
+
+def test_an_event_has_room_for_its_key_twice() -> None:
+    """It stands before the events of a batch too, for the hub."""
+    row = {"body": "x" * 700, "partitionKey": "k" * 128}
+    (keyed,) = made([row], KEYED)[None].values()
+    size = len(keyed.envelope) + len(only(made([row], KEYED)))
+    ((batch,),) = windows([keyed], size)
+    assert len(batch.payload) == size
+    made([row], KEYED, most=size)
+    with pytest.raises(UnsendableEventError, match=r"the event with the key 'k+' has .* bytes"):
+        made([row], KEYED, most=size - 1)
 
 
 def test_columns_of_kafkas_sink() -> None:

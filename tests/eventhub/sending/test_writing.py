@@ -21,6 +21,7 @@ from spark_ehbalance.eventhub.sending import writing
 from spark_ehbalance.eventhub.sending.columns import Columns
 from spark_ehbalance.eventhub.sending.write_options import write_options
 from spark_ehbalance.eventhub.sending.writing import Links, Sent, Task
+from spark_ehbalance.eventhub.wire.sending_link import SendingLink
 from tests.emulator.clients import producer
 from tests.waiting import wait_until
 
@@ -66,6 +67,56 @@ def test_keys_go_where_the_hub_itself_sends_them(event_hub: EventHub, write: Cal
         first, second = (e for e in event_hub.events() if e.partition_key == f"key {number}")
         assert (first.body, second.body) == (b"client", b"sink")
         assert first.partition == second.partition
+
+
+def test_each_of_many_keys_is_sent_by_itself(event_hub: EventHub, write: Callable[..., Sent]) -> None:
+    sent = write([{"body": b"%d" % number, "key": str(number)} for number in range(1000)], KEYED)
+    assert (sent.events, sent.batches, sent.again) == (1000, 1000, 0)
+    assert sorted(int(event.partition_key or -1) for event in event_hub.events()) == list(range(1000))
+
+
+def test_the_order_of_a_key_survives_refusals_of_some_batches(
+    event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "busy_wait", lambda: 0.05)
+    monkeypatch.setattr(writing, "_BATCH", 400)  # so that a key has several batches
+    rows = [{"body": b"%d" % number, "key": f"key {number % 20}"} for number in range(400)]
+    write(rows[:1], KEYED)
+    for _ in range(3):
+        event_hub.busy(10)
+        assert write(rows, KEYED).busy >= 1
+    by_key: dict[str | None, list[int]] = {}
+    for event in event_hub.events()[1:]:
+        by_key.setdefault(event.partition_key, []).append(int(event.body))
+    assert by_key == {f"key {k}": 3 * list(range(k, 400, 20)) for k in range(20)}, "and nothing is there twice"
+
+
+def test_only_batches_without_an_answer_are_sent_again(
+    event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those that were on their way when the connection broke."""
+    answered, answers = SendingLink._answered, list[int]()
+
+    def counted(link: SendingLink, fields: list[Any]) -> None:
+        answered(link, fields)
+        answers.append(fields[1])
+
+    monkeypatch.setattr(SendingLink, "_answered", counted)
+    write([{"body": b"-1", "key": "k"}], KEYED)
+    event_hub.emulator.delay(1000, partition=1)
+    result: list[Sent] = []
+    rows = [{"body": b"%d" % number, "key": str(number)} for number in range(50)]
+    thread = threading.Thread(target=lambda: result.append(write(rows, KEYED)))
+    thread.start()
+    arrived = event_hub.wait_for_events(51)[1:]
+    late = [event.body for event in arrived if event.partition == "1"]
+    wait_until(lambda: len(answers) == 51 - len(late), "the others are answered")
+    event_hub.emulator.delay(0, partition=1)
+    event_hub.emulator.drop_connections()
+    thread.join(60)
+    assert [(each.events, each.again) for each in result] == [(50, 1)]
+    assert len(late) > 1
+    assert sorted(event.body for event in event_hub.events()[51:]) == sorted(late)
 
 
 def test_large_and_small_events_fill_batches(event_hub: EventHub, write: Callable[..., Sent]) -> None:
