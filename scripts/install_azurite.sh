@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Puts Azurite, a local Azure Storage, and the event processor of Azure's JavaScript SDK into .venv, and has Maven fetch
-# that of the Java SDK into its own repository, if Maven is there. Called by setup.sh.
+# that of the Java SDK, and an AMQP broker, into its own repository, if Maven is there. Called by setup.sh.
 #
 # Tests, bench and contention use it. Without Node, or if npm or Maven fails, they leave out what needs it, unless
 # EHBALANCE_REQUIRE_AZURITE is set, as in CI: then it is an error.
@@ -10,7 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 version=3.37.0 # 3.35 does not know `startFrom`, by which delta-rs lists a log; asks for Node 22, but runs on 20
 sdk=("@azure/event-hubs@6.0.4" "@azure/eventhubs-checkpointstore-blob@2.0.0" "@azure/storage-blob@12.33.0")
 folder=$PWD/.venv/azurite
-installed=$folder/$version-sdks.installed
+installed=$folder/$version-sdks-broker.installed
 
 fail() {
     echo "setup: $1" >&2
@@ -29,7 +29,9 @@ rm -rf "$folder"
 npm install --prefix "$folder" --no-package-lock --no-save --no-audit --no-fund --ignore-scripts --omit=optional \
     --engine-strict=false --fetch-retries=1 --loglevel=error "azurite@$version" "${sdk[@]}" </dev/null >/dev/null || fail 'npm could not install Azurite.'
 if command -v mvn >/dev/null; then
-    mvn -q -B -f tests/processors/pom.xml dependency:build-classpath </dev/null >/dev/null ||
-        fail 'Maven could not fetch the event processor of the Java SDK.'
+    for project in tests/processors tests/eventhub/broker; do
+        mvn -q -B -f "$project/pom.xml" dependency:build-classpath </dev/null >/dev/null ||
+            fail "Maven could not fetch the jars of $project."
+    done
 fi
 touch "$installed"

@@ -62,12 +62,15 @@ def start(options: Options) -> Iterator[Start]:
 
 @pytest.fixture(scope="session")
 def jars(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The class path of the Java SDK as Maven has it here; nothing is downloaded."""
-    pom = Path(__file__).with_name("pom.xml")
+    return class_path(Path(__file__).with_name("pom.xml"), tmp_path_factory)
+
+
+def class_path(pom: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The jars of a project as Maven has them here; nothing is downloaded. Skips the test if one is missing."""
     if not (shutil.which("mvn") and shutil.which("javac")):
         pytest.skip("Java's compiler and Maven are needed")
     path = tmp_path_factory.mktemp("java") / "class-path"
     maven = ["mvn", "-q", "-B", "-o", "-f", str(pom), "dependency:build-classpath", f"-Dmdep.outputFile={path}"]
     if subprocess.run(maven, capture_output=True, check=False).returncode:
-        pytest.skip(f"Java's SDK is not here: mvn -f {pom} dependency:build-classpath")
+        pytest.skip(f"jars are not here: mvn -f {pom} dependency:build-classpath")
     return path.read_text()

@@ -15,14 +15,20 @@ from spark_ehbalance.eventhub.wire.values import MALFORMED, MalformedError, deco
 
 HEADER = struct.Struct(">IBBH")
 
-TRANSFER, _DISPOSITION = 0x14, 0x15
+TRANSFER, _DISPOSITION, _REJECTED = 0x14, 0x15, 0x25
+
+#: How many fields each performative has: a peer may omit nulls at the end, and the client reads fields by position.
+_FIELDS = {0x10: 10, 0x11: 8, 0x12: 14, 0x13: 11, TRANSFER: 11, _DISPOSITION: 6, 0x16: 3, 0x17: 1, 0x18: 1}
+
+#: How many fields an error has, and the performatives whose last field is one: detach, end and close.
+_ERROR_FIELDS, _WITH_ERROR = 3, (0x16, 0x17, 0x18)
 
 #: The indices of fields of a transfer, and of a disposition.
 MORE = 5
 _FIRST, _LAST, _STATE = 1, 2, 4
 
 #: The outcomes of a delivery, by descriptor, as the client calls them.
-_OUTCOMES = {0x23: "received", 0x24: "accepted", 0x25: "rejected", 0x26: "released", 0x27: "modified"}
+_OUTCOMES = {0x23: "received", 0x24: "accepted", _REJECTED: "rejected", 0x26: "released", 0x27: "modified"}
 
 #: The most deliveries of one disposition: the client's window for transfers.
 _MOST_DELIVERIES = 1 << 16
@@ -73,22 +79,34 @@ def decoded(frame: bytes) -> tuple[int, Any]:
             raise ValueError("it begins with no performative")
         code = frame[start + 2]
         fields, positions = fields_of(frame, start + 3)
+        _fill(fields, _FIELDS.get(code, 0))
         if code == _DISPOSITION:
             _check_range(fields)
-            if len(fields) > _STATE and frame[positions[_STATE]] == 0:
+            if fields[_STATE] is not None and frame[positions[_STATE]] == 0:
                 descriptor, _ = decode(frame, positions[_STATE] + 1)
+                if descriptor == _REJECTED:
+                    _fill(fields[_STATE], 1)
+                    _fill(fields[_STATE][0], _ERROR_FIELDS)
                 fields[_STATE] = {_OUTCOMES.get(descriptor): fields[_STATE]}
         elif code == TRANSFER:
-            _check_message(frame, positions[-1], more=len(fields) > MORE and fields[MORE])
+            _check_message(frame, positions[-1], more=fields[MORE])
             fields.append(memoryview(frame)[positions[-1] :])
+        elif code in _WITH_ERROR:
+            _fill(fields[-1], _ERROR_FIELDS)
     except MALFORMED as error:
         raise MalformedError(f"a frame that is no sound AMQP: {error}") from error
     return code, fields
 
 
+def _fill(fields: Any, count: int) -> None:
+    """Append the nulls that were omitted; for a missing list nothing."""
+    if isinstance(fields, list):
+        fields += [None] * (count - len(fields))
+
+
 def _check_range(fields: list[Any]) -> None:
     """The client makes a list of all delivery ids."""
-    first, last = fields[_FIRST], fields[_LAST] if len(fields) > _LAST else None
+    first, last = fields[_FIRST], fields[_LAST]
     if (last or first) - first >= _MOST_DELIVERIES:
         raise ValueError(f"a disposition of {last - first + 1} deliveries; allowed are {_MOST_DELIVERIES}")
 

@@ -73,7 +73,7 @@ class SendingLink:
 
     def _answered(self, fields: list[Any]) -> None:
         """Take a disposition, in place of the client's link."""
-        _, first, last, settled, outcome = [*fields, None, None, None][:5]
+        _, first, last, settled, outcome, _ = fields
         if not settled:
             return
         for number in range(first, (first if last is None else last) + 1):
@@ -89,5 +89,5 @@ def _refusal(outcome: dict[str, list[Any]]) -> Exception:
     from azure.eventhub._pyamqp.error import ErrorCondition, MessageException
 
     (error, *_) = outcome.get("rejected") or [None]
-    condition, text, info = [*(error or ()), None, None, None][:3]
+    condition, text, info = error or (None, None, None)
     return MessageException(condition or ErrorCondition.UnknownError, description=text, info=info)
