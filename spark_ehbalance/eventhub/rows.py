@@ -47,6 +47,10 @@ PARTITION_KEY, PUBLISHER = b"x-opt-partition-key", b"x-opt-publisher"
 #: Annotations that have a column of their own.
 COLUMN_ANNOTATIONS = frozenset((SEQUENCE_NUMBER, OFFSET, ENQUEUED_TIME, PARTITION_KEY, PUBLISHER))
 
+#: The annotation that counts the promotions of a geo-replicated hub, and its value in all other hubs, which is left out
+#: of `systemProperties`: the service sends it with every event, so that no row's map would be empty.
+EPOCH, NO_EPOCH = b"x-opt-sequence-number-epoch", -1
+
 #: Precedes bytes and texts where they are hashed, so that no sender can choose those that collide: Spark's workers have
 #: PYTHONHASHSEED=0.
 SALT = secrets.token_bytes(8)
@@ -80,11 +84,11 @@ class Key(bytes):
 
 
 def large_map_key(key: Any) -> bytes:
-    """The text of `key` as a `Key`; plain `bytes` if it has a column. Raises TypeError for a list or a map."""
+    """The text of `key` as a `Key`; plain `bytes` if rows look it up. Raises TypeError for a list or a map."""
     if isinstance(key, list | dict):
         raise TypeError("a list or a map as a key")
     text = key if isinstance(key, bytes) else _text(key).encode()
-    return next((name for name in COLUMN_ANNOTATIONS if name == text), None) or Key(text)
+    return next((name for name in (*COLUMN_ANNOTATIONS, EPOCH) if name == text), None) or Key(text)
 
 
 class UnreadableError(Exception):
@@ -115,6 +119,13 @@ def unreadable(raw: bytes, error: UnreadableError) -> Event:
         if not _fits(system.get(key), most):
             system[key] = None
     return None, {**system, RAW: base64.b64encode(raw)}, {}
+
+
+def leave_out_no_epoch(system: dict[Any, Any]) -> None:
+    """Remove the epoch of a hub that is not geo-replicated."""
+    epoch = system.get(EPOCH)
+    if type(epoch) is int and epoch == NO_EPOCH:
+        del system[EPOCH]
 
 
 def data_body(parts: Iterable[bytes | None]) -> bytes | None:
@@ -170,6 +181,7 @@ def record_batch(
         if with_own:
             own.add(properties)
         if with_others:
+            leave_out_no_epoch(system)
             others.add(system)
     return from_columns(
         schema,

@@ -42,6 +42,11 @@ def long(value: int) -> bytes:
     return b"\x81" + struct.pack(">q", value)
 
 
+def shortest(value: int) -> bytes:
+    """A long in as few bytes as it has, as the service encodes it."""
+    return bytes((0x55, value % 256)) if -128 <= value <= 127 else long(value)
+
+
 def timestamp(value: int) -> bytes:
     return b"\x83" + struct.pack(">q", value)
 
@@ -138,16 +143,54 @@ def section(code: int, value: bytes) -> bytes:
     return b"\x00\x53" + bytes((code,)) + value
 
 
-def service_annotations(number: int, encoded: bytes | None = None) -> bytes:
-    """The three pairs of annotations of the service; `encoded` is the sequence number."""
-    pairs = text(b"x-opt-sequence-number", 0xA3) + (encoded or long(number))
+#: The epoch of a hub that is not geo-replicated, as the service encodes it.
+NO_EPOCH = b"\x54\xff"
+
+#: Epochs in all forms: -1 as an integer, then other numbers, then what is not an integer.
+EPOCHS = st.sampled_from(
+    [
+        NO_EPOCH,
+        b"\x55\xff",
+        b"\x71\xff\xff\xff\xff",
+        long(-1),
+        timestamp(-1),
+        b"\x54\x00",
+        b"\x44",
+        b"\x54\x03",
+        b"\x50\xff",
+        b"\x70\xff\xff\xff\xff",
+        long(2**40),
+        b"\x82" + struct.pack(">d", -1),
+        b"\x80" + b"\xff" * 8,
+        b"\x41",
+        b"\x40",
+        text(b"-1"),
+        b"\x00\x53\x99\x54\xff",
+    ]
+)
+
+#: The number of items in `service_annotations`.
+SERVICE_ITEMS = 8
+
+
+def service_annotations(number: int, encoded: bytes | None = None, epoch: bytes = NO_EPOCH) -> bytes:
+    """The four pairs of annotations of the service, which come behind a sender's; `encoded` is the sequence number."""
+    pairs = text(b"x-opt-sequence-number-epoch", 0xA3) + epoch
+    pairs += text(b"x-opt-sequence-number", 0xA3) + (encoded or shortest(number))
     pairs += text(b"x-opt-offset", 0xA3) + text(b"%d" % (number * 1000))
     return pairs + text(b"x-opt-enqueued-time", 0xA3) + timestamp(1_700_000_000_000 + number)
 
 
-def ordinary(number: int, rest: bytes | None = None, *, encoded: bytes | None = None, head: bytes = b"") -> bytes:
+def ordinary(
+    number: int,
+    rest: bytes | None = None,
+    *,
+    encoded: bytes | None = None,
+    epoch: bytes = NO_EPOCH,
+    head: bytes = b"",
+) -> bytes:
     """A message like nearly all of the service, with a body or the `rest` that is given."""
-    annotations = section(0x72, compound(0xC1, 6, service_annotations(number, encoded), True))
+    annotations = section(0x72, compound(0xC1, SERVICE_ITEMS, service_annotations(number, encoded, epoch)))
     return head + annotations + (section(0x75, text(bytes(number % 400), 0xA0)) if rest is None else rest)
 
 
@@ -162,6 +205,8 @@ def annotations(draw: st.DrawFn) -> bytes:
         b"x-opt-offset": text(offset.encode(), wide=wide),
         b"x-opt-enqueued-time": timestamp(time),
     }
+    if draw(st.booleans()):
+        pairs[b"x-opt-sequence-number-epoch"] = draw(EPOCHS)
     if draw(st.booleans()):
         pairs[b"x-opt-partition-key"] = draw(TEXTS)
     if draw(st.booleans()):
@@ -201,6 +246,7 @@ def messages(draw: st.DrawFn) -> bytes:
         parts += [section(0x76, value) for value in draw(st.lists(_LISTS, min_size=1, max_size=3))]
     elif kind == "value":
         parts.append(section(0x77, draw(VALUES)))
+    parts.append(maybe(lambda: section(0x71, draw(maps(TEXTS, VALUES)))))  # where azure-eventhub puts them
     parts.append(maybe(lambda: section(0x78, draw(maps(TEXTS, VALUES)))))
     return b"".join(parts)
 

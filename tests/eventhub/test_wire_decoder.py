@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_ehbalance.eventhub.rows import COLUMNS, Event, UnreadableError, record_batch, schema_of, unreadable
+from spark_ehbalance.eventhub.rows import COLUMNS, Event, Rows, UnreadableError, record_batch, schema_of, unreadable
 from spark_ehbalance.eventhub.wire import decoder as decoder_module
 from spark_ehbalance.eventhub.wire.decoder import Decoder
 from spark_ehbalance.eventhub.wire.messages import parse
 from tests.eventhub.encodings import (
+    EPOCHS,
+    SERVICE_ITEMS,
     TEXTS,
     VALUES,
     compound,
@@ -27,6 +29,7 @@ from tests.eventhub.encodings import (
     ordinary,
     section,
     service_annotations,
+    shortest,
     text,
     timestamp,
 )
@@ -45,10 +48,14 @@ def make(request: pytest.FixtureRequest) -> partial[Decoder]:
 def shapes(draw: st.DrawFn) -> list[bytes]:
     """Up to 40 messages of one shape: the service's values differ from one to the next, and the sender's may."""
     names = [b"x-opt-sequence-number", b"x-opt-offset", b"x-opt-enqueued-time"]
-    names += draw(st.lists(st.sampled_from([b"x-opt-partition-key", b"x-opt-publisher", b"x-own"]), unique=True))
+    optional = [b"x-opt-sequence-number-epoch", b"x-opt-partition-key", b"x-opt-publisher", b"x-own"]
+    names += draw(st.lists(st.sampled_from(optional), unique=True))
     order, code, wide = draw(st.permutations(names)), draw(st.sampled_from([0xA1, 0xA3])), draw(st.booleans())
-    wide_text, big = draw(st.booleans()), draw(st.integers(0, 2**60))
-    constant = {b"x-opt-publisher": draw(TEXTS), b"x-own": draw(VALUES)}
+    wide_text, first = draw(st.booleans()), draw(st.one_of(st.integers(0, 130), st.integers(0, 2**60)))
+    constant = {b"x-opt-publisher": draw(TEXTS), b"x-own": draw(VALUES), b"x-opt-sequence-number-epoch": draw(EPOCHS)}
+    promoted = draw(st.sampled_from([None, None, 5]))
+    delivery = draw(st.sampled_from(["none", "none", "same", "other"]))
+    same_delivery = section(0x71, draw(maps(TEXTS, VALUES)))
     head = draw(st.sampled_from([b"", section(0x70, compound(0xC0, 1, b"\x41"))]))
     properties = draw(st.sampled_from(["none", "same", "other", "texts", "texts"]))
     keys = [
@@ -61,12 +68,14 @@ def shapes(draw: st.DrawFn) -> list[bytes]:
     made = []
     for number in range(draw(st.integers(10, 40))):
         values = {
-            b"x-opt-sequence-number": long(big + number),
+            b"x-opt-sequence-number": shortest(first + number),
             b"x-opt-offset": text(str(draw(st.integers(0, 10**12))).encode(), wide=wide_text),
             b"x-opt-enqueued-time": timestamp(draw(st.integers(0, 2**45))),
             b"x-opt-partition-key": text(draw(st.one_of(st.text(max_size=9).map(str.encode), st.binary(max_size=9)))),
             **constant,
         }
+        if number == promoted:  # in the middle of a batch
+            constant[b"x-opt-sequence-number-epoch"] = draw(EPOCHS)
         body = b"".join(text(name, code) + values[name] for name in order)
         own = {"none": b"", "same": same}.get(properties, b"")
         if properties == "other":
@@ -78,6 +87,8 @@ def shapes(draw: st.DrawFn) -> list[bytes]:
                 pairs = pairs[1:]
             own = section(0x74, compound(0xC1, 2 * len(pairs), b"".join(pairs), wide))
         data = section(0x75, text(draw(st.binary(max_size=20)), 0xA0, wide_body))
+        if delivery != "none":
+            data += same_delivery if delivery == "same" else section(0x71, draw(maps(TEXTS, VALUES)))
         made.append(head + section(0x72, compound(0xC1, 2 * len(order), body, wide)) + own + data)
     return made
 
@@ -129,16 +140,16 @@ def test_a_changed_message_among_others_is_what_it_is_alone(
 
 #: A sound sequence number or time, one that no column can hold, and the reason.
 NOT_HOLDABLE = {
-    "number": (long(50), b"\x80" + b"\xff" * 8, "no column can hold its sequence number"),
-    "number that is none": (long(50), b"\x41", "no column can hold its sequence number"),
-    "time": (timestamp(1_700_000_000_050), timestamp(2**62), "no column can hold its time"),
-    "time that is none": (timestamp(1_700_000_000_050), text(b"late", 0xA1), "no column can hold its time"),
+    "number": (long(1050), b"\x80" + b"\xff" * 8, "no column can hold its sequence number"),
+    "number that is none": (long(1050), b"\x41", "no column can hold its sequence number"),
+    "time": (timestamp(1_700_000_001_050), timestamp(2**62), "no column can hold its time"),
+    "time that is none": (timestamp(1_700_000_001_050), text(b"late", 0xA1), "no column can hold its time"),
 }
 
 
 @pytest.mark.parametrize("what", NOT_HOLDABLE)
 def test_an_event_whose_sequence_number_or_time_fits_no_column_is_unreadable(make: partial[Decoder], what: str) -> None:
-    sent, (sound, changed, reason) = [ordinary(number) for number in range(300)], NOT_HOLDABLE[what]
+    sent, (sound, changed, reason) = [ordinary(number) for number in range(1000, 1300)], NOT_HOLDABLE[what]
     assert sound in sent[50]
     sent[50] = sent[50].replace(sound, changed)
     sent[60] = sent[60][:-1] + b"\xff\xff"
@@ -146,7 +157,7 @@ def test_an_event_whose_sequence_number_or_time_fits_no_column_is_unreadable(mak
     assert made.batch.equals(expected(sent))
     assert made.unreadable[50] == reason
     assert set(made.unreadable) == {50, 60}
-    assert made.batch["sequenceNumber"].to_pylist()[50:53] == [None if "number" in what else 50, 51, 52]
+    assert made.batch["sequenceNumber"].to_pylist()[50:53] == [None if "number" in what else 1050, 1051, 1052]
 
 
 #: A body alone, no column at all, or any columns.
@@ -228,6 +239,66 @@ def test_messages_of_one_shape_are_read_by_a_template(
     assert tiers() == {"known template": 1000}
 
 
+def system_properties(made: Rows) -> list[dict[str, str]]:
+    return [dict(each) for each in made.batch["systemProperties"].to_pylist()]
+
+
+@pytest.mark.parametrize("json_properties", [False, True])
+@pytest.mark.parametrize("unlike", [False, True], ids=["alike", "unlike"])
+@pytest.mark.parametrize("epoch", [-1, 0, 3])
+def test_an_epoch_is_shown_in_a_geo_replicated_hub(
+    make: partial[Decoder], tiers: Callable[[], Counter[str]], epoch: int, unlike: bool, json_properties: bool
+) -> None:
+    sent, shown = [], {} if epoch == -1 else {"x-opt-sequence-number-epoch": str(epoch)}
+    for number in range(1000):
+        own = text(b"x-%d" % number, 0xA3) + shortest(number) if unlike else b""
+        pairs = own + service_annotations(number, epoch=bytes((0x54, epoch % 256)))
+        annotations = section(0x72, compound(0xC1, SERVICE_ITEMS + 2 * unlike, pairs))
+        sent.append(annotations + section(0x75, text(b"body", 0xA0)))
+    made = make(json_properties).record_batch(in_buffer(sent))
+    assert not tiers()["slow path"]
+    assert made.batch.equals(expected(sent, json_properties))
+    assert system_properties(made) == [{f"x-{n}": str(n), **shown} if unlike else shown for n in range(1000)]
+
+
+def test_epochs_may_change_within_a_batch(make: partial[Decoder]) -> None:
+    epochs = [-1, 0, 1, 2, 3, 4, -1, 1]
+    sent = [ordinary(number, epoch=bytes((0x54, epochs[number // 100] % 256))) for number in range(800)]
+    made = make(False).record_batch(in_buffer(sent))
+    assert made.batch.equals(expected(sent))
+    shown = [{} if epoch == -1 else {"x-opt-sequence-number-epoch": str(epoch)} for epoch in epochs]
+    assert system_properties(made) == [shown[number // 100] for number in range(800)]
+
+
+@pytest.mark.parametrize("alike", [True, False], ids=["alike", "unlike"])
+@pytest.mark.parametrize("where", ["first", "last"])
+def test_delivery_annotations_are_in_no_column_and_need_no_slow_path(
+    make: partial[Decoder], tiers: Callable[[], Counter[str]], where: str, alike: bool
+) -> None:
+    plain, sent = [ordinary(number) for number in range(600)], []
+    for number, message in enumerate(plain):
+        pair = text(b"runtime_info", 0xA3) + timestamp(7 if alike else number)
+        delivery = section(0x71, compound(0xC1, 2, pair))
+        sent.append(delivery + message if where == "first" else message + delivery)
+    made = make(False).record_batch(in_buffer(sent))
+    assert not tiers()["slow path"]
+    assert made.batch.equals(expected(plain))
+
+
+@pytest.mark.parametrize("alike", [True, False], ids=["alike", "unlike"])
+@pytest.mark.parametrize("behind", [b"", b"\xff", b"\x00\x53\x71", b"\x00\x53\x78\x45"])
+def test_what_is_behind_the_body_and_no_delivery_annotations_is_what_it_is_alone(
+    make: partial[Decoder], behind: bytes, alike: bool
+) -> None:
+    plain, sent = [ordinary(number) for number in range(600)], []
+    for number, message in enumerate(plain):
+        malformed = b"\xff" if number % 100 == 5 else long(7 if alike else number)
+        sent.append(message + section(0x71, compound(0xC1, 2, text(b"a") + malformed)) + behind)
+    made = make(False).record_batch(in_buffer(sent))
+    assert made.batch.equals(expected(sent))
+    assert made.batch.num_rows - len(made.unreadable) == (0 if behind in (b"\xff", b"\x00\x53\x71") else 594)
+
+
 #: Neither compound nor described.
 VALUE_OF_EACH_KIND = (
     *(text(raw, code, wide) for raw in ("größe".encode(), b"\xff") for code in (0xA0, 0xA1, 0xA3) for wide in (0, 1)),
@@ -255,7 +326,7 @@ def test_messages_of_which_no_two_are_alike_are_read_at_once(
         own = section(0x74, compound(0xC1, 2, text(b"p%d" % number) + other)) if number % 3 else b""
         standard = section(0x73, compound(0xC0, 1, text(b"id %d" % number))) if number % 5 else b""
         body = section(0x77, text(b"x" * (number % 400), 0xA1)) if number % 2 else section(0x75, text(b"y", 0xA0))
-        sent.append(section(0x72, compound(0xC1, 8, pairs)) + standard + own + body)
+        sent.append(section(0x72, compound(0xC1, SERVICE_ITEMS + 2, pairs)) + standard + own + body)
     made = make(json_properties).record_batch(in_buffer(sent)).batch
     assert made.equals(expected(sent, json_properties))
     counts = tiers()
@@ -288,8 +359,10 @@ def test_pairs_that_are_not_simple_are_what_they_are_alone(
             ours = (count, pairs)
         else:
             own = section(0x74, compound(0xC1, count, pairs))
-        annotations = compound(0xC1, 6 + ours[0], service_annotations(number, bytes((0x55, number % 128))) + ours[1])
-        sent.append(section(0x72, annotations) + own + section(0x75, text(b"body", 0xA0)))
+        # an encoding of the sequence number that no template has
+        pairs = service_annotations(number, bytes((0x54, number % 128))) + ours[1]
+        annotations = section(0x72, compound(0xC1, SERVICE_ITEMS + ours[0], pairs))
+        sent.append(annotations + own + section(0x75, text(b"body", 0xA0)))
     assert make(False).record_batch(in_buffer(sent)).batch.equals(expected(sent))
 
 

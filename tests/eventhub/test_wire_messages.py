@@ -21,6 +21,7 @@ from spark_ehbalance.eventhub.wire.messages import parse
 from spark_ehbalance.eventhub.wire.values import decode
 from tests.eventhub.client_decoder import decoded_by_client
 from tests.eventhub.encodings import (
+    SERVICE_ITEMS,
     VALUES,
     compound,
     contradictions,
@@ -32,7 +33,7 @@ from tests.eventhub.encodings import (
     timestamp,
 )
 
-ANNOTATIONS = section(0x72, compound(0xC1, 6, service_annotations(7)))
+ANNOTATIONS = section(0x72, compound(0xC1, SERVICE_ITEMS, service_annotations(7)))
 
 
 def rows(*events: Event, json_properties: bool = False) -> object:
@@ -138,7 +139,7 @@ def test_a_message_that_is_not_an_event_is_one_clear_error(message: bytes) -> No
 
 @pytest.mark.parametrize("poison", [b"\xff", b"\xa5\x01x", b"\xc0\x02\x01" * 3000, compound(0xC1, 2, b"\x45\x41")])
 def test_the_annotations_are_found_behind_an_unreadable_value_of_known_size(poison: bytes) -> None:
-    pairs = compound(0xC1, 8, text(b"bad", 0xA3) + poison + service_annotations(7))
+    pairs = compound(0xC1, SERVICE_ITEMS + 2, text(b"bad", 0xA3) + poison + service_annotations(7))
     with pytest.raises(UnreadableError) as caught:
         parse(section(0x72, pairs) + section(0x75, text(b"x", 0xA0)))
     known = caught.value.known
@@ -155,7 +156,7 @@ def test_sections_may_have_symbolic_descriptors() -> None:
     symbolic = named(b"amqp:properties:list", compound(0xC0, 1, text(b"id")))
     symbolic += named(b"amqp:application-properties:map", compound(0xC1, 2, text(b"a") + text(b"b")))
     head = named(b"amqp:header:list", compound(0xC0, 1, b"\x41"))
-    annotations = named(b"amqp:message-annotations:map", compound(0xC1, 6, service_annotations(7)))
+    annotations = named(b"amqp:message-annotations:map", compound(0xC1, SERVICE_ITEMS, service_annotations(7)))
     for name, code, value in (
         (b"amqp:data:binary", 0x75, text(b"x", 0xA0)),
         (b"amqp:amqp-sequence:list", 0x76, compound(0xC0, 1, b"\x41")),
@@ -263,7 +264,8 @@ def test_an_event_with_many_properties_has_all_of_them_the_last_of_a_name() -> N
     pairs += text(names[7], 0xA0) + text(b"last") + long(5) + text(b"of a number") + text(b"5") + text(b"of a text")
     application = section(0x74, compound(0xC1, 10_006, pairs))
     annotations = service_annotations(7) + b"".join(text(name, 0xA3) + b"\x40" for name in names)
-    event = parse(section(0x72, compound(0xC1, 10_006, annotations)) + section(0x73, b"\x45") + application)
+    annotations = section(0x72, compound(0xC1, 10_000 + SERVICE_ITEMS, annotations))
+    event = parse(annotations + section(0x73, b"\x45") + application)
     (row,) = record_batch([event], "0", json_properties=False).to_pylist()
     expected = {name.decode(): "first" for name in names} | {"p7": "last", "5": "of a text"}
     assert dict(row["properties"]) == expected

@@ -42,13 +42,14 @@ _SAMPLE_PAYS = 8
 #: Templates kept. One that does not fit costs about 0.2 µs an event.
 _MOST_TEMPLATES = 4
 
-#: The annotations that have a column, and the codes of the values that "any shape" reads for them.
-_COLUMN_CODES = {
+#: The annotations that "any shape" looks up, and the codes of the values that it reads for them.
+_CODES = {
     rows.SEQUENCE_NUMBER: INTEGER,
     rows.ENQUEUED_TIME: INTEGER,
     rows.OFFSET: TEXT,
     rows.PARTITION_KEY: TEXT,
     rows.PUBLISHER: TEXT,
+    rows.EPOCH: INTEGER,
 }
 
 # glibc keeps freed memory for blocks up to the size of the largest block that was ever freed. Without this block it
@@ -193,13 +194,15 @@ class Decoder:
         data = left.data
         good, annotations, sections = scan.find_sections(left)
         readable, pairs = scan.find_pairs(data, annotations)
-        fitting, pair_of = scan.named(data, pairs, len(left), _COLUMN_CODES)
+        fitting, pair_of = scan.named(data, pairs, len(left), _CODES)
         good &= readable & fitting & (pair_of[rows.SEQUENCE_NUMBER] >= 0)
         if (count := int(np.count_nonzero(good))) < self._many:
             return None
-        others = np.ones(len(pairs.maps), np.bool_)
+        others, epochs = np.ones(len(pairs.maps), np.bool_), pair_of.pop(rows.EPOCH)
         for indices in pair_of.values():
             others[indices[indices >= 0]] = False
+        epochs = epochs[epochs >= 0]
+        others[epochs] = scan.integers(data, pairs.codes[epochs], pairs.values.of(epochs)) != rows.NO_EPOCH
         pair_of, sections = {name: indices[good] for name, indices in pair_of.items()}, sections.of(good)
 
         def integers(indices: Integers) -> Integers:

@@ -17,7 +17,7 @@ from spark_ehbalance.eventhub.rows import (
 )
 from spark_ehbalance.eventhub.wire.values import MALFORMED, TEXTS, ArrayBudget, MalformedError, decode, end_of
 
-ANNOTATIONS, PROPERTIES, APPLICATION, DATA = range(0x72, 0x76)
+DELIVERY, ANNOTATIONS, PROPERTIES, APPLICATION, DATA = range(0x71, 0x76)
 _SEQUENCE, VALUE = 0x76, 0x77
 
 #: Sections by their symbolic descriptor, which AMQP allows in place of the code.

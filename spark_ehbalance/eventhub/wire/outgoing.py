@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from spark_ehbalance.eventhub.rows import COLUMN_ANNOTATIONS
+from spark_ehbalance.eventhub.rows import COLUMN_ANNOTATIONS, EPOCH
 
 #: The message format of a batch.
 BATCH_FORMAT = 0x80013700
@@ -41,7 +41,7 @@ _BINARY, _STRING, _SYMBOL = b"\xa0\xb0", b"\xa1\xb1", b"\xa3\xb3"
 _LIST, _MAP = b"\xc0\xd0", b"\xc1\xd1"
 
 #: What the service sets itself.
-_OF_SERVICE = {*map(bytes.decode, COLUMN_ANNOTATIONS), "x-opt-sequence-number-epoch"}
+_OF_SERVICE = frozenset(map(bytes.decode, (*COLUMN_ANNOTATIONS, EPOCH)))
 
 
 #: A name of a property with its value, encoded.

@@ -19,10 +19,11 @@ from spark_ehbalance.eventhub.rows import (
     PARTITION_KEY,
     PUBLISHER,
     SEQUENCE_NUMBER,
+    leave_out_no_epoch,
 )
-from spark_ehbalance.eventhub.wire.messages import ANNOTATIONS, APPLICATION, DATA, PROPERTIES, VALUE
+from spark_ehbalance.eventhub.wire.messages import ANNOTATIONS, APPLICATION, DATA, DELIVERY, PROPERTIES, VALUE
 from spark_ehbalance.eventhub.wire.transfers import RawMessages
-from spark_ehbalance.eventhub.wire.values import MALFORMED, decode
+from spark_ehbalance.eventhub.wire.values import MALFORMED, decode, end_of
 
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
@@ -53,10 +54,10 @@ _MOST_BYTES = 1024
 #: Pairs of the largest map: time and memory for all maps are those of the largest one.
 _MOST_PAIRS = 64
 
-_ANNOTATIONS = bytes((0x00, 0x53, ANNOTATIONS))
+_ANNOTATIONS, _DELIVERY = bytes((0x00, 0x53, ANNOTATIONS)), bytes((0x00, 0x53, DELIVERY))
 
 #: How the header and the delivery annotations begin. They may come before the annotations, and are in no column.
-_BEFORE = (b"\x00\x53\x70", b"\x00\x53\x71")
+_BEFORE = (b"\x00\x53\x70", _DELIVERY)
 
 
 class Spans(NamedTuple):
@@ -106,9 +107,7 @@ class Scan:
         kinds = codes >> 4
         widths = _SIZE_WIDTHS[kinds]
         self.pos = self.pos + 1 + widths
-        return codes, self.skip(
-            np.where(widths == 4, big_endian(rows, 1, 4), np.where(widths == 1, rows[:, 1], _SIZES[kinds]))
-        )
+        return codes, self.skip(np.where(widths, _sizes(rows, 1, widths == 4), _SIZES[kinds]))
 
     def section(self, code: int) -> Spans:
         """The value of the section `code`; of length 0 where another section is the next one."""
@@ -118,22 +117,21 @@ class Scan:
         form = rows[:, 3]
         small, wide = form & 0xFE == 0xC0, form & 0xFE == 0xD0
         self.good &= ~present | small | wide
-        size = np.where(wide, big_endian(rows, 4, 4) + 5, rows[:, 4].astype(np.int64) + 2)
+        size = _sizes(rows, 4, wide) + np.where(wide, 5, 2)
         self.pos = self.pos + np.where(present, 3, 0)
         self._head = None
         return self.skip(np.where(present, size, 0))
 
-    def body_to(self, ends: Integers) -> Spans:
-        """The bytes of the body, which must be the next section and the last: one data section, or a value that is
-        binary or text."""
+    def body(self) -> Spans:
+        """The bytes of the body, which must be the next section: one data section, or a value that is binary or
+        text."""
         (rows, data), (_, value) = self._begins(DATA), self._begins(VALUE)
         form = rows[:, 3]
         wide = form & 0xF0 == 0xB0
         self.good &= (data & (form & 0xEF == 0xA0)) | (value & TEXT[form])
         self.pos = self.pos + np.where(wide, 8, 5)
-        spans = self.skip(np.where(wide, big_endian(rows, 4, 4), rows[:, 4]))
-        self.good &= self.pos == ends
-        return spans
+        self._head = None
+        return self.skip(_sizes(rows, 4, wide))
 
     def _begins(self, code: int) -> tuple[_Bytes, Booleans]:
         """The first 8 bytes of each next section, and where it is the section `code`."""
@@ -148,15 +146,20 @@ def _words(raw: bytes | bytearray) -> _Words:
     return np.frombuffer(raw + bytes(-len(raw) % 8), np.uint64)
 
 
-def big_endian(rows: _Bytes, at: int, width: int) -> Integers:
-    """The integers in the columns `at` to `at` + `width` of bytes: signed if they have 8 bytes, else unsigned."""
-    form = {1: "u1", 4: ">u4", 8: ">i8"}[width]
-    return np.ascontiguousarray(rows[:, at : at + width]).view(form).ravel().astype(np.int64)
+def big_endian(rows: _Bytes, at: int, width: int, kind: str = "u") -> Integers:
+    """The integers in the columns `at` to `at` + `width` of bytes, with a sign if the `kind` is "i"."""
+    return np.ascontiguousarray(rows[:, at : at + width]).view(f">{kind}{width}").ravel().astype(np.int64)
+
+
+def _sizes(rows: _Bytes, at: int, wide: Booleans) -> Integers:
+    """The sizes in the column `at`, or where `wide` in the four columns from there on."""
+    sizes = rows[:, at].astype(np.int64)
+    return np.where(wide, big_endian(rows, at, 4), sizes) if wide.any() else sizes
 
 
 def integers(data: bytearray, codes: Integers, spans: Spans) -> Integers:
     """The integers in `spans`, which are as of `Scan.value`; all type `codes` are `INTEGER`."""
-    left_aligned = big_endian(Scan(data, spans.starts).look(8), 0, 8)
+    left_aligned = big_endian(Scan(data, spans.starts).look(8), 0, 8, "i")
     shift = 64 - 8 * spans.lengths
     unsigned = (left_aligned.view(np.uint64) >> shift.view(np.uint64)).view(np.int64)
     return np.where(_SIGNED[codes], left_aligned >> shift, unsigned)
@@ -174,16 +177,16 @@ class Sections(NamedTuple):
         return Sections(*(spans.of(which) for spans in self))
 
 
-def _sections(scan: Scan, ends: Integers) -> Sections:
-    return Sections(scan.section(PROPERTIES), scan.section(APPLICATION), scan.body_to(ends))
+def _sections(scan: Scan) -> Sections:
+    return Sections(scan.section(PROPERTIES), scan.section(APPLICATION), scan.body())
 
 
 # --- messages of one shape -------------------------------------------------------------------------------------------
 
 
 class _Segment(NamedTuple):
-    """`size` bytes that equal `expected` under `mask`; 8-byte integers at `fields`; then the value of `text`, whose
-    length is in the last `width` bytes.
+    """`size` bytes that equal `expected` under `mask`; integers at `fields`, each with its width; then the value of
+    `text`, whose length is in the last `width` bytes.
 
     Bytes are compared in words of eight, so `expected` and `mask` may have up to seven more, all 0.
     """
@@ -191,16 +194,24 @@ class _Segment(NamedTuple):
     size: int
     expected: _Words
     mask: _Words
-    fields: dict[bytes, int]
+    fields: dict[bytes, tuple[int, int]]
     text: bytes
     width: int
+
+    def match(self, scan: Scan) -> _Bytes:
+        """Skip these bytes of each message; returns them."""
+        rows = scan.look(8 * len(self.mask))
+        scan.pos = scan.pos + self.size
+        scan.good &= ~((rows.view(np.uint64) ^ self.expected) & self.mask).any(axis=1)
+        return rows
 
 
 class Template:
     """A shape of messages, learned from one. They share `publisher` and `other_annotations`, those without a column.
 
     What comes up to the end of the annotations is divided into segments of fixed length, each but the last followed by
-    a text of any length. All bytes but sizes and the values of the service's annotations must be the same.
+    a text of any length. All bytes but sizes and the values of the service's annotations must be the same, and those of
+    the delivery annotations behind the body, where azure-eventhub puts them and the service leaves them.
     """
 
     def __init__(self, message: bytes) -> None:
@@ -215,7 +226,7 @@ class Template:
         self._width = {0xC1: 1, 0xD1: 4}[raw[at]]  # of the map's size
         self._after_size = at + 1 + self._width
         self._segments: list[_Segment] = []
-        variable, fields, start = [slice(at + 1, self._after_size)], dict[bytes, int](), 0
+        variable, fields, start = [slice(at + 1, self._after_size)], dict[bytes, tuple[int, int]](), 0
 
         def cut(to: int, text: bytes, width: int) -> None:
             mask = bytearray(b"\xff" * (to - start))
@@ -230,10 +241,9 @@ class Template:
             key, at = decode(raw, pos)
             pos = decode(raw, at)[1]
             if key in (SEQUENCE_NUMBER, ENQUEUED_TIME):
-                if raw[at] not in (0x81, 0x83):
-                    raise ValueError("an integer in a short form")
-                fields[key] = at + 1 - start
-                variable.append(slice(at + 1, at + 9))
+                width = {0x55: 1, 0x81: 8, 0x83: 8}[raw[at]]
+                fields[key] = at + 1 - start, width
+                variable.append(slice(at + 1, at + 1 + width))
             elif key in (OFFSET, PARTITION_KEY):
                 width = {0xA0: 1, 0xA1: 1, 0xA3: 1, 0xB0: 4, 0xB1: 4, 0xB3: 4}[raw[at]]
                 variable.append(slice(at + 1, at + 1 + width))
@@ -245,6 +255,13 @@ class Template:
         self.fits_all = False  # all messages that it was last tried on
         self.publisher: Any = annotations.get(PUBLISHER)
         self.other_annotations = {key: value for key, value in annotations.items() if key not in COLUMN_ANNOTATIONS}
+        leave_out_no_epoch(self.other_annotations)
+        while end < len(message) and not message.startswith(_DELIVERY, end):
+            end = end_of(message, end + 3)
+        tail = message[end:]
+        if tail and (decode(tail, 3)[1] != len(tail) or len(tail) > _MOST_BYTES):
+            raise ValueError("more than delivery annotations behind the body, or too long ones")
+        self._tail = _Segment(len(tail), _words(tail), _words(b"\xff" * len(tail)), {}, b"", 0)
 
     def match(self, messages: RawMessages) -> tuple[Booleans, dict[bytes, Any], Sections]:
         """Which of the messages it fits; and of those the annotations, integers and the spans of texts, by key; and the
@@ -254,18 +271,19 @@ class Template:
         for segment in self._segments:
             if not segment.size:
                 continue
-            rows = scan.look(8 * len(segment.mask))
-            scan.pos = scan.pos + segment.size
-            scan.good &= ~((rows.view(np.uint64) ^ segment.expected) & segment.mask).any(axis=1)
+            rows = segment.match(scan)
             if end is None:
                 size = big_endian(rows, self._after_size - self._width, self._width)
                 end = scan.pos - segment.size + self._after_size + size
-            for name, at in segment.fields.items():
-                found[name] = big_endian(rows, at, 8)
+            for name, (at, width) in segment.fields.items():
+                found[name] = big_endian(rows, at, width, "i")
             if segment.width:
                 found[segment.text] = scan.skip(big_endian(rows, segment.size - segment.width, segment.width))
         scan.good &= end == scan.pos
-        sections, good = _sections(scan, messages.ends), scan.good
+        sections = _sections(scan)
+        if self._tail.size:
+            self._tail.match(scan)
+        good = scan.good & (scan.pos == messages.ends)
         self.fits_all = bool(good.all())
         if self.fits_all:
             return good, found, sections
@@ -286,11 +304,15 @@ def learn(message: bytes) -> Template | None:
 
 def find_sections(messages: RawMessages) -> tuple[Booleans, Spans, Sections]:
     """Which messages have annotations, and then at most properties, application properties and one body, in this
-    order; and where the annotations and these sections lie."""
+    order; and where the annotations and these sections lie. Delivery annotations may come first and last."""
     scan = Scan(messages.data, messages.starts)
-    annotations = scan.section(ANNOTATIONS)
-    sections = _sections(scan, messages.ends)
-    return scan.good & (annotations.lengths > 0), annotations, sections
+    before, annotations = scan.section(DELIVERY), scan.section(ANNOTATIONS)
+    sections = _sections(scan)
+    good = scan.good & (annotations.lengths > 0)
+    for delivery in (before, scan.section(DELIVERY)):
+        if delivery.lengths.any():
+            good &= find_pairs(messages.data, delivery)[0]
+    return good & (scan.pos == messages.ends), annotations, sections
 
 
 class Pairs(NamedTuple):
