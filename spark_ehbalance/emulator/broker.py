@@ -145,7 +145,8 @@ class Hub:
             raise service_error(errors.EPOCH_TOO_LOW, highest=highest, epoch=reader.epoch)
         else:
             for other in list(present):
-                values = {"old": other.name, "old_epoch": other.epoch or 0, "new": reader.name, "epoch": reader.epoch}
+                old_epoch = "" if other.epoch is None else other.epoch
+                values = {"old": other.name, "old_epoch": old_epoch, "new": reader.name, "epoch": reader.epoch}
                 other.detach(service_error(errors.REPLACED, **values))
         present.append(reader)
 

@@ -38,6 +38,7 @@ from spark_ehbalance.emulator.settings import Settings
 
 _log = logging.getLogger(__name__)
 
+_CONTAINER = "ehbalance-emulator"
 _WRITE_BUFFER = 1 << 20  # bytes that may wait for a slow client before its links stop sending
 _LINGER = 1.0  # seconds for the client to read why it was closed
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, 0 seconds: closing resets
@@ -49,7 +50,7 @@ class Client(Connection, asyncio.Protocol):
 
     def __init__(self, settings: Settings, broker: Broker, clients: set[Client]) -> None:
         """`clients` are those that are connected."""
-        super().__init__("ehbalance-emulator", settings.idle_timeout)
+        super().__init__(_CONTAINER, settings.idle_timeout)
         self._settings = settings
         self._broker = broker
         self._clients = clients
@@ -61,6 +62,7 @@ class Client(Connection, asyncio.Protocol):
         self._id = next(_ids)
         self._silent = False  # by an injected fault: nothing is ever answered
         self._last_received = time.monotonic()
+        self._echo_sent = False  # since then
         self._heartbeat: asyncio.TimerHandle | None = None
 
     # --- what asyncio calls
@@ -85,6 +87,7 @@ class Client(Connection, asyncio.Protocol):
         if self.closed or self._silent:
             return
         self._last_received = time.monotonic()
+        self._echo_sent = False
         try:
             self.receive_data(data)
         except Exception:
@@ -130,7 +133,7 @@ class Client(Connection, asyncio.Protocol):
         node = path.lower().rpartition("/")[2]
         if node in self._answers:
             if isinstance(link, OutgoingLink):
-                return ResponseEndpoint(link, node)
+                return ResponseEndpoint(link, attach, node, self._settings.idle_timeout / 4)
             return RequestEndpoint(link, node, self._answers[node])
         if not self._tokens.allow(path.lower()):
             raise service_error(service_errors.UNAUTHORIZED, claim="Listen" if reads else "Send", path=path)
@@ -164,14 +167,22 @@ class Client(Connection, asyncio.Protocol):
         self._transport.abort()
 
     def check_timeouts(self) -> None:
-        """Drop a client that has been silent for too long, and detach links whose token has expired."""
+        """Ask a silent client for a sign of life, then close its connection; detach links whose token has expired."""
         if self.closed or self._silent:
             return
-        if time.monotonic() - self._last_received > self._settings.idle_timeout:
-            limit_ms = round(self._settings.idle_timeout * 1000)
-            text = f"The connection was inactive for more than the allowed {limit_ms} milliseconds and is closed."
+        silent, limit = time.monotonic() - self._last_received, self._settings.idle_timeout
+        if silent > limit:
+            text = (
+                f"The connection was inactive for more than the allowed {round(limit * 1000)} milliseconds and is "
+                f"closed by container '{_CONTAINER}'."
+            )
             self.close(AmqpError(CONNECTION_FORCED, text))
             self._end()
+        elif silent > limit * 3 / 4 and not self._echo_sent:
+            self._echo_sent = True
+            for session in self.sessions():
+                session.write_flow(echo=True)
+            self.flush()
         for endpoint in self.hub_endpoints():
             if not self._tokens.allow(endpoint.path):
                 endpoint.detach(service_error(service_errors.TOKEN_EXPIRED, claim=endpoint.claim, path=endpoint.path))

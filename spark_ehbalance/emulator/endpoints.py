@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,14 @@ from spark_ehbalance.emulator.addresses import Entity, start_position
 from spark_ehbalance.emulator.amqp.codec import Array, Described, Int, Symbol, Timestamp
 from spark_ehbalance.emulator.amqp.errors import NOT_ALLOWED, AmqpError, DecodeError
 from spark_ehbalance.emulator.amqp.frames import ACCEPTED, TRANSFER_HEADER_SIZE, Attach, rejected, terminus
-from spark_ehbalance.emulator.amqp.session import Endpoint, IncomingLink, Link, OutgoingLink
+from spark_ehbalance.emulator.amqp.session import (
+    MAX_MESSAGE_SIZE,
+    SETTLED,
+    Endpoint,
+    IncomingLink,
+    Link,
+    OutgoingLink,
+)
 from spark_ehbalance.emulator.broker import Hub
 from spark_ehbalance.emulator.management import time_of
 from spark_ehbalance.emulator.message import (
@@ -37,6 +45,7 @@ class HubEndpoint(Endpoint):
     """Serves a link on which a client publishes or reads events; all methods run on the server's loop."""
 
     claim: str  # which a token must have for it
+    max_message_size = MAX_MESSAGE_SIZE
 
     def __init__(self, link: Link, hub: Hub, partition: str | None, path: str) -> None:
         """A token must cover `path`, in lower case. Raises AmqpError if the hub has no such partition."""
@@ -64,7 +73,9 @@ class PublisherEndpoint(HubEndpoint):
         if entity.group is not None:
             raise AmqpError(NOT_ALLOWED, "Events cannot be sent to a consumer group.")
         super().__init__(link, hub, entity.partition, hub.name.lower())
-        self.credit = 300 if entity.partition is None else 1000
+        if entity.partition is None:
+            self.credit = 300
+            self.properties = {Symbol("com.microsoft:tracking-id"): f"{uuid.uuid4().hex.upper()}_G0"}
 
     def on_message(self, message: bytes, message_format: int, delivery_id: int | None) -> None:
         """Append the events of a message. Raises DecodeError for malformed messages: those close the connection."""
@@ -187,10 +198,14 @@ class ReaderEndpoint(HubEndpoint):
 class ResponseEndpoint(Endpoint):
     """Serves the client's receiver for the responses of a node."""
 
-    def __init__(self, link: OutgoingLink, node: str) -> None:
+    def __init__(self, link: OutgoingLink, attach: Attach, node: str, patience: float) -> None:
+        """Responses are settled if the client wants them so; if not, and if the client has not settled one after
+        `patience` seconds, this side does."""
         self.node = node
         self._link = link
+        self._patience = patience
         self.responses: deque[bytes] = deque()
+        link.settled = attach.snd_settle_mode == SETTLED
 
     def send(self, response: bytes) -> None:
         """Send a response as soon as the client grants credit."""
@@ -199,9 +214,16 @@ class ResponseEndpoint(Endpoint):
 
     def on_room(self) -> None:
         while self._link.continue_message() and self.responses and self._link.room:
-            self._link.send(self.responses.popleft())
+            delivery_id = self._link.send(self.responses.popleft())
+            if not self._link.settled:
+                self._link.unsettled.add(delivery_id)
+                asyncio.get_running_loop().call_later(self._patience, self._settle, delivery_id)
         if not self.responses:
             self._link.finish_drain()
+
+    def _settle(self, delivery_id: int) -> None:
+        self._link.settle(delivery_id)
+        self._link.session.connection.flush()
 
 
 class RequestEndpoint(Endpoint):
@@ -227,9 +249,12 @@ class RequestEndpoint(Endpoint):
         self._link.settle(delivery_id, ACCEPTED)
         response = self._answer(request)
         application: dict[str, Any] = {"status-code": Int(response.status)}
-        if response.status != _OK:
-            # the second is the name that azure-eventhub looks for in the answers of $management
-            application |= dict.fromkeys(("status-description", "statusDescription"), response.description)
+        described = {} if response.status == _OK else {"status-description": response.description}
+        if self._node == "$management":
+            application = {"operation": request.application.get("operation"), **application}
+            if described:  # the name that azure-eventhub looks for here
+                described["statusDescription"] = response.description
+        application |= described
         if response.condition is not None:
             application["error-condition"] = Symbol(response.condition)
         message_id = request.properties[0] if request.properties else None

@@ -197,9 +197,7 @@ def parse_content(message: bytes) -> Content:
 
 
 def build_response(correlation_id: Any, application: dict[str, Any], value: Any) -> bytes:
-    """The encoded response of a node; its properties section has all 13 fields."""
+    """The encoded response of a node; its properties section has all 13 fields, and None is no body."""
     properties = [None] * 5 + [correlation_id] + [None] * 7
-    return b"".join(
-        encode(Described(ULong(section), content))
-        for section, content in ((_PROPERTIES, properties), (_APPLICATION, application), (_VALUE, value))
-    )
+    sections = {_PROPERTIES: properties, _APPLICATION: application} | ({} if value is None else {_VALUE: value})
+    return b"".join(encode(Described(ULong(section), content)) for section, content in sections.items())

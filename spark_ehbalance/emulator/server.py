@@ -14,7 +14,7 @@ from spark_ehbalance.emulator.client import Client
 from spark_ehbalance.emulator.endpoints import HubEndpoint
 from spark_ehbalance.emulator.settings import Settings
 
-_TICK = 1.0  # seconds between checks of time-outs and expired tokens
+_TICK = 1.0  # at most so many seconds between checks of time-outs and expired tokens
 
 
 class Server:
@@ -69,6 +69,6 @@ class Server:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(_TICK)
+            await asyncio.sleep(min(_TICK, self.settings.idle_timeout / 8))
             for client in list(self.clients):
                 client.check_timeouts()

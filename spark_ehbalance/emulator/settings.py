@@ -14,7 +14,7 @@ class Settings:
     port: int = 0  # 0: a free one
     consumer_groups: Iterable[str] = ()  # of every hub, beside $Default
     sas_keys: Mapping[str, str] | None = field(default=None, repr=False)  # name to key; None: all tokens are accepted
-    idle_timeout: float = 240.0  # a client that is silent for longer is disconnected
+    idle_timeout: float = 240.0  # a client that is silent for longer is disconnected; other times are parts of it
     tls: bool = False  # TLS with a certificate made on the spot, which clients verify with `Emulator.ca_file`
     tls_names: Iterable[str] = ()  # more host names of that certificate
     websocket_port: int | None = None  # also take AMQP over websocket; 0: a free port

@@ -42,11 +42,18 @@ def condition(frame: Any) -> Symbol | None:
     return None if frame.error is None else frame.error.value[0]
 
 
+def request_message(value: str | None = None, **asked: str) -> bytes:
+    """A request of a value with these application properties."""
+    return b"\x00\x53\x73" + encode(["request"]) + b"\x00\x53\x74" + encode(asked) + b"\x00\x53\x77" + encode(value)
+
+
 _Peer = TypeVar("_Peer", bound="RawPeer")
 
 
 class RawPeer:
     """Sends and receives single AMQP frames; every read has a timeout."""
+
+    channel = 0  # of its session
 
     def __init__(self, emulator: Emulator | int) -> None:
         """`emulator` may be its port."""
@@ -77,10 +84,11 @@ class RawPeer:
         self.socket.close()
 
     def send(self, *performatives: Any, payload: bytes = b"") -> None:
-        self.socket.sendall(b"".join(encode_frame(0, each, payload) for each in performatives))
+        self.socket.sendall(b"".join(encode_frame(self.channel, each, payload) for each in performatives))
 
-    def open(self, **fields: Any) -> tuple[Open, Begin]:
-        """Header, open and a session on channel 0; returns the server's."""
+    def open(self, channel: int = 0, **fields: Any) -> tuple[Open, Begin]:
+        """Header, open and a session; returns the server's."""
+        self.channel = channel
         self.socket.sendall(frames.AMQP_HEADER)
         assert self.take(8) == frames.AMQP_HEADER
         self.send(Open("test", **fields), Begin(None, 0, 1000, 1000))
@@ -93,18 +101,20 @@ class RawPeer:
         self.send(Attach(f"s{handle}", handle, False, target=target(address)))
 
     def credit(self, amount: int, handle: int = 0, received: int = 0, window: int = 1000, **fields: Any) -> None:
-        self.send(Flow(received, window, 0, 1000, handle, received, amount, **fields))
+        self.send(Flow(received + 1, window, 0, 1000, handle, received, amount, **fields))
 
     def request(self, node: str, value: str | None = None, **asked: str) -> Sections:
         """The response of `$management` or `$cbs` to a request of a value with these application properties."""
+        return parse_sections(self.ask(node, value, **asked)[1])
+
+    def ask(self, node: str, value: str | None = None, **asked: str) -> Frame:
+        """The response to a request, encoded."""
         self.attach_sender(node, handle=0)
         self.attach_receiver(node, handle=1)
         self.credit(1, handle=1)
-        message = (
-            b"\x00\x53\x73" + encode(["request"]) + b"\x00\x53\x74" + encode(asked) + b"\x00\x53\x77" + encode(value)
-        )
-        self.send(Transfer(0, 0, b"1", 0), payload=message)
-        return parse_sections(self.expect(Transfer)[1])
+        self.send(Transfer(0, 0, b"1", 0), payload=request_message(value, **asked))
+        found: Frame = self.expect(Transfer)
+        return found
 
     def next(self) -> Frame | None:
         """The next frame; None for a heartbeat. Raises EOFError at the end."""
@@ -112,12 +122,12 @@ class RawPeer:
         found = split_frames(size + self.take(int.from_bytes(size, "big") - 4))
         return found[0] if found else None
 
-    def expect(self, kind: type) -> Any:
-        """The next performative of a kind, a transfer with its payload; others are skipped."""
+    def expect(self, *kinds: type) -> Any:
+        """The next performative of these kinds, a transfer with its payload; others are skipped."""
         while True:
             frame = self.next()
-            if frame is not None and isinstance(frame[0], kind):
-                return frame if kind is Transfer else frame[0]
+            if frame is not None and isinstance(frame[0], kinds):
+                return frame if isinstance(frame[0], Transfer) else frame[0]
 
     def close_condition(self) -> Symbol | None:
         """The condition of the close that ends the connection; None if it ends without one."""

@@ -84,7 +84,7 @@ class Peer(Connection):
         return self.attached
 
     def credit(self, amount: int, **fields: Any) -> list[tuple[Any, ...]]:
-        return self.send(Flow(0, handle=0, link_credit=amount, **(WIDE | fields)))
+        return self.send(Flow(1, handle=0, link_credit=amount, **(WIDE | fields)))
 
 
 class Recorded(Endpoint):
@@ -123,7 +123,7 @@ SENT = [
     (Begin(None, 0, 1000, 1000), b""),
     (RECEIVER, b""),
     (SENDER, b""),
-    (Flow(0, handle=0, link_credit=5, echo=True, **WIDE), b""),
+    (Flow(1, handle=0, link_credit=5, echo=True, **WIDE), b""),
     (Transfer(1, 0, b"t", 0, more=True), b"first "),
     (Transfer(1, more=False), b"second"),
     (Transfer(1, 1, b"t", 7), b"whole"),
@@ -188,7 +188,7 @@ def test_what_this_side_ends_is_ended_once_and_hears_no_more() -> None:
     assert peer.received() == []
     peer.close(AmqpError("amqp:connection:forced", "idle"))
     peer.close(AmqpError("amqp:internal-error", "again"))
-    assert conditions(peer.received()) == ["amqp:connection:forced"]
+    assert conditions(peer.received()) == ["amqp:connection:forced"] * 2, "of session and connection"
     assert peer.send(Begin(None, 0, 1, 1)) == []
 
 
@@ -215,7 +215,7 @@ def test_room_is_the_smaller_of_credit_and_window() -> None:
     assert link.room == 2
     assert [(frame.delivery_id, payload) for frame, payload in peer.received()] == [(0, b"one"), (1, b"two")]
     # a flow that the peer sent when it had seen one delivery
-    peer.send(Flow(1, 1000, 0, 1000, 0, 1, 7))
+    peer.send(Flow(2, 1000, 0, 1000, 0, 1, 7))
     assert link.room == 6
 
 
@@ -228,14 +228,17 @@ def test_a_long_message_is_sent_as_the_window_allows() -> None:
     assert link.room == 0, "the message is incomplete"
     assert not link.continue_message()
     for seen in range(2, 6):
-        peer.send(Flow(seen, 1, 0, 1000))
+        peer.send(Flow(1 + seen, 1, 0, 1000))
         link.continue_message()
         frames += peer.received()
     assert link.continue_message()
     assert b"".join(payload for _, payload in frames) == message
     assert [frame.more for frame, _ in frames] == [True] * (len(frames) - 1) + [False]
+    first, *others = (frame for frame, _ in frames)
+    assert (first.delivery_id, first.delivery_tag, first.settled, first.batchable) == (0, b"", True, True)
+    assert {each[1:5] for each in others} == {(None,) * 4}, "a continuation has neither id nor tag"
     assert all(len(encode_frame(0, *frame)) <= 512 for frame in frames)
-    peer.send(Flow(len(frames), 1, 0, 1000))
+    peer.send(Flow(1 + len(frames), 1, 0, 1000))
     assert link.room == 1
 
 

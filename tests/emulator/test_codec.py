@@ -131,5 +131,5 @@ def test_transfer_headers_written_in_bulk_equal_encoded_frames() -> None:
         assert (frame.size, frame.channel) == (len(part), 7)
         transfer, end = frames.decode_performative(frame.body)
         assert len(part) - len(frame.body) + end == TRANSFER_HEADER_SIZE
-        rest = (True, False, None, None, False, False, False)
-        assert transfer == frames.Transfer(9, number, b"\x00", 0, *rest)
+        rest = (True, False, None, None, False, False, True)
+        assert transfer == frames.Transfer(9, number, b"", 0, *rest)

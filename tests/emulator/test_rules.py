@@ -10,9 +10,25 @@ from azure.eventhub import EventData
 from azure.eventhub.exceptions import AuthenticationError, ConnectError
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.amqp.frames import AMQP_HEADER, Attach, Close, Flow, Open, Transfer
+from spark_ehbalance.emulator.amqp.codec import Described, Int, Symbol, ULong
+from spark_ehbalance.emulator.amqp.frames import (
+    ACCEPTED,
+    AMQP_HEADER,
+    Attach,
+    Begin,
+    Close,
+    Detach,
+    Disposition,
+    End,
+    Flow,
+    Open,
+    Transfer,
+)
+from spark_ehbalance.emulator.message import parse_sections
 from tests.emulator.clients import detached, numbers, producer, reader, refusal, wait_until
-from tests.emulator.raw import PARTITION, RawPeer
+from tests.emulator.raw import PARTITION, RawPeer, condition, request_message, source, target
+
+MIB, NO_LIMIT = 1 << 20, 2**64 - 1
 
 # --- limits
 
@@ -74,14 +90,101 @@ def test_more_requests_than_a_hub_answers_in_a_second_are_refused() -> None:
 def test_what_is_announced_is_what_the_service_announces(emulator: Emulator, connection: str) -> None:
     """In the frames that docs/service-rules.md names."""
     with RawPeer(emulator) as peer:
-        opened, begun = peer.open()
+        opened, begun = peer.open(channel=7)
         assert (opened.max_frame_size, opened.channel_max, opened.idle_time_out) == (65_536, 4_999, 120_000)
-        assert (begun.incoming_window, begun.handle_max) == (5_000, 255)
-        for handle, (address, credit) in enumerate(
-            {"hub": 300, "hub/Partitions/0": 1000, "$cbs": 100, "$management": 100}.items()
-        ):
-            peer.attach_sender(address, handle=handle)
-            assert peer.expect(Flow).link_credit == credit
+        assert begun == Begin(7, 1, 5_000, 65_536, 255)
+        credits = {"hub": 300, "hub/Partitions/0": 1000, "$cbs": 100, "$management": 100}
+        for handle, (address, credit) in enumerate(credits.items()):
+            peer.attach_sender(address, handle=9 - handle)
+            attached = peer.expect(Attach)
+            assert (attached.handle, attached.max_message_size) == (handle, NO_LIMIT if "$" in address else MIB)
+            assert peer.expect(Flow) == Flow(0, 5_000, 1, 65_536, handle, 0, credit, 0, False, False)
+
+
+def test_an_attach_is_answered_with_what_was_asked_for(emulator: Emulator, connection: str) -> None:
+    """In the frames that docs/service-rules.md names: with its own number in place of the filter's name."""
+    name, selector = Symbol("apache.org:selector-filter:string"), "amqp.annotation.x-opt-offset > '-1'"
+    properties = {Symbol("com.microsoft:epoch"): 1}
+    to = target("a client's own name")
+    with RawPeer.opened(emulator) as peer:
+        for asked, answered in ((name, Described(ULong(0x137000000A), selector)), (None, None)):
+            filters = [{asked: Described(asked, selector)} if asked else None]
+            from_partition = Described(ULong(0x28), [f"{PARTITION}0", *[None] * 6, *filters, None, None, None])
+            peer.send(Attach("r", 5, True, 0, 1, source=from_partition, target=to, properties=properties))
+            got = peer.expect(Attach)
+            assert (got.handle, got.snd_settle_mode, got.rcv_settle_mode, got.target) == (0, 1, 1, to)
+            assert got.source.value == [*from_partition.value[:7], answered and {name: answered}, None, None, None]
+            assert (got.max_message_size, got.properties, got.offered_capabilities) == (MIB, properties, None)
+            peer.send(Detach(5, True))
+            assert peer.expect(Detach) == Detach(0, True)
+        peer.send(Attach("s", 5, False, 0, 1, source=source("a client's own name"), target=target("hub")))
+        got = peer.expect(Attach)
+        assert (got.snd_settle_mode, got.rcv_settle_mode) == (0, 0)
+        assert list(got.properties) == ["com.microsoft:tracking-id"]
+
+
+def test_a_link_that_is_refused_keeps_its_handle_until_the_client_detaches_it(emulator: Emulator) -> None:
+    with RawPeer.opened(emulator) as peer:
+        peer.attach_sender("nohub", handle=3)
+        assert (peer.expect(Attach).handle, peer.expect(Detach).handle) == (0, 0)
+        peer.attach_sender("$cbs", handle=4)
+        assert peer.expect(Attach).handle == 1
+        peer.send(Detach(3, True))
+        peer.attach_sender("$cbs", handle=5)
+        assert peer.expect(Attach).handle == 0
+
+
+# --- answers to requests
+
+
+@pytest.mark.parametrize("settles", [True, False], ids=["client", "service"])
+@pytest.mark.parametrize(
+    ("node", "asked", "code", "more"),
+    [
+        ("$cbs", {"operation": "put-token", "name": "sb://localhost/hub"}, 202, {"status-description": "Accepted"}),
+        (
+            "$management",
+            {"operation": "READ", "name": "hub", "type": "com.microsoft:eventhub"},
+            200,
+            {"operation": "READ"},
+        ),
+    ],
+)
+def test_an_answer_is_settled_by_the_client_or_after_a_while(
+    node: str, asked: dict[str, str], code: int, more: dict[str, str], settles: bool
+) -> None:
+    with Emulator({"hub": 2}, idle_timeout=1.0) as emulator, RawPeer.opened(emulator) as peer:
+        transfer, payload = peer.ask(node, **asked)
+        assert transfer[1:5] == (0, b"\x01\x00\x00\x00", 0, False)
+        answer = parse_sections(payload)
+        assert answer.properties == [None] * 5 + ["request"] + [None] * 7
+        assert answer.application == {"status-code": code, **more}
+        assert type(answer.application["status-code"]) is Int
+        assert (answer.value is None) == (node == "$cbs")
+        if settles:
+            peer.send(Disposition(True, 0, None, True, ACCEPTED))
+            assert peer.expect(Disposition, Flow).echo, "it settles no more"
+        else:
+            assert peer.expect(Disposition, Flow) == Disposition(False, 0, None, True, ACCEPTED)
+        peer.credit(1, handle=1, received=1)
+        peer.send(Transfer(0, 1, b"2", 0), payload=request_message(**asked))
+        assert peer.expect(Transfer)[0].delivery_tag == b"\x02\x00\x00\x00"
+
+
+# --- silence
+
+
+def test_a_silent_client_is_asked_for_a_frame_then_everything_is_ended() -> None:
+    with Emulator({"hub": 1}, idle_timeout=1.0) as emulator, RawPeer.opened(emulator) as peer:
+        peer.attach_receiver(f"{PARTITION}0")
+        flow = peer.expect(Flow)
+        assert (flow.handle, flow.echo) == (None, True)
+        peer.send(Flow(1, 1000, 0, 1000))
+        assert peer.expect(Flow, Close).echo, "what it has sent counts"
+        ended = [peer.expect(Flow, Detach, End, Close) for _ in range(3)]
+        assert [type(each) for each in ended] == [Detach, End, Close]
+        assert {condition(each) for each in ended} == {"amqp:connection:forced"}
+        assert {"more than the allowed 1000 milliseconds" in each.error.value[1] for each in ended} == {True}
 
 
 # --- deliveries
@@ -103,9 +206,10 @@ def test_deliveries_are_settled_or_have_tags_of_their_own(delivering: tuple[Emul
         tags: list[bytes] = []
         while len(tags) < 3:
             transfer, _ = peer.expect(Transfer)
-            assert bool(transfer.settled) is settled
-            tags += [transfer.delivery_tag] if transfer.delivery_tag else []
-        assert len(set(tags)) == (1 if settled else 3)
+            if transfer.delivery_tag is not None:
+                assert bool(transfer.settled) is settled
+                tags.append(transfer.delivery_tag)
+        assert set(tags) == {b""} if settled else len(set(tags)) == 3
 
 
 # --- what there is not

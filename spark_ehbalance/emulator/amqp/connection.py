@@ -6,11 +6,12 @@ A peer that breaks the protocol loses its own connection.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Collection
 
 from spark_ehbalance.emulator.amqp import frames
 from spark_ehbalance.emulator.amqp.errors import FRAMING_ERROR, NOT_ALLOWED, UNAUTHORIZED, AmqpError, DecodeError
 from spark_ehbalance.emulator.amqp.frames import encode_frame, error_field
-from spark_ehbalance.emulator.amqp.session import MAX_FRAME_SIZE, BaseConnection, Session
+from spark_ehbalance.emulator.amqp.session import MAX_FRAME_SIZE, BaseConnection, Session, lowest_free
 
 _CHANNEL_MAX = 4999  # the highest channel of a session, as Azure announces
 
@@ -24,7 +25,7 @@ class Connection(BaseConnection):
         self.opened = False
         self._container_id = container_id
         self._idle_timeout = idle_timeout
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, Session] = {}  # by the peer's channel
         self._received = bytearray()
         self._frame_type: int | None = None  # of the frames that are expected; None: first a header
         self._sasl_done = self._open_sent = False
@@ -53,14 +54,20 @@ class Connection(BaseConnection):
             return
         if self._sasl_done:
             self._send_open()
+            if error is not None:
+                for session in self.sessions():
+                    session.close(error)
             self.write(encode_frame(0, frames.Close(error_field(error))))
         self.closed = True
         self._received.clear()
-        for session in self._sessions.values():
+        for session in self.sessions():
             session.close()
         self._sessions.clear()
         if error is not None:
             self.on_error(error)
+
+    def sessions(self) -> Collection[Session]:
+        return self._sessions.values()
 
     def _process_next(self) -> bool:
         """Process the next header or frame. Returns whether all of it was there."""
@@ -140,7 +147,8 @@ class Connection(BaseConnection):
     def _on_begin(self, channel: int, begin: frames.Begin) -> None:
         if channel > _CHANNEL_MAX or channel in self._sessions:
             raise AmqpError(NOT_ALLOWED, f"a begin on channel {channel}, which is in use or above {_CHANNEL_MAX}")
-        self._sessions[channel] = Session(self, channel, begin)
+        number = lowest_free({session.number for session in self.sessions()})
+        self._sessions[channel] = Session(self, number, begin, channel)
 
     def _on_session_frame(self, channel: int, performative: frames.Performative, payload: bytes) -> None:
         session = self._sessions.get(channel)

@@ -222,12 +222,12 @@ def decode_performative(body: bytes) -> tuple[Performative | SaslInit, int]:
 # Settled transfer frames of whole messages, written in bulk. All their headers have the same length, so that a log can
 # leave a gap of that length before each stored message, and a delivery is one copy of the stored bytes with the gaps
 # filled in: 0.2 µs an event, against 5 µs with `encode_frame`.
-# size | doff, type, channel | performative, list of 11 fields in 22 bytes | handle | delivery-id | the constant rest
-_TRANSFER_HEADER = struct.Struct(">I16sI11s")
+# size | doff, type, channel | performative, list of 11 fields in 21 bytes | handle | delivery-id | the constant rest
+_TRANSFER_HEADER = struct.Struct(">I16sI10s")
 _BEFORE_ID = struct.Struct(">BBH6sBIB")
-_LIST_OF_11 = b"\x00\x53\x14\xc0\x16\x0b"
-# tag (always the same: the Azure Python client keeps every tag), format 0, settled, not more, and five defaults
-_AFTER_ID = b"\xa0\x01\x00" + b"\x43" + b"\x41" + b"\x42" + b"\x40\x40\x42\x42\x42"
+_LIST_OF_11 = b"\x00\x53\x14\xc0\x15\x0b"
+# an empty tag, format 0, settled, not more, four defaults, batchable
+_AFTER_ID = b"\xa0\x00" + b"\x43" + b"\x41" + b"\x42" + b"\x40\x40\x42\x42" + b"\x41"
 TRANSFER_HEADER_SIZE = _TRANSFER_HEADER.size
 
 
@@ -256,6 +256,7 @@ def error_field(error: AmqpError | None) -> Described | None:
     return Described(ULong(0x1D), [Symbol(error.condition), error.description, None])
 
 
+_FILTER = ULong(0x137000000A)
 ACCEPTED = Described(ULong(0x24), [])
 SASL_MECHANISMS = SaslMechanisms(Array([Symbol("ANONYMOUS"), Symbol("EXTERNAL")]))
 
@@ -263,6 +264,19 @@ SASL_MECHANISMS = SaslMechanisms(Array([Symbol("ANONYMOUS"), Symbol("EXTERNAL")]
 def rejected(error: AmqpError) -> Described:
     """The delivery state of a message that is refused."""
     return Described(ULong(0x25), [error_field(error)])
+
+
+def answered_source(source: Any) -> Any:
+    """The source of an attach as Azure returns it: with its own number as the descriptor of filters."""
+    if not isinstance(source, Described) or not isinstance(source.value, list):
+        return source
+    fields = [
+        {name: Described(_FILTER, each.value) if isinstance(each, Described) else each for name, each in field.items()}
+        if isinstance(field, dict)
+        else field
+        for field in source.value
+    ]
+    return source._replace(value=fields)
 
 
 def terminus(value: Any) -> tuple[str | None, dict[Any, Any]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
+import itertools
+import struct
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from spark_ehbalance.emulator.amqp import frames
-from spark_ehbalance.emulator.amqp.codec import Described, UInt, ULong
+from spark_ehbalance.emulator.amqp.codec import Described, Symbol, ULong
 from spark_ehbalance.emulator.amqp.errors import (
     HANDLE_IN_USE,
     MESSAGE_SIZE,
@@ -21,10 +23,18 @@ MAX_FRAME_SIZE = 65536  # bytes in either direction, as Azure announces; larger 
 MAX_MESSAGE_SIZE = 1 << 20  # Azure's limit in bytes for one event or batch in the standard tier
 HANDLE_MAX = 255  # the highest number of a session's link, as Azure announces
 ID_SPAN = 1 << 32  # ids and counters are unsigned 32-bit integers and wrap
-_WINDOW = 5000  # incoming transfer frames; each is processed on arrival, so the window bounds no memory
+_INCOMING_WINDOW = 5000  # transfer frames; each is processed on arrival, so the window bounds no memory
+_OUTGOING_WINDOW = 65536
+_FIRST_OUTGOING_ID = 1
 _TRANSFER_OVERHEAD = 64  # bytes of a transfer frame besides its payload, rounded up
-_UNSETTLED, _SETTLED, _MIXED = 0, 1, 2  # sender settle modes: none of the deliveries settled, all, either
+_TAG = struct.Struct("<I")
+UNSETTLED, SETTLED, MIXED = 0, 1, 2  # sender settle modes: none of the deliveries settled, all, either
 _NO_SOURCE, _NO_TARGET = Described(ULong(0x28), [None] * 11), Described(ULong(0x29), [None] * 7)
+
+
+def lowest_free(used: Collection[int]) -> int:
+    """The lowest number that is not in `used`: Azure's choice for its channels and handles."""
+    return next(number for number in itertools.count() if number not in used)
 
 
 def _difference(one: int, other: int) -> int:
@@ -64,6 +74,8 @@ class Endpoint:
     """What serves a link. Subclasses react to what happens to the link."""
 
     credit = 1000  # deliveries that the peer may have in flight; TCP's flow control bounds the memory
+    max_message_size = (1 << 64) - 1  # announced
+    properties: Mapping[Symbol, Any] = {}  # of the link, besides those that the peer has given it
 
     def on_message(self, message: bytes, message_format: int, delivery_id: int | None) -> None:
         """The peer has sent a message; answer with `IncomingLink.settle`. `delivery_id` is None if the peer wants no
@@ -77,28 +89,32 @@ class Endpoint:
 
 
 class _Link:
-    """This side's end of a link. Both directions use the handle that the peer has chosen."""
+    """This side's end of a link. `handle` names it in the frames that this side sends."""
 
     def __init__(self, session: Session, handle: int) -> None:
         self.session = session
+        self.handle = handle
         self.endpoint = Endpoint()
         self.detached = False
-        self._handle = handle
         self._delivery_count = self._credit = 0
 
-    def answer(self, attach: Attach, settle_mode: int = _MIXED) -> None:
-        """Answer the peer's `attach`. AMQP has no other way to refuse a link than to detach it after that."""
+    def answer(self, attach: Attach, settle_mode: int | None = None) -> None:
+        """Answer the peer's `attach`; None is the peer's settle mode. AMQP has no other way to refuse a link than to
+        detach it after that."""
+        if settle_mode is None:
+            settle_mode = MIXED if attach.snd_settle_mode is None else attach.snd_settle_mode
         self.session.write(
             Attach(
                 name=attach.name,
-                handle=attach.handle,
+                handle=self.handle,
                 role=not attach.role,
                 snd_settle_mode=settle_mode,
-                rcv_settle_mode=0,
-                source=attach.source or _NO_SOURCE,  # clients take null for a refusal
+                rcv_settle_mode=attach.rcv_settle_mode if attach.role else 0,
+                source=frames.answered_source(attach.source) or _NO_SOURCE,  # clients take null for a refusal
                 target=attach.target or _NO_TARGET,
                 initial_delivery_count=0 if attach.role else None,
-                max_message_size=MAX_MESSAGE_SIZE,
+                max_message_size=self.endpoint.max_message_size,
+                properties={**(attach.properties or {}), **self.endpoint.properties} or None,
             )
         )
 
@@ -108,12 +124,12 @@ class _Link:
             self._write_credit()
 
     def _write_credit(self, drain: bool = False) -> None:
-        self.session.write_flow(self._handle, self._delivery_count, max(self._credit, 0), drain)
+        self.session.write_flow(self.handle, self._delivery_count, max(self._credit, 0), drain)
 
     def detach(self, error: AmqpError | None = None) -> None:
         """Detach from this side and send the peer the reason; ignored if the link is detached."""
         if not self.detached:
-            self.session.write(Detach(self._handle, True, error_field(error)))
+            self.session.write(Detach(self.handle, True, error_field(error)))
             self.end()
 
     def end(self) -> None:
@@ -170,24 +186,25 @@ class IncomingLink(_Link):
     def settle(self, delivery_id: int | None, state: Described) -> None:
         """Send the peer the outcome of a delivery; ignored without id and on a detached link."""
         if delivery_id is not None and not self.detached:
-            self.session.write(frames.Disposition(True, delivery_id, delivery_id, True, state))
+            self.session.write(frames.Disposition(True, delivery_id, None, True, state))
 
 
 class OutgoingLink(_Link):
     """The peer receives. Send with `send` or `send_records` while `room` is positive.
 
-    Deliveries are settled, with one tag for all; or, if `settled` is made False before `accept`, each has a tag of its
+    Deliveries are settled, with an empty tag; or, if `settled` is made False before `accept`, each has a tag of its
     own, and waits for nothing although the peer may settle it. `send_records` is for settled ones.
     """
 
     def __init__(self, session: Session, handle: int) -> None:
         super().__init__(session, handle)
         self.settled = True
+        self.unsettled: set[int] = set()  # deliveries that `settle` settles unless the peer has
         self._drain = False
         self._rest: bytes = b""  # of a message whose first frames are sent; waits for the session's window
 
     def accept(self, attach: Attach) -> None:
-        self.answer(attach, _SETTLED if self.settled else _UNSETTLED)
+        self.answer(attach, SETTLED if self.settled else UNSETTLED)
 
     def on_flow(self, flow: Flow) -> None:
         if flow.link_credit is not None:
@@ -216,29 +233,36 @@ class OutgoingLink(_Link):
         count = len(starts) - 1
         first_id = self._count_deliveries(count)
         before_wrap = min(count, ID_SPAN - first_id)  # 2^32 ids are more than a chunk: they wrap at most once
-        frames.fill_transfer_headers(data, starts[: before_wrap + 1], self.session.number, self._handle, first_id)
-        frames.fill_transfer_headers(data, starts[before_wrap:], self.session.number, self._handle, 0)
+        frames.fill_transfer_headers(data, starts[: before_wrap + 1], self.session.number, self.handle, first_id)
+        frames.fill_transfer_headers(data, starts[before_wrap:], self.session.number, self.handle, 0)
         self.session.write_transfers(data, count)
 
-    def send(self, message: bytes) -> None:
-        """Send one message of any size, in as many frames as it needs; `room` must be positive."""
+    def send(self, message: bytes) -> int:
+        """Send one message of any size, in as many frames as it needs; `room` must be positive. Returns its id."""
         delivery_id = self._count_deliveries(1)
         self._rest = message
-        tag = b"\x00" if self.settled else uuid.uuid4().bytes
-        first = Transfer(self._handle, delivery_id, tag, UInt(0), resume=False, aborted=False, batchable=False)
+        tag = b"" if self.settled else _TAG.pack(self._delivery_count)
+        first = Transfer(self.handle, delivery_id, tag, 0, self.settled, batchable=self.settled)
         self._send_frame(first)
         self.continue_message()
+        return delivery_id
+
+    def settle(self, delivery_id: int) -> None:
+        """Settle a delivery unless the peer has settled it or detached the link."""
+        if delivery_id in self.unsettled and not self.detached:
+            self.unsettled.remove(delivery_id)
+            self.session.write(frames.Disposition(False, delivery_id, None, True, frames.ACCEPTED))
 
     def continue_message(self) -> bool:
         """Send more of an incomplete message, as far as the window allows. Returns whether it is complete."""
         while self._rest and self.session.remote_window > 0 and not self.detached:
-            self._send_frame(Transfer(self._handle))
+            self._send_frame(Transfer(self.handle))
         return not self._rest
 
     def _send_frame(self, transfer: Transfer) -> None:
         fits = self.session.connection.max_frame_size - _TRANSFER_OVERHEAD
         part, self._rest = self._rest[:fits], self._rest[fits:]
-        transfer = transfer._replace(settled=self.settled, more=bool(self._rest))
+        transfer = transfer._replace(more=bool(self._rest))
         self.session.write_transfers(encode_frame(self.session.number, transfer, part), 1)
 
     def _count_deliveries(self, count: int) -> int:
@@ -254,19 +278,20 @@ Link = IncomingLink | OutgoingLink
 
 
 class Session:
-    """A session that the peer has begun: its ids, windows and links. Both directions use the peer's channel number."""
+    """A session that the peer has begun: its ids, windows and links. `number` is the channel on which this side sends,
+    as the link's handles it is not the peer's."""
 
-    def __init__(self, connection: BaseConnection, number: int, begin: Begin) -> None:
-        """Answer the peer's `begin`."""
+    def __init__(self, connection: BaseConnection, number: int, begin: Begin, peers_channel: int) -> None:
+        """Answer the peer's `begin` on `peers_channel`."""
         self.number = number
         self.connection = connection
         self.remote_window = begin.incoming_window
-        self._links: dict[int, Link] = {}  # by handle; one that this side has detached until the peer detaches it
-        self._next_outgoing_id = 0  # counts transfer frames
+        self._links: dict[int, Link] = {}  # by the peer's handle; if detached by this side, until the peer detaches it
+        self._next_outgoing_id = _FIRST_OUTGOING_ID  # counts transfer frames
         self.next_delivery_id = 0
         self._next_incoming_id = begin.next_outgoing_id
-        self._incoming_window = _WINDOW
-        self.write(Begin(number, 0, _WINDOW, _WINDOW, HANDLE_MAX))
+        self._incoming_window = _INCOMING_WINDOW
+        self.write(Begin(peers_channel, _FIRST_OUTGOING_ID, _INCOMING_WINDOW, _OUTGOING_WINDOW, HANDLE_MAX))
 
     # --- what links call
 
@@ -274,13 +299,20 @@ class Session:
         self.connection.write(encode_frame(self.number, performative))
 
     def write_flow(
-        self, handle: int | None = None, count: int | None = None, credit: int | None = None, drain: bool = False
+        self,
+        handle: int | None = None,
+        count: int | None = None,
+        credit: int | None = None,
+        drain: bool = False,
+        *,
+        echo: bool = False,
     ) -> None:
-        """Send the windows and, with a handle, a link's delivery count and credit. This reopens the window for incoming
-        transfers."""
-        self._incoming_window = _WINDOW
-        windows = (self._next_incoming_id, _WINDOW, self._next_outgoing_id, _WINDOW)
-        self.write(Flow(*windows, handle, count, credit, drain=drain))
+        """Send the windows and, with a handle, a link's delivery count and credit; with `echo` the peer is to answer.
+        This reopens the window for incoming transfers."""
+        self._incoming_window = _INCOMING_WINDOW
+        windows = (self._next_incoming_id, _INCOMING_WINDOW, self._next_outgoing_id, _OUTGOING_WINDOW)
+        available = None if handle is None else 0
+        self.write(Flow(*windows, handle, count, credit, available, drain, echo))
 
     def write_transfers(self, encoded: bytes | bytearray, count: int) -> None:
         """Send `count` encoded transfer frames."""
@@ -306,15 +338,21 @@ class Session:
             case Detach(handle, closed):
                 link = self._links.pop(handle, None)
                 if link is not None and not link.detached:
-                    self.write(Detach(handle, bool(closed)))
+                    self.write(Detach(link.handle, bool(closed)))
                     link.end()
-            # a disposition needs nothing: every delivery from this side is settled when it is sent
+            case frames.Disposition(True, first, last):
+                for link in self.links():
+                    if isinstance(link, OutgoingLink):
+                        link.unsettled -= {each for each in link.unsettled if first <= each <= (last or first)}
 
-    def close(self) -> None:
-        """End the session and its links."""
-        self.write(frames.End())
-        for link in self._links.values():
-            link.end()
+    def close(self, error: AmqpError | None = None) -> None:
+        """End the session and its links, and send the peer the reason for each."""
+        for link in self.links():
+            if error is None:
+                link.end()
+            else:
+                link.detach(error)
+        self.write(frames.End(error_field(error)))
 
     def _on_attach(self, attach: Attach) -> None:
         if attach.handle > HANDLE_MAX:
@@ -322,22 +360,22 @@ class Session:
         present = self._links.get(attach.handle)
         if present is not None and not present.detached:
             raise AmqpError(HANDLE_IN_USE, f"handle {attach.handle} is in use")
-        link = (OutgoingLink if attach.role else IncomingLink)(self, attach.handle)
+        self._links.pop(attach.handle, None)
+        handle = lowest_free({link.handle for link in self._links.values()})
+        link = self._links[attach.handle] = (OutgoingLink if attach.role else IncomingLink)(self, handle)
         try:
             link.endpoint = self.connection.make_endpoint(link, attach)
         except AmqpError as error:
-            self._links.pop(attach.handle, None)
             link.answer(attach)
             link.detach(error)
         else:
-            self._links[attach.handle] = link
             self.connection.links.add(link)
             link.accept(attach)
 
     def _on_transfer(self, transfer: Transfer, payload: bytes) -> None:
         self._next_incoming_id = (self._next_incoming_id + 1) % ID_SPAN
         self._incoming_window -= 1
-        if self._incoming_window < _WINDOW // 2:
+        if self._incoming_window < _INCOMING_WINDOW // 2:
             self.write_flow()
         link = self._links.get(transfer.handle)
         if link is None:
@@ -349,8 +387,9 @@ class Session:
         link.on_transfer(transfer, payload)
 
     def _on_flow(self, flow: Flow) -> None:
-        # a peer that has not seen the begin sends no id; ids begin at 0 here
-        self.remote_window = _difference(flow.next_incoming_id or 0, self._next_outgoing_id) + flow.incoming_window
+        # a peer that has not seen the begin sends no id
+        next_incoming_id = _FIRST_OUTGOING_ID if flow.next_incoming_id is None else flow.next_incoming_id
+        self.remote_window = _difference(next_incoming_id, self._next_outgoing_id) + flow.incoming_window
         if flow.handle is None:
             if flow.echo:
                 self.write_flow()
