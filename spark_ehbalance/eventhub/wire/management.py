@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spark_ehbalance.eventhub.wire.client import check_usable
+from spark_ehbalance.eventhub.wire.client import check_open, check_usable
 from spark_ehbalance.eventhub.wire.link import LinkReader
 from spark_ehbalance.eventhub.wire.messages import APPLICATION, PROPERTIES, VALUE
 from spark_ehbalance.eventhub.wire.values import MALFORMED, MalformedError, decode
@@ -55,7 +55,7 @@ class Management:
         self._sender = link._request_link
         self._session = handler._session
         self._transport = handler._connection._transport
-        self._responses = _Responses(handler, link._response_link, _CREDIT)
+        self._responses = _Responses(handler, link._response_link, self._sender)
         self._refusal = refusal
         self._token = ""
         self._encoded: dict[ManagementRequest, tuple[bytes, bytes]] = {}  # before the id and after it
@@ -118,6 +118,14 @@ class Management:
 
 class _Responses(LinkReader):
     """Reads responses. Dispositions are ignored: a response says that its request was received."""
+
+    def __init__(self, handler: Any, link: Any, request_link: Any) -> None:
+        super().__init__(handler, link, _CREDIT)
+        self._request_link = request_link
+
+    def _check(self) -> None:
+        super()._check()
+        check_open(self._connection, self._session, self._request_link)
 
     def _other_frame(self, channel: int, frame: bytes) -> None:
         if frame[4 * frame[4] :][:3] != _DISPOSITION:
