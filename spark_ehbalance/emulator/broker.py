@@ -134,15 +134,17 @@ class Hub:
         epoch. A reader without epoch joins up to four others without epoch.
         """
         present = self.readers(group, partition)
-        highest = max((other.epoch for other in present if other.epoch is not None), default=None)
+        names = {other.epoch: other.name for other in present if other.epoch is not None}
+        highest = max(names, default=None)
         if reader.epoch is None:
             if highest is not None:
                 raise service_error(errors.EPOCH_REQUIRED, highest=highest)
             if len(present) >= MAX_READERS_WITHOUT_EPOCH:
-                names = ", ".join(other.name for other in present)
-                raise service_error(errors.TOO_MANY_READERS, allowed=MAX_READERS_WITHOUT_EPOCH, names=names)
+                connected = ", ".join(other.name for other in present)
+                raise service_error(errors.TOO_MANY_READERS, allowed=MAX_READERS_WITHOUT_EPOCH, names=connected)
         elif highest is not None and highest > reader.epoch:
-            raise service_error(errors.EPOCH_TOO_LOW, highest=highest, epoch=reader.epoch)
+            values = {"old": names[highest], "highest": highest, "new": reader.name, "epoch": reader.epoch}
+            raise service_error(errors.EPOCH_TOO_LOW, **values)
         else:
             for other in list(present):
                 old_epoch = "" if other.epoch is None else other.epoch

@@ -242,11 +242,9 @@ class RequestEndpoint(Endpoint):
         endpoints = [link.endpoint for link in self._link.session.links()]
         receivers = (each for each in endpoints if isinstance(each, ResponseEndpoint) and each.node == self._node)
         receiver = next(receivers, None)
-        if receiver is None:
-            text = f"There is no receiver for the responses of {self._node}."
-            self._link.settle(delivery_id, rejected(AmqpError(NOT_ALLOWED, text)))
-            return
         self._link.settle(delivery_id, ACCEPTED)
+        if receiver is None:
+            return
         response = self._answer(request)
         application: dict[str, Any] = {"status-code": Int(response.status)}
         described = {} if response.status == _OK else {"status-description": response.description}

@@ -49,9 +49,9 @@ EPOCH_REQUIRED = (
 )
 EPOCH_TOO_LOW = (
     errors.LINK_STOLEN,
-    "A receiver with a higher epoch '{highest}' already exists. A new receiver with epoch {epoch} cannot be created. "
-    "Make sure you are creating receiver with increasing epoch value to ensure connectivity, or ensure all old epoch "
-    "receivers are closed or disconnected.",
+    "Receiver '{old}' with a higher epoch '{highest}' already exists. Receiver '{new}' with epoch {epoch} cannot be "
+    "created. Make sure you are creating receiver with increasing epoch value to ensure connectivity, or ensure all "
+    "old epoch receivers are closed or disconnected.",
 )
 TOO_MANY_READERS = (
     errors.RESOURCE_LIMIT,

@@ -14,8 +14,8 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-PATH = "/$servicebus/websocket"  # as Event Hubs has it, like the subprotocol
-SUBPROTOCOL = Subprotocol("AMQPWSB10")
+PATH = "/$servicebus/websocket"  # as Event Hubs has it, like the subprotocols
+SUBPROTOCOLS = [Subprotocol("AMQPWSB10"), Subprotocol("amqp")]
 
 #: Bytes of one message that is sent. How the service cuts what it sends is not documented. Here the cuts have nothing
 #: to do with AMQP's frames, so that a client which relies on them fails.
@@ -29,7 +29,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
         self._make = make
-        self._websocket = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=_LARGEST)
+        self._websocket = ServerProtocol(subprotocols=SUBPROTOCOLS, max_size=_LARGEST)
         self._inner = asyncio.Protocol()  # which ignores all, until the client has asked
 
     # --- what asyncio calls

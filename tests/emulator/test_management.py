@@ -8,6 +8,7 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.amqp.codec import Array, Int, Timestamp
+from spark_ehbalance.emulator.amqp.frames import ACCEPTED, Disposition, Transfer
 from tests.emulator.clients import detached, numbers, producer, reader
 from tests.emulator.raw import RawPeer
 
@@ -19,6 +20,13 @@ def test_hub_properties(emulator: Emulator) -> None:
     assert properties["eventhub_name"] == "Hub"
     assert properties["partition_ids"] == ["0", "1"]
     assert abs(datetime.now(timezone.utc) - properties["created_at"]) < timedelta(minutes=1)
+
+
+def test_a_request_without_a_receiver_for_the_answer_is_accepted(emulator: Emulator) -> None:
+    with RawPeer.opened(emulator) as peer:
+        peer.attach_sender("hub/$management")
+        peer.send(Transfer(0, 0, b"1", 0), payload=b"\x00\x53\x77\x40")
+        assert peer.expect(Disposition).state == ACCEPTED
 
 
 # What the SDKs for Python, JavaScript, Java, .NET and Go read, in the types that the strictest of them accepts.

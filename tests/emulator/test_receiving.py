@@ -44,7 +44,13 @@ def test_a_higher_or_equal_epoch_takes_over(emulator: Emulator, connection: str,
 def test_a_lower_or_no_epoch_is_refused(emulator: Emulator, connection: str, epoch: int | None) -> None:
     emulator.append("hub", 0, [b"x"])
     with reader(connection, owner_level=5) as owner:
-        assert refusal(connection, owner_level=epoch).error == "link:stolen"
+        error = refusal(connection, owner_level=epoch)
+        assert error.error == "link:stolen"
+        expected = {
+            4: "Receiver 'nil' with a higher epoch '5' already exists. Receiver 'nil' with epoch 4 cannot be created.",
+            None: "At least one receiver for the endpoint is created with epoch of '5'",
+        }
+        assert str(error).startswith(expected[epoch])
         assert numbers(owner.read(1)) == [0]
         assert emulator.readers("hub", 0) == [5]
 

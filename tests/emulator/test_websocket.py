@@ -130,6 +130,11 @@ def test_amqp_in_any_frames(emulator: Emulator) -> None:
         assert peer.closed() == 1000
 
 
+def test_the_subprotocol_has_two_names(emulator: Emulator) -> None:
+    with Peer(emulator, subprotocol="amqp") as peer:
+        assert (peer.status, peer.headers["Sec-WebSocket-Protocol"]) == (101, "amqp")
+
+
 @pytest.mark.parametrize(
     ("path", "subprotocol", "status"), [("/", "AMQPWSB10", 404), ("/hub", "AMQPWSB10", 404), (PATH, "chat", 400)]
 )
