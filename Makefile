@@ -42,8 +42,9 @@ test-matrix: setup ## What must work with each version of Spark, in environments
 test-lowest: setup ## Tests without Spark, with the lowest versions that pyproject.toml allows: make test-lowest ARGS=tests/lease_table
 	@.venv/bin/python -m nox -s lowest -- $(ARGS)
 
-sdk-tests: setup ## azure-eventhub's own live tests against the emulator: make sdk-tests ARGS="-k send"
+sdk-tests: setup ## The SDKs' own live tests against the emulator; ARGS are for those in Python: make sdk-tests ARGS="-k send"
 	@.venv/bin/python scripts/sdk_tests.py $(ARGS)
+	@$(if $(ARGS),,.venv/bin/python scripts/go_sdk_tests.py)
 
 bench: setup ## Measure speed, latency and cost beside their bars: make bench ARGS="--short"
 	@.venv/bin/python -m bench $(ARGS)
