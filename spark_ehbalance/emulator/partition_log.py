@@ -1,10 +1,11 @@
 """The events of one partition, in order, in memory.
 
 A record is a gap of `HEADER_SIZE` bytes and the encoded event; the gap becomes the transfer header in the copy that a
-reader is sent. Arrays of int64 (position and time) find where a reader starts. An event's offset is its record's
-position in the partition, in bytes; in a geo-replicated hub it is a text of the primary region's number (it rises with
-every promotion), the position, and the sequence number. The real service's have the form `2:-1:-1` (azure-sdk-for-go
-shows one of an empty partition); what its numbers mean is not documented.
+reader is sent. Arrays of int64 (offset and time) find where a reader starts. As the service's, offsets begin at 0, rise
+by bytes, and jump to the next multiple of 2^32 now and then: here every 11 events, where the service was seen to do so
+once. In a geo-replicated hub an offset is a text of the primary region's number (it rises with every promotion), the
+position in bytes, and the sequence number. The real service's have the form `2:-1:-1` (azure-sdk-for-go shows one of an
+empty partition); what its numbers mean is not documented.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import NamedTuple
 from spark_ehbalance.emulator.amqp.frames import TRANSFER_HEADER_SIZE as HEADER_SIZE
 from spark_ehbalance.emulator.message import Event
 
-_FIRST_POSITION = 4096  # not 0, so that not even the first event's offset equals its sequence number
+_SEGMENT, _SEGMENT_EVENTS = 1 << 32, 11  # an offset's jump, and how many events come before it
 
 
 class Chunk(NamedTuple):
@@ -43,7 +44,8 @@ class PartitionLog:
         self.largest_record = 0  # bytes
         self.on_append: set[Callable[[], None]] = set()  # called once, by the next append
         self._data = bytearray()  # the records of the indexed events
-        self._positions = array("q", [_FIRST_POSITION])  # of each indexed event, and the end of the log
+        self._positions = array("q", [0])  # of each indexed event in bytes, and the end of the log
+        self._offsets = array("q")
         self._times = array("q")
         self._arrivals = array("q")
         self._next_arrival = arrivals
@@ -61,7 +63,9 @@ class PartitionLog:
     @property
     def last_offset(self) -> str:
         """The offset of the last event, retained or not; "-1" if there never was one (or a text that ends with it)."""
-        return self._offset(self.next_sequence_number - 1, self._positions[-2] if self._times else -1)
+        if self._times:
+            return self._offset(len(self._times) - 1)
+        return "1:-1:-1" if self.geo_replicated else "-1"
 
     @property
     def last_enqueued_ms(self) -> int | None:
@@ -72,14 +76,19 @@ class PartitionLog:
         """Add `events` with the present time, and call those that wait for it."""
         now = max(time.time_ns() // 1_000_000, self._times[-1] if self._times else 0)  # bisecting needs a rising order
         sequence_number, position, arrival = self.next_sequence_number, self._positions[-1], next(self._next_arrival)
+        offset = self.end
         gap = bytes(HEADER_SIZE)
         for event in events:
-            payload = event.render(sequence_number, self._offset(sequence_number, position), now)
+            if sequence_number and sequence_number % _SEGMENT_EVENTS == 0:
+                offset = (offset // _SEGMENT + 1) * _SEGMENT
+            self._offsets.append(offset)
+            payload = event.render(sequence_number, self._offset(len(self._times)), now)
             self._data += gap
             self._data += payload
             size = HEADER_SIZE + len(payload)
             self.largest_record = max(self.largest_record, size)
             position += size
+            offset += size
             sequence_number += 1
             self._positions.append(position)
             self._times.append(now)
@@ -120,12 +129,12 @@ class PartitionLog:
     @property
     def end(self) -> int:
         """The offset of the next event, where offsets are numbers."""
-        return self._positions[-1]
+        return self._offsets[-1] + self._positions[-1] - self._positions[-2] if self._times else 0
 
     def after(self, position: int, inclusive: bool, *, is_time: bool) -> int:
         """The sequence number of the first retained event at (if `inclusive`) or after an offset, or a time in
         milliseconds since 1970."""
-        index, bisect = self._times if is_time else self._positions, bisect_left if inclusive else bisect_right
+        index, bisect = self._times if is_time else self._offsets, bisect_left if inclusive else bisect_right
         return max(self._indexed_from + bisect(index, position, 0, len(self._times)), self.first_sequence_number)
 
     def trim(self, before_sequence_number: int) -> None:
@@ -138,6 +147,7 @@ class PartitionLog:
         if gone > 0:
             del self._data[: self._positions[gone] - self._positions[0]]
             del self._positions[:gone]
+            del self._offsets[:gone]
             del self._times[:gone]
             del self._arrivals[:gone]
             self._indexed_from += gone
@@ -157,6 +167,7 @@ class PartitionLog:
             raise ValueError(f"lost={lost}: allowed are 0 to {retained}, the number of retained events")
         del self._times[len(self._times) - lost :]
         del self._arrivals[len(self._times) :]
+        del self._offsets[len(self._times) :]
         del self._positions[len(self._times) + 1 :]
         del self._data[self._positions[-1] - self._positions[0] :]
         self._regions.append(self.next_sequence_number)
@@ -167,10 +178,11 @@ class PartitionLog:
         index = sequence_number - self._indexed_from
         if index < 0:
             return False
-        return index >= len(self._times) or self._offset(sequence_number, self._positions[index]) != offset
+        return index >= len(self._times) or self._offset(index) != offset
 
-    def _offset(self, sequence_number: int, position: int) -> str:
+    def _offset(self, index: int) -> str:
         if not self.geo_replicated:
-            return str(position)
-        region = max((n for n, first in enumerate(self._regions, 1) if first <= sequence_number), default=1)
-        return f"{region}:{position}:{sequence_number}"
+            return str(self._offsets[index])
+        sequence_number = self._indexed_from + index
+        region = max(n for n, first in enumerate(self._regions, 1) if first <= sequence_number)
+        return f"{region}:{self._positions[index]}:{sequence_number}"

@@ -10,7 +10,7 @@ from azure.eventhub import EventData
 from azure.eventhub.exceptions import AuthenticationError, ConnectError
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.amqp.codec import Described, Int, Symbol, ULong
+from spark_ehbalance.emulator.amqp.codec import Described, Int, Symbol, ULong, encode
 from spark_ehbalance.emulator.amqp.frames import (
     ACCEPTED,
     AMQP_HEADER,
@@ -210,6 +210,28 @@ def test_deliveries_are_settled_or_have_tags_of_their_own(delivering: tuple[Emul
                 assert bool(transfer.settled) is settled
                 tags.append(transfer.delivery_tag)
         assert set(tags) == {b""} if settled else len(set(tags)) == 3
+
+
+def test_header_dropped_and_delivery_annotations_behind_the_body_delivered(emulator: Emulator) -> None:
+    emulator.add_hub("hub", 1)
+    header, annotations, data, delivery_annotations = (
+        encode(Described(ULong(section), value))
+        for section, value in (
+            (0x70, [True]),
+            (0x72, {Symbol("x-opt-partition-key"): "key"}),
+            (0x75, b"body"),
+            (0x71, {Symbol("hop"): "1"}),
+        )
+    )
+    with RawPeer.opened(emulator) as peer:
+        peer.attach_sender("hub/Partitions/0")
+        peer.send(Transfer(0, 0, b"t", 0), payload=header + annotations + data + delivery_annotations)
+        assert peer.expect(Disposition, Close).state == ACCEPTED
+    with RawPeer.reading(emulator, 1) as peer:
+        payload = peer.expect(Transfer)[1]
+    assert payload.startswith(b"\x00\x53\x72")
+    assert payload.endswith(data + delivery_annotations)
+    assert encode(Symbol("x-opt-partition-key")) + encode("key") in payload, "also of an event sent to a partition"
 
 
 # --- what there is not

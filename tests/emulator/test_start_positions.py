@@ -41,15 +41,22 @@ def _first(emulator: Emulator, start: str | int | datetime, inclusive: bool) -> 
         return started.read(1)[0].sequence_number
 
 
-def test_earliest_and_offsets_are_not_sequence_numbers(everything: Reader) -> None:
+def test_earliest_and_offsets_begin_at_0_and_jump(everything: Reader) -> None:
     assert numbers(everything.events) == list(range(COUNT))
-    assert len({event.offset for event in everything.events} - set(map(str, range(COUNT)))) == COUNT
+    offsets = [int(event.offset or "") for event in everything.events]
+    assert (offsets[0], offsets[11]) == (0, 1 << 32)
+    assert [offset >> 32 for offset in offsets] == [0] * 11 + [1] * 9
+    assert offsets == sorted(set(offsets))
+    assert not set(offsets[1:]) & set(range(COUNT)), "they are no sequence numbers"
 
 
 @pytest.mark.parametrize("inclusive", [False, True])
 @pytest.mark.parametrize("kind", ["sequence_number", "offset", "enqueued_time"])
-def test_the_position_of_an_event(loaded: Emulator, everything: Reader, kind: str, inclusive: bool) -> None:
-    assert _first(loaded, getattr(everything.events[7], kind), inclusive) == (7 if inclusive else 8)
+@pytest.mark.parametrize("number", [0, 7, 11])
+def test_the_position_of_an_event(
+    loaded: Emulator, everything: Reader, number: int, kind: str, inclusive: bool
+) -> None:
+    assert _first(loaded, getattr(everything.events[number], kind), inclusive) == number + (not inclusive)
 
 
 def test_a_time_before_the_first_event_starts_at_the_first(loaded: Emulator) -> None:
@@ -76,7 +83,7 @@ def test_a_position_before_the_first_retained_event_starts_there(emulator: Emula
     assert _first(emulator, 2, True) == 5
 
 
-@pytest.mark.parametrize(("start", "what"), [(COUNT + 10, "sequence number"), ("999999999", "offset"), ("x", "offset")])
+@pytest.mark.parametrize(("start", "what"), [(COUNT + 10, "sequence number"), ("9" * 11, "offset"), ("x", "offset")])
 def test_a_position_beyond_the_end_is_refused(loaded: Emulator, start: str | int, what: str) -> None:
     with (
         pytest.raises(EventHubError, match=f"supplied {what} '{start}' is invalid"),
