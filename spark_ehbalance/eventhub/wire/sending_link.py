@@ -72,9 +72,10 @@ class SendingLink:
         self._connection._last_frame_sent_time = time.time()
 
     def _answered(self, fields: list[Any]) -> None:
-        """Take a disposition, in place of the client's link."""
-        _, first, last, settled, outcome, _ = fields
-        if not settled:
+        """Take a disposition, in place of the client's link. The client passes on those of the peer's own deliveries
+        too."""
+        of_receiver, first, last, settled, outcome, _ = fields
+        if not (of_receiver and settled):
             return
         for number in range(first, (first if last is None else last) + 1):
             batch = self._waiting.pop(number, None)

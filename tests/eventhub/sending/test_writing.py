@@ -15,6 +15,7 @@ from azure.eventhub import EventData
 from azure.eventhub._client_base import ConsumerProducerMixin
 
 from spark_ehbalance.emulator import EventHub
+from spark_ehbalance.emulator.amqp.frames import ACCEPTED, Disposition
 from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, MissingError, UnsendableEventError
 from spark_ehbalance.eventhub import conditions, sender
 from spark_ehbalance.eventhub.sending import writing
@@ -211,6 +212,37 @@ def test_a_hub_that_ends_the_session_is_sent_to_again(
     thread.join(30)
     assert [each.again for each in result] == [1]
     assert len(event_hub.events()) == 3
+
+
+def test_what_the_hub_settles_of_its_own_is_no_answer(event_hub: EventHub, write: Callable[..., Sent]) -> None:
+    """As its answers to tokens, which the client does not settle; their numbers are not those of batches."""
+    emulator = event_hub.emulator
+
+    def settle_its_own() -> None:
+        for client in emulator._server.clients:
+            for session in client.sessions():
+                session.write(Disposition(False, 0, 100, True, ACCEPTED))
+            client.flush()
+
+    write([{"body": b"first"}])
+    emulator.delay(1000)
+    result: list[Sent] = []
+    thread = threading.Thread(target=lambda: result.append(write([{"body": b"x"}])), daemon=True)
+    thread.start()
+    wait_until(lambda: len(event_hub.events()) == 2, "the batch is in the hub")
+    emulator._on_loop(settle_its_own)
+    emulator.delay(0)
+    emulator.drop_connections()
+    thread.join(30)
+    assert [each.again for each in result] == [1]
+
+
+@pytest.mark.parametrize("event_hub_settings", [{"idle_timeout": 1.0}])
+def test_a_link_that_was_silent_for_too_long_is_opened_again(event_hub: EventHub, write: Callable[..., Sent]) -> None:
+    write([{"body": b"first"}])
+    wait_until(lambda: event_hub.emulator.connections() == 0, "the hub has ended the connection")
+    assert write([{"body": b"second"}]).events == 1
+    assert [event.body for event in event_hub.events()] == [b"first", b"second"]
 
 
 def test_a_hub_that_pauses_gets_a_batch_once(event_hub: EventHub, write: Callable[..., Sent]) -> None:
