@@ -159,6 +159,7 @@ def refused(emulator: Emulator) -> None:
 FAULTS: Mapping[str, Callable[[Emulator], object]] = {
     "drop": lambda emulator: emulator.drop_connections(),
     "detach-forced": lambda emulator: emulator.detach(HUB, 0),
+    "entity-updated": lambda emulator: emulator.detach(HUB, 0, "com.microsoft:entity-updated", "Entity was updated."),
     "server-busy": lambda emulator: emulator.server_busy(count=3),
     "delay": lambda emulator: emulator.delay(0.05, HUB, 0),
     "pause and resume": paused,

@@ -59,6 +59,16 @@ def test_all_events_are_read_however_they_are_settled(settled: bool, worker: Cou
             assert read(options, worker, end, start) == list(range(start, end))
 
 
+def test_a_receiver_that_was_silent_for_too_long_is_opened_again(worker: CountedReceivers) -> None:
+    """The client answers no flow; the hub ends link, session and connection."""
+    with Emulator({HUB: 1}, idle_timeout=1.0) as emulator:
+        emulator.append(HUB, 0, [b"x"] * 20)
+        options = hub_options(emulator, prefetch=10)
+        assert read(options, worker, 10) == list(range(10))
+        wait_until(lambda: emulator.connections() == 0, "the hub has ended the connection")
+        assert read(options, worker, 20, 10) == list(range(10, 20))
+
+
 def test_events_of_kafka_clients(emulator: Emulator) -> None:
     emulator.add_hub(HUB, 1)
     (event,) = build_events([b"\xff"], [{"header": b"\x01\xff"}])
