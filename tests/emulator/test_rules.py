@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from azure.eventhub import EventData
@@ -29,6 +30,14 @@ from tests.emulator.clients import detached, numbers, producer, reader, refusal,
 from tests.emulator.raw import PARTITION, RawPeer, condition, request_message, source, target
 
 MIB, NO_LIMIT = 1 << 20, 2**64 - 1
+
+
+def test_each_rule_names_its_test() -> None:
+    root = Path(__file__).parents[2]
+    tests = "".join(path.read_text() for path in root.glob("tests/**/test_*.py"))
+    _, *rows = (line for line in (root / "docs/service-rules.md").read_text().splitlines() if line.startswith("| "))
+    assert [row for row in rows if f"def {row.rsplit('`', 2)[1]}(" not in tests] == []
+
 
 # --- limits
 
