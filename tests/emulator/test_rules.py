@@ -15,6 +15,7 @@ from spark_ehbalance.emulator.amqp.codec import Described, Int, Symbol, ULong, e
 from spark_ehbalance.emulator.amqp.frames import (
     ACCEPTED,
     AMQP_HEADER,
+    SASL_HEADER,
     Attach,
     Begin,
     Close,
@@ -23,7 +24,11 @@ from spark_ehbalance.emulator.amqp.frames import (
     End,
     Flow,
     Open,
+    SaslInit,
+    SaslMechanisms,
+    SaslOutcome,
     Transfer,
+    encode_frame,
 )
 from spark_ehbalance.emulator.message import parse_sections
 from tests.emulator.clients import detached, numbers, producer, reader, refusal, wait_until
@@ -94,6 +99,16 @@ def test_more_requests_than_a_hub_answers_in_a_second_are_refused() -> None:
         assert "being throttled" in refused[0]
         assert other.get_eventhub_properties()["eventhub_name"] == "other"
         wait_until(ask, "it answers again")
+
+
+@pytest.mark.parametrize("mechanism", ["MSSBCBS", "ANONYMOUS", "EXTERNAL"])
+def test_sasl_passes_whoever_puts_a_token_later(emulator: Emulator, mechanism: str) -> None:
+    with RawPeer(emulator) as peer:
+        peer.socket.sendall(SASL_HEADER + encode_frame(0, SaslInit(mechanism)))
+        assert peer.take(8) == SASL_HEADER
+        assert peer.expect(SaslMechanisms).mechanisms == ["MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL"]
+        assert peer.expect(SaslOutcome) == SaslOutcome(0, b"Welcome!")
+        peer.open()
 
 
 def test_what_is_announced_is_what_the_service_announces(emulator: Emulator, connection: str) -> None:

@@ -106,8 +106,9 @@ class Connection(BaseConnection):
         init, _ = frames.decode_performative(frame.body)
         if not isinstance(init, frames.SaslInit):
             raise DecodeError("a SASL frame that is not sasl-init")
-        passed = init.mechanism in ("ANONYMOUS", "EXTERNAL")  # attaching a link decides what a peer may do
-        self.write(encode_frame(0, frames.SaslOutcome(0 if passed else 1)))
+        # attaching a link decides what a peer may do; PLAIN, which would decide it here, is offered but not supported
+        passed = init.mechanism in ("MSSBCBS", "ANONYMOUS", "EXTERNAL")
+        self.write(encode_frame(0, frames.SaslOutcome(0, b"Welcome!") if passed else frames.SaslOutcome(1)))
         if not passed:
             raise AmqpError(UNAUTHORIZED, "SASL authentication failed")
         self._frame_type, self._sasl_done = None, True

@@ -133,6 +133,7 @@ class SaslOutcome(NamedTuple):
     """Code 0 is success, 1 a refusal."""
 
     code: _UByte
+    additional_data: bytes | None = None
 
 
 Performative = Open | Begin | Attach | Flow | Transfer | Disposition | Detach | End | Close
@@ -258,7 +259,7 @@ def error_field(error: AmqpError | None) -> Described | None:
 
 _FILTER = ULong(0x137000000A)
 ACCEPTED = Described(ULong(0x24), [])
-SASL_MECHANISMS = SaslMechanisms(Array([Symbol("ANONYMOUS"), Symbol("EXTERNAL")]))
+SASL_MECHANISMS = SaslMechanisms(Array(map(Symbol, ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL"))))
 
 
 def rejected(error: AmqpError) -> Described:
