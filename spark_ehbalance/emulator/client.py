@@ -61,8 +61,8 @@ class Client(Connection, asyncio.Protocol):
         }
         self._id = next(_ids)
         self._silent = False  # by an injected fault: nothing is ever answered
-        self._last_received = time.monotonic()
-        self._echo_sent = False  # since then
+        self._last_received = self._last_frame = time.monotonic()  # the second without heartbeats
+        self._echo_sent = False  # since the last frame
         self._heartbeat: asyncio.TimerHandle | None = None
 
     # --- what asyncio calls
@@ -87,7 +87,8 @@ class Client(Connection, asyncio.Protocol):
         if self.closed or self._silent:
             return
         self._last_received = time.monotonic()
-        self._echo_sent = False
+        if data != EMPTY_FRAME:
+            self._last_frame, self._echo_sent = self._last_received, False
         try:
             self.receive_data(data)
         except Exception:
@@ -170,15 +171,15 @@ class Client(Connection, asyncio.Protocol):
         """Ask a silent client for a sign of life, then close its connection; detach links whose token has expired."""
         if self.closed or self._silent:
             return
-        silent, limit = time.monotonic() - self._last_received, self._settings.idle_timeout
-        if silent > limit:
+        now, limit = time.monotonic(), self._settings.idle_timeout
+        if now - self._last_received > limit:
             text = (
                 f"The connection was inactive for more than the allowed {round(limit * 1000)} milliseconds and is "
                 f"closed by container '{_CONTAINER}'."
             )
             self.close(AmqpError(CONNECTION_FORCED, text))
             self._end()
-        elif silent > limit * 3 / 4 and not self._echo_sent:
+        elif now - self._last_frame > limit * 3 / 4 and not self._echo_sent:
             self._echo_sent = True
             for session in self.sessions():
                 session.write_flow(echo=True)

@@ -60,13 +60,15 @@ def test_all_events_are_read_however_they_are_settled(settled: bool, worker: Cou
 
 
 def test_a_receiver_that_was_silent_for_too_long_is_opened_again(worker: CountedReceivers) -> None:
-    """The client answers no flow; the hub ends link, session and connection."""
+    """The client answers no flow; the hub ends link, session and connection, unless it waits and sends heartbeats."""
     with Emulator({HUB: 1}, idle_timeout=1.0) as emulator:
         emulator.append(HUB, 0, [b"x"] * 20)
         options = hub_options(emulator, prefetch=10)
         assert read(options, worker, 10) == list(range(10))
         wait_until(lambda: emulator.connections() == 0, "the hub has ended the connection")
         assert read(options, worker, 20, 10) == list(range(10, 20))
+        threading.Timer(2.0, emulator.append, (HUB, 0, [b"x"] * 10)).start()
+        assert read(options, worker, 30, 20) == list(range(20, 30))
 
 
 def test_events_of_kafka_clients(emulator: Emulator) -> None:
