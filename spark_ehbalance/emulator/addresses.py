@@ -69,14 +69,12 @@ def start_position(filters: dict[Any, Any], log: PartitionLog) -> int:
     if not _INTEGER.fullmatch(value):
         raise AmqpError(ARGUMENT_ERROR, f"The supplied {what} '{value}' is invalid.")
     position = int(value)
-    if field == "offset" and position > log.end:
-        raise _beyond_end(what, value, log.last_offset)
+    last = log.last_offset.rpartition(":")[2] if field == "offset" else str(log.next_sequence_number - 1)
+    if field != "enqueued-time" and position > int(last):
+        raise _beyond_end(what, value, last)
     if field != "sequence-number":
         return log.after(position, inclusive, is_time=field == "enqueued-time")
-    start = position if inclusive else position + 1
-    if start > log.next_sequence_number:
-        raise _beyond_end(what, value, str(log.next_sequence_number - 1))
-    return max(start, log.first_sequence_number)
+    return max(position if inclusive else position + 1, log.first_sequence_number)
 
 
 def _beyond_end(what: str, value: str, last: str) -> AmqpError:

@@ -32,6 +32,7 @@ from spark_ehbalance.eventhub.wire.client import check_open, check_usable, cut_o
 from spark_ehbalance.eventhub.wire.decoder import Decoder
 from spark_ehbalance.eventhub.wire.frames import bounded_transport
 from spark_ehbalance.eventhub.wire.link import LinkReader
+from spark_ehbalance.group.position import START_OFFSET
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -61,11 +62,12 @@ class Disconnected(Exception):
 
 
 class OffsetRefused(Unreachable):
-    """Event Hubs has no such offset: a number in a geo-replicated hub, or, possibly, that of an event that was lost."""
+    """Event Hubs has no such offset: it is beyond the last event, a number in a geo-replicated hub, or, possibly, that
+    of an event that was lost."""
 
 
 #: As the client names the conditions `com.microsoft:georeplication:invalid-offset` and `com.microsoft:argument-error`,
-#: with which a hub without geo-replication refuses what is no number.
+#: with which a hub without geo-replication refuses what is no number, or is beyond its last event.
 _NO_SUCH_OFFSET = ("georeplication:invalid-offset", "argument-error")
 
 
@@ -275,7 +277,7 @@ def check_group(address: PartitionAddress) -> None:
     Opens a receiver without an owner level: answers to requests do not depend on the group.
     """
     try:
-        with contextlib.closing(Receiver(address, 0, owner_level=None, prefetch=1)) as receiver:
+        with contextlib.closing(Receiver(address, START_OFFSET, owner_level=None, prefetch=1)) as receiver:
             receiver.confirm(_GROUP_PATIENCE)
     except MissingError:
         raise
@@ -288,7 +290,7 @@ def disconnect_readers(owner_levels: Mapping[PartitionAddress, int]) -> None:
 
     def disconnect(address: PartitionAddress, owner_level: int) -> None:
         try:
-            with contextlib.closing(Receiver(address, 0, owner_level=owner_level, prefetch=1)) as receiver:
+            with contextlib.closing(Receiver(address, START_OFFSET, owner_level=owner_level, prefetch=1)) as receiver:
                 receiver.receive(1, 0.0, 0)
         except (Disconnected, Unreachable, EhBalanceError) as error:
             _LOG.warning(

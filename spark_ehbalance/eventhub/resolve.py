@@ -105,8 +105,8 @@ def position_of(
     """The position after the event with this `offset`, in a partition with this `state`. `highest_level` as `resolve`.
 
     If there is no such event, it is the one before the first event after it; and before the first retained event, which
-    means that events are lost, if that is the first one after it. Raises `HubUnavailableError` if no event comes within
-    `timeout` seconds: there is none at or after `offset`, or the hub does not answer.
+    means that events are lost, if that is the first one after it. Raises `HubUnavailableError` if the hub refuses
+    `offset`, or if no event comes within `timeout` seconds.
     """
     if offset == state.last_offset:
         return Position(state.end - 1, offset)
@@ -117,7 +117,10 @@ def position_of(
         def first(receiver: Receiver, _: float) -> tuple[int, str | None] | None:
             return _first_event(receiver)
 
-        number, found = _received(address, offset, timeout, what, first, highest_level=highest_level)
+        try:
+            number, found = _received(address, offset, timeout, what, first, highest_level=highest_level)
+        except OffsetRefused as error:
+            raise HubUnavailableError(f"partition {address.partition}: {what} could not be found: {error}") from error
     if found == offset:
         return Position(number, offset)
     return Position.before(number if offset == START_OFFSET or number > state.begin else max(0, number - 1))

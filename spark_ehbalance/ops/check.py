@@ -24,7 +24,7 @@ from spark_ehbalance.errors import (
     StoreFormatError,
     StoreReplacedError,
 )
-from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.receiver import Disconnected, PartitionAddress, Receiver
 from spark_ehbalance.eventhub.refusals import Unreachable
 from spark_ehbalance.eventhub.wire.client import TESTED, untested_version
@@ -145,15 +145,15 @@ def _hub(options: Options) -> Iterator[Line]:
         )
         return
     yield Line(what, Verdict.OK, f"{connection.hub!r} at {connection.namespace} has {len(partitions)} partitions")
-    for partition, state in states.items():
-        yield _reading(options, partition, state)
+    for partition in states:
+        yield _reading(options, partition)
 
 
-def _reading(options: Options, partition: str, state: PartitionState) -> Line:
+def _reading(options: Options, partition: str) -> Line:
     """Attach a receiver without an owner level, which disturbs no query."""
     what, where = "reading", f"consumer group {options.consumer_group!r}, partition {partition}"
     address = PartitionAddress(options.connection, options.consumer_group, partition)
-    receiver = Receiver(address, state.end, owner_level=None, prefetch=1)
+    receiver = Receiver(address, START_OFFSET, owner_level=None, prefetch=1)
     try:
         receiver.confirm(_PATIENCE)
     except Disconnected as other:

@@ -83,10 +83,25 @@ def test_a_position_before_the_first_retained_event_starts_there(emulator: Emula
     assert _first(emulator, 2, True) == 5
 
 
-@pytest.mark.parametrize(("start", "what"), [(COUNT + 10, "sequence number"), ("9" * 11, "offset"), ("x", "offset")])
-def test_a_position_beyond_the_end_is_refused(loaded: Emulator, start: str | int, what: str) -> None:
+@pytest.mark.parametrize("inclusive", [False, True])
+@pytest.mark.parametrize(
+    ("start", "what"),
+    [(COUNT, "sequence number"), (COUNT + 10, "sequence number"), ("9" * 11, "offset"), ("x", "offset")],
+)
+def test_a_position_beyond_the_last_event_is_refused(
+    loaded: Emulator, start: str | int, what: str, inclusive: bool
+) -> None:
     with (
         pytest.raises(EventHubError, match=f"supplied {what} '{start}' is invalid"),
-        reader(loaded.connection_string("hub"), start=start),
+        reader(loaded.connection_string("hub"), start=start, inclusive=inclusive),
+    ):
+        pass
+
+
+def test_an_offset_one_beyond_that_of_the_last_event_is_refused(loaded: Emulator) -> None:
+    beyond = str(int(loaded.partition_state("hub", 0).last_offset) + 1)
+    with (
+        pytest.raises(EventHubError, match=f"supplied offset '{beyond}' is invalid. The last offset in the system is"),
+        reader(loaded.connection_string("hub"), start=beyond, inclusive=True),
     ):
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,8 +12,9 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import MissingError
-from spark_ehbalance.eventhub.receiver import Disconnected, Receiver
+from spark_ehbalance.eventhub.receiver import Disconnected, Receiver, disconnect_readers
 from spark_ehbalance.eventhub.refusals import Unreachable
+from spark_ehbalance.group.position import START_OFFSET
 from tests.eventhub.receiving import address_of, reading, receive_until_error
 from tests.query.support import HUB, hub_options, receive
 from tests.waiting import wait_until
@@ -28,7 +30,7 @@ def receiver(emulator: Emulator) -> Iterator[Open]:
     address = address_of(emulator)
     receivers = []
 
-    def make(start: int = 0, owner_level: int | None = None, prefetch: int = 100) -> Receiver:
+    def make(start: int | str = 0, owner_level: int | None = None, prefetch: int = 100) -> Receiver:
         receivers.append(Receiver(address, start, owner_level=owner_level, prefetch=prefetch))
         return receivers[-1]
 
@@ -71,10 +73,19 @@ def test_it_starts_at_a_time(emulator: Emulator) -> None:
 
 
 def test_an_empty_batch_if_nothing_comes_in_time(receiver: Open) -> None:
-    reader = receiver(10)
+    reader = receiver("@latest")
     begun = time.monotonic()
     assert reader.receive(5, 0.3).num_rows == 0
     assert 0.3 <= time.monotonic() - begun < 3
+
+
+def test_readers_of_a_hub_without_events_are_disconnected(emulator: Emulator) -> None:
+    emulator.add_hub(HUB, 1)
+    address = address_of(emulator)
+    with contextlib.closing(Receiver(address, START_OFFSET, owner_level=1, prefetch=1)) as former:
+        former.confirm(10)
+        disconnect_readers({address: 1})
+        assert disconnection(former).epoch == 1
 
 
 def test_single_events_are_returned_at_once(emulator: Emulator, receiver: Open) -> None:

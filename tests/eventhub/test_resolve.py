@@ -166,8 +166,9 @@ def test_where_a_compacted_hub_has_no_such_event_it_is_the_offset_of_the_one_bef
     assert find_offset(hub.address, 30, 0, timeout=20) not in (None, expected)
 
 
-def test_an_offset_beyond_the_last_event_is_an_error_after_the_timeout(hub: Hub) -> None:
+@pytest.mark.parametrize("by", [1, 10**9])
+def test_an_offset_beyond_the_last_event_is_an_error(hub: Hub, by: int) -> None:
     hub.append(3)
-    beyond = str(int(hub.state().last_offset or 0) + 1)
+    beyond = str(int(hub.state().last_offset or 0) + by)
     with pytest.raises(HubUnavailableError, match=f"at offset {beyond}, or the next one could not be found"):
         position_of(beyond, hub.address, hub.state(), timeout=1)

@@ -15,6 +15,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.eventhub.wire.client import TESTED
+from spark_ehbalance.group.position import START_OFFSET
 from spark_ehbalance.lease_table.delta.folder import Folder
 from tests.ops.command import Command, kept
 from tests.ops.groups import HUB, Group
@@ -88,7 +89,7 @@ def test_a_wrong_key_for_people(ehbalance: Command, emulator: Emulator, secrets:
 def test_a_partition_that_a_query_reads(ehbalance: Command, emulator: Emulator, connection: Sequence[str]) -> None:
     given = {"connectionString": emulator.connection_string(HUB), "fullyQualifiedNamespace": None, "credential": None}
     reader = Connection.from_options({**given, "eventHubName": None})
-    receiver = Receiver(PartitionAddress(reader, "$Default", "0"), 0, owner_level=7, prefetch=1)
+    receiver = Receiver(PartitionAddress(reader, "$Default", "0"), START_OFFSET, owner_level=7, prefetch=1)
     try:
         receiver.receive(1, 0.1)
         _, found = checked(ehbalance, *connection)

@@ -24,6 +24,7 @@ from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.eventhub.server_busy import BUSY
 from spark_ehbalance.eventhub.watcher import HubWatcher
+from spark_ehbalance.group.position import START_OFFSET
 from spark_ehbalance.group.starting_positions import StartingPositions
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.range_reader import read_range
@@ -268,7 +269,7 @@ def test_a_reader_waits_for_a_connection_that_the_namespace_can_spare(worker: Co
     with Emulator({HUB: 2}, max_connections=1) as emulator:
         emulator.append(HUB, 0, [b"x"] * 10)
         options = hub_options(emulator)
-        other = Receiver(PartitionAddress(options.connection, "$Default", "1"), 0, owner_level=1, prefetch=1)
+        other = Receiver(PartitionAddress(options.connection, "$Default", "1"), START_OFFSET, owner_level=1, prefetch=1)
         other.receive(1, 0.1)
         leaving = threading.Timer(1.0, other.close)
         leaving.start()
