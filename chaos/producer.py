@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.broker import partition_of_key
+from spark_ehbalance.emulator.partition_keys import partition_of_key
 
 _TICK = 0.1
 

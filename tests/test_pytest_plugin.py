@@ -17,7 +17,7 @@ from azure.eventhub.aio import EventHubProducerClient as AsyncProducer
 from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.emulator import Emulator, EventHub
-from spark_ehbalance.emulator.broker import partition_of_key
+from spark_ehbalance.emulator.partition_keys import partition_of_key
 from tests.emulator.clients import producer, read, reader, refusal
 
 MakeHub = Callable[..., EventHub]

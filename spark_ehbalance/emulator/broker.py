@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 import time
-import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Protocol
 from spark_ehbalance.emulator import service_errors as errors
 from spark_ehbalance.emulator.amqp.errors import AmqpError
 from spark_ehbalance.emulator.faults import Faults
+from spark_ehbalance.emulator.partition_keys import partition_of_key
 from spark_ehbalance.emulator.partition_log import PartitionLog
 from spark_ehbalance.emulator.service_errors import service_error
 from spark_ehbalance.emulator.settings import Settings
@@ -25,15 +25,6 @@ MAX_PARTITIONS = 2000  # Azure's largest hub
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,254}[A-Za-z0-9])?")
 _GROUP_NAME = re.compile(r"\$Default|[A-Za-z0-9]([A-Za-z0-9._-]{0,48}[A-Za-z0-9])?", re.IGNORECASE)
-
-
-def partition_of_key(key: str, partitions: int) -> int:
-    """The partition of events with a key, out of so many.
-
-    The service's hash is not known. This one puts the keys that were seen where they were seen (docs/service-rules.md),
-    and is not that of the SDKs' buffered producers, which is not the service's.
-    """
-    return (zlib.crc32(key.encode("utf-8", "surrogatepass")) ^ 0xFFFFFFFF) % partitions
 
 
 def check_hub(name: str, partitions: int) -> None:

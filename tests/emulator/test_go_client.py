@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import EventHub
-from spark_ehbalance.emulator.broker import partition_of_key
+from spark_ehbalance.emulator.partition_keys import partition_of_key
 
 SOURCE = Path(__file__).with_name("go_client")
 INSTALLED = "/usr/local/go/bin"  # where Go's installation guide puts it

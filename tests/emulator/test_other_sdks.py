@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import EventHub
-from spark_ehbalance.emulator.broker import partition_of_key
+from spark_ehbalance.emulator.partition_keys import partition_of_key
 from tests.processors.conftest import jars
 
 __all__ = ["jars"]

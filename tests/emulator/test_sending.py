@@ -11,7 +11,7 @@ from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.amqp.session import MAX_MESSAGE_SIZE
-from spark_ehbalance.emulator.broker import partition_of_key
+from spark_ehbalance.emulator.partition_keys import partition_of_key
 from tests.emulator.clients import bodies, numbers, producer, reader
 
 

@@ -1,0 +1,63 @@
+"""Which partition an event with a partition key goes to.
+
+Not documented: Microsoft's `DeterminePartitionId` (Metering.RuntimeCS) computes it so, all keys that were seen in a
+namespace are where it puts them, and the service's errors name the last logical partition of such ranges. The buffered
+producers of Azure's SDKs have another function.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+
+#: Logical partitions, of which each partition of a hub has a range.
+_LOGICAL = 32767
+
+_MASK = 0xFFFFFFFF
+_THREE_WORDS = struct.Struct("<III")
+
+#: The rotations of `mix` and `final` in lookup3.
+_MIX, _FINAL = (4, 6, 8, 16, 19, 4), (14, 11, 25, 16, 4, 14, 24)
+
+
+@functools.lru_cache(1024)
+def partition_of_key(key: str, partitions: int) -> int:
+    """The partition, out of so many, that has the events with this key, in upper or lower case."""
+    logical = _hash(key.upper().encode("ascii", "replace")) % _LOGICAL
+    width, wider = divmod(_LOGICAL, partitions)  # the first ranges are wider by one
+    narrow = wider * (width + 1)
+    return logical // (width + 1) if logical < narrow else wider + (logical - narrow) // width
+
+
+def _hash(data: bytes) -> int:
+    """Bob Jenkins's lookup3, `hashlittle2`, the two results of which are joined by xor; 0 for an empty key."""
+    if not data:
+        return 0
+    words = [(0xDEADBEEF + len(data)) & _MASK] * 3
+    last = (len(data) - 1) // 12 * 12  # 1 to 12 bytes are left for the last round
+    for at in range(0, last, 12):
+        words = _mixed(*_added(words, data[at : at + 12]))
+    a, b, c = _added(words, data[last:].ljust(12, b"\0"))
+    for turn, bits in enumerate(_FINAL):  # each changes c, a or b in turn, by the one before it
+        if turn % 3 == 0:
+            c = ((c ^ b) - _rotated(b, bits)) & _MASK
+        elif turn % 3 == 1:
+            a = ((a ^ c) - _rotated(c, bits)) & _MASK
+        else:
+            b = ((b ^ a) - _rotated(a, bits)) & _MASK
+    return c ^ b
+
+
+def _added(words: list[int], data: bytes) -> list[int]:
+    return [(word + part) & _MASK for word, part in zip(words, _THREE_WORDS.unpack(data), strict=True)]
+
+
+def _mixed(a: int, b: int, c: int) -> list[int]:
+    for bits in _MIX:
+        a = (a - c) & _MASK ^ _rotated(c, bits)
+        a, b, c = b, (c + b) & _MASK, a  # the next one is changed by this one
+    return [a, b, c]
+
+
+def _rotated(word: int, bits: int) -> int:
+    return (word << bits | word >> (32 - bits)) & _MASK

@@ -1,0 +1,41 @@
+"""Keys go where the service puts them, as far as that is known."""
+
+from __future__ import annotations
+
+import pytest
+from azure.eventhub._buffered_producer._partition_resolver import generate_hash_code
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_ehbalance.emulator.partition_keys import _hash, partition_of_key
+
+
+def test_the_keys_that_were_seen_in_a_namespace() -> None:
+    """In two hubs of two partitions: azure-sdk-for-python, tests/amqpproxy_recordings, test_send_with_partition_key."""
+    assert [partition_of_key(f"test_partition_{letter}", 2) for letter in "abcdef"] == [0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("key", "partition", "partitions"),
+    [
+        ("00000000-0101-0202-B117-DEADDEADBEEF", 1, 2),
+        ("00000000-0202-0303-8E30-DEADDEADBEEF", 2, 3),
+        ("00000000-0606-0707-ACDC-DEADDEADBEEF", 6, 7),
+        ("00000000-1010-1212-AF3A-DEADDEADBEEF", 10, 12),
+        ("00000000-0909-3232-A703-DEADDEADBEEF", 9, 32),
+        ("00000000-3131-3232-B974-DEADDEADBEEF", 31, 32),
+    ],
+)
+def test_the_keys_of_the_published_function(key: str, partition: int, partitions: int) -> None:
+    assert partition_of_key(key, partitions) == partition
+    assert partition_of_key(key.lower(), partitions) == partition
+
+
+@given(st.text(st.characters(max_codepoint=127)))
+def test_the_hash_is_the_one_that_the_clients_cut_to_16_bits(key: str) -> None:
+    assert _hash(key.encode()) & 0xFFFF == generate_hash_code(key) & 0xFFFF
+
+
+@given(st.text(), st.integers(1, 2000))
+def test_each_key_has_a_partition(key: str, partitions: int) -> None:
+    assert 0 <= partition_of_key(key, partitions) < partitions
