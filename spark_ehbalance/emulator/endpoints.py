@@ -188,6 +188,7 @@ class ReaderEndpoint(HubEndpoint):
 
     def _metrics(self) -> dict[Symbol, object]:
         return {
+            Symbol("last_enqueued_sequence_number_epoch"): Int(self._log.last_epoch),
             Symbol("last_enqueued_sequence_number"): self._log.next_sequence_number - 1,
             Symbol("last_enqueued_offset"): self._log.last_offset,
             Symbol("last_enqueued_time_utc"): time_of(self._log.last_enqueued_ms),

@@ -9,24 +9,21 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from spark_ehbalance.emulator.amqp.codec import Described, Symbol, ULong, decode, encode, skip
+from spark_ehbalance.emulator.amqp.codec import Described, Int, Symbol, ULong, decode, encode, skip
 from spark_ehbalance.emulator.amqp.errors import DecodeError
 
 BATCH_FORMAT = 0x80013700  # Event Hubs' own message format: each data section of the body is an encoded message
 
 _HEADER, _DELIVERY, _ANNOTATIONS, _PROPERTIES, _APPLICATION, _DATA, _SEQUENCE, _VALUE, _FOOTER = range(0x70, 0x79)
 PARTITION_KEY = "x-opt-partition-key"
-_SERVICE_KEYS = {"x-opt-sequence-number", "x-opt-offset", "x-opt-enqueued-time", PARTITION_KEY, "x-opt-publisher"}
-_SEQUENCE_KEY = encode(Symbol("x-opt-sequence-number")) + b"\x81"
-_OFFSET_KEY = encode(Symbol("x-opt-offset")) + b"\xa1"
-_TIME_KEY = encode(Symbol("x-opt-enqueued-time")) + b"\x83"
-_MAP_HEADER = struct.Struct(">4sII")
-_BEFORE_OFFSET = struct.Struct(f">{len(_SEQUENCE_KEY)}sq{len(_OFFSET_KEY)}sB")
-_AFTER_OFFSET = struct.Struct(f">{len(_TIME_KEY)}sq")
+_POSITION = ("x-opt-sequence-number-epoch", "x-opt-sequence-number", "x-opt-offset", "x-opt-enqueued-time")
+_SERVICE_KEYS = {*_POSITION, PARTITION_KEY, "x-opt-publisher"}
+_EPOCH_KEY, _SEQUENCE_KEY, _OFFSET_KEY, _TIME_KEY = (encode(Symbol(name)) for name in _POSITION)
+_SMALL_MAP, _LARGE_MAP, _TIME = struct.Struct(">4sBB"), struct.Struct(">4sII"), struct.Struct(">sq")
 
 
 class Event(NamedTuple):
-    """An event before it is in a log: encoded parts, before which the service's annotations are inserted.
+    """An event before it is in a log: encoded parts, between which the service's annotations are inserted.
 
     `annotations` are the sender's pairs in the annotation map, `items` the number of keys and values in them, `tail`
     the other sections.
@@ -41,20 +38,22 @@ class Event(NamedTuple):
         """The event with one more annotation, as a publisher or a Kafka client makes it."""
         return self._replace(annotations=self.annotations + _pair(name, value), items=self.items + 2)
 
-    def render(self, sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
+    def render(self, epoch: int, sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
         """The encoded message that readers receive; `enqueued_ms` is in milliseconds since 1970."""
-        position = _position(sequence_number, offset, enqueued_ms)
         key = b"" if self.partition_key is None else _pair(PARTITION_KEY, self.partition_key)
-        size = 4 + len(self.annotations) + len(position) + len(key)
-        map_header = _MAP_HEADER.pack(b"\x00\x53\x72\xd1", size, self.items + (8 if key else 6))
-        return b"".join((map_header, self.annotations, position, key, self.tail))
+        position = _position(epoch, sequence_number, offset, enqueued_ms)
+        size, count = len(self.annotations) + len(key) + len(position), self.items + (10 if key else 8)
+        if size < 255 and count < 256:
+            map_header = _SMALL_MAP.pack(b"\x00\x53\x72\xc1", size + 1, count)
+        else:
+            map_header = _LARGE_MAP.pack(b"\x00\x53\x72\xd1", size + 4, count)
+        return b"".join((map_header, self.annotations, key, position, self.tail))
 
 
-def _position(sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
-    """The encoded annotations of an event's position in its partition."""
-    text = offset.encode()
-    before = _BEFORE_OFFSET.pack(_SEQUENCE_KEY, sequence_number, _OFFSET_KEY, len(text))
-    return before + text + _AFTER_OFFSET.pack(_TIME_KEY, enqueued_ms)
+def _position(epoch: int, sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
+    """The encoded annotations of an event's position in its partition, in the service's order."""
+    before = _EPOCH_KEY + encode(Int(epoch)) + _SEQUENCE_KEY + encode(sequence_number)
+    return before + _OFFSET_KEY + encode(offset) + _TIME_KEY + _TIME.pack(b"\x83", enqueued_ms)
 
 
 class Sections(NamedTuple):

@@ -5,7 +5,8 @@ reader is sent. Arrays of int64 (offset and time) find where a reader starts. As
 by bytes, and jump to the next multiple of 2^32 now and then: here every 11 events, where the service was seen to do so
 once. In a geo-replicated hub an offset is a text of the primary region's number (it rises with every promotion), the
 position in bytes, and the sequence number. The real service's have the form `2:-1:-1` (azure-sdk-for-go shows one of an
-empty partition); what its numbers mean is not documented.
+empty partition); what its numbers mean is not documented. The epoch of sequence numbers is taken to be the first of
+them, because it counts the changes of the primary region (azure-sdk issue 7454); in other hubs it is -1.
 """
 
 from __future__ import annotations
@@ -61,6 +62,11 @@ class PartitionLog:
         return self.first_sequence_number == self.next_sequence_number
 
     @property
+    def last_epoch(self) -> int:
+        """The epoch of the last event's sequence number, retained or not."""
+        return self._epoch(self.next_sequence_number - 1)
+
+    @property
     def last_offset(self) -> str:
         """The offset of the last event, retained or not; "-1" if there never was one (or a text that ends with it)."""
         if self._times:
@@ -77,12 +83,12 @@ class PartitionLog:
         now = max(time.time_ns() // 1_000_000, self._times[-1] if self._times else 0)  # bisecting needs a rising order
         sequence_number, position, arrival = self.next_sequence_number, self._positions[-1], next(self._next_arrival)
         offset = self.end
-        gap = bytes(HEADER_SIZE)
+        epoch, gap = self._epoch(sequence_number), bytes(HEADER_SIZE)
         for event in events:
             if sequence_number and sequence_number % _SEGMENT_EVENTS == 0:
                 offset = (offset // _SEGMENT + 1) * _SEGMENT
             self._offsets.append(offset)
-            payload = event.render(sequence_number, self._offset(len(self._times)), now)
+            payload = event.render(epoch, sequence_number, self._offset(len(self._times)), now)
             self._data += gap
             self._data += payload
             size = HEADER_SIZE + len(payload)
@@ -184,5 +190,9 @@ class PartitionLog:
         if not self.geo_replicated:
             return str(self._offsets[index])
         sequence_number = self._indexed_from + index
-        region = max(n for n, first in enumerate(self._regions, 1) if first <= sequence_number)
-        return f"{region}:{self._positions[index]}:{sequence_number}"
+        return f"{self._epoch(sequence_number)}:{self._positions[index]}:{sequence_number}"
+
+    def _epoch(self, sequence_number: int) -> int:
+        if not self.geo_replicated:
+            return -1
+        return max((n for n, first in enumerate(self._regions, 1) if first <= sequence_number), default=1)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from itertools import count
 
+import pytest
+
 from spark_ehbalance.emulator.message import build_events
 from spark_ehbalance.emulator.partition_log import PartitionLog
+from tests.eventhub.encodings import SERVICE_ITEMS, compound, section, service_annotations, text
 
 
 def read_all(log: PartitionLog, max_bytes: int) -> list[bytes]:
@@ -34,3 +37,14 @@ def test_events_are_read_in_chunks_also_after_trimming() -> None:
     log.append(build_events([b"new"]))
     assert (log.first_sequence_number, log.next_sequence_number) == (50, 51)
     assert b"new" in read_all(log, 4000)[0]
+
+
+@pytest.mark.parametrize("number", [0, 127, 128, 2**40])
+@pytest.mark.parametrize("key", [None, "k", "k" * 200])
+def test_a_senders_annotations_are_followed_by_the_services_in_its_encoding(key: str | None, number: int) -> None:
+    (event,) = build_events([b"body"], partition_key=key)
+    rendered = event.annotated("own", 7).render(-1, number, str(number * 1000), 1_700_000_000_000 + number)
+    pairs = text(b"own", 0xA3) + b"\x55\x07"
+    pairs += text(b"x-opt-partition-key", 0xA3) + text(key.encode()) if key else b""
+    items = SERVICE_ITEMS + (4 if key else 2)
+    assert rendered == section(0x72, compound(0xC1, items, pairs + service_annotations(number))) + event.tail

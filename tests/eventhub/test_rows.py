@@ -205,6 +205,15 @@ def test_publisher(trip: RoundTrip) -> None:
     assert maps(batch, "systemProperties") == [{}]
 
 
+def test_an_epoch_is_shown_where_the_hub_is_geo_replicated() -> None:
+    with Emulator({HUB: 1}, geo_replicated=True) as emulator, contextlib.closing(RoundTrip(emulator)) as trip:
+        emulator.append(HUB, 0, [b"before"] * 300)
+        emulator.promote(HUB, 0)
+        emulator.append(HUB, 0, [b"after"] * 300)
+        shown = maps(trip.received(0, 600), "systemProperties")
+    assert shown == [{"x-opt-sequence-number-epoch": str(epoch)} for epoch in [1] * 300 + [2] * 300]
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_message_properties_are_system_properties(trip: RoundTrip, as_json: bool) -> None:
     sent = AmqpAnnotatedMessage(

@@ -302,14 +302,14 @@ BESIDE = schema(body=BINARY, partitionKey=TEXT, properties=MapType(TEXT, TEXT), 
 def parsed(event: bytes) -> dict[str, str]:
     """The system properties that the source reads, with values that are JSON."""
     (message,) = decode_payload(memoryview(event)).data
-    event_read = parse(parse_event(bytes(message)).render(7, "0", 1))
+    event_read = parse(parse_event(bytes(message)).render(-1, 7, "0", 1))
     (row,) = record_batch([event_read], "0", json_properties=True).to_pylist()
     return dict(row["systemProperties"])
 
 
 @pytest.mark.parametrize("given", [STANDARD, {"content-type": '"text/plain"'}, {"x-opt-kafka-key": "[1]"}, {}])
 def test_properties_of_a_message_are_sent_as_they_were_read(given: dict[str, str]) -> None:
-    own = {"x-opt-sequence-number-epoch": "-1", "x-opt-publisher": '"p"', "to": "null"}
+    own = {"x-opt-sequence-number-epoch": "3", "x-opt-publisher": '"p"', "to": "null"}
     row = {"body": b"body", "partitionKey": "k", "properties": [("p", "1")]}
     event = only(made([row | {"systemProperties": [*(own | given).items()]}], BESIDE, json=True))
     assert read(event) == (b"body", "k", {"p": 1})
