@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from spark_ehbalance.emulator.amqp.codec import Array, Int, Timestamp
@@ -51,16 +50,18 @@ def _hub(hub: Hub) -> dict[str, Any]:
 
 def _partition(hub: Hub, partition: str) -> dict[str, Any]:
     log = hub.partition(partition)
+    last = log.next_sequence_number - 1
     return {
         "name": hub.name,
         "type": "com.microsoft:partition",
         "partition": partition,
-        "begin_sequence_number": log.first_sequence_number,
-        "last_enqueued_sequence_number": log.next_sequence_number - 1,
+        "begin_sequence_number_epoch": Int(log.first_epoch),
+        "begin_sequence_number": last if log.is_empty else log.first_sequence_number,
+        "last_enqueued_sequence_number_epoch": Int(log.last_epoch),
+        "last_enqueued_sequence_number": last,
         "last_enqueued_offset": log.last_offset,
         "last_enqueued_time_utc": time_of(log.last_enqueued_ms),
         "is_partition_empty": log.is_empty,
-        "runtime_info_retrieval_time_utc": Timestamp(time.time_ns() // 1_000_000),
     }
 
 

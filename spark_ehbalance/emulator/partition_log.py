@@ -62,6 +62,11 @@ class PartitionLog:
         return self.first_sequence_number == self.next_sequence_number
 
     @property
+    def first_epoch(self) -> int:
+        """The epoch of the first retained event's sequence number."""
+        return self._epoch(self.first_sequence_number)
+
+    @property
     def last_epoch(self) -> int:
         """The epoch of the last event's sequence number, retained or not."""
         return self._epoch(self.next_sequence_number - 1)

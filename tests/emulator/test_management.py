@@ -42,12 +42,13 @@ PARTITION_ANSWER = {
     "name": str,
     "type": str,
     "partition": str,
+    "begin_sequence_number_epoch": Int,
     "begin_sequence_number": int,
+    "last_enqueued_sequence_number_epoch": Int,
     "last_enqueued_sequence_number": int,
     "last_enqueued_offset": str,
     "last_enqueued_time_utc": Timestamp,
     "is_partition_empty": bool,
-    "runtime_info_retrieval_time_utc": Timestamp,
 }
 
 
@@ -81,7 +82,7 @@ def test_partition_properties(emulator: Emulator, connection: str, count: int, t
         properties = client.get_partition_properties("1")
     assert properties["id"] == "1"
     assert properties["is_empty"] is (trimmed == count)
-    assert properties["beginning_sequence_number"] == trimmed
+    assert properties["beginning_sequence_number"] == min(trimmed, count - 1)
     assert properties["last_enqueued_sequence_number"] == state.next_sequence_number - 1 == count - 1
     assert properties["last_enqueued_offset"] == state.last_offset
     assert (state.last_offset == "-1") is (count == 0)

@@ -84,7 +84,7 @@ func properties(ctx context.Context, connection string) error {
 		check("partition", partition.PartitionID, "1"),
 		check("hub of the partition", partition.EventHubName, hub),
 		check("empty", partition.IsEmpty, true),
-		check("first", partition.BeginningSequenceNumber, 0),
+		check("first", partition.BeginningSequenceNumber, -1),
 		check("last", partition.LastEnqueuedSequenceNumber, -1),
 	)
 }
