@@ -52,13 +52,12 @@ class Sender:
             return int(self._opened()._max_message_size_on_link)
 
     def send(self, window: list[Batch], timeout: float) -> None:
-        """Send the batches of a window (`outgoing.windows`) together, and wait for at most `timeout` seconds until the
-        hub has them. Those that it has are removed from the list, also if this raises."""
+        """Send the batches of a window (`outgoing.windows`) together, and wait until the hub has them, for at most
+        `timeout` seconds from one answer to the next. Those that it has are removed from the list, also if this
+        raises."""
         with self._errors(), private_calls():
-            handler = self._opened()._handler
-            # the client itself waits without end for a hub that reads byte by byte
-            with cut_off_after(timeout + _SOCKET_TIMEOUT, lambda: handler._connection):
-                self._link.send(window, timeout)
+            self._opened()
+            self._link.send(window, timeout)
 
     def close(self) -> None:
         """Close the connection. May be called twice."""

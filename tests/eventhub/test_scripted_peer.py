@@ -247,6 +247,16 @@ def test_batches_keep_to_the_window(service: Service) -> None:
     assert (window, service.batches, service.most_in_window) == ([], payloads, 5)
 
 
+def test_no_more_is_sent_than_the_peer_has_granted(service: Service) -> None:
+    """The client takes credit of its own where a peer grants none."""
+    sender = Sender(service.connection, "0")
+    sender.most_bytes()
+    link = sender._producer._handler._link
+    link._incoming_flow([0, 5000, 1, 65536, link.handle, link.delivery_count, 0, 0, False, False, None])
+    assert link.current_link_credit == 0
+    sender.close()
+
+
 # --- how it ends -------------------------------------------------------------------------------------------------
 
 MISSING = "The messaging entity 'ns:eventhub:hub~16383|group' could not be found. TrackingId:0949_G16_B31"

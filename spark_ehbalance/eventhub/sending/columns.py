@@ -151,9 +151,9 @@ def _unknown(column: StructField, roles: Iterable[str], *, kafka: bool) -> str:
 
 def check_topic(batch: pa.RecordBatch, columns: Columns, hub: str) -> None:
     """Raise `UnsendableEventError` if a row of `batch` names another hub than that of the option."""
-    topics = [] if columns.topic is None else batch.column(columns.topic).unique().to_pylist()
-    for each in topics:
-        if each is not None and each.lower() != hub.lower():
+    topics = [] if columns.topic is None else batch.column(columns.topic).cast(pa.binary()).unique().to_pylist()
+    for each in (topic.decode(errors="replace") for topic in topics if topic is not None):
+        if each.lower() != hub.lower():
             raise UnsendableEventError(
                 f"a row has the topic {shown(each)}, and eventHubName is {hub}: write each topic by itself, without "
                 "the column"
@@ -213,6 +213,16 @@ class Rows:
 
     def _made(self, batch: pa.RecordBatch) -> Iterator[_Event | ValueError]:
         """The event of each row, or why it cannot be sent."""
+        try:
+            yield from self._made_together(batch)
+        except UnicodeDecodeError:  # before the first row; casts in Spark make such texts
+            for row in range(batch.num_rows):
+                try:
+                    yield from self._made_together(batch.slice(row, 1))
+                except UnicodeDecodeError:
+                    yield ValueError("it has a text that is no UTF-8")
+
+    def _made_together(self, batch: pa.RecordBatch) -> Iterator[_Event | ValueError]:
         columns, encoder = self._columns, Encoder()
         self._ids = ()
         bodies, keys, partitions = (
@@ -250,7 +260,7 @@ class Rows:
 
     def _checked_partition(self, key: Any, partition: str) -> str:
         """Raises ValueError."""
-        if key is not None:
+        if key:
             raise ValueError("it has both a partition key and a partition: allowed is one of them, the other null")
         self._ids = self._ids or self._partitions()
         if partition not in self._ids:

@@ -37,6 +37,9 @@ _LOG = logger(__name__)
 #: Bytes of rows that are checked together before any of them is sent: a task of a micro-batch seldom has more.
 _PART = 32 << 20
 
+#: Bytes that a row takes besides as Python's objects, if it is small and has a key of its own.
+_ROW = 1000
+
 #: The size of a batch, in bytes: that of the standard tier. A dedicated hub takes 20 MB, which would come in late.
 _BATCH = 1 << 20
 
@@ -171,7 +174,7 @@ class Task:
         for made, batch in self._with_rows(rows):
             made.add(batch, part)
             sent.skipped, sent.problem = made.skipped, made.problem
-            size += batch.nbytes
+            size += batch.nbytes + _ROW * batch.num_rows
             if size >= _PART:
                 yield part
                 part, size = {}, 0
@@ -248,8 +251,9 @@ class Task:
                 renewed, pause = True, 0.0
             except (Unreachable, MissingError) as error:
                 sent.again += 1
-                if first is None or len(left) < count:
-                    first, count = now, len(left)
+                if len(left) < count:
+                    first, count = time.monotonic(), len(left)
+                first = first or now
                 passed = time.monotonic() - first
                 if isinstance(error, MissingError) and passed >= _MISSING_FOR:
                     raise

@@ -53,9 +53,9 @@ _MOST_KEPT = 256
 
 
 #: What may be on its way together: a third of the messages for which the service grants credit on a link to the hub,
-#: and of bytes what a broken connection may cost in duplicates.
+#: and of bytes what also a slow connection carries before its answers are waited for.
 _MOST_TOGETHER = 100
-_MOST_BYTES_TOGETHER = 4 << 20
+_MOST_BYTES_TOGETHER = 1 << 20
 
 
 class System(NamedTuple):

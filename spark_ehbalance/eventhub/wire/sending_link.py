@@ -10,7 +10,7 @@ import time
 from collections import deque
 from typing import Any
 
-from spark_ehbalance.eventhub.wire.client import check_open
+from spark_ehbalance.eventhub.wire.client import check_open, cut_off_after
 from spark_ehbalance.eventhub.wire.outgoing import Batch, transfer
 
 _ID_MASK = 0xFFFFFFFF
@@ -29,20 +29,26 @@ class SendingLink:
         self._refused: list[Batch] = []
         self._problem: Exception | None = None
         self._link._incoming_disposition = self._answered
+        self._link.update_pending_deliveries = lambda: None  # takes credit that the peer has not granted
 
     def send(self, window: list[Batch], timeout: float) -> None:
-        """Send batches (`outgoing.windows`), and wait for at most `timeout` seconds until the peer has answered to all.
-        Those that it has taken are removed from the list, also if this raises: the client's error for the link, or for
-        the first batch that was refused."""
+        """Send batches (`outgoing.windows`), and wait until the peer has answered to all, for at most `timeout` seconds
+        from one answer to the next. Those that it has taken are removed from the list, also if this raises: the
+        client's error for the link, or for the first batch that was refused."""
+        unsent, left = deque(window), len(window)
         deadline = time.monotonic() + timeout
-        unsent = deque(window)
         try:
             while unsent or self._waiting:
                 if unsent and self._handler.client_ready():  # not while the token is renewed
-                    self._transfer(unsent)
+                    # the client itself waits without end for a peer that reads byte by byte
+                    with cut_off_after(timeout, lambda: self._connection):
+                        self._transfer(unsent)
                 self._connection.listen(wait=self._handler._socket_timeout)
                 check_open(self._connection, self._session, self._link)
-                if time.monotonic() > deadline:
+                now = time.monotonic()
+                if len(unsent) + len(self._waiting) < left:
+                    left, deadline = len(unsent) + len(self._waiting), now + timeout
+                elif now > deadline:
                     raise TimeoutError("Sending timed out.")
             if self._problem is not None:
                 raise self._problem

@@ -179,7 +179,7 @@ def test_windows_keep_the_order_of_each_key_and_the_limits(events: dict[str, lis
     assert found == events
 
 
-@pytest.mark.parametrize(("keys", "size", "together"), [(250, 10, [100, 100, 50]), (6, 1_500_000, [2, 2, 2])])
+@pytest.mark.parametrize(("keys", "size", "together"), [(250, 10, [100, 100, 50]), (6, 400_000, [2, 2, 2])])
 def test_so_much_is_on_its_way_at_once(keys: int, size: int, together: list[int]) -> None:
     keyed = [Keyed(Encoder().envelope(str(key)), [b"", bytes(size)]) for key in range(keys)]
     assert [len(window) for window in windows(keyed, 2_000_000)] == together
@@ -233,9 +233,27 @@ def test_a_row_goes_to_its_partition_or_where_the_hub_puts_its_key() -> None:
         {"body": "b", "partitionId": 2},
         {"body": "c"},
         {"body": "d", "partitionKey": ""},
+        {"body": "e", "partitionKey": "", "partitionId": 2},
     ]
     found = made(rows, KEYED)
-    assert bodies(found) == {(None, "7"): [b"a"], ("2", ""): [b"b"], (None, ""): [b"c", b"d"]}
+    assert bodies(found) == {(None, "7"): [b"a"], ("2", ""): [b"b", b"e"], (None, ""): [b"c", b"d"]}
+
+
+@pytest.mark.parametrize("name", ["body", "partitionKey", "properties"])
+def test_a_text_that_is_no_utf8_is_named_and_can_be_skipped(name: str) -> None:
+    """Casts of binary in Spark make such texts."""
+    texts = pa.StringArray.from_buffers(3, pa.array([0, 1, 2, 3], pa.int32()).buffers()[1], pa.py_buffer(b"a\xffb"))
+    maps = pa.MapArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), pa.array(["p"] * 3), texts)
+    columns = {"body": pa.array(["x"] * 3), "partitionKey": pa.array(["k"] * 3)}
+    columns[name] = maps if name == "properties" else texts
+    batch = pa.record_batch(columns)
+    places = {"body": 0, "key": 1} | ({"properties": 2} if name == "properties" else {})
+    with pytest.raises(UnsendableEventError, match=r"row 2 of a task cannot be sent: .* no UTF-8"):
+        Rows(Columns(**places), lambda: "0", ROOM).add(batch, {})
+    found: Events = {}
+    (makes := Rows(Columns(**places), lambda: "0", ROOM, "skip")).add(batch, found)
+    assert (sum(map(len, bodies(found).values())), makes.skipped) == (2, 1)
+    assert Rows(Columns(**places), lambda: "0", ROOM).unsendable(batch).num_rows == 1
 
 
 def test_an_event_has_room_for_its_key_twice() -> None:

@@ -16,6 +16,7 @@ from azure.eventhub._client_base import ConsumerProducerMixin
 
 from spark_ehbalance.emulator import EventHub
 from spark_ehbalance.emulator.amqp.frames import ACCEPTED, Disposition
+from spark_ehbalance.emulator.partition_keys import partition_of_key
 from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, MissingError, UnsendableEventError
 from spark_ehbalance.eventhub import conditions, sender
 from spark_ehbalance.eventhub.sending import writing
@@ -118,6 +119,29 @@ def test_only_batches_without_an_answer_are_sent_again(
     assert [(each.events, each.again) for each in result] == [(50, 1)]
     assert len(late) > 1
     assert sorted(event.body for event in event_hub.events()[51:]) == sorted(late)
+
+
+def test_a_hub_that_answers_slowly_has_taken_what_it_answers(event_hub: EventHub, write: Callable[..., Sent]) -> None:
+    """`sendTimeout` is for a hub that takes nothing."""
+    keys = [next(key for key in map(str, range(99)) if partition_of_key(key, 4) == index) for index in range(4)]
+    write([{"body": b"first", "key": "k"}], KEYED)
+    for index in range(4):
+        event_hub.emulator.delay(0.7 * (index + 1), partition=index)
+    sent = write([{"body": b"x", "key": key} for key in keys], KEYED, sendTimeout="2 s")
+    assert (sent.events, sent.again, len(event_hub.events())) == (4, 0, 5)
+
+
+def test_parts_are_not_larger_with_rows_of_few_bytes(
+    event_hub: EventHub, links: Links, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those of type void, which have none: as Python's objects they have."""
+    monkeypatch.setattr(writing, "_PART", 100_000)
+    task = Task(write_options({"connectionString": event_hub.connection_string}), Columns(0), links)
+    batches = [pa.record_batch({"body": pa.nulls(50)})] * 10
+    parts = [
+        sum(len(each.events) // 2 for each in part[None].values()) for part in task._encoded(batches, Sent()) if part
+    ]
+    assert parts == [100] * 5
 
 
 def test_large_and_small_events_fill_batches(event_hub: EventHub, write: Callable[..., Sent]) -> None:
