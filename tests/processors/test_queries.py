@@ -14,6 +14,7 @@ from chaos.storage.azurite import ACCOUNT, KEY
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.group.position import START_OFFSET
 from spark_ehbalance.group.starting_positions import LATEST
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.range_reader import Batches, read_range
@@ -52,7 +53,7 @@ def claim(sdk: BlobCheckpointStore, options: Options, partition: str, owner: str
 
 def reader(options: Options, partition: str) -> Receiver:
     address = PartitionAddress(options.connection, options.consumer_group, partition)
-    return Receiver(address, 0, owner_level=0, prefetch=10)
+    return Receiver(address, START_OFFSET, owner_level=0, prefetch=10)
 
 
 def offsets(options: Options, partition: str, count: int) -> list[str]:

@@ -17,7 +17,7 @@ from spark_ehbalance.eventhub.receiver import Disconnected, Receiver
 from spark_ehbalance.eventhub.refusals import Unreachable
 from spark_ehbalance.eventhub.resolve import resolve
 from spark_ehbalance.eventhub.rows import sequence_numbers
-from spark_ehbalance.group.position import START_OFFSET, Position
+from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.starting_positions import Edge
 from tests.service.hub import Hub
 from tests.waiting import wait_until
@@ -112,26 +112,26 @@ def test_starting_positions(hub: Hub) -> None:
 
 
 def test_a_higher_owner_level_disconnects_a_lower_one_and_says_so(hub: Hub) -> None:
-    with reading(hub, "3", START_OFFSET, 5) as low, reading(hub, "3", START_OFFSET, 6) as high:
+    with reading(hub, "3", "@latest", 5) as low, reading(hub, "3", "@latest", 6) as high:
         low.receive(1, 0.5)
         high.receive(1, 0.5)
         assert lost_to(low).epoch == 6
         assert high.is_usable()
-        with reading(hub, "3", START_OFFSET, 4) as lower, reading(hub, "3", START_OFFSET) as none:
+        with reading(hub, "3", "@latest", 4) as lower, reading(hub, "3", "@latest") as none:
             assert lost_to(lower).epoch == 6
             assert lost_to(none).epoch == 6
         assert high.is_usable()
-        with reading(hub, "3", START_OFFSET, 6) as same:
+        with reading(hub, "3", "@latest", 6) as same:
             same.receive(1, 0.5)
             assert lost_to(high).epoch == 6, "of two with the same level the later one has it"
 
 
 def test_owner_levels_are_not_remembered_once_nobody_reads(hub: Hub) -> None:
-    with reading(hub, "3", START_OFFSET, 1_000) as high:
+    with reading(hub, "3", "@latest", 1_000) as high:
         high.receive(1, 0.5)
 
     def attached() -> bool:
-        with reading(hub, "3", START_OFFSET, 2) as low:
+        with reading(hub, "3", "@latest", 2) as low:
             try:
                 low.receive(1, 0.5)
             except (Disconnected, Unreachable):
@@ -148,14 +148,14 @@ def test_a_sixth_reader_without_owner_level_is_refused(hub: Hub) -> None:
             stack.pop_all().close()  # those of an earlier test may be going
             try:
                 for _ in range(_MOST_READERS):
-                    stack.enter_context(reading(hub, "3", START_OFFSET)).receive(1, 0.3)
+                    stack.enter_context(reading(hub, "3", "@latest")).receive(1, 0.3)
             except (Disconnected, Unreachable):
                 return False
             return True
 
         wait_until(five_read, "five read")
         with (
-            reading(hub, "3", START_OFFSET) as sixth,
+            reading(hub, "3", "@latest") as sixth,
             pytest.raises((Disconnected, Unreachable), match=r"(?i)receivers"),
         ):
             sixth.receive(1, 0.5)
