@@ -46,11 +46,11 @@ def main(arguments: Sequence[str]) -> int:
         (tests,) = Path(folder).glob("*/tests")
         shutil.copy(FIXTURES, tests / "conftest.py")
         command = [sys.executable, "-m", "pytest", "--disable-warnings", "-p", "no:cacheprovider", "--rootdir", tests]
-        command += [f"--numprocesses={PROCESSES}", "--dist=worksteal"]
         if arguments[:1] == ["--short"]:
-            command += ["--numprocesses=4", *SHORT, "-k", " and ".join(f"not {each}" for each in LONG), *arguments[1:]]
+            without_long = " and ".join(f"not {name}" for name in LONG)
+            command += ["--numprocesses=4", *SHORT, "-k", without_long, *arguments[1:]]
         else:
-            command += [*TESTS, *arguments]
+            command += [f"--numprocesses={PROCESSES}", "--dist=worksteal", *TESTS, *arguments]
         environment = os.environ | {"PYTHONPATH": f"{ROOT}:{tools}"}
         return subprocess.run(command, cwd=tests, env=environment, check=False).returncode
 

@@ -22,7 +22,7 @@ _MIX, _FINAL = (4, 6, 8, 16, 19, 4), (14, 11, 25, 16, 4, 14, 24)
 
 @functools.lru_cache(1024)
 def partition_of_key(key: str, partitions: int) -> int:
-    """The partition, out of so many, that has the events with this key, in upper or lower case."""
+    """Which of a hub's `partitions` has the events with this key. Upper and lower case make no difference."""
     logical = _hash(key.upper().encode("ascii", "replace")) % _LOGICAL
     width, wider = divmod(_LOGICAL, partitions)  # the first ranges are wider by one
     narrow = wider * (width + 1)

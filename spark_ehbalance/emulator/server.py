@@ -14,7 +14,7 @@ from spark_ehbalance.emulator.client import Client
 from spark_ehbalance.emulator.endpoints import HubEndpoint
 from spark_ehbalance.emulator.settings import Settings
 
-_TICK = 1.0  # at most so many seconds between checks of time-outs and expired tokens
+_TICK = 1.0  # seconds between checks of time-outs and expired tokens, at most
 
 
 class Server:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from spark_ehbalance.eventhub.rows import COLUMN_ANNOTATIONS, EPOCH
+from spark_ehbalance.eventhub.wire.frames import HEADER
 
 #: The message format of a batch.
 BATCH_FORMAT = 0x80013700
@@ -21,8 +22,6 @@ _PROPERTIES, _NO_BODY = b"\x00\x53\x74", b"\x00\x53\x77\x40"
 
 #: Encoded sizes, above which numbers of four bytes are needed.
 _SHORT = 255
-
-_FRAME = struct.Struct(">IBBH")
 
 #: The size of the fields of a transfer, with their count.
 _TRANSFER_SIZE = 4 + 5 + 5 + 6 + 5 + 1 + 1
@@ -135,7 +134,7 @@ def system(given: Iterable[tuple[str, Any]]) -> System:
 
 
 class Batch(NamedTuple):
-    """So many events as one message."""
+    """Events that are sent as one message: how many they are, and the message."""
 
     events: int
     payload: bytes
@@ -185,14 +184,14 @@ def _batches(keyed: Keyed, most: int) -> Iterator[Batch]:
 
 def transfer(channel: int, handle: int, number: int, payload: bytes, largest: int) -> Iterator[bytes]:
     """The frames, of at most `largest` bytes, of the delivery of a batch with this number."""
-    delivery = b"\x00\x53\x14\xd0%b\x00\x00\x00\x06\x70%b\x70%b\xa0\x04%b\x70%b\x42%c"
-    numbers = (_UINT.pack(each) for each in (_TRANSFER_SIZE, handle, number, number, BATCH_FORMAT))
-    fields = delivery % (*numbers, 0x42)
-    room = largest - 8 - len(fields)
+    delivery = b"\x00\x53\x14\xd0%b\x00\x00\x00\x06\x70%b\x70%b\xa0\x04%b\x70%b\x42"
+    fields = delivery % tuple(map(_UINT.pack, (_TRANSFER_SIZE, handle, number, number, BATCH_FORMAT)))
+    before = HEADER.size + len(fields) + 1  # whether more frames follow
+    room = largest - before
     for at in range(0, len(payload), room):
         part = payload[at : at + room]
-        more = 0x41 if at + room < len(payload) else 0x42
-        yield _FRAME.pack(8 + len(fields) + len(part), 2, 0, channel) + fields[:-1] + bytes((more,)) + part
+        more = b"\x41" if at + room < len(payload) else b"\x42"
+        yield HEADER.pack(before + len(part), 2, 0, channel) + fields + more + part
 
 
 def _head(body: bytes | None, key: str | None, properties: Collection[Pair], system: System) -> bytes:
