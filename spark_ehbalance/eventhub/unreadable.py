@@ -80,6 +80,8 @@ def settle(rows: Rows, expected: int | None, policy: str) -> Settled:
     first = known[0] if batch.num_rows else None
     if not skipped:
         return Settled(batch, first, expected, failure)
-    batch = batch.filter(pa.array([at not in skipped for at in range(batch.num_rows)]))
+    kept = np.ones(batch.num_rows, np.bool_)
+    kept[skipped] = False
+    batch = batch.filter(pa.array(kept))
     problem = f"event {known[skipped[0]]} cannot be read: {unreadable[skipped[0]]}"
     return Settled(batch, first, expected, failure, len(skipped), problem)

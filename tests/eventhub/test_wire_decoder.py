@@ -366,6 +366,58 @@ def test_pairs_that_are_not_simple_are_what_they_are_alone(
     assert make(False).record_batch(in_buffer(sent)).batch.equals(expected(sent))
 
 
+def usual(number: int, kind: str) -> bytes:
+    """A message of the `kind` that nearly all messages of a batch have."""
+    own = text(b"x-%d" % number, 0xA3) + text(b"v") + text(b"subject", 0xA3) + text(b"s") if "unlike" in kind else b""
+    annotations = compound(0xC1, SERVICE_ITEMS + 4 * bool(own), own + service_annotations(number))
+    ids = section(0x73, compound(0xC0, 1, text(b"id %d" % number))) if "ids" in kind else b""
+    application = section(0x74, compound(0xC1, 2, text(b"p") + long(number))) if "properties" in kind else b""
+    return section(0x72, annotations) + ids + application + section(0x75, text(b"body", 0xA0))
+
+
+def odd(pairs: bytes = b"", count: int = 0, rest: bytes = b"") -> bytes:
+    """A message with `count` more items in its annotations, and with the `rest` before its body."""
+    annotations = compound(0xC1, SERVICE_ITEMS + count, pairs + service_annotations(3000))
+    return section(0x72, annotations) + rest + section(0x75, text(b"body", 0xA0))
+
+
+def application(count: int, pairs: bytes) -> bytes:
+    return section(0x74, compound(0xC1, count, pairs))
+
+
+#: The only message of its kind in a batch.
+ODD = {
+    "a named value twice": odd(text(b"x-opt-offset", 0xA3) + text(b"1"), 2),
+    "an annotation named as a message property": odd(
+        text(b"subject", 0xA3) + text(b"a"), 2, section(0x73, compound(0xC0, 4, b"\x40" * 3 + text(b"b")))
+    ),
+    "a time of no column": odd().replace(timestamp(1_700_000_003_000), timestamp(2**62)),
+    "properties that are no list": odd(rest=section(0x73, b"\x41")),
+    "many nulls": odd(rest=application(2, text(b"p") + compound(0xE0, 256, b"\x40", True))),
+    "few nulls": odd(rest=application(2, text(b"p") + compound(0xE0, 3, b"\x40"))),
+    "a value of an unknown type": odd(rest=application(2, text(b"p") + b"\xff")),
+    "64 properties": odd(rest=application(128, b"".join(text(b"%d" % at) + long(at) for at in range(64)))),
+    "60 annotations": odd(b"".join(text(b"%d" % at, 0xA3) + long(at) for at in range(60)), 120),
+    **{f"annotations, {what}": odd(pairs, count) for what, (count, pairs) in NOT_SIMPLE.items()},
+    **{f"properties, {what}": odd(rest=application(*map_)) for what, map_ in NOT_SIMPLE.items()},
+    "no UTF-8": odd(text(b"x-opt-partition-key", 0xA3) + text(b"\xff"), 2, application(2, text(b"\xff") * 2)),
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("kind", ["alike", "ids", "properties", "unlike", "unlike ids", "unlike properties"])
+def test_one_odd_message_takes_no_other_to_the_slow_path(tiers: Callable[[], Counter[str]], kind: str) -> None:
+    plain, decoder = [usual(number, kind) for number in range(1000, 1400)], Decoder("0", False)
+    decoder.record_batch(in_buffer(plain))
+    tiers()
+    for what, message in ODD.items():
+        for at in (0, 200, 399):
+            sent = [*plain[:at], message, *plain[at + 1 :]]
+            made = decoder.record_batch(in_buffer(sent))
+            assert made.batch.equals(expected(sent)), what
+            assert tiers()["slow path"] <= 1, what
+
+
 def test_no_messages_are_an_empty_batch(make: partial[Decoder]) -> None:
     batch = make(False).record_batch(in_buffer([])).batch
     assert batch.equals(expected([]))

@@ -1,17 +1,15 @@
 """Messages become a record batch: tiers in a sequence, each of which takes the messages that it can read.
 
-In the first tiers, the fast path, numpy reads many messages at once; the last one, the slow path, reads each of those
-that are left alone. All return the same rows.
+In the first tiers, the fast path, numpy reads many messages at once; the slow path reads each of the others alone. All
+return the same rows. A message that only the slow path can read takes no other message there.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +21,7 @@ from spark_ehbalance.eventhub.wire import scan
 from spark_ehbalance.eventhub.wire.messages import parse, read_application, read_properties
 from spark_ehbalance.eventhub.wire.scan import BINARY, INTEGER, TEXT, Booleans, Integers, Pairs, Spans, Template
 from spark_ehbalance.eventhub.wire.transfers import RawMessages
-from spark_ehbalance.eventhub.wire.values import MALFORMED, SCALARS, TEXTS, MalformedError
+from spark_ehbalance.eventhub.wire.values import SCALARS, TEXTS, MalformedError
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -58,8 +56,21 @@ _CODES = {
 _block = np.empty(8 << 20, np.uint8)
 del _block
 
-#: Reads some of the messages that are left: a mask of these, and their rows; None if it reads none.
-_Tier = Callable[[RawMessages], tuple[Booleans, Rows] | None]
+#: Rows are put in order by slices of the tiers' batches if there are at most this many, which copies them once.
+_MOST_SLICES = 64
+
+
+class _Read(NamedTuple):
+    """What a tier has read of the messages that are left. A row that is not `sound` is none: only the slow path can
+    read its message."""
+
+    fitting: Booleans  # messages with a row
+    sound: Booleans  # rows
+    batch: pa.RecordBatch
+
+
+#: None if it reads no message.
+_Tier = Callable[[RawMessages], _Read | None]
 
 
 class Decoder:
@@ -88,38 +99,39 @@ class Decoder:
 
     def record_batch(self, messages: RawMessages) -> Rows:
         """The rows of all `messages`, in their order."""
-        left, indices_left, counts = messages, np.arange(len(messages)), Counter[str]()
-        batches, indices, unreadable = list[pa.RecordBatch](), list[Integers](), dict[int, str]()
+        alone = messages.starts < 0  # those that came in several frames do not lie in the buffer in one piece
+        left, counts = np.flatnonzero(~alone), Counter[str]()
+        batches, indices = list[pa.RecordBatch](), list[Integers]()
         for name, tier in self._tiers():
-            if (read := tier(left)) is None:
-                continue
-            taken, (batch, reasons) = read
-            batches.append(batch)
-            indices.append(indices_left[taken])
-            unreadable |= {int(indices[-1][row]): reason for row, reason in reasons.items()}
-            counts[name] += batch.num_rows
-            if taken.all():
+            if not len(left):
                 break
-            left, indices_left = left.of(~taken), indices_left[~taken]
+            if (read := tier(messages.of(left))) is None:
+                continue
+            indices.append(np.where(read.sound, left[read.fitting], -1))
+            batches.append(read.batch)
+            counts[name] += int(np.count_nonzero(read.sound))
+            alone[left[read.fitting][~read.sound]] = True
+            left = left[~read.fitting]
+        alone[left] = True
+        unreadable: Mapping[int, str] = {}
+        if alone.any() or not batches:
+            indices.append(np.flatnonzero(alone))
+            batch, reasons = self._one_by_one(messages.of(indices[-1]))
+            batches.append(batch)
+            counts["slow path"] = batch.num_rows
+            unreadable = {int(indices[-1][row]): reason for row, reason in reasons.items()}
         if len(messages):
             _LOG.debug("partition %s: messages read by tier: %s", self._partition, dict(counts))
         return Rows(_in_order(batches, indices), unreadable)
 
     def _tiers(self) -> list[tuple[str, _Tier]]:
         return [
-            ("several frames", self._by_several_frames),
             *(("known template", partial(self._by_template, each)) for each in self._templates),
             # At most two templates are learned per batch: messages of which no two are alike must not cost much more.
             ("new template", partial(self._by_new_template, 0)),
             ("new template", partial(self._by_new_template, -1)),
             ("any shape", self._by_any_shape),
-            ("slow path", lambda left: (np.ones(len(left), np.bool_), self._one_by_one(left))),
         ]
-
-    def _by_several_frames(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
-        """Messages that came in several frames do not lie in the buffer in one piece, and are read alone."""
-        several = left.starts < 0
-        return (several, self._one_by_one(left.of(several))) if several.any() else None
 
     def _one_by_one(self, messages: RawMessages) -> Rows:
         unreadable: dict[int, str] = {}
@@ -137,11 +149,11 @@ class Decoder:
 
     # --- messages of one shape -------------------------------------------------------------------------------------
 
-    def _by_new_template(self, index: int, left: RawMessages) -> tuple[Booleans, Rows] | None:
+    def _by_new_template(self, index: int, left: RawMessages) -> _Read | None:
         template = scan.learn(left[index]) if len(left) >= self._few else None
         return None if template is None else self._by_template(template, left)
 
-    def _by_template(self, template: Template, left: RawMessages) -> tuple[Booleans, Rows] | None:
+    def _by_template(self, template: Template, left: RawMessages) -> _Read | None:
         if len(left) < self._few or not (template.fits_all or _fits_sample(template, left)):
             return None
         fitting, values, sections = template.match(left)
@@ -156,13 +168,9 @@ class Decoder:
         def system(section: bytes) -> dict[Any, Any]:
             return {**read_properties(section), **template.other_annotations}
 
-        try:
-            _check_times(times)
-            properties = self._application_maps(data, sections.application)
-            system_properties = self._maps("systemProperties", data, sections.properties, system)
-        except MalformedError:
-            # The slow path knows what to do with a section that contradicts itself, or with an impossible time.
-            return None
+        properties, sound = self._application_maps(data, sections.application)
+        system_properties, readable = self._maps("systemProperties", data, sections.properties, system)
+        sound &= readable & _fit_column(times)
         batch = rows.from_columns(
             self._schema,
             body=lambda: _slices(data, sections.bodies, pa.binary()),
@@ -176,21 +184,14 @@ class Decoder:
             systemProperties=lambda: system_properties,
         )
         self._templates = [template, *(each for each in self._templates if each is not template)][:_MOST_TEMPLATES]
-        return fitting, Rows(batch)
+        return _Read(fitting, sound, batch)
 
     # --- messages of any shape -------------------------------------------------------------------------------------
 
-    def _by_any_shape(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
+    def _by_any_shape(self, left: RawMessages) -> _Read | None:
         """If there are many, numpy reads their maps pair by pair."""
         if len(left) < self._many:
             return None
-        # If one of them cannot be read here, the slow path finds out which one it is, and why.
-        with contextlib.suppress(MalformedError, *MALFORMED):
-            return self._unlike(left)
-        return None
-
-    def _unlike(self, left: RawMessages) -> tuple[Booleans, Rows] | None:
-        """Raises `MalformedError` or one of `MALFORMED` if only the slow path can read a message, or none can."""
         data = left.data
         good, annotations, sections = scan.find_sections(left)
         readable, pairs = scan.find_pairs(data, annotations)
@@ -216,9 +217,14 @@ class Decoder:
 
         numbered, timed = pair_of[rows.SEQUENCE_NUMBER], pair_of[rows.ENQUEUED_TIME]
         times = np.where(timed < 0, 0, integers(np.where(timed < 0, numbered, timed)))
-        _check_times(times)
-        properties = self._application_maps(data, sections.application)
-        standard = self._maps("systemProperties", data, sections.properties, read_properties)
+        properties, sound = self._application_maps(data, sections.application)
+        standard, readable = self._maps("systemProperties", data, sections.properties, read_properties)
+        sound &= readable & _fit_column(times)
+        system_properties = None
+        if standard is not None:
+            own, single = self._maps_of_pairs(data, pairs.of(others, good), count)
+            system_properties, disjoint = _joined(standard, own)
+            sound &= single & disjoint
         batch = rows.from_columns(
             self._schema,
             body=lambda: _slices(data, sections.bodies, pa.binary()),
@@ -229,62 +235,72 @@ class Decoder:
             publisher=lambda: texts(rows.PUBLISHER),
             partitionKey=lambda: texts(rows.PARTITION_KEY),
             properties=lambda: properties,
-            systemProperties=lambda: _joined(standard, self._maps_of_pairs(data, pairs.of(others, good), count)),
+            systemProperties=lambda: system_properties,
         )
-        return good, Rows(batch)
+        return _Read(good, sound, batch)
 
     # --- columns of maps -------------------------------------------------------------------------------------------
 
-    def _application_maps(self, data: bytearray, sections: Spans) -> pa.MapArray | None:
+    def _application_maps(self, data: bytearray, sections: Spans) -> tuple[pa.MapArray | None, Booleans]:
         """`_maps` of the application's properties: pair by pair where there are many unlike sections."""
         count = len(sections.starts)
         if count >= self._many and sections.lengths.any():
             sample = _slices(data, sections.of(slice(_SAMPLE)), pa.binary())
             if 2 * len(sample.unique()) > len(sample):
                 readable, found = scan.find_pairs(data, sections)
-                if readable.all():
+                if 2 * np.count_nonzero(readable) > count:
                     if "properties" not in self._columns:
-                        return None
-                    with contextlib.suppress(ValueError):
-                        return self._maps_of_pairs(data, found, count)
+                        return None, readable
+                    maps, single = self._maps_of_pairs(data, found, count)
+                    return maps, readable & single
         return self._maps("properties", data, sections, read_application)
 
     def _maps(
         self, column: str, data: bytearray, sections: Spans, read: Callable[[bytes], dict[Any, Any]]
-    ) -> pa.MapArray | None:
-        """A map for each section; None if the `column` is not wanted. Sections with the same bytes are read once.
-
-        Raises what `read` raises, also for a column that is not wanted.
-        """
+    ) -> tuple[pa.MapArray | None, Booleans]:
+        """A map for each section, None if the `column` is not wanted; and which sections could be read, also for a
+        column that is not wanted. Sections with the same bytes are read once."""
         wanted, made, count = column in self._columns, rows.Maps(self._json), len(sections.lengths)
+        readable = [True]
         if not sections.lengths.any():
             if not (shared := read(b"")):
-                return rows.no_pairs(count) if wanted else None
+                return rows.no_pairs(count) if wanted else None, np.ones(count, np.bool_)
             made.add(shared)
-            codes = pa.array(np.zeros(count, np.int32))
+            codes = np.zeros(count, np.int32)
         else:
             # not by Arrow's `dictionary_encode`, whose hashes have no salt: a sender can choose sections that collide
             distinct: dict[bytes, int] = {}
             salted = map(rows.SALT.__add__, _slices(data, sections, pa.binary()).to_pylist())
-            codes = pa.array([distinct.setdefault(raw, len(distinct)) for raw in salted], pa.int32())
-            for raw in distinct:
-                made.add(read(raw[len(rows.SALT) :]))
+            codes = np.array([distinct.setdefault(raw, len(distinct)) for raw in salted], np.int32)
+            readable *= len(distinct)
+            for raw, code in distinct.items():
+                try:
+                    made.add(read(raw[len(rows.SALT) :]))
+                except MalformedError:
+                    made.add({})
+                    readable[code] = False
+        sound = np.array(readable)[codes]
         if not wanted:
-            return None
+            return None, sound
         maps = made.column()
-        return maps if len(maps) == count else maps.take(codes)
+        return maps if len(maps) == count else maps.take(pa.array(codes)), sound
 
-    def _maps_of_pairs(self, data: bytearray, pairs: Pairs, count: int) -> pa.MapArray:
-        """The `count` maps of `pairs`. Raises ValueError if a map has a key twice."""
+    def _maps_of_pairs(self, data: bytearray, pairs: Pairs, count: int) -> tuple[pa.MapArray, Booleans]:
+        """The `count` maps of `pairs`, and which have no key twice."""
+        single = np.ones(count, np.bool_)
         if not len(pairs.maps):
-            return rows.no_pairs(count)
+            return rows.no_pairs(count), single
         keys, counts = _texts(data, pairs.keys), np.bincount(pairs.maps, minlength=count)
         offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-        if counts.max() > 1:  # not by Arrow's hashes: a sender can choose keys that collide
-            names = keys.to_pylist()
-            if any(len(set(names[begin:end])) < end - begin for begin, end in pairwise(offsets.tolist())):
-                raise ValueError("a key twice")
-        return pa.MapArray.from_arrays(pa.array(offsets), keys, self._values(data, pairs.codes, pairs.values))
+        # not by Arrow's hashes: a sender can choose keys that collide
+        if len(several := np.flatnonzero(counts > 1)):
+            names = keys.take(pa.array(np.flatnonzero(counts[pairs.maps] > 1))).to_pylist()
+            end = 0
+            for index, size in zip(several.tolist(), counts[several].tolist(), strict=True):
+                begin, end = end, end + size
+                single[index] = len(set(names[begin:end])) == size
+        values = self._values(data, pairs.codes, pairs.values)
+        return pa.MapArray.from_arrays(pa.array(offsets), keys, values), single
 
     def _values(self, data: bytearray, codes: Integers, spans: Spans) -> pa.StringArray:
         """Values as texts: integers and texts many at a time, all others one by one."""
@@ -301,7 +317,9 @@ class Decoder:
             else:
                 raws = _slices(data, spans.of(at), pa.binary()).to_pylist()
                 parts.append(rows.texts(map(_scalar, raws, codes[at].tolist()), self._json))
-        return _in_order(parts, indices)
+        if len(parts) == 1:
+            return parts[0]
+        return pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(indices))))
 
 
 def _fits_sample(template: Template, left: RawMessages) -> bool:
@@ -330,14 +348,21 @@ def _texts(data: bytearray, spans: Spans) -> pa.StringArray:
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:  # some are not UTF-8
-        column = pa.array(map(rows.optional_text, column.cast(pa.binary()).to_pylist()), pa.string())
+        parts = [column.slice(at, _SAMPLE) for at in range(0, len(column), _SAMPLE)]
+        column = pa.concat_arrays([_as_utf8(part) for part in parts])
     return column
 
 
-def _check_times(milliseconds: Integers) -> None:
-    """Raise `MalformedError` if a time does not fit its column."""
-    if (milliseconds > rows.MOST_TIME).any() or (milliseconds < -rows.MOST_TIME).any():
-        raise MalformedError("no column can hold a time")
+def _as_utf8(texts: pa.StringArray) -> pa.StringArray:
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        return pa.array(map(rows.optional_text, texts.cast(pa.binary()).to_pylist()), pa.string())
+    return texts
+
+
+def _fit_column(milliseconds: Integers) -> Booleans:
+    return (milliseconds <= rows.MOST_TIME) & (milliseconds >= -rows.MOST_TIME)
 
 
 def _times(milliseconds: Integers) -> pa.Array:
@@ -349,27 +374,39 @@ def _repeated(text: str | None, count: int) -> pa.StringArray:
     return pa.repeat(pa.scalar(text, pa.string()), count)
 
 
-def _in_order(parts: list[Any], indices: list[Integers]) -> Any:
-    """Parts of an array or record batch as one, in which their items have these `indices`."""
-    if len(parts) == 1:
-        return parts[0]
-    joined = (pa.concat_arrays if isinstance(parts[0], pa.Array) else pa.concat_batches)(parts)
-    return joined.take(pa.array(np.argsort(np.concatenate(indices))))
+def _in_order(batches: list[pa.RecordBatch], indices: list[Integers]) -> pa.RecordBatch:
+    """The rows of `batches` by their `indices`, without those of a negative index."""
+    at = np.concatenate(indices)
+    order = np.argsort(at, kind="stable")[np.count_nonzero(at < 0) :]
+    if len(batches) == 1 and len(order) == len(at):
+        return batches[0]
+    starts = np.flatnonzero(np.diff(order, prepend=-2) != 1)
+    if len(starts) > _MOST_SLICES:
+        return pa.concat_batches(batches).take(pa.array(order))
+    table = pa.Table.from_batches(batches)
+    lengths = np.diff(starts, append=len(order))
+    slices = [table.slice(int(order[start]), int(length)) for start, length in zip(starts, lengths, strict=True)]
+    return pa.concat_tables(slices).combine_chunks().to_batches()[0]
 
 
-def _joined(first: pa.MapArray, second: pa.MapArray) -> pa.MapArray:
-    """Maps with the pairs of both. Raises ValueError if both may have the same key."""
+def _joined(first: pa.MapArray, second: pa.MapArray) -> tuple[pa.MapArray, Booleans]:
+    """Maps with the pairs of both, and which of them have no key of both."""
+    disjoint = np.ones(len(first), np.bool_)
     if not len(first.keys) or not len(second.keys):
-        return first if len(first.keys) else second
-    if pc.any(pc.is_in(second.keys, first.keys.unique())).as_py():
-        raise ValueError("a key twice")
+        return first if len(first.keys) else second, disjoint
     offsets = [each.offsets.to_numpy() for each in (first, second)]
     maps = [np.repeat(np.arange(len(first)), np.diff(each)) for each in offsets]
+    names = first.keys.unique()
+    known = [pc.index_in(each.keys, names).fill_null(-1).to_numpy() for each in (first, second)]
+    shared = known[1] >= 0
+    if shared.any():
+        pairs = [len(names) * each + code for each, code in zip(maps, known, strict=True)]
+        disjoint[maps[1][shared & np.isin(pairs[1], pairs[0])]] = False
     order = pa.array(np.argsort(np.concatenate(maps), kind="stable"))
     keys, items = (
         pa.concat_arrays(each).take(order) for each in ((first.keys, second.keys), (first.items, second.items))
     )
-    return pa.MapArray.from_arrays(pa.array(offsets[0] + offsets[1]), keys, items)
+    return pa.MapArray.from_arrays(pa.array(offsets[0] + offsets[1]), keys, items), disjoint
 
 
 def _scalar(raw: bytes, code: int) -> Any:

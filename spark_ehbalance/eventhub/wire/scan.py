@@ -51,8 +51,10 @@ _SIZE_WIDTHS = np.array([0] * 10 + [1, 4] * 3)
 #: Bytes of the largest template: the service's annotations have about 120.
 _MOST_BYTES = 1024
 
-#: Pairs of the largest map: time and memory for all maps are those of the largest one.
+#: Pairs of the largest map: time and memory for all maps are those of the largest one. It is not one of the largest
+#: `1 / _LARGEST` of the maps, unless all are as large.
 _MOST_PAIRS = 64
+_LARGEST = 64
 
 _ANNOTATIONS, _DELIVERY = bytes((0x00, 0x53, ANNOTATIONS)), bytes((0x00, 0x53, DELIVERY))
 
@@ -331,7 +333,8 @@ class Pairs(NamedTuple):
 
 
 def find_pairs(data: bytearray, maps: Spans) -> tuple[Booleans, Pairs]:
-    """Which maps have only texts as keys and only values that are neither compound nor described; and their pairs.
+    """Which maps have only texts as keys, only values that are neither compound nor described, and not many more pairs
+    than others; and their pairs.
 
     A span of length 0 is an empty map. `data` is as for `Scan`.
     """
@@ -339,10 +342,10 @@ def find_pairs(data: bytearray, maps: Spans) -> tuple[Booleans, Pairs]:
     rows, present = scan.look(9), maps.lengths > 0
     wide = rows[:, 0] == 0xD1
     counts = np.where(present, np.where(wide, big_endian(rows, 5, 4), rows[:, 2]), 0) // 2
-    good = scan.good & (~present | wide | (rows[:, 0] == 0xC1)) & (counts <= _MOST_PAIRS)
+    most = min(_MOST_PAIRS, int(np.sort(counts)[-1 - len(counts) // _LARGEST]))
+    good = scan.good & (~present | wide | (rows[:, 0] == 0xC1)) & (counts <= most)
     counts[~good] = 0
     pos = maps.starts + np.where(present, np.where(wide, 9, 3), 0)
-    most = int(counts.max(initial=0))
     fields = np.empty((5, len(counts), most), np.int64)
     for index in range(most):
         at = np.flatnonzero(counts > index)
@@ -361,20 +364,16 @@ def find_pairs(data: bytearray, maps: Spans) -> tuple[Booleans, Pairs]:
 def named(
     data: bytearray, pairs: Pairs, maps: int, codes: Mapping[bytes, Booleans]
 ) -> tuple[Booleans, dict[bytes, Integers]]:
-    """In which of the `maps` each name has a value of one of its type `codes`, if it has one; and for each name the
-    index of its pair in each map, or -1.
-
-    Raises ValueError if a map has a name twice.
-    """
+    """In which of the `maps` each name is at most once, with a value of one of its type `codes`; and for each name the
+    index of its pair in each map, or -1."""
     size = -(-max(map(len, codes)) // 8) * 8
     keys, good, found = Scan(data, pairs.keys.starts).look(size).view(np.uint64), np.ones(maps, np.bool_), {}
     for name, allowed in codes.items():
         expected, mask = _words(name.ljust(size, b"\0")), _words((b"\xff" * len(name)).ljust(size, b"\0"))
         at = np.flatnonzero(pairs.keys.lengths == len(name))
         at = at[~((keys[at] ^ expected) & mask).any(axis=1)]
-        found[name] = np.full(maps, -1)
-        found[name][pairs.maps[at]] = at
-        if np.count_nonzero(found[name] >= 0) != len(at):
-            raise ValueError("a key twice")
-        good[pairs.maps[at[~allowed[pairs.codes[at]]]]] = False
+        found[name], owners = np.full(maps, -1), pairs.maps[at]
+        found[name][owners] = at
+        good[owners[~allowed[pairs.codes[at]]]] = False
+        good[owners[1:][owners[1:] == owners[:-1]]] = False
     return good, found
