@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.eventhub.rows import COLUMNS, Event, Rows, UnreadableError, record_batch, schema_of, unreadable
 from spark_ehbalance.eventhub.wire import decoder as decoder_module
+from spark_ehbalance.eventhub.wire import scan
 from spark_ehbalance.eventhub.wire.decoder import Decoder
 from spark_ehbalance.eventhub.wire.messages import parse
 from tests.eventhub.encodings import (
@@ -416,6 +417,36 @@ def test_one_odd_message_takes_no_other_to_the_slow_path(tiers: Callable[[], Cou
             made = decoder.record_batch(in_buffer(sent))
             assert made.batch.equals(expected(sent)), what
             assert tiers()["slow path"] <= 1, what
+
+
+@pytest.mark.parametrize("elements", [30, 255])
+@pytest.mark.parametrize("unlike", [False, True], ids=["alike", "unlike"])
+def test_arrays_without_bytes_are_read_alike_in_batches_of_any_size(
+    make: partial[Decoder], unlike: bool, elements: int
+) -> None:
+    """All sections share one bound, whichever tier reads the message."""
+    array = compound(0xE0, elements, b"\x40")
+    sent = []
+    for number in range(600):
+        own = text(b"x-%d" % number if unlike else b"x", 0xA3) + array + service_annotations(number)
+        delivery = section(0x71, compound(0xC1, 2, text(b"d", 0xA3) + array))
+        rest = section(0x73, compound(0xC0, 1, array)) + section(0x74, compound(0xC1, 2, text(b"p") + array))
+        annotations = section(0x72, compound(0xC1, SERVICE_ITEMS + 2, own))
+        sent.append(delivery + annotations + rest + section(0x75, text(b"body", 0xA0)) + delivery)
+    for count in (10, 40, 600):
+        made = make(False).record_batch(in_buffer(sent[:count]))
+        assert made.batch.equals(expected(sent[:count]))
+        assert len(made.unreadable) == (0 if elements == 30 else count)
+
+
+def test_a_template_is_learned_from_the_first_bytes_alone() -> None:
+    array = section(0x71, compound(0xE0, 255, b"\x40"))
+    assert scan.learn(ordinary(7)) is not None
+    for before in (array, section(0x71, b"\x45") * 300, section(0x70, compound(0xC0, 400, b"\x40" * 400, True)) * 3):
+        assert scan.learn(before + ordinary(7)) is None
+    large = section(0x75, text(bytes(1 << 20), 0xA0))
+    assert scan.learn(ordinary(7, large)) is not None
+    assert scan.learn(ordinary(7, large + section(0x71, compound(0xC1, 2, text(b"a") + text(bytes(1024)))))) is None
 
 
 def test_no_messages_are_an_empty_batch(make: partial[Decoder]) -> None:

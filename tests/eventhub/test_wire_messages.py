@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.eventhub.rows import OFFSET, SEQUENCE_NUMBER, Event, UnreadableError, record_batch
 from spark_ehbalance.eventhub.wire.messages import parse
-from spark_ehbalance.eventhub.wire.values import decode
+from spark_ehbalance.eventhub.wire.values import ArrayBudget, decode
 from tests.eventhub.client_decoder import decoded_by_client
 from tests.eventhub.encodings import (
     SERVICE_ITEMS,
@@ -49,7 +49,7 @@ def test_a_message_is_read_as_by_the_client(message: bytes, json_properties: boo
 
 @given(VALUES)
 def test_the_end_of_a_value_is_found(value: bytes) -> None:
-    assert decode(value + b"\x41", 0)[1] == len(value)
+    assert decode(value + b"\x41", 0, ArrayBudget(100))[1] == len(value)
 
 
 @settings(deadline=None)
@@ -188,6 +188,13 @@ def test_decimals(encoded: bytes, value: Decimal) -> None:
     assert decode(encoded, 0) == (value, len(encoded))
     assert parse(with_property(encoded))[2] == {b"p": value}
     assert decode(b"\x74\x7c\x00\x00\x00", 0)[0].is_nan()
+
+
+def test_the_annotations_are_found_beside_an_array_of_elements_without_bytes() -> None:
+    pairs = service_annotations(7) + text(b"x-opt-publisher", 0xA3) + compound(0xE0, 3, b"\x41")
+    with pytest.raises(UnreadableError) as caught:
+        parse(section(0x72, compound(0xC1, SERVICE_ITEMS + 2, pairs)) + section(0x75, b"\xff"))
+    assert caught.value.known[SEQUENCE_NUMBER] == 7
 
 
 def test_a_char_and_a_uuid() -> None:

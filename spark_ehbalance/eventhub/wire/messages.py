@@ -30,9 +30,8 @@ _BY_NAME = {
     b"amqp:amqp-value:*": VALUE,
 }
 
-#: Array elements without bytes of their own that a message may have beyond its number of bytes: a few small arrays of
-#: at most 255 each.
-_SMALL_ARRAYS = 4 * 255
+#: Array elements without bytes of their own that a message may have beyond its number of bytes: one small array.
+_SMALL_ARRAY = 255
 
 #: Names of the fields of the properties section, in their order on the wire.
 _FIELDS = (
@@ -60,7 +59,7 @@ def parse(message: bytes) -> Event:
     data: list[bytes | None] = []
     sequences: list[Any] = []
     single: Any = None
-    pos, end, budget = 0, len(message), ArrayBudget(len(message) + _SMALL_ARRAYS)
+    pos, end, budget = 0, len(message), _budget(message)
     try:
         while pos < end:
             if message[pos] == 0 and message[pos + 1] == 0x53:
@@ -94,6 +93,10 @@ def parse(message: bytes) -> Event:
         raise UnreadableError(reason, system or _annotations(message)) from error
 
 
+def _budget(message: bytes) -> ArrayBudget:
+    return ArrayBudget(len(message) + _SMALL_ARRAY)
+
+
 def _descriptor(message: bytes, pos: int) -> tuple[Any, int]:
     """Which section begins at `pos`, and where its value begins."""
     if message[pos]:
@@ -120,7 +123,7 @@ def _annotations(message: bytes) -> dict[Any, Any]:
 
 
 def _simple_pairs(message: bytes, pos: int, end: int) -> dict[Any, Any]:
-    found = {}
+    found, budget = {}, _budget(message)
     width = {0xC1: 1, 0xD1: 4}.get(message[pos], 0)
     count = int.from_bytes(message[pos + 1 + width : pos + 1 + 2 * width], "big")
     pos += 1 + 2 * width
@@ -128,7 +131,7 @@ def _simple_pairs(message: bytes, pos: int, end: int) -> dict[Any, Any]:
         at = end_of(message, pos)
         key, pos = message[pos:at], end_of(message, at)
         if key[0] in TEXTS and (name := decode(key, 0)[0]) in COLUMN_ANNOTATIONS:
-            found[name] = decode(message[at:pos], 0)[0]
+            found[name] = decode(message[at:pos], 0, budget)[0]
     if not width or pos != end:
         raise ValueError("a map's size contradicts its elements")
     return found

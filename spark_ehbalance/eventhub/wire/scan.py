@@ -48,7 +48,8 @@ _SIMPLE = TEXT | INTEGER | _codes(0x40, 0x41, 0x42, 0x43, 0x44, 0x56, 0x72, 0x73
 _SIZES = np.array([0] * 5 + [1, 2, 4, 8, 16] + [0] * 6)
 _SIZE_WIDTHS = np.array([0] * 10 + [1, 4] * 3)
 
-#: Bytes of the largest template: the service's annotations have about 120.
+#: Bytes of the largest template up to the end of the annotations, which in the service's have about 120, and behind the
+#: body.
 _MOST_BYTES = 1024
 
 #: Pairs of the largest map: time and memory for all maps are those of the largest one. It is not one of the largest
@@ -218,13 +219,13 @@ class Template:
 
     def __init__(self, message: bytes) -> None:
         """Raises one of `MALFORMED`, or KeyError, if there can be no template for a message like this."""
-        pos = 0
-        while message.startswith(_BEFORE, pos):
-            pos = decode(message, pos)[1]
-        if not message.startswith(_ANNOTATIONS, pos):
+        pos, head = 0, message[:_MOST_BYTES]
+        while head.startswith(_BEFORE, pos):
+            pos = decode(head, pos)[1]
+        if not head.startswith(_ANNOTATIONS, pos):
             raise ValueError("no annotations after header and delivery annotations")
-        annotations, end = decode(message, pos)
-        raw, at = message[:end], pos + 3
+        annotations, end = decode(head, pos)
+        raw, at = head[:end], pos + 3
         self._width = {0xC1: 1, 0xD1: 4}[raw[at]]  # of the map's size
         self._after_size = at + 1 + self._width
         self._segments: list[_Segment] = []
@@ -252,16 +253,17 @@ class Template:
                 cut(at + 1 + width, key, width)
                 start = pos
         cut(len(raw), b"", 0)
-        if SEQUENCE_NUMBER not in annotations or pos != len(raw) or len(raw) > _MOST_BYTES:
+        if SEQUENCE_NUMBER not in annotations or pos != len(raw) or end > len(raw):
             raise ValueError("no sequence number, a key twice, or too long a map")
         self.fits_all = False  # all messages that it was last tried on
         self.publisher: Any = annotations.get(PUBLISHER)
         self.other_annotations = {key: value for key, value in annotations.items() if key not in COLUMN_ANNOTATIONS}
         leave_out_no_epoch(self.other_annotations)
-        while end < len(message) and not message.startswith(_DELIVERY, end):
-            end = end_of(message, end + 3)
+        for _ in Sections._fields:
+            if end < len(message) and not message.startswith(_DELIVERY, end):
+                end = end_of(message, end + 3)
         tail = message[end:]
-        if tail and (decode(tail, 3)[1] != len(tail) or len(tail) > _MOST_BYTES):
+        if tail and (len(tail) > _MOST_BYTES or decode(tail, 3)[1] != len(tail)):
             raise ValueError("more than delivery annotations behind the body, or too long ones")
         self._tail = _Segment(len(tail), _words(tail), _words(b"\xff" * len(tail)), {}, b"", 0)
 

@@ -24,10 +24,6 @@ from spark_ehbalance.eventhub.rows import Binary, large_map_key
 #: Levels of nested values: no client nests deeper, and values are written as JSON by recursion.
 MAX_DEPTH = 64
 
-#: Array elements without bytes of their own in a part of a message: one small array of them. It is less than for a
-#: whole message, so that the slow path can read whatever the fast path reads.
-_EMPTY_ITEMS = 255
-
 _Decoder = Callable[[bytes, int], tuple[Any, int]]
 
 #: Makes a compound value from its elements; None if the value is the list of them.
@@ -45,7 +41,8 @@ class MalformedError(Exception):
 
 
 class ArrayBudget:
-    """Limits array elements that take no bytes: they cost the sender nothing."""
+    """Limits array elements that take no bytes: they cost the sender nothing. A message has one for all its values, on
+    the slow path; elsewhere there may be none."""
 
     __slots__ = ("_left",)
 
@@ -56,19 +53,19 @@ class ArrayBudget:
         """Raises ValueError if there are more than allowed in all."""
         self._left -= items
         if self._left < 0:
-            raise ValueError(f"an array of {items} elements in no bytes: more than the message has in all")
+            raise ValueError(f"an array of {items} elements in no bytes, more than are allowed")
 
 
 def decode(data: bytes, pos: int, budget: ArrayBudget | None = None) -> tuple[Any, int]:
     """The value at `pos` and where it ends, or would end if it were not cut off.
 
-    Raises one of `MALFORMED` if there is no value.
+    Without a `budget` no array may have elements that take no bytes. Raises one of `MALFORMED` if there is no value.
     """
     code = data[pos]
     scalar = SCALARS[code]
     if scalar is not None:
         return scalar(data, pos + 1)
-    budget = budget or ArrayBudget(_EMPTY_ITEMS)
+    budget = budget or ArrayBudget(0)
     around: list[tuple[list[Any], int, int, _Maker]] = []
     items: list[Any] = []
     left, element, made, pos = _open(code, data, pos + 1, budget)
