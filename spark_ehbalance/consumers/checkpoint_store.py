@@ -363,7 +363,7 @@ class DeltaCheckpointStore(CheckpointStore):
             if partition in wanted and (starts or before.get(partition) == lease.epoch):
                 granted[partition] = lease
         new = granted.keys() - before.keys()
-        for partition in new - self._check_retained({p: granted[p] for p in new}):
+        for partition in new - self._move_to_retained(snapshot, {p: granted[p] for p in new}):
             del granted[partition]
         self._epochs = {partition: lease.epoch for partition, lease in granted.items()}
         new = granted.keys() - before.keys()
@@ -377,15 +377,19 @@ class DeltaCheckpointStore(CheckpointStore):
             disconnect_readers(levels)
         return [wanted[partition] | _ownership(lease, self._owner) for partition, lease in granted.items()]
 
-    def _check_retained(self, leases: Mapping[str, Lease]) -> frozenset[str]:
-        """The partitions whose states are known. Raises `DataLossError`, or warns, where the next event is gone."""
-        states = self._states([*leases]) if leases else {}
+    def _move_to_retained(self, snapshot: Snapshot, leases: Mapping[str, Lease]) -> frozenset[str]:
+        """The partitions whose states are known. Where the next event is gone, raises `DataLossError`, or warns and
+        resets the checkpoint, as a query does."""
+        states, resets = self._states([*leases]) if leases else {}, list[t.Transition]()
         for partition, state in states.items():
             checkpoint = leases[partition].checkpoint
             assert checkpoint is not None, "no partition is claimed without"
-            _, lost = retained_start(partition, checkpoint.next, state, self._options.fail_on_data_loss)
+            start, lost = retained_start(partition, checkpoint.next, state, self._options.fail_on_data_loss)
             if lost:
                 _LOG.warning("%s", lost)
+                resets.append(self._of(t.Reset, leases[partition], position=Position.before(start)))
+        if resets:
+            self._commit(snapshot, resets)
         return frozenset(states)
 
     # --- releasing ---------------------------------------------------------------------------------------------

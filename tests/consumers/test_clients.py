@@ -18,6 +18,7 @@ from azure.eventhub import CloseReason, EventHubConsumerClient, LoadBalancingStr
 
 from spark_ehbalance.consumers import DeltaCheckpointStore
 from spark_ehbalance.consumers.aio import DeltaCheckpointStore as AsyncStore
+from spark_ehbalance.emulator import Emulator
 from tests.consumers.clients import Client
 from tests.consumers.consumers import Consumers
 from tests.query.support import HUB
@@ -33,6 +34,13 @@ NewClient = Callable[..., Client]
 @pytest.fixture
 def partitions() -> int:
     return PARTITIONS
+
+
+@pytest.fixture
+def emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
+    """Geo-replicated, if a test's parameter is true."""
+    with Emulator(geo_replicated=getattr(request, "param", False)) as running:
+        yield running
 
 
 @pytest.fixture
@@ -70,6 +78,30 @@ def test_a_client_goes_on_with_the_event_after_the_checkpoint(
     wait_until(lambda: len(second.seen) >= len(expected), "the rest was read")
     second.stop()
     assert sorted(second.seen) == expected
+
+
+@pytest.mark.parametrize(("emulator", "retained"), [(True, range(5)), (False, range(6, 11))], indirect=["emulator"])
+def test_after_a_loss_a_client_reads_the_retained_events(
+    consumers: Consumers, client: NewClient, emulator: Emulator, retained: range
+) -> None:
+    """The hub was promoted and its last event is before the checkpoint, or the first retained one is after it."""
+    consumers.group.append(9, PARTITIONS)
+    promoted = retained.start == 0
+    first = client(consumers.store(), lambda _, number: promoted or number < 3)
+    wait_until(lambda: len(first.seen) == 9 * PARTITIONS, "all was read")
+    first.stop()
+    if promoted:
+        emulator.promote(HUB, 6)
+    for partition in consumers.partitions:
+        emulator.trim(HUB, partition, retained.start)
+        emulator.append(HUB, partition, [b"new"] * 2)
+    second = client(consumers.store(failOnDataLoss="false"), lambda *_: False)
+    expected = [(partition, number) for partition in consumers.partitions for number in retained]
+    wait_until(lambda: len(second.seen) >= len(expected), "what is retained was read", timeout=30)
+    second.stop()
+    assert sorted(second.seen) == expected
+    assert not second.errors
+    assert consumers.group.checkpoints() == dict.fromkeys(consumers.partitions, retained.start), "it is stored"
 
 
 def test_clients_share_without_any_query(consumers: Consumers, client: NewClient) -> None:
