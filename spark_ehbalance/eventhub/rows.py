@@ -63,9 +63,11 @@ Event = tuple[bytes | None, dict[Any, Any], Mapping[Any, Any]]
 #: Keys in `systemProperties` of an event that cannot be read: the reason, and its bytes in base64.
 REASON, RAW = b"ehbalance-malformed", b"ehbalance-raw"
 
-#: The largest sequence number, and the largest time in milliseconds that fits its column, which has microseconds.
-_MOST_NUMBER = 2**63 - 1
-MOST_TIME = _MOST_NUMBER // 1000
+#: The sequence numbers that fit their column; and the largest time in milliseconds that fits its column, which has
+#: microseconds.
+_SEQUENCE_NUMBERS = range(-(2**63), 2**63)
+MOST_TIME = _SEQUENCE_NUMBERS[-1] // 1000
+_TIMES = range(-MOST_TIME, MOST_TIME + 1)
 
 
 class Binary(bytes):
@@ -102,21 +104,21 @@ class UnreadableError(Exception):
 def check(system: Mapping[Any, Any]) -> None:
     """Raise `UnreadableError` if there is no sequence number, or if it or the time does not fit its column."""
     number, time = system.get(SEQUENCE_NUMBER), system.get(ENQUEUED_TIME)
-    if not _fits(number, _MOST_NUMBER):
+    if not _fits(number, _SEQUENCE_NUMBERS):
         raise UnreadableError(f"{'it has no' if number is None else 'no column can hold its'} sequence number", system)
-    if time and not _fits(time, MOST_TIME):
+    if time and not _fits(time, _TIMES):
         raise UnreadableError("no column can hold its time", system)
 
 
-def _fits(value: Any, most: int) -> bool:
-    return type(value) is int and -most <= value <= most
+def _fits(value: Any, column: range) -> bool:
+    return type(value) is int and value in column
 
 
 def unreadable(raw: bytes, error: UnreadableError) -> Event:
     """What is left of an event that cannot be read: its known annotations, the reason, and its `raw` bytes."""
     system = {SEQUENCE_NUMBER: None, **error.known, REASON: str(error).encode(errors="replace")}
-    for key, most in ((SEQUENCE_NUMBER, _MOST_NUMBER), (ENQUEUED_TIME, MOST_TIME)):
-        if not _fits(system.get(key), most):
+    for key, column in ((SEQUENCE_NUMBER, _SEQUENCE_NUMBERS), (ENQUEUED_TIME, _TIMES)):
+        if not _fits(system.get(key), column):
             system[key] = None
     return None, {**system, RAW: base64.b64encode(raw)}, {}
 

@@ -161,6 +161,19 @@ def test_an_event_whose_sequence_number_or_time_fits_no_column_is_unreadable(mak
     assert made.batch["sequenceNumber"].to_pylist()[50:53] == [None if "number" in what else 1050, 1051, 1052]
 
 
+@pytest.mark.parametrize("unlike", [False, True], ids=["alike", "unlike"])
+def test_the_lowest_sequence_number_is_read_by_every_tier(make: partial[Decoder], unlike: bool) -> None:
+    sent = []
+    for number in range(600):
+        own = text(b"x-%d" % number if unlike else b"x", 0xA3) + long(number)
+        annotations = own + service_annotations(number, long(-(2**63) + number))
+        sent.append(section(0x72, compound(0xC1, SERVICE_ITEMS + 2, annotations)) + section(0x75, text(b"x", 0xA0)))
+    made = make(False).record_batch(in_buffer(sent))
+    assert not made.unreadable
+    assert made.batch["sequenceNumber"][0].as_py() == -(2**63)
+    assert made.batch.equals(expected(sent))
+
+
 #: A body alone, no column at all, or any columns.
 SOME_COLUMNS = st.one_of(st.just({"body"}), st.just(set[str]()), st.sets(st.sampled_from(sorted(COLUMNS))))
 

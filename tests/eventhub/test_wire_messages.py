@@ -17,14 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.eventhub.rows import OFFSET, SEQUENCE_NUMBER, Event, UnreadableError, record_batch
+from spark_ehbalance.eventhub.wire.decoder import Decoder
 from spark_ehbalance.eventhub.wire.messages import parse
 from spark_ehbalance.eventhub.wire.values import ArrayBudget, decode
-from tests.eventhub.client_decoder import decoded_by_client
+from tests.eventhub.client_decoder import PROPERTIES, decoded_by_client
 from tests.eventhub.encodings import (
     SERVICE_ITEMS,
     VALUES,
     compound,
     contradictions,
+    in_buffer,
     long,
     messages,
     section,
@@ -45,6 +47,32 @@ def rows(*events: Event, json_properties: bool = False) -> object:
 def test_a_message_is_read_as_by_the_client(message: bytes, json_properties: bool) -> None:
     expected = rows(decoded_by_client(message), json_properties=json_properties)
     assert rows(parse(message), json_properties=json_properties) == expected
+
+
+#: Values that are present although Python takes them for false, and as what they are shown.
+ZEROS = [
+    (b"\x44", "0"),
+    (b"\x53\x00", "0"),
+    (long(0), "0"),
+    (timestamp(0), "0"),
+    (b"\x42", "false"),
+    (b"\x82" + bytes(8), "0.0"),
+    (text(b""), ""),
+    (text(b"", 0xA0), "[]"),
+    (b"\x45", "[]"),
+]
+
+
+@pytest.mark.parametrize("batch", [1, 300])
+@pytest.mark.parametrize(("value", "shown"), ZEROS)
+def test_message_properties_that_are_zero_or_empty_are_present(value: bytes, shown: str, batch: int) -> None:
+    names = [name for name, _ in PROPERTIES]
+    fields = section(0x73, compound(0xC0, 13, value * len(names)))
+    sent = ANNOTATIONS + fields + section(0x75, text(b"x", 0xA0))
+    made = Decoder("0", False).record_batch(in_buffer([sent] * batch)).batch
+    assert dict(made["systemProperties"][0].as_py()) == {name.decode(): shown for name in names}
+    if value != text(b"", 0xA0):  # the client does not tell binary from text
+        assert made.to_pylist()[:1] == rows(decoded_by_client(sent))
 
 
 @given(VALUES)

@@ -138,10 +138,10 @@ def _simple_pairs(message: bytes, pos: int, end: int) -> dict[Any, Any]:
 
 
 def properties(fields: Any) -> dict[Any, Any]:
-    """The message properties by the client's names. Like the client, without a zero and an empty text."""
+    """The message properties that are not null, by the client's names."""
     if not isinstance(fields, list) or len(fields) > len(_FIELDS):
         raise ValueError("the properties section is no list of its fields")
-    return {name: value for name, value in zip(_FIELDS, fields, strict=False) if value}
+    return {name: value for name, value in zip(_FIELDS, fields, strict=False) if value is not None}
 
 
 def pairs(value: Any) -> dict[Any, Any]:
