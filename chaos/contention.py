@@ -31,9 +31,9 @@ from chaos.storage.proxy import StorageProxy
 from spark_ehbalance.errors import ConflictError
 from spark_ehbalance.group.defaults import LEASE_DURATION
 from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.query_state import Progress
-from spark_ehbalance.group.member.turn import Participant
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
@@ -154,8 +154,8 @@ def _member(
         reactive=DEFAULT_STRATEGY in REACTIVE,
         checkpoint_interval=0.0,
     )
-    participant = Participant(Author(owner, uuid.uuid4().hex), settings, random.Random(number))
-    keeper = Keeper(participant, lambda: store, _Hub(partitions))
+    engine = MemberEngine(Author(owner, uuid.uuid4().hex), settings, random.Random(number))
+    keeper = Keeper(engine, lambda: store, _Hub(partitions))
     keeper.start()
     positions: dict[str, int] = defaultdict(int)
     while not ending.wait(_BATCH):

@@ -141,7 +141,7 @@ def test_imports_run_down_only(module: str) -> None:
     ("module", "source"),
     [
         ("group.model", "from spark_ehbalance.group.strategies.base import View"),
-        ("group.model", "def f():\n    import spark_ehbalance.group.member.turn"),
+        ("group.model", "def f():\n    import spark_ehbalance.group.member.engine"),
         ("group.strategies.plan", "from spark_ehbalance import lease_table"),
         ("group.strategies.plan", "from spark_ehbalance.lease_table import contract"),
         ("eventhub.receiver", "from spark_ehbalance.lease_table.contract import Store"),

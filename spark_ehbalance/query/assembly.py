@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.eventhub.watcher import REMEMBERED_OFFSETS, HubWatcher
+from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Resumed
 from spark_ehbalance.group.member.query_state import Progress
-from spark_ehbalance.group.member.turn import Participant
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
@@ -173,7 +173,7 @@ def _keeper(
     )
     if not options.capabilities.atomic:
         settings = replace(settings, look_interval=options.balance_interval)
-    participant = Participant(
+    engine = MemberEngine(
         Author(query.owner, query.run),
         settings,
         random.Random(),
@@ -184,7 +184,7 @@ def _keeper(
         planner=logged.last.run,
         latest_ms=query.first_start.at_ms if query.first_start else 0,
     )
-    return Keeper(participant, opener, hub, changed=changed, lag_of=hub.lag)
+    return Keeper(engine, opener, hub, changed=changed, lag_of=hub.lag)
 
 
 def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatcher) -> _Joined:

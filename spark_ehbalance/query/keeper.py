@@ -1,7 +1,7 @@
 """The lease keeper: one thread per running source that keeps its membership alive and its leases held.
 
-It shares no process with data processing, so a busy query is never too slow to hold its leases. What is done in a turn
-is decided by `Participant`; here are the clocks, the store, the hub, the lock and the waiting.
+It shares no process with data processing, so a busy query is never too slow to hold its leases. `MemberEngine` decides
+what is done; here are the clocks, the store, the hub, the lock and the waiting.
 """
 
 from __future__ import annotations
@@ -15,16 +15,32 @@ from functools import partial
 from typing import Protocol
 
 from spark_ehbalance.errors import ConflictError, EhBalanceError, HubUnavailableError, StoreUnavailableError
-from spark_ehbalance.group.changes import Outcome
+from spark_ehbalance.group.changes import Outcome, Transition
 from spark_ehbalance.group.history import OwnershipChange, ownership_changes
 from spark_ehbalance.group.lag import Lag
 from spark_ehbalance.group.member.counts import Counts
 from spark_ehbalance.group.member.decision_log import DecisionLog, Shortage
-from spark_ehbalance.group.member.lags import LagOf, current
+from spark_ehbalance.group.member.engine import MemberEngine
+from spark_ehbalance.group.member.lags import LagOf, current, with_lags
 from spark_ehbalance.group.member.membership import Clocks, Holding
-from spark_ehbalance.group.member.pacing import FIRST_PAUSE
+from spark_ehbalance.group.member.protocol import (
+    AskHub,
+    Committed,
+    Decided,
+    Ended,
+    Fail,
+    GroupRead,
+    HubAnswered,
+    Input,
+    Left,
+    Output,
+    RacesLost,
+    ReadGroup,
+    StoreFailed,
+    Tick,
+    Write,
+)
 from spark_ehbalance.group.member.query_state import Progress
-from spark_ehbalance.group.member.turn import Participant, Turn
 from spark_ehbalance.group.model import Lease, Load, MemberLoad, TableIdentity
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
@@ -39,18 +55,17 @@ _SHUTDOWN_TIMEOUT = 5.0
 
 
 class Hub(Protocol):
-    """What the keeper asks the hub. All calls may raise `HubUnavailableError`."""
+    """What the keeper asks the hub."""
 
     def partition_ids(self) -> tuple[str, ...]:
-        """The hub's current partitions."""
+        """The hub's partitions, as last known."""
 
     def created_ms(self) -> int | None:
-        """When the hub was created, in milliseconds since 1970, as of the last `partition_ids`; None if it does not
-        tell. Raises nothing."""
+        """When the hub was created, in milliseconds since 1970, as last known; None if it does not tell."""
 
     def starting_positions(self, partitions: Sequence[str], latest_ms: int, /) -> Mapping[str, Position]:
         """Where reading starts in partitions that were never read, if `latest` means that moment of the hub's clock.
-        Partitions for which the hub gave no answer are left out."""
+        Partitions for which the hub gave no answer are left out. Raises `HubUnavailableError` if it gave none."""
 
     def clear(self, owner_levels: Mapping[str, int], /) -> None:
         """Disconnect whoever reads these partitions with the given owner level or a lower one. Raises nothing."""
@@ -62,7 +77,7 @@ class Keeper:
 
     def __init__(
         self,
-        participant: Participant,
+        engine: MemberEngine,
         open_store: Callable[[], LeaseStore],
         hub: Hub,
         *,
@@ -71,15 +86,15 @@ class Keeper:
     ) -> None:
         """The thread opens the store. `changed` is set when the result of `holdings` may have changed other than by the
         passing of time. `lag_of` tells what is unread, for the store and for `lags`."""
-        self._participant = participant
-        self._query, self._me = participant.query, participant.author.id
+        self._engine = engine
+        self._query, self._me = engine.query, engine.author.id
         self._open_store = open_store
         self._hub = hub
         self._lag_of = lag_of
         self.changed = changed or threading.Event()
         self._lock = threading.Condition()
         self._error: EhBalanceError | None = None
-        self._stopping = False
+        self._give_up_at = float("inf")
         self._looks_begun = self._looks_ended = 0
         self._decisions, self._shortage = DecisionLog(), Shortage()
         self.counts = Counts()
@@ -96,26 +111,27 @@ class Keeper:
         """Commit the last progress, give all leases back and leave the group; waits a few seconds at most. Not called
         on SIGKILL: the leases then expire."""
         with self._lock:
-            self._stopping = True
+            self._engine.stop()
+            self._give_up_at = min(self._give_up_at, time.monotonic() + _SHUTDOWN_TIMEOUT)
             self._lock.notify_all()
         if self._thread.is_alive():
             self._thread.join(_SHUTDOWN_TIMEOUT)
 
     def holdings(self) -> Mapping[str, Holding]:
         """The partitions that a batch may be planned with: owned, with no handover pending, and renewed within the
-        lease duration; see `Participant.holdings` for the time that the store is away.
+        lease duration; see `MemberEngine.holdings` for the time that the store is away.
 
         Raises what has ended the keeper: `FencedError`, `DataLossError`, `StoreFormatError`.
         """
         with self._lock:
             self._check()
-            return self._participant.holdings(time.monotonic())
+            return self._engine.holdings(time.monotonic())
 
     def reserve(self, epochs: Mapping[str, int]) -> frozenset[str]:
         """Begin a batch with these partitions, given with the epochs that it was planned with. Returns those that may
         be read; they are kept until the batch is finished, unless another member takes them by force."""
         with self._lock:
-            return self._participant.reserve({} if self._error else epochs, time.monotonic())
+            return self._engine.begin_batch({} if self._error else epochs, time.monotonic())
 
     def begin(self, batch: int, planner: str) -> None:
         """The sink is given the batch with this number, planned by that run, which the next commit tells the table."""
@@ -143,8 +159,8 @@ class Keeper:
         what has ended the keeper."""
         with self._lock:
             self._check()
-            leases, waiting = self._participant.leases, self._query.progress | self._query.resets
-            positions = {p: each.checkpoint for p, each in self._participant.owned.items()} | {
+            leases, waiting = self._engine.leases, self._query.progress | self._query.resets
+            positions = {p: each.checkpoint for p, each in self._engine.owned.items()} | {
                 p: each.position for p, each in waiting.items() if self._owned(p, each.epoch)
             }
         lag_of = self._lag_of or (lambda partition, next: None)
@@ -159,7 +175,7 @@ class Keeper:
     def leave(self) -> None:
         """Take nothing more, and give everything back as soon as the batch in flight has ended."""
         with self._changing():
-            self._participant.leave()
+            self._engine.leave()
 
     def look(self, timeout: float) -> Mapping[str, Lease] | None:
         """All leases, by a look that has begun after this call; None if that takes longer than `timeout` seconds.
@@ -168,25 +184,25 @@ class Keeper:
         """
         with self._lock:
             wanted = self._looks_begun + 1
-            self._participant.look_now()
+            self._engine.look_now()
             self._lock.notify_all()
             looked = self._wait_for(lambda: self._looks_ended >= wanted, timeout)
-            return self._participant.leases if looked else None
+            return self._engine.leases if looked else None
 
     @property
     def table(self) -> TableIdentity | None:
         """Which lease table it is, as of the last look; None where a table has no identity."""
-        return self._participant.table
+        return self._engine.table
 
     @property
     def known_begun(self) -> int:
         """The number of the query's last begun batch that the table contains."""
-        return self._participant.known_begun
+        return self._engine.known_begun
 
     @property
     def snapshot(self) -> Snapshot | None:
         """The group as of the last look, with the leases as of the last commit; None before the first look."""
-        return self._participant.snapshot
+        return self._engine.snapshot
 
     @property
     def batch_began(self) -> float | None:
@@ -196,18 +212,18 @@ class Keeper:
     @property
     def store_away(self) -> bool:
         """Whether the store could not be read or written when that was tried last."""
-        return self._participant.failures > 0
+        return self._engine.failures > 0
 
     @property
     def members(self) -> int:
         """How many members share the hub, as of the last turn."""
-        return self._participant.members
+        return self._engine.members
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing left to do: nothing owned, no batch in flight, nothing to commit."""
         with self._lock:
-            return self._participant.idle
+            return self._engine.idle
 
     def wait_balanced(self, timeout: float, *, settled: bool = False, whole: bool = True) -> bool:
         """Wait until a balancing cycle has ended or, if `settled`, until cycle after cycle, without the usual interval
@@ -216,14 +232,14 @@ class Keeper:
 
         Raises what has ended the keeper.
         """
-        participant = self._participant
+        engine = self._engine
         with self._lock:
-            before = participant.settled_cycles if settled else 0
+            before = engine.settled_cycles if settled else 0
 
             def balanced() -> bool:
-                if not whole and participant.owned:
+                if not whole and engine.owned:
                     return True
-                return (participant.settled_cycles if settled else participant.cycles) > before
+                return (engine.settled_cycles if settled else engine.cycles) > before
 
             return self._settle(balanced, timeout) if settled else self._wait_for(balanced, timeout)
 
@@ -250,91 +266,88 @@ class Keeper:
             )
 
     def _keep(self, store: LeaseStore) -> None:
-        pause, give_up_at = 0.0, float("inf")
-        while True:
-            stopping = self._wait(pause)
-            if stopping:
-                give_up_at = min(give_up_at, time.monotonic() + _SHUTDOWN_TIMEOUT)
-            pause = self._try_turn(store, stopping)
-            if stopping:
-                if not pause or time.monotonic() > give_up_at:
-                    return
-                time.sleep(FIRST_PAUSE)
+        while not self._turn(store) and time.monotonic() <= self._give_up_at:
+            self._wait()
 
-    def _wait(self, pause: float) -> bool:
-        """Wait until the next turn is due, at least for `pause` seconds; True if it is the last one."""
+    def _wait(self) -> None:
+        """Wait until the next turn is due."""
         with self._lock:
-            earliest = time.monotonic() + pause
-            while not self._stopping:
-                remaining = max(self._participant.due(), earliest) - time.monotonic()
-                if remaining <= 0:
-                    break
+            while (remaining := self._engine.due() - time.monotonic()) > 0:
                 self._lock.wait(remaining)
-            return self._stopping
 
-    def _try_turn(self, store: LeaseStore, stopping: bool) -> float:
-        """Take a turn; how many seconds to wait at least before the next one, 0.0 if this one was successful."""
-        failures = self._participant.failures
-        try:
-            self._turn(store, stopping)
-        except ConflictError:
-            self.counts.lost += ATTEMPTS
-            _LOG.info("the lease table is contended: trying again later")
-            return self._participant.contended_pause()
-        except StoreUnavailableError as error:
-            level = logging.INFO if failures else logging.WARNING
-            _LOG.log(level, "%s. What is owned is read on; until that is over nothing is taken or given", error)
-            return self._participant.pause()
-        if failures:
-            _LOG.warning("the lease table is back after %d tries", failures)
-        return 0.0
-
-    def _turn(self, store: LeaseStore, stopping: bool) -> None:
-        participant = self._participant
+    def _turn(self, store: LeaseStore) -> bool:
+        """Take a turn, if it is due. Returns whether it was the last one."""
         self._recording.check()
         self._tidying.check()
+        failures = self._engine.failures
+        answer: Input | None = Tick()
+        while answer is not None:
+            with self._changing():
+                outputs = self._engine.handle(answer, _clocks())
+                if isinstance(answer, GroupRead):
+                    self._looks_ended = self._looks_begun
+            answer = None
+            for output in outputs:
+                answer = self._carry_out(output, store)
+        if failures and not self._engine.failures:
+            _LOG.warning("the lease table is back after %d tries", failures)
+        return Left() in outputs
+
+    def _carry_out(self, output: Output, store: LeaseStore) -> Input | None:
+        """Do what the engine wants. Returns the answer, where there is one."""
+        match output:
+            case ReadGroup():
+                return self._read(store)
+            case AskHub(partitions, latest_ms):
+                return self._ask_hub(partitions, latest_ms)
+            case Write(base, changes):
+                return self._write(store, base, changes)
+            case Decided(decision, view):
+                level, line = self._decisions.note(self._me, view, decision)
+                _LOG.log(level, "%s", line)
+                # A query that waits for the group to settle may end before others start: it warns at once.
+                if view is not None and (warning := self._shortage.note(view, at_once=self._engine.settling)):
+                    _LOG.warning("%s", warning)
+            case Ended(outcome, tidies):
+                self._keep_house(store, outcome, tidies=tidies)
+            case Fail(error):
+                raise error
+        return None
+
+    def _read(self, store: LeaseStore) -> Input:
         with self._lock:
             self._looks_begun += 1
         try:
-            snapshot = store.read()
-        except StoreUnavailableError:
-            with self._lock:
-                participant.look_failed(time.monotonic())
-            raise
-        with self._changing():
-            turn = participant.begin(snapshot, _clocks(), stopping=stopping)
-            self._looks_ended = self._looks_begun
-        if turn.balances:
-            self._balance(turn)
-        began = time.monotonic()
-        try:
-            outcome = commit(store, snapshot, turn.transitions(self._lag_of))
-        except StoreUnavailableError:
-            with self._lock:
-                participant.commit_failed()
-            raise
-        ended = time.monotonic()
-        with self._changing():
-            participant.end(turn, outcome, ended - began, ended)
-        self._keep_house(store, outcome, turn.now)
+            return GroupRead(store.read(), self._hub.partition_ids(), self._hub.created_ms())
+        except StoreUnavailableError as error:
+            return self._failed(error, writing=False)
 
-    def _balance(self, turn: Turn) -> None:
-        hub = self._hub
+    def _ask_hub(self, partitions: Sequence[str], latest_ms: int) -> Input:
         try:
-            partitions = hub.partition_ids()
-            if unread := turn.balance(partitions, hub.created_ms()):
-                turn.start_at(hub.starting_positions(unread, turn.latest_ms))
+            return HubAnswered(self._hub.starting_positions(partitions, latest_ms))
         except HubUnavailableError as error:
             _LOG.warning("%s. Until that is over no partition is taken", error)
-            turn.hub_unavailable()
-        assert turn.decision is not None, "the turn balances"
-        level, line = self._decisions.note(self._me, turn.view, turn.decision)
-        _LOG.log(level, "%s", line)
-        # A query that waits for the group to settle may end before others start: it warns at once.
-        if turn.view is not None and (warning := self._shortage.note(turn.view, at_once=self._participant.settling)):
-            _LOG.warning("%s", warning)
+            return HubAnswered(None)
 
-    def _keep_house(self, store: LeaseStore, outcome: Outcome, now: Clocks) -> None:
+    def _write(self, store: LeaseStore, base: Snapshot, changes: Sequence[Transition]) -> Input:
+        began = time.monotonic()
+        try:
+            if self._lag_of is not None:
+                changes = with_lags(changes, base.leases, self._lag_of)
+            return Committed(commit(store, base, changes), time.monotonic() - began)
+        except ConflictError:
+            self.counts.lost += ATTEMPTS
+            _LOG.info("the lease table is contended: trying again later")
+            return RacesLost()
+        except StoreUnavailableError as error:
+            return self._failed(error, writing=True)
+
+    def _failed(self, error: StoreUnavailableError, *, writing: bool) -> Input:
+        level = logging.INFO if self._engine.failures else logging.WARNING
+        _LOG.log(level, "%s. What is owned is read on; until that is over nothing is taken or given", error)
+        return StoreFailed(writing)
+
+    def _keep_house(self, store: LeaseStore, outcome: Outcome, *, tidies: bool) -> None:
         """Have history recorded and, as the leader, the store tidied up: no lease depends on either."""
         changes = ownership_changes(outcome)
         self.counts.committed(outcome, changes)
@@ -342,7 +355,7 @@ class Keeper:
             self._recording.do(partial(store.record, changes))
             if not store.capabilities.epochs:
                 self._clear(store, changes)
-        if not self._tidying.busy and self._participant.tidies(outcome.after, now):
+        if tidies and not self._tidying.busy:
             self._tidying.do(store.tidy)
 
     def _clear(self, store: LeaseStore, changes: Sequence[OwnershipChange]) -> None:
@@ -367,25 +380,25 @@ class Keeper:
 
     def _settle(self, condition: Callable[[], bool], timeout: float) -> bool:
         """As `_wait_for`, and meanwhile balance again and again as long as there is something to take."""
-        self._participant.settle()
+        self._engine.settle()
         self._lock.notify_all()
         try:
             return self._wait_for(condition, timeout)
         finally:
-            self._participant.settling = False
+            self._engine.settling = False
 
     def _owned(self, partition: str, epoch: int) -> Holding | None:
         """What this member owns of `partition`, if it still does so in that `epoch`."""
-        holding = self._participant.owned.get(partition)
+        holding = self._engine.owned.get(partition)
         return holding if holding is not None and holding.epoch == epoch else None
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """Have the lock, then wake the threads that wait, and tell the planner if its holdings have changed."""
         with self._lock:
-            before = self._participant.plannable()
+            before = self._engine.plannable()
             yield
-            if self._participant.plannable() != before:
+            if self._engine.plannable() != before:
                 self.changed.set()
             self._lock.notify_all()
 

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from spark_ehbalance.errors import FencedError
 from spark_ehbalance.group.changes import Outcome, Transition, apply
+from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.load_meter import LoadMeter, MemberMeter
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Clocks
 from spark_ehbalance.group.member.pacing import jittered
+from spark_ehbalance.group.member.protocol import (
+    AskHub,
+    Committed,
+    Ended,
+    Fail,
+    GroupRead,
+    HubAnswered,
+    Input,
+    Left,
+    RacesLost,
+    StoreFailed,
+    Write,
+)
 from spark_ehbalance.group.member.query_state import Progress
-from spark_ehbalance.group.member.turn import Participant, Turn
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
@@ -74,12 +87,11 @@ class Node:
         self._rng = rng
         world.hub.start(self._now)
         started_ms = BEGINNING_MS + round(self._now * 1000)
-        self._participant = Participant(Author(name, f"{name}.{number}"), settings, rng, latest_ms=started_ms)
+        self._member = MemberEngine(Author(name, f"{name}.{number}"), settings, rng, latest_ms=started_ms)
         self._step = 0  # of the turn; what was scheduled for an earlier step is dropped
         self._busy = False  # with a look that has found something, or with a commit
         self._stopping: Callable[[], None] | None = None
         self._known = -1  # version seen last
-        self._not_before = 0.0  # the next turn, after lost races or while the store is away
         self._batch: Batch | None = None
         self._batch_number = 0
         self._positions: dict[str, tuple[int, int]] = {}  # partition → (epoch, where the next batch begins)
@@ -92,14 +104,15 @@ class Node:
         """Begin `after` so many seconds."""
         self.running = True
         self._query_at(self._now + after, self._plan)
-        self._turn_at(self._now + after)
+        self._look_at(self._now + after, self._read)
 
     def stop(self, then: Callable[[], None]) -> None:
         """End in good order, as `query.stop()` does: a batch in flight is broken off. Calls `then` at the end."""
         self._stopping = then
+        self._member.stop()
         self._batch, self._batch_number = None, self._batch_number + 1
         if not self._busy:
-            self._turn_at(self._now)
+            self._wait()
 
     def crash(self) -> None:
         """End without leaving the group."""
@@ -150,33 +163,38 @@ class Node:
         else:
             action()
 
-    def _turn_at(self, time: float) -> None:
-        """Look at the store at `time`, and then take a turn."""
+    def _wait(self) -> None:
+        """Look at the store when the next turn is due."""
         self._busy = False
-        self._look_at(max(time, self._now), self._turn)
+        self._look_at(max(self._now, self._member.due()), self._read)
 
-    def _wait(self, pause: float = 0.0) -> None:
-        """Take the next turn when it is due, at least after `pause`."""
-        self._not_before = max(self._not_before, self._now + pause)
-        self._turn_at(max(0.0 if self._stopping else self._participant.due(), self._not_before))
+    def _handle(self, input: Input) -> None:
+        """Pass `input` to the engine, and carry out what it wants."""
+        hub, outputs = self._world.hub, self._member.handle(input, self._clocks())
+        if not outputs:
+            self._wait()
+        for output in outputs:
+            match output:
+                case AskHub(partitions, latest_ms):
+                    starts = hub.starting_positions(partitions, (latest_ms - BEGINNING_MS) / 1000)
+                    self._handle(HubAnswered(starts))
+                case Write(base, changes):
+                    self._attempt(changes, base, 1, self._now)
+                case Ended(outcome):
+                    self._known = outcome.after.version
+                    self._wait()
+                case Left():
+                    self._stopped()
+                case Fail(error):
+                    if not isinstance(error, FencedError):
+                        raise error
+                    self.crash()
 
-    def _turn(self, snapshot: Snapshot) -> None:
+    def _read(self, snapshot: Snapshot) -> None:
         if self._world.store.away:
-            self._participant.look_failed(self._now)
-            self._failed()
-            return
-        try:
-            turn = self._participant.begin(snapshot, self._clocks(), stopping=self._stopping is not None)
-        except FencedError:
-            self.crash()
-            return
-        if turn.balances:
-            self._balance(turn)
-        transitions = turn.transitions()
-        if transitions:
-            self._attempt(turn, transitions, snapshot, 1)
+            self._failed(writing=False)
         else:
-            self._end_turn(turn, Outcome(snapshot, snapshot))
+            self._handle(GroupRead(snapshot, self._world.hub.ids))
 
     def _look_at(self, time: float, then: Callable[[Snapshot], None]) -> None:
         """Look at the store at `time`, and then do `then` with what was there."""
@@ -197,59 +215,42 @@ class Node:
         self._known = store.snapshot.version
         self._at(self._now + store.look_time() * self.slowness, partial(then, store.snapshot))
 
-    def _balance(self, turn: Turn) -> None:
-        hub = self._world.hub
-        if unread := turn.balance(hub.ids):
-            turn.start_at(hub.starting_positions(unread, (turn.latest_ms - BEGINNING_MS) / 1000))
-        assert turn.decision is not None, "the turn balances"
-
-    def _attempt(self, turn: Turn, transitions: list[Transition], base: Snapshot, attempt: int) -> None:
-        """As `lease_table.contract.commit`: it lands after a while, if no other commit has landed before."""
+    def _attempt(self, changes: Sequence[Transition], base: Snapshot, attempt: int, since: float) -> None:
+        """As `lease_table.contract.commit`: it lands after a while, if no other commit has landed before. The first
+        attempt was made at `since`."""
         self._busy = True
-        land = partial(self._land, turn, transitions, base, attempt, self._now)
+        land = partial(self._land, changes, base, attempt, since, self._now)
         self._at(self._now + self._world.store.attempt_time() * self.slowness, land)
 
-    def _land(self, turn: Turn, transitions: list[Transition], base: Snapshot, attempt: int, began: float) -> None:
+    def _land(self, changes: Sequence[Transition], base: Snapshot, attempt: int, since: float, began: float) -> None:
         store = self._world.store
         if store.away or self._now < self.read_only_until:
-            self._participant.commit_failed()
-            self._failed()
+            self._failed(writing=True)
         elif store.snapshot.version == base.version:
-            outcome = apply(base, transitions)
+            outcome = apply(base, changes)
             if outcome.after is not base:
                 outcome = replace(outcome, after=store.won(outcome.after), seconds=self._now - began)
                 self._world.wrote(self.name, outcome)
-            self._end_turn(turn, outcome)
+            self._handle(Committed(outcome, self._now - since))
         else:
             store.conflicts += 1
             if attempt == ATTEMPTS:
-                self._wait(self._participant.contended_pause())
+                self._handle(RacesLost())
                 return
             wait = self._rng.uniform(0, longest_wait(attempt, self._now - began))
-            self._look_at(self._now + wait, partial(self._again, turn, transitions, attempt + 1))
+            self._look_at(self._now + wait, partial(self._again, changes, attempt + 1, since))
 
-    def _again(self, turn: Turn, transitions: list[Transition], attempt: int, base: Snapshot) -> None:
+    def _again(self, changes: Sequence[Transition], attempt: int, since: float, base: Snapshot) -> None:
         if self._world.store.away:
-            self._participant.commit_failed()
-            self._failed()
+            self._failed(writing=True)
         else:
-            self._attempt(turn, transitions, base, attempt)
+            self._attempt(changes, base, attempt, since)
 
-    def _end_turn(self, turn: Turn, outcome: Outcome) -> None:
-        self._known = outcome.after.version
-        self._participant.end(turn, outcome, self._now - turn.now.monotonic, self._now)
-        if turn.stopping:
-            self._stopped()
-        else:
-            self._wait()
-
-    def _failed(self) -> None:
+    def _failed(self, *, writing: bool) -> None:
         """The store could not be read, or not be written."""
-        pause = self._participant.pause()
+        self._handle(StoreFailed(writing))
         if self._stopping:
             self._stopped()  # its leases will expire
-        else:
-            self._wait(pause)
 
     def _stopped(self) -> None:
         assert self._stopping is not None, "it was told to stop"
@@ -271,7 +272,7 @@ class Node:
             ends = {partition: hub.end(partition, now) for partition in starts}
             positions = {partition: first for partition, (_, first) in starts.items()}
             loads = self._meter.update(now, ends, positions) or {}
-            reported = self._participant.query
+            reported = self._member.query
             reported.loads, reported.load = loads, self._member_meter.load(self._meter.total())
         ranges, events = hub.plan(starts, query.max_events, now)
         if not ranges:
@@ -280,13 +281,13 @@ class Node:
         takes = (jittered(query.batch, self._rng) + events / query.capacity) * self.slowness
         self._batch = Batch(ranges, now, now + takes)
         self._member_meter.batch_begins(now)
-        self._participant.reserve({partition: epoch for partition, (epoch, _, _) in ranges.items()}, now)
+        self._member.begin_batch({partition: epoch for partition, (epoch, _, _) in ranges.items()}, now)
         self._query_at(now + takes, self._end)
 
     def _starts(self) -> dict[str, tuple[int, int]]:
         """What a batch may be planned with: partition → (epoch, where to begin)."""
         starts, positions = {}, self._positions
-        for partition, holding in self._participant.holdings(self._now).items():
+        for partition, holding in self._member.holdings(self._now).items():
             known = positions.get(partition)
             if known is None or known[0] != holding.epoch:
                 known = holding.epoch, holding.checkpoint.next
@@ -301,7 +302,7 @@ class Node:
         self._member_meter.batch_ends(self._now)
         ends = self._world.hub.deliver(batch.ranges, batch.part)
         self._positions |= ends
-        self._participant.query.finish({p: Progress(epoch, Position(end - 1)) for p, (epoch, end) in ends.items()})
+        self._member.query.finish({p: Progress(epoch, Position(end - 1)) for p, (epoch, end) in ends.items()})
         if not self._busy:
             self._wait()
         self._plan()

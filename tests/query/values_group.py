@@ -11,9 +11,9 @@ from typing import Any
 from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.group.changes import Join, Steal
 from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Resumed
-from spark_ehbalance.group.member.turn import Participant
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
@@ -147,14 +147,14 @@ class ValueGroup(Queries):
         author = Author(owner, f"{owner}-{len(self.queries)}")
         resume = {partition: Resumed(each.start, each.since_ms) for partition, each in replay.ranges.items()}
         store = self._store if shared else MemoryStore(alone.snapshot(GROUP, read, replay))
-        participant = Participant(
+        engine = MemberEngine(
             author,
             Settings(strategy(name), **usual | settings),
             random.Random(),
             progress=progress_of(read.ranges),
             resume=resume,
         )
-        keeper = self.keeper(participant, lambda: store, watcher, changed=watcher.changed)
+        keeper = self.keeper(engine, lambda: store, watcher, changed=watcher.changed)
         planner = Planner(
             keeper,
             watcher,

@@ -46,6 +46,8 @@ class Pacing:
     def __init__(self, settings: Settings, rng: random.Random) -> None:
         self.balance_at = 0.0
         self.look_at = 0.0
+        #: Before that time there is no turn: the store was away, or too many races were lost.
+        self.waits_until = 0.0
         self._settings = settings
         self._rng = rng
         self._latency = 0.0  # of a commit, as a moving average

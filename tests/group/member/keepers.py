@@ -13,9 +13,9 @@ from spark_ehbalance.errors import HubUnavailableError, StoreUnavailableError
 from spark_ehbalance.group.changes import Transition
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.query_state import Progress
-from spark_ehbalance.group.member.turn import Participant
 from spark_ehbalance.group.model import Author, Lease
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
@@ -39,14 +39,14 @@ class FakeHub:
         self.away = False
 
     def partition_ids(self) -> tuple[str, ...]:
-        if self.away:
-            raise HubUnavailableError("the event hub does not answer")
         return self.partitions
 
     def created_ms(self) -> int | None:
         return None
 
     def starting_positions(self, partitions: Sequence[str], latest_ms: int = 0) -> dict[str, Position]:
+        if self.away:
+            raise HubUnavailableError("the event hub does not answer")
         return dict.fromkeys(partitions, Position(-1))
 
 
@@ -137,8 +137,8 @@ class Keepers:
         """A keeper that has been started; `settings` as in `Settings`."""
         author = Author(name, f"{name}-{len(self.stores)}")
         store, changed = self._watched(), threading.Event()
-        participant = Participant(author, Settings(strategy, **(self._common | settings)), random.Random())
-        keeper = Keeper(participant, lambda: store, self.hub, changed=changed)
+        engine = MemberEngine(author, Settings(strategy, **(self._common | settings)), random.Random())
+        keeper = Keeper(engine, lambda: store, self.hub, changed=changed)
         self.stores[keeper], self.changed[keeper] = store, changed
         keeper.start()
         return keeper

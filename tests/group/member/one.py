@@ -8,20 +8,37 @@ from dataclasses import replace
 from typing import Any
 
 from spark_ehbalance.group.changes import Join, Refused, RequestHandover, Transition, apply
+from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Clocks
+from spark_ehbalance.group.member.protocol import Committed, Decided, Ended, Output, Write
 from spark_ehbalance.group.member.query_state import Progress
-from spark_ehbalance.group.member.turn import Participant, Turn
 from spark_ehbalance.group.model import Author, Lease
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import STRATEGIES
-from tests.group.strategies.members import LEASE, snapshot_of
+from spark_ehbalance.group.strategies.base import Decision
+from tests.group.strategies.members import LEASE, looked, snapshot_of, unfailing
 from tests.lease_table.store_conformance import ANN, BOB
 
 OPERATOR = Author("operator", "")
 AT_MS = 0
 START = Position(-1)
+
+
+class Turn:
+    """What a turn has put out up to its commit."""
+
+    def __init__(self, outputs: Sequence[Output], write: Write | None) -> None:
+        self.decision: Decision | None = next((x.decision for x in outputs if isinstance(x, Decided)), None)
+        self.transitions = list(write.changes) if write else []
+        #: Whether it waits for its commit; else it has ended.
+        self.writes = write is not None
+        self.tidies = any(each.tidies for each in outputs if isinstance(each, Ended))
+
+    @property
+    def balances(self) -> bool:
+        return self.decision is not None
 
 
 class One:
@@ -30,7 +47,7 @@ class One:
     def __init__(self, partitions: int = 2, strategy: str = "greedy", **settings: Any) -> None:
         self.now = 1000.0
         self.table = snapshot_of((), [Lease(str(p), checkpoint=START) for p in range(partitions)])
-        self.ann = participant(strategy, **settings)
+        self.ann = member(strategy, **settings)
         self.refused: list[Refused] = []
         for _ in ("join", "claim", "rest"):
             self.turn(balance=True)
@@ -40,25 +57,26 @@ class One:
     def clocks(self) -> Clocks:
         return Clocks(self.now, round(self.now * 1000))
 
-    def begin(self, *, balance: bool = False, hub: Sequence[str] = ()) -> Turn:
+    def begin(self, *, balance: bool = False, hub: Sequence[str] = (), start: Position = START) -> Turn:
         """A turn up to its commit; with `balance` it balances whether that is due or not. The hub has the table's
-        partitions and those of `hub`."""
-        turn = self.ann.begin(self.table, self.clocks)
+        partitions and those of `hub`, which all begin at `start`."""
         if balance:
-            ask_hub(turn, (*self.table.leases, *hub))
-        return turn
+            self.ann.balance_now()
+        return Turn(*looked(self.ann, self.table, (*self.table.leases, *hub), self.clocks, start))
 
     def end(self, turn: Turn, *, seconds: float = 0.0) -> list[Transition]:
         """Commit the turn; what it wanted to write."""
-        transitions = turn.transitions()
-        outcome = apply(self.table, transitions)
-        self.refused = [*outcome.refused]
-        if outcome.after is not outcome.before:
-            after = replace(outcome.after, version=self.table.version + 1)
-            outcome = replace(outcome, after=after, seconds=seconds)
-        self.table = outcome.after
-        self.ann.end(turn, outcome, seconds, self.now)
-        return transitions
+        self.refused = []
+        if turn.writes:
+            outcome = apply(self.table, turn.transitions)
+            self.refused = [*outcome.refused]
+            if outcome.after is not outcome.before:
+                after = replace(outcome.after, version=self.table.version + 1)
+                outcome = replace(outcome, after=after, seconds=seconds)
+            self.table = outcome.after
+            ended = unfailing(self.ann.handle(Committed(outcome, seconds), self.clocks))
+            turn.tidies = any(each.tidies for each in ended if isinstance(each, Ended))
+        return turn.transitions
 
     def turn(self, *, balance: bool = False, hub: Sequence[str] = ()) -> list[Transition]:
         """A whole turn; what it has written."""
@@ -68,12 +86,13 @@ class One:
 
     def stop(self) -> list[Transition]:
         """The last turn; what it wanted to write."""
-        return self.end(self.ann.begin(self.table, self.clocks, stopping=True))
+        self.ann.stop()
+        return self.end(self.begin())
 
     def reserve(self, *partitions: str) -> None:
         """Begin a batch."""
         epochs = {p: self.ann.owned[p].epoch for p in partitions}
-        assert self.ann.reserve(epochs, self.now) == set(partitions)
+        assert self.ann.begin_batch(epochs, self.now) == set(partitions)
 
     def finish(self, to: int, *partitions: str) -> None:
         """The batch has ended: the sink has finished `partitions` up to a sequence number."""
@@ -100,14 +119,9 @@ class One:
         )
 
 
-def participant(strategy: str = "greedy", **settings: Any) -> Participant:
+def member(strategy: str = "greedy", **settings: Any) -> MemberEngine:
     arguments = {name: settings.pop(name) for name in ("progress", "resume", "latest_ms") if name in settings}
-    return Participant(ANN, Settings(STRATEGIES[strategy], LEASE, **settings), random.Random(0), **arguments)
-
-
-def ask_hub(turn: Turn, partitions: Sequence[str]) -> None:
-    """Balance, with a hub whose partitions all begin at their first event."""
-    turn.start_at(dict.fromkeys(turn.balance(tuple(partitions)), START))
+    return MemberEngine(ANN, Settings(STRATEGIES[strategy], LEASE, **settings), random.Random(0), **arguments)
 
 
 def kinds(transitions: Sequence[Transition]) -> list[str]:

@@ -45,6 +45,7 @@ def test_a_table_that_lost_rows_or_epochs_stops_this_member(lost: str, meanwhile
     leases = {p: each for p, each in one.table.leases.items() if lost == "an epoch" or p == "0"}
     if lost == "an epoch":
         leases["1"] = replace(leases["1"], epoch=0)
+    one.now += LEASE / 3
     turn = one.begin() if meanwhile else None
     one.replace_table(replace(one.table, leases={} if lost == "everything" else leases))
     with pytest.raises(DataLossError, match=r"\[EHB_LEASE_TABLE_STALE\] .* epoch of partition"):
@@ -58,6 +59,7 @@ def test_member_stops_when_its_checkpoint_was_rolled_back(meanwhile: bool) -> No
     before = one.table.leases["0"]
     one.finish(5, "0")
     one.turn()
+    one.now += LEASE / 3
     turn = one.begin() if meanwhile else None
     one.replace_table(replace(one.table, leases={**one.table.leases, "0": before}))
     with pytest.raises(DataLossError, match=r"\[EHB_LEASE_TABLE_STALE\] .* position of partition 0 is 0 and was 6"):
@@ -75,7 +77,7 @@ def test_member_accepts_its_own_reset(acknowledged: bool) -> None:
     if acknowledged:
         one.end(turn)
     else:
-        one.others(*turn.transitions())
+        one.others(*turn.transitions)
     one.turn()
     one.turn()
     assert one.ann.owned["0"].checkpoint == Position(2)

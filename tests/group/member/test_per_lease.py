@@ -11,8 +11,8 @@ import pytest
 
 from spark_ehbalance.group.capabilities import Capabilities
 from spark_ehbalance.group.changes import Checkpoint, Heartbeat, Release, Renew, Transition, apply
-from spark_ehbalance.group.member.turn import Turn
-from tests.group.member.one import One, ask_hub
+from spark_ehbalance.group.member.protocol import Committed
+from tests.group.member.one import One, Turn
 from tests.group.strategies.members import LEASE
 
 #: Seconds between two looks, as the Azure SDKs have it.
@@ -31,18 +31,19 @@ class PerLease(One):
         super().__init__(2, capabilities=_PER_LEASE, balance_interval=INTERVAL, look_interval=INTERVAL, **settings)
 
     def end(self, turn: Turn, *, seconds: float = 0.0) -> list[Transition]:
-        transitions = turn.transitions()
-        outcome = apply(self.table, transitions)
+        if not turn.writes:
+            return []
+        outcome = apply(self.table, turn.transitions)
         assert not outcome.refused
         if outcome.after is not outcome.before:
-            checkpoints = Counter(each.partition for each in transitions if isinstance(each, Checkpoint))
+            checkpoints = Counter(each.partition for each in turn.transitions if isinstance(each, Checkpoint))
             leases = {
                 p: replace(lease, renewal=lease.renewal - checkpoints[p]) for p, lease in outcome.after.leases.items()
             }
             self.replace_table(replace(outcome.after, leases=leases))
             outcome = replace(outcome, after=self.table, seconds=seconds)
-        self.ann.end(turn, outcome, seconds, self.now)
-        return transitions
+        self.ann.handle(Committed(outcome, seconds), self.clocks)
+        return turn.transitions
 
 
 def run(one: PerLease, seconds: float, batch: float | None = None) -> Written:
@@ -56,7 +57,6 @@ def run(one: PerLease, seconds: float, batch: float | None = None) -> Written:
         one.now = max(one.now, one.ann.due())
         turn = one.begin()
         assert turn.balances
-        ask_hub(turn, tuple(one.table.leases))
         turns.append((one.now, one.end(turn)))
     return turns
 

@@ -12,16 +12,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.group.durations import short_outage
+from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Clocks
-from spark_ehbalance.group.member.turn import Participant
+from spark_ehbalance.group.member.protocol import Committed, StoreFailed
 from spark_ehbalance.group.model import Author, Lease
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import STRATEGIES
 from spark_ehbalance.lease_table.contract import commit
 from spark_ehbalance.lease_table.memory import MemoryStore
-from tests.group.member.one import ask_hub
+from tests.group.strategies.members import looked
 from tests.lease_table.store_conformance import GROUP
 
 #: Seconds: a lease, between two looks, before a retry after a failure (the longest of `Pacing.pause`), and a step.
@@ -38,7 +39,7 @@ Outage = tuple[int, float, float]
 class Process:
     """A member that looks now and then, and cannot write in its outages."""
 
-    member: Participant
+    member: MemberEngine
     outages: Sequence[tuple[float, float]]
     look_at: float
     failing: float = 0.0  # the part of its commits that fail from time 0 on, whatever the outages
@@ -73,7 +74,7 @@ class Processes:
         self.store = MemoryStore(Snapshot(GROUP, leases=MappingProxyType(leases)))
         self.all = [
             Process(
-                Participant(Author(str(n), str(n)), Settings(STRATEGIES["cooperative"], LEASE), random.Random(n)),
+                MemberEngine(Author(str(n), str(n)), Settings(STRATEGIES["cooperative"], LEASE), random.Random(n)),
                 [(begin, lasts) for member, begin, lasts in outages if member == n],
                 BEGIN + rng.uniform(0, LOOK),
             )
@@ -90,18 +91,18 @@ class Processes:
                 process.look_at = now + (PAUSE if failing else LOOK)
 
     def _turn(self, process: Process, now: float) -> bool:
-        member, before = process.member, self.store.read()
-        turn = member.begin(before, Clocks(now, round(1000 * (now + 1000))))
-        ask_hub(turn, tuple(before.leases))
-        transitions = turn.transitions()
-        failed = bool(transitions) and process.fails(now)
-        if transitions:
-            process.tried(now, failed=failed)
+        member, before, clocks = process.member, self.store.read(), Clocks(now, round(1000 * (now + 1000)))
+        member.balance_now()
+        _, write = looked(member, before, tuple(before.leases), clocks)
+        if write is None:
+            return True
+        failed = process.fails(now)
+        process.tried(now, failed=failed)
         if failed:
-            member.commit_failed()
+            member.handle(StoreFailed(writing=True), clocks)
             return False
-        outcome = commit(self.store, before, transitions)
-        member.end(turn, outcome, 0.0, now)
+        outcome = commit(self.store, before, write.changes)
+        member.handle(Committed(outcome), clocks)
         for partition, lease in outcome.after.leases.items():
             was = before.leases[partition].owner
             if was not in (None, lease.owner) and before.leases[partition].handover is None:

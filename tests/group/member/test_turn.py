@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,12 +22,13 @@ from spark_ehbalance.group.changes import (
     apply,
 )
 from spark_ehbalance.group.member.membership import Clocks, Resumed
+from spark_ehbalance.group.member.protocol import AskHub, Committed, GroupRead, StoreFailed
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Lease, Load, MemberLoad, MemberState, TableIdentity
 from spark_ehbalance.group.position import Position
-from tests.group.member.one import AT_MS, OPERATOR, START, One, ask_hub, kinds, participant
+from tests.group.member.one import AT_MS, OPERATOR, START, One, Turn, kinds, member
 from tests.group.strategies.groups import EVEN
-from tests.group.strategies.members import CYCLE, LEASE, Members, snapshot_of
+from tests.group.strategies.members import CYCLE, LEASE, Members, looked, snapshot_of
 from tests.lease_table.store_conformance import ANN, BOB
 
 EACH = pytest.mark.parametrize("strategy", EVEN)
@@ -55,21 +57,17 @@ def older_bob(one: One) -> None:
 
 
 def test_a_new_member_joins_first_and_claims_in_the_next_turn() -> None:
-    ann, table = participant(), snapshot_of((), [Lease("0", checkpoint=START)])
-    turn = ann.begin(table, Clocks(0.0, 0))
-    assert turn.balances
-    ask_hub(turn, ("0",))
-    assert kinds(turn.transitions()) == ["Join"]
+    turn = Turn(*looked(member(), snapshot_of((), [Lease("0", checkpoint=START)]), ("0",), Clocks(0.0, 0)))
+    assert kinds(turn.transitions) == ["Join"]
     assert turn.decision
     assert turn.decision.rebalance_now
 
 
 def test_the_first_commit_of_a_group_says_what_latest_means() -> None:
     """A query that is stopped before its first batch has started all the same."""
-    ann = participant(latest_ms=70)
-    turn = ann.begin(snapshot_of((), []), Clocks(0.0, 0))
-    ask_hub(turn, ("0", "1"))
-    after = apply(turn.snapshot, turn.transitions()).after
+    ann, table = member(latest_ms=70), snapshot_of((), [])
+    turn = Turn(*looked(ann, table, ("0", "1"), Clocks(0.0, 0)))
+    after = apply(table, turn.transitions).after
     assert after.latest_ms == 70
     assert after.leases.keys() == {"0", "1"}
     assert not after.owned_by("ann"), "it claims when it has seen who else is there"
@@ -79,12 +77,13 @@ def test_a_restarted_member_claims_its_own_with_a_new_epoch_in_the_commit_of_its
     own = Lease("0", owner="ann", epoch=4, checkpoint=Position(8))
     other = Lease("1", owner="bob", epoch=4, checkpoint=Position(8))
     free, moved_on = Lease("2", epoch=4, checkpoint=Position(8)), Lease("3", epoch=4, checkpoint=Position(9))
-    ann = participant(
+    ann = member(
         progress={"0": Progress(4, Position(20)), "1": Progress(3, Position(20))},
         resume=dict.fromkeys("123", Resumed(9, since_ms=5)),
     )
-    turn = ann.begin(snapshot_of((), [own, other, free, moved_on]), Clocks(0.0, 0))
-    outcome = apply(turn.snapshot, turn.transitions())
+    table = snapshot_of((), [own, other, free, moved_on])
+    turn = Turn(*looked(ann, table, "0123", Clocks(0.0, 0)))
+    outcome = apply(table, turn.transitions)
     assert [each.transition.partition for each in outcome.refused if isinstance(each.transition, Checkpoint)] == ["1"]
     assert len(outcome.refused) == 1
     assert {p: (lease.owner, lease.epoch) for p, lease in outcome.after.leases.items()} == {
@@ -93,9 +92,9 @@ def test_a_restarted_member_claims_its_own_with_a_new_epoch_in_the_commit_of_its
         "2": ("ann", 5),
         "3": (None, 4),
     }
-    ann.end(turn, outcome, 0.0, 0.0)
+    ann.handle(Committed(outcome), Clocks(0.0, 0))
     assert {p: held.checkpoint.next for p, held in ann.owned.items()} == {"0": 21, "2": 9}
-    again = ann.begin(outcome.after, Clocks(1.0, 0)).transitions()
+    again = Turn(*looked(ann, outcome.after, "0123", Clocks(1.0, 0))).transitions
     assert "Checkpoint" not in kinds(again), "a refused checkpoint is dropped"
 
 
@@ -188,7 +187,7 @@ def test_only_what_was_planned_with_its_current_epoch_is_reserved() -> None:
     one = One(3)
     one.request("2")
     one.begin()
-    assert one.ann.reserve({"0": 1, "1": 7, "2": 1, "9": 1}, one.now) == {"0"}
+    assert one.ann.begin_batch({"0": 1, "1": 7, "2": 1, "9": 1}, one.now) == {"0"}
 
 
 def test_a_reset_replaces_earlier_progress_and_is_written_at_once() -> None:
@@ -340,7 +339,7 @@ def test_a_query_that_hangs_gives_everything_back_and_takes_part_again_when_its_
 def test_an_operator_s_drain_outlasts_a_stall() -> None:
     one = One(max_stall=20.0)
     one.others(Drain(by=OPERATOR, at_ms=AT_MS, member="ann"))
-    one.ann.reserve({}, one.now)
+    one.ann.begin_batch({}, one.now)
     one.now += 25.0
     one.turn()
     assert one.table.members["ann"].state is MemberState.LEAVING
@@ -392,14 +391,10 @@ def test_all_changes_of_members_and_owners_are_a_reason_to_balance_at_once() -> 
 
 def test_new_partitions_are_read_from_their_first_event_and_the_first_ones_from_the_starting_position() -> None:
     one = One(0)
-    turn = one.begin()
-    ask_hub(turn, ("0", "1"))
-    one.end(turn)
+    one.turn(balance=True, hub="01")
     one.turn(balance=True)
     assert one.ann.owned.keys() == {"0", "1"}
-    turn = one.begin()
-    assert turn.balance(("0", "1", "2")) == [], "it is known where it begins"
-    one.end(turn)
+    one.end(one.begin(balance=True, hub="2", start=Position(41)))
     assert (one.table.leases["2"].owner, one.table.leases["2"].checkpoint) == ("ann", Position(-1))
 
 
@@ -407,25 +402,30 @@ def test_starting_positions_are_asked_for_some_partitions_at_a_time() -> None:
     one, asked = One(0), []
     one.replace_table(replace(one.table, table=TableIdentity("one")))
     one.add(*(Lease(str(p)) for p in range(80)))
-    for _ in range(3):
-        turn = one.begin()
-        unread = turn.balance(tuple(one.table.leases))
-        turn.start_at({partition: Position(int(partition)) for partition in unread})
+    for start in range(3):
+        turn = one.begin(balance=True, start=Position(start))
         assert turn.decision
-        asked.append((len(unread), turn.decision.rebalance_now))
+        asked.append((len(claimed(turn.transitions)), turn.decision.rebalance_now))
         one.end(turn)
         assert not one.refused
     assert asked == [(32, True), (32, True), (16, True)]
-    assert all(lease.checkpoint == Position(int(p)) for p, lease in one.table.leases.items())
+    assert Counter(each.checkpoint for each in one.table.leases.values()) == {
+        Position(0): 32,
+        Position(1): 32,
+        Position(2): 16,
+    }
 
 
 def test_what_is_taken_from_an_owner_without_a_checkpoint_begins_where_the_hub_says() -> None:
     one = One(0)
     one.replace_table(replace(one.table, table=TableIdentity("one", latest_ms=7)))
     one.add(*(Lease(str(p), owner="theirs", epoch=1, owned_since_ms=1) for p in range(2)))
-    turn = one.begin()
-    assert turn.latest_ms == 7
-    turn.start_at(dict.fromkeys(turn.balance(tuple(one.table.leases)), Position(41)))
+    one.ann.balance_now()
+    read = GroupRead(one.table, tuple(one.table.leases))
+    (asked,) = one.ann.handle(read, one.clocks)
+    assert isinstance(asked, AskHub)
+    assert asked.latest_ms == 7
+    turn = one.begin(balance=True, start=Position(41))
     assert [type(each) for each in one.end(turn)][:1] == [Steal]
     assert not one.refused
     assert [held.checkpoint for held in one.ann.owned.values()] == [Position(41)]
@@ -456,38 +456,46 @@ def test_what_is_owned_may_be_read_while_the_store_is_away_but_not_after_a_suspe
     late = one.now + LEASE
     assert one.ann.holdings(late - 0.1).keys() == {"0", "1"}
     assert one.ann.holdings(late) == {}, "it has not looked"
-    one.ann.look_failed(late)
+    one.ann.handle(StoreFailed(writing=False), Clocks(late, 0))
     assert one.ann.holdings(late + 1.9 * CYCLE).keys() == {"0", "1"}, "nobody else can take it"
     assert one.ann.holdings(late + 2 * CYCLE) == {}
 
 
+def tidied(one: One) -> bool:
+    """Whether a turn has the store tidied up."""
+    turn = one.begin()
+    one.end(turn)
+    return turn.tidies
+
+
 def test_only_the_leader_tidies_up_when_the_table_has_changed_and_it_is_time() -> None:
-    one = One(tidy_interval=50.0)
-    assert one.ann.tidies(one.table, one.clocks), "at the start"
+    one = One(tidy_interval=50.0, **SELDOM)
     one.now += 60.0
-    assert not one.ann.tidies(one.table, one.clocks), "nothing has been written"
+    assert tidied(one), "with the renewals"
+    one.now += 4.0
+    assert not tidied(one), "nothing has been written"
     one.replace_table(one.table)
-    one.turn()
-    assert one.ann.tidies(one.table, one.clocks)
-    one.now += 49.0
-    one.replace_table(one.table)
-    assert not one.ann.tidies(one.table, one.clocks)
-    assert one.ann.tidies(replace(one.table, version=one.table.version + 300), one.clocks), "after many versions"
+    assert not tidied(one)
+    one.now += 50.0
+    assert tidied(one)
+    one.now += 1.0
+    one.replace_table(replace(one.table, version=one.table.version + 300))
+    one.table = replace(one.table, version=one.table.version + 300)
+    assert tidied(one), "after many versions"
     older_bob(one)
     one.table = replace(one.table, version=one.table.version + 600)
-    one.now += 60.0
-    one.turn()
-    assert not one.ann.tidies(one.table, one.clocks)
+    one.now += 5.0
+    assert not tidied(one)
 
 
 def test_the_next_oldest_leads_when_the_leader_is_dead_though_nobody_may_take_what_it_had() -> None:
     one = One(max_owned=2, tidy_interval=0.0)
     older_bob(one)
     one.add(Lease("7", "bob", 1, checkpoint=START))
-    one.turn(balance=True)
-    assert not one.ann.tidies(one.table, one.clocks)
+    assert not tidied(one)
     for _ in range(3):
         one.now += LEASE / 2.5
-        one.turn(balance=True)
+        one.ann.balance_now()
+        tidies = tidied(one)
     assert one.table.leases["7"].owner == "bob", "ann owns two already"
-    assert one.ann.tidies(one.table, one.clocks)
+    assert tidies

@@ -12,10 +12,20 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from spark_ehbalance.group.changes import Drain, HandOver, Refused, Release, Steal, Transition
+from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Clocks
+from spark_ehbalance.group.member.protocol import (
+    AskHub,
+    Committed,
+    Decided,
+    Fail,
+    GroupRead,
+    HubAnswered,
+    Output,
+    Write,
+)
 from spark_ehbalance.group.member.query_state import Progress
-from spark_ehbalance.group.member.turn import Participant, Turn
 from spark_ehbalance.group.model import Author, Lease, Load, Member, MemberState
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
@@ -55,7 +65,7 @@ class Move:
 class Node:
     """A member's process: when its next turn is due, and the current batch of its query."""
 
-    member: Participant
+    member: MemberEngine
     turn_at: float
     ends_at: float = 0.0
     batch: Mapping[str, Progress] = field(default_factory=dict)
@@ -93,7 +103,7 @@ class Members:
         self.wrote: Callable[[Snapshot, Snapshot], None] = lambda before, after: None
         #: Every decision, by member.
         self.decisions: list[tuple[str, Decision]] = []
-        self._late: list[tuple[Node, Turn]] = []
+        self._late: list[tuple[Node, Write | None]] = []
         self._last_owner = {each.partition: each.owner for each in given}
         self._joined = 0
 
@@ -116,7 +126,7 @@ class Members:
                 reactive=self.strategy in REACTIVE,
                 max_stall=max_stall,
             )
-            member = Participant(Author(name, str(self._joined)), settings, random.Random(self.rng.random()))
+            member = MemberEngine(Author(name, str(self._joined)), settings, random.Random(self.rng.random()))
             self.nodes[name] = Node(member, turn_at=self.now, slowness=slowness)
         return list(names)
 
@@ -126,7 +136,8 @@ class Members:
     def leave(self, name: str) -> None:
         """Stop in good order, as `query.stop()` does; a batch in flight is broken off."""
         node = self.nodes.pop(name)
-        self._commit(node, node.member.begin(self.store.read(), self._clocks(), stopping=True))
+        node.member.stop()
+        self._commit(node, self._begin(node, self.store.read()))
 
     def crash(self, name: str) -> None:
         """Die without leaving the group."""
@@ -166,7 +177,7 @@ class Members:
                 p: Progress(held.epoch, Position(held.checkpoint.sequence_number + BATCH))
                 for p, held in node.member.plannable().items()
             }
-            node.member.reserve({p: to.epoch for p, to in node.batch.items()}, self.now)
+            node.member.begin_batch({p: to.epoch for p, to in node.batch.items()}, self.now)
             node.ends_at = self.now + seconds
 
     # --- time --------------------------------------------------------------------------------------------------
@@ -215,7 +226,7 @@ class Members:
 
     def _turns(self, nodes: Sequence[Node], *, balance: bool = False, late: float = 0.0) -> None:
         snapshot, loads = self.store.read(), self.loads()
-        turns = [(node, turn) for node, turn in self._late if node in self.nodes.values()]
+        turns = [(node, write) for node, write in self._late if node in self.nodes.values()]
         busy, self._late = [node for node, _ in turns], []
         for node in nodes:
             if node in busy:
@@ -223,21 +234,20 @@ class Members:
             if node.batch and node.ends_at <= self.now:
                 self._end_batch(node)
             node.member.query.loads = loads
-            turn = self._begin(node, snapshot, balance=balance)
-            (self._late if late and self.rng.random() < late else turns).append((node, turn))
+            if balance:
+                node.member.balance_now()
+            write = self._begin(node, snapshot)
+            (self._late if late and self.rng.random() < late else turns).append((node, write))
         self.rng.shuffle(turns)
-        for node, turn in turns:
-            self._commit(node, turn)
+        for node, write in turns:
+            self._commit(node, write)
             node.turn_at = self.now + node.slowness * max(HANDOVER_LOOK, node.member.due() - self.now)
 
-    def _begin(self, node: Node, snapshot: Snapshot, *, balance: bool) -> Turn:
-        """A turn up to its commit; with `balance` it balances in any case."""
-        turn = node.member.begin(snapshot, self._clocks())
-        if turn.balances or balance:
-            turn.start_at(dict.fromkeys(turn.balance(self.partitions), START))
-            assert turn.decision is not None
-            self.decisions.append((node.member.author.id, turn.decision))
-        return turn
+    def _begin(self, node: Node, snapshot: Snapshot) -> Write | None:
+        """A turn up to its commit, if it makes one."""
+        outputs, written = looked(node.member, snapshot, self.partitions, self._clocks())
+        self.decisions += [(node.member.author.id, each.decision) for each in outputs if isinstance(each, Decided)]
+        return written
 
     def _end_batch(self, node: Node) -> None:
         node.member.query.finish(node.batch)
@@ -246,10 +256,12 @@ class Members:
             self.read.append((partition, last - BATCH, last))
         node.batch = {}
 
-    def _commit(self, node: Node, turn: Turn) -> None:
-        outcome = commit(self.store, self.store.read(), turn.transitions())
+    def _commit(self, node: Node, write: Write | None) -> None:
+        if write is None:
+            return
+        outcome = commit(self.store, self.store.read(), write.changes)
         before, after = outcome.before, outcome.after
-        node.member.end(turn, outcome, 0.0, self.now)
+        unfailing(node.member.handle(Committed(outcome), self._clocks()))
         self.wrote(before, after)
         handed_over = {each.partition for each in outcome.accepted if isinstance(each, HandOver)}
         stolen = {each.partition for each in outcome.accepted if isinstance(each, Steal)}
@@ -282,6 +294,24 @@ class Members:
         assert handover is not None, f"{after.owner} took partition {after.partition} from the living {before.owner}"
         assert handover.to == after.owner
         assert self._clocks().wall_ms - handover.requested_at_ms >= handover.timeout_ms, "before the deadline"
+
+
+def looked(
+    member: MemberEngine, snapshot: Snapshot, partitions: Sequence[str], now: Clocks, start: Position = START
+) -> tuple[list[Output], Write | None]:
+    """A turn of `member` up to its commit, with a hub whose `partitions` all begin at `start`: what it puts out, and
+    what it wants to write. Raises what the member fails with."""
+    outputs = unfailing(member.handle(GroupRead(snapshot, tuple(partitions)), now))
+    if asked := next((each for each in outputs if isinstance(each, AskHub)), None):
+        outputs = unfailing(member.handle(HubAnswered(dict.fromkeys(asked.partitions, start)), now))
+    return outputs, next((each for each in outputs if isinstance(each, Write)), None)
+
+
+def unfailing(outputs: list[Output]) -> list[Output]:
+    for each in outputs:
+        if isinstance(each, Fail):
+            raise each.error
+    return outputs
 
 
 def layout_of(owners: Sequence[str | None]) -> list[Lease]:

@@ -1,0 +1,449 @@
+"""What one member of a group does, as a function of what it is told. No clock, no I/O, no thread.
+
+A driver passes inputs to `MemberEngine.handle` and carries out the outputs that it returns. Some outputs have an
+answer, which is the next input:
+
+    ReadGroup  →  GroupRead, StoreFailed
+    AskHub     →  HubAnswered
+    Write      →  Committed, StoreFailed, RacesLost
+
+A turn leads from `Tick` through these to the next pause. The lease keeper drives an engine with a real clock, store and
+hub; the simulator and the tests drive it with simulated ones.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import filterfalse
+
+from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.group.changes import (
+    AddPartitions,
+    Checkpoint,
+    Drain,
+    NoteHub,
+    NoteLatest,
+    Outcome,
+    Take,
+    Transition,
+)
+from spark_ehbalance.group.durations import renewal_interval
+from spark_ehbalance.group.member.balancing import Balancer
+from spark_ehbalance.group.member.member_settings import Settings
+from spark_ehbalance.group.member.membership import Clocks, Holding, Membership, Resumed
+from spark_ehbalance.group.member.pacing import FIRST_PAUSE, Pacing, tidying_due
+from spark_ehbalance.group.member.pending import pending, shutdown
+from spark_ehbalance.group.member.protocol import (
+    AskHub,
+    Committed,
+    Decided,
+    Ended,
+    Fail,
+    GroupRead,
+    HubAnswered,
+    Input,
+    Left,
+    Output,
+    RacesLost,
+    ReadGroup,
+    StoreFailed,
+    Tick,
+    Write,
+)
+from spark_ehbalance.group.member.query_state import Progress, QueryState
+from spark_ehbalance.group.model import Author, Lease, MemberState, TableIdentity
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.group.strategies.base import Decision, View
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
+
+#: Partitions never read before that are claimed with one commit: finding where a time is in so many of them takes a few
+#: seconds, during which no lease is renewed.
+_MOST_STARTS = 32
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A turn in progress, after its look at `now`: what it has seen, decided and is to write. `decision` is None where
+    it does not balance. `latest_ms` is the moment, by the hub's clock, that `latest` means."""
+
+    read: GroupRead
+    now: Clocks
+    latest_ms: int
+    stopping: bool
+    pending: list[Transition]
+    decision: Decision | None = None
+    view: View | None = None
+    decided: list[Transition] = field(default_factory=list)
+
+    @property
+    def to_write(self) -> list[Transition]:
+        return self.pending + self.decided if self.decided else self.pending
+
+
+class MemberEngine:
+    """One query's part in its group. Not thread-safe: a driver with threads calls everything under one lock.
+
+    `progress` is what the sink had finished in an earlier life of the query, up to the batch with that number, `begun`
+    the number of the last one in its log, which the run `planner` has planned, `resume` as in `Membership`. Where the
+    group has not started before, `latest` means the moment `latest_ms` of the hub's clock.
+    """
+
+    def __init__(
+        self,
+        author: Author,
+        settings: Settings,
+        rng: random.Random,
+        *,
+        progress: Mapping[str, Progress] | None = None,
+        resume: Mapping[str, Resumed] | None = None,
+        batch: int = 0,
+        begun: int = 0,
+        planner: str = "",
+        latest_ms: int = 0,
+    ) -> None:
+        self._latest_ms = latest_ms
+        self.author = author
+        self.settings = settings
+        #: What the query has told; `begin_batch` and `leave` tell of more.
+        self.query = QueryState(dict(progress or {}), batch=batch, begun=begun, planner=planner)
+        #: The batch runs for longer than `max_stall`: everything is given back until it ends.
+        self.stalled = False
+        #: How many members share the hub, as of the last turn.
+        self.members = 1
+        #: While this is set, balance again at once as long as there is something to take.
+        self.settling = False
+        #: Balancing cycles that ended, and those of them after which there was nothing left to take.
+        self.cycles = 0
+        self.settled_cycles = 0
+        #: Times in a row that the store was not available.
+        self.failures = 0
+        self._member = Membership(author, settings, resume)
+        self._balancer = Balancer(self._member, rng)
+        self._pacing = Pacing(settings, rng)
+        self._turn: _Turn | None = None
+        self._stopping = False
+        self._drained_itself = False  # because of a stall
+        self._looked = 0.0  # the last try to look, and whether the store was away then
+        self._store_away = False
+        self._tidied = (0, 0.0)  # version and time
+
+    def handle(self, input: Input, now: Clocks) -> list[Output]:
+        """What to do after `input`, at that time. After `Fail` the engine is not used any more."""
+        try:
+            match input:
+                case Tick():
+                    return [ReadGroup()] if now.monotonic >= self.due() else []
+                case GroupRead():
+                    return self._group_read(input, now)
+                case HubAnswered(positions):
+                    return self._hub_answered(positions, now)
+                case Committed(outcome, seconds):
+                    return self._committed(outcome, seconds, now)
+                case RacesLost():
+                    return self._races_lost(now)
+                case StoreFailed(writing):
+                    return self._store_failed(now, writing=writing)
+        except EhBalanceError as error:
+            return [Fail(error)]
+
+    # --- what the query reports --------------------------------------------------------------------------------
+
+    def begin_batch(self, epochs: Mapping[str, int], now: float) -> frozenset[str]:
+        """Begin a batch with partitions and the epochs that it was planned with. Returns those that may be read; they
+        are kept until the batch ends, unless another member takes them by force."""
+        held = self.plannable()
+        partitions = frozenset(p for p, epoch in epochs.items() if p in held and held[p].epoch == epoch)
+        self.query.in_flight, self.query.batch_began = partitions, now
+        return partitions
+
+    def leave(self) -> None:
+        """Take nothing more, and give back everything that is not in flight, from the next turn on, which is now."""
+        self.query.leaving = True
+        self.look_now()
+
+    def stop(self) -> None:
+        """The next turn is the last one, and due at once: it commits the progress, gives all leases back and leaves."""
+        self._stopping, self._pacing.waits_until = True, 0.0
+
+    def look_now(self) -> None:
+        """The next turn is due at once."""
+        self._pacing.look_at = 0.0
+
+    def balance_now(self) -> None:
+        """The next turn balances, and is due at once."""
+        self._pacing.balance_at = 0.0
+
+    def settle(self) -> None:
+        """Balance at once, and again as long as there is something to take, until `settling` is cleared."""
+        self.settling = True
+        self.balance_now()
+
+    # --- what the query may know -------------------------------------------------------------------------------
+
+    @property
+    def table(self) -> TableIdentity | None:
+        """Identifies the lease table; None while no partition was added, and in stores that keep no identity."""
+        return self._member.belief.table
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The group as of the last look, with the leases as of the last commit; None before the first look."""
+        look = self._member.look.snapshot
+        return None if look is None else replace(look, leases=self.leases)
+
+    @property
+    def known_begun(self) -> int:
+        """The number of the query's last begun batch that the table contains."""
+        return self._member.written.begun
+
+    @property
+    def leases(self) -> Mapping[str, Lease]:
+        """All leases as of the last look or commit."""
+        return self._member.belief.leases
+
+    @property
+    def owned(self) -> Mapping[str, Holding]:
+        """All partitions that this member owns, as of the last look or commit."""
+        return self._member.holdings
+
+    @property
+    def leaving(self) -> str | None:
+        """Why everything owned is to be given back; None if it is not."""
+        if self.stalled:
+            return "the query hangs"
+        return "this member is leaving" if self.query.leaving or self._member.look.drained else None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is owned, in flight, or waiting to be committed."""
+        return not (self._member.holdings or self.query.in_flight or self.query.progress)
+
+    def plannable(self) -> dict[str, Holding]:
+        """The owned partitions that are not to be given away."""
+        if self.leaving:
+            return {}
+        return {p: holding for p, holding in self._member.holdings.items() if not holding.handover_pending}
+
+    def holdings(self, now: float) -> dict[str, Holding]:
+        """The partitions that a batch may be planned with at monotonic time `now`: not to be given away, and not free
+        for others to take.
+
+        While the store is away they stay, because nobody else can take them in the table either, and the hub's epochs
+        still keep two readers apart. A process that was suspended plans with nothing until it has looked again.
+        """
+        plannable = self.plannable()
+        trying = self._store_away and now - self._looked < 2 * self.settings.balance_interval
+        return plannable if trying else self._member.valid(plannable, now)
+
+    def due(self) -> float:
+        """The monotonic time of the next turn, unless something is reported before."""
+        due = 0.0
+        if not (self._stopping or self.query.reset_since_look):
+            renewal = self._member.renewal_due(self._pacing.ahead)
+            due = self._pacing.due(renewal, progress=self.query.progress_since_look)
+            due = min(due, self._looked + self._member.longest_look_gap)
+        return max(due, self._pacing.waits_until)
+
+    # --- the turn ----------------------------------------------------------------------------------------------
+
+    def _group_read(self, read: GroupRead, now: Clocks) -> list[Output]:
+        """Take in what a look at the table has found, and what the query has reported; decide what to write.
+
+        From here on no batch is planned with what this turn gives away.
+        """
+        member, query, snapshot = self._member, self.query, read.snapshot
+        member.see(snapshot, now, query)
+        self._looked, self._store_away = now.monotonic, False
+        query.progress_since_look = query.reset_since_look = False
+        self._check_stall(now.monotonic)
+        latest_ms = self._latest_ms if snapshot.latest_ms is None else snapshot.latest_ms
+        self._pacing.hurried = self.leaving is not None or any(x.handover_pending for x in member.holdings.values())
+        if self._stopping:
+            self._turn = _Turn(read, now, latest_ms, True, shutdown(member, query, now))
+            return self._write(now)
+        # The end of a batch that hangs is not waited for.
+        in_flight = frozenset[str]() if self.stalled else query.in_flight
+        to_write = pending(member, query, in_flight, now, leaving=self.leaving is not None) + self._drain(snapshot, now)
+        self._turn = turn = _Turn(read, now, latest_ms, False, to_write)
+        if not self._pacing.balances(now.monotonic, lambda: self._balancer.unsettled(now)):
+            return self._write(now)
+        if unread := self._balance(turn):
+            return [AskHub(unread, latest_ms)]
+        return [*self._decided(turn), *self._write(now)]
+
+    def _balance(self, turn: _Turn) -> Sequence[str]:
+        """Ask the strategy. Returns the partitions for which the hub must be asked where reading starts."""
+        by, at_ms, snapshot, member = self.author, turn.now.wall_ms, turn.read.snapshot, self._member
+        new_table = not snapshot.leases
+        if member.joined or new_table:
+            # What was created while the group was at work is read from its first event, as Kafka's partitions are.
+            at_work = member.joined and member.belief.leases and self.settings.capabilities.members
+            start = Position.before(0) if at_work else None
+            unknown = filterfalse(member.belief.leases.__contains__, turn.read.partitions)
+            turn.decided = [AddPartitions(by=by, at_ms=at_ms, partitions=(x,), checkpoint=start) for x in unknown]
+        creates, created_ms = new_table and bool(turn.decided), turn.read.hub_created_ms
+        if creates and created_ms is not None:
+            turn.decided.append(NoteHub(by=by, at_ms=at_ms, created_ms=created_ms))
+        has_identity = self.settings.capabilities.members and (creates or snapshot.table)
+        if has_identity and snapshot.latest_ms is None:
+            # With the first commit: a query that is stopped before its first batch has started all the same.
+            turn.decided.append(NoteLatest(by=by, at_ms=at_ms, latest_ms=turn.latest_ms))
+        if not member.joined:
+            # First be seen, then see who else is there, then decide: members that start together share at once.
+            turn.decision = Decision("nothing yet, because this member is joining", rebalance_now=True)
+            return ()
+        partitions = turn.read.partitions
+        turn.decision, turn.view = self._balancer.decide(turn.to_write, turn.now, self.leaving, partitions)
+        turn.decided += turn.decision.transitions
+        unread = _claimed_unread(turn.decided, turn.view)
+        if len(unread) > _MOST_STARTS:
+            later = frozenset(unread[_MOST_STARTS:])
+            turn.decided = [x for x in turn.decided if not (isinstance(x, Take) and x.partition in later)]
+            turn.decision = replace(turn.decision, rebalance_now=True)
+        turn.decided += self._balancer.forget_dead(turn.view)
+        return unread[:_MOST_STARTS]
+
+    def _hub_answered(self, positions: Mapping[str, Position] | None, now: Clocks) -> list[Output]:
+        """Claim partitions that were never read with the `positions` at which reading starts. A claim whose position is
+        missing will be refused. If the hub cannot be asked, write what is pending, and decide nothing."""
+        turn = self._turn
+        assert turn is not None, "it was asked in a turn"
+        if positions is None:
+            turn.decided, turn.view = [], None
+            turn.decision = Decision("nothing, because the hub does not answer")
+        else:
+            turn.decided = [
+                replace(each, starting_position=positions[each.partition], latest_ms=turn.latest_ms)
+                if isinstance(each, Take) and each.partition in positions
+                else each
+                for each in turn.decided
+            ]
+        return [*self._decided(turn), *self._write(now)]
+
+    @staticmethod
+    def _decided(turn: _Turn) -> list[Output]:
+        assert turn.decision is not None, "it balances"
+        return [Decided(turn.decision, turn.view)]
+
+    def _write(self, now: Clocks) -> list[Output]:
+        """Commit what the turn has to write, unless it may wait."""
+        turn = self._turn
+        assert turn is not None, "it writes in a turn"
+        snapshot, at = turn.read.snapshot, turn.now
+        changes = turn.to_write
+        if not turn.stopping:
+            changes = self._pacing.admit(changes, at.monotonic, self._member.renewal_due(self._pacing.ahead))
+            if changes:
+                changes = [*changes, *self._member.duration.change(snapshot, at.monotonic, at.wall_ms)]
+        if changes:
+            return [Write(snapshot, changes)]
+        return self._committed(Outcome(snapshot, snapshot), 0.0, now)
+
+    def _committed(self, outcome: Outcome, seconds: float, now: Clocks) -> list[Output]:
+        """Take in the result of the turn's commit, which ends the turn."""
+        turn, member, snapshot = self._turn, self._member, outcome.after
+        assert turn is not None, "it commits in a turn"
+        self._turn = None
+        for each in outcome.refused:
+            if isinstance(each.transition, Checkpoint):
+                _LOG.info("partition %s: checkpoint refused: %s", each.transition.partition, each.reason)
+        member.on_committed(outcome, turn.now, now.monotonic, self.query)
+        self.query.on_committed(outcome)
+        # Where the store keeps no rows of members, the others are known by what they own.
+        self.failures, self.members = 0, len(snapshot.members.keys() | snapshot.ownership.owned.keys() - {None})
+        in_handover = member.in_handover(snapshot)
+        decision = turn.decision
+        if decision is not None:
+            if self.settling and decision.transitions:
+                decision = replace(decision, rebalance_now=True)
+            if _came_to_nothing(decision, outcome):
+                decision = replace(decision, rebalance_now=False)
+            self.cycles += not decision.rebalance_now
+            goes_on = decision.rebalance_now or decision.rebalance_after is not None or in_handover
+            self.settled_cycles += turn.view is not None and not goes_on  # without a view the hub did not answer
+        self._pacing.turned(
+            turn.now.monotonic,
+            members=self.members,
+            in_handover=in_handover,
+            took=None if snapshot is outcome.before else seconds,
+            waited=seconds - (outcome.seconds or 0.0),
+            decision=decision,
+        )
+        ended: list[Output] = [Ended(outcome, self._tidies(snapshot, turn.now))]
+        return [*ended, Left()] if turn.stopping else ended
+
+    def _races_lost(self, now: Clocks) -> list[Output]:
+        self._turn = None
+        self._pacing.waits_until = now.monotonic + self._pacing.contended_pause()
+        return []
+
+    def _store_failed(self, now: Clocks, *, writing: bool) -> list[Output]:
+        self._turn = None
+        if writing:
+            self._member.on_commit_failed()
+        else:
+            self._looked, self._store_away = now.monotonic, True
+        self.failures += 1
+        pause = self._pacing.pause(self.failures, renewal_interval(self._member.duration.own))
+        self._pacing.waits_until = now.monotonic + (FIRST_PAUSE if self._stopping else pause)
+        return []
+
+    def _tidies(self, snapshot: Snapshot, now: Clocks) -> bool:
+        """Whether this member is to tidy the store up after this turn; it is then taken to have done so."""
+        versions, passed = snapshot.version - self._tidied[0], now.monotonic - self._tidied[1]
+        if not (tidying_due(versions, passed, self.settings.tidy_interval) and self._balancer.leads(snapshot, now)):
+            return False
+        self._tidied = (snapshot.version, now.monotonic)
+        return True
+
+    # --- a query that hangs ------------------------------------------------------------------------------------
+
+    def _check_stall(self, now: float) -> None:
+        limit, ran = self.settings.max_stall, now - self.query.batch_began
+        stalled = limit is not None and bool(self.query.in_flight) and ran > limit
+        if stalled and not self.stalled:
+            _LOG.error(
+                "the batch has run for %.0f s, longer than maxStall=%g s: giving back partitions %s. The query goes on "
+                "owning nothing until the batch ends",
+                ran, limit, ", ".join(self._member.holdings),
+            )  # fmt: skip
+        elif self.stalled and not stalled:
+            _LOG.warning("the batch that took too long has ended: taking part again")
+        self.stalled = stalled
+
+    def _drain(self, snapshot: Snapshot, now: Clocks) -> list[Transition]:
+        """Let the others take what this member gives back: for good, or as long as the query hangs."""
+        if not (self.query.leaving or self.stalled or self._drained_itself):
+            return []
+        row = snapshot.members.get(self.author.id)
+        drain = Drain(by=self.author, at_ms=now.wall_ms, member=self.author.id)
+        if self.query.leaving:
+            return [drain]
+        if row is None:
+            return []
+        active = row.state is MemberState.ACTIVE
+        if self.stalled and active:
+            self._drained_itself = True
+            return [drain]
+        self._drained_itself = self._drained_itself and not active  # do not undo what an operator has ordered
+        return [replace(drain, undo=True)] if self._drained_itself and not self.stalled else []
+
+
+def _claimed_unread(decided: Sequence[Transition], view: View) -> list[str]:
+    """The partitions to be claimed that were never read."""
+    taken, leases = [each for each in decided if isinstance(each, Take)], view.snapshot.leases
+    return [x.partition for x in taken if x.starting_position is None and leases[x.partition].checkpoint is None]
+
+
+def _came_to_nothing(decision: Decision, outcome: Outcome) -> bool:
+    """Whether the store could write none of what was decided, though no other member was faster: it is tried again in
+    the next cycle, not at once."""
+    written = (*outcome.accepted, *(each.transition for each in outcome.refused))
+    settled = {getattr(each, "partition", None) for each in written}
+    decided = {getattr(each, "partition", None) for each in decision.transitions}
+    return outcome.seconds is not None and bool(decided) and decided.isdisjoint(settled)
