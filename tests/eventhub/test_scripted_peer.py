@@ -59,6 +59,7 @@ class Service(HttpProxy):
         self.style: dict[str, Any] = SETTLED
         self.frame_bytes = 1 << 20
         self.window = 5000
+        self.names_limits = True  # of frames, channels and handles
         self.most_in_window = 0  # frames of a sender between two flows
         self.ending: Ending | None = None
         self.after = -1
@@ -110,9 +111,11 @@ class _Connection:
     def take(self, performative: Any, payload: bytes, channel: int) -> None:
         match performative:
             case server.Open():
-                self.send(server.Open("6466_G5", "", 65_536, 4999, 120_000))
+                frame, channels = (65_536, 4999) if self._service.names_limits else (None, None)
+                self.send(server.Open("6466_G5", "", frame, channels, 120_000))
             case server.Begin():
-                self.send(server.Begin(channel, 1, self._service.window, 65_536, 255))
+                handle_max = 255 if self._service.names_limits else None
+                self.send(server.Begin(channel, 1, self._service.window, 65_536, handle_max))
             case Attach():
                 self._attach(performative)
             case Flow(handle=handle) if handle is not None and "/Partitions/" in self._addresses[handle]:
@@ -236,6 +239,17 @@ def test_each_event_arrives_once(service: Service, count: int, style: dict[str, 
         assert list(map(len, table["body"].to_pylist())) == [number % 400 for number in range(count)]
         assert reader.receive(10, 0.0).num_rows == 0
         assert reader.is_usable()
+
+
+def test_a_peer_may_leave_out_its_limits(service: Service) -> None:
+    service.names_limits, service.events = False, [ordinary(number) for number in range(10)]
+    with reading(address_of(None, service.connection)) as reader:
+        assert receive(reader, 10)["sequenceNumber"].to_pylist() == list(range(10))
+    service.events = []
+    sender = Sender(service.connection, "0")
+    sender.send(window := [Batch(1, bytes(200_000))], 30.0)
+    sender.close()
+    assert (window, service.batches) == ([], [bytes(200_000)])
 
 
 def test_batches_keep_to_the_window(service: Service) -> None:

@@ -97,7 +97,7 @@ def test_a_hostile_frame_is_refused_before_it_costs_memory(what: str, peak: Call
 
 SOUND = [
     server.Open("hub", None, 65536, 4999, 240_000),
-    server.Begin(0, 1, 1000, 1000),
+    server.Begin(0, 1, 1000, 1000, 255),
     server.Attach("r", 0, False, source=Described(ULong(0x28), ["a", *[None] * 10])),
     server.Flow(0, 1000, 0, 1000, 0, 0, 300),
     server.Disposition(True, 7, None, True, server.ACCEPTED),

@@ -20,6 +20,10 @@ TRANSFER, _DISPOSITION, _REJECTED = 0x14, 0x15, 0x25
 #: How many fields each performative has: a peer may omit nulls at the end, and the client reads fields by position.
 _FIELDS = {0x10: 10, 0x11: 8, 0x12: 14, 0x13: 11, TRANSFER: 11, _DISPOSITION: 6, 0x16: 3, 0x17: 1, 0x18: 1}
 
+#: The values of fields that a peer may leave out and the client reads as numbers: maximal frame size and channel of an
+#: open, and maximal handle of a begin. By performative and index.
+_DEFAULTS = {0x10: {2: 2**32 - 1, 3: 2**16 - 1}, 0x11: {4: 2**32 - 1}}
+
 #: How many fields an error has, and the performatives whose last field is one: detach, end and close.
 _ERROR_FIELDS, _WITH_ERROR = 3, (0x16, 0x17, 0x18)
 
@@ -80,6 +84,8 @@ def decoded(frame: bytes) -> tuple[int, Any]:
         code = frame[start + 2]
         fields, positions = fields_of(frame, start + 3)
         _fill(fields, _FIELDS.get(code, 0))
+        for index, default in _DEFAULTS.get(code, {}).items():
+            fields[index] = default if fields[index] is None else fields[index]
         if code == _DISPOSITION:
             _check_range(fields)
             if fields[_STATE] is not None and frame[positions[_STATE]] == 0:
