@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.errors import HubUnavailableError, MissingError
@@ -26,6 +28,10 @@ _TOKEN_REFUSED = "CBS Token authentication failed."
 #: Characters of an error that are repeated: those of the service have fewer.
 _LONGEST = 1000
 
+#: Seconds for which a hub must be reported missing: the service moves hubs between its machines and loses links, and
+#: one wrong answer must not fail a query.
+_MISSING_FOR = 2.0
+
 
 class RefusedError(HubUnavailableError):
     """The credentials were refused or have expired."""
@@ -37,6 +43,26 @@ class Unreachable(Exception):
 
 class Busy(Unreachable):
     """The service was too busy, which is counted: to be tried again after `conditions.busy_wait`."""
+
+
+class MissingHub:
+    """Decides when to believe that a hub, or its partition or consumer group, is missing. `since` is the monotonic time
+    of the first of the latest answers that agree on that."""
+
+    def __init__(self) -> None:
+        self.since: float | None = None
+
+    def answered(self) -> None:
+        """Note an answer other than an error."""
+        self.since = None
+
+    def is_confirmed_by(self, error: Exception) -> bool:
+        """Note an error; returns whether the errors of the last two seconds agree that the hub is missing."""
+        if not isinstance(error, MissingError):
+            self.since = None
+            return False
+        self.since = self.since or time.monotonic()
+        return time.monotonic() - self.since >= _MISSING_FOR
 
 
 def not_opened(error: BaseException, connection: Connection, partition: str | None) -> Exception:

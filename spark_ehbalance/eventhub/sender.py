@@ -14,7 +14,7 @@ from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.eventhub.connection import Connection
-from spark_ehbalance.eventhub.refusals import Unreachable, refusal
+from spark_ehbalance.eventhub.refusals import Busy, Unreachable, refusal
 from spark_ehbalance.eventhub.tokens import NoTokenError
 from spark_ehbalance.eventhub.wire.client import cut_off_after, private_calls
 from spark_ehbalance.eventhub.wire.frames import bounded_transport
@@ -35,8 +35,8 @@ _OPEN_TIMEOUT = 20.0
 
 class Sender:
     """Sends to one partition, or to the hub if `partition` is None. Connects at the first call. For one thread at a
-    time. Its calls raise what `refusal` returns or `ClientVersionError`, and it is closed then. After `Unreachable`,
-    but not after `Busy`, the hub may have the batches that are left: sent again, their events may be there twice."""
+    time. Its calls raise what `refusal` returns or `ClientVersionError`, and it is closed then. If batches are
+    `unanswered` then, events may be there twice once these are sent again."""
 
     def __init__(self, connection: Connection, partition: str | None) -> None:
         self._connection, self._partition = connection, partition
@@ -44,20 +44,30 @@ class Sender:
             retry_total=0, socket_timeout=_SOCKET_TIMEOUT, amqp_transport=bounded_transport()
         )
         self._producer: Any = None
-        self._link: Any = None
+        self._link: SendingLink | None = None
+        #: How often the hub has answered that it is too busy.
+        self.busy = 0
 
     def most_bytes(self) -> int:
         """The size of the largest batch that the hub takes, in bytes."""
         with self._errors():
-            return int(self._opened()._max_message_size_on_link)
+            self._opened()
+            return int(self._producer._max_message_size_on_link)
+
+    @property
+    def unanswered(self) -> int:
+        """The number of batches that the hub may have without having answered."""
+        return self._link.unanswered if self._link is not None else 0
 
     def send(self, window: list[Batch], timeout: float) -> None:
         """Send the batches of a window (`outgoing.windows`) together, and wait until the hub has them, for at most
         `timeout` seconds from one answer to the next. Those that it has are removed from the list, also if this
         raises."""
         with self._errors(), private_calls():
-            self._opened()
-            self._link.send(window, timeout)
+            link = self._opened()
+            link.send(window, timeout)
+            if link.refusals:
+                raise link.refusals.pop()
 
     def close(self) -> None:
         """Close the connection. May be called twice."""
@@ -67,8 +77,8 @@ class Sender:
                     closing.close()
         self._producer = None
 
-    def _opened(self) -> Any:
-        if self._producer is None:
+    def _opened(self) -> SendingLink:
+        if self._link is None:
             with private_calls():
                 self._producer = producer = self._client._create_producer(partition_id=self._partition)
                 producer._keep_alive = 0  # no thread, see `Receiver`
@@ -76,7 +86,7 @@ class Sender:
                     producer._open()
                 self._link = SendingLink(producer._handler)
                 _wait_longer(producer._handler._connection._transport.sock)
-        return self._producer
+        return self._link
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -89,9 +99,15 @@ class Sender:
             self.close()
             raise
         except Exception as error:
-            meant = refusal(self._converted(error), self._connection, self._partition, sends=True)
+            refusals = self._link.refusals if self._link is not None else []
+            meant = [
+                refusal(self._converted(each), self._connection, self._partition, sends=True)
+                for each in (*refusals, error)
+            ]
+            self.busy = sum(isinstance(each, Busy) for each in meant)
             self.close()
-            raise meant from error
+            # what does not pass, then what is waited for
+            raise min(meant, key=lambda each: (isinstance(each, Unreachable), not isinstance(each, Busy))) from error
 
     def _converted(self, error: Exception) -> Exception:
         """The client's own error for one of its transport."""

@@ -9,12 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from typing import TypeVar
 
-from spark_ehbalance.errors import HubUnavailableError, MissingError
+from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.eventhub.arrivals import Arrivals
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.poll_schedule import PollSchedule
 from spark_ehbalance.eventhub.receiver import PartitionAddress, check_group, disconnect_readers
+from spark_ehbalance.eventhub.refusals import MissingHub
 from spark_ehbalance.eventhub.resolve import find_offset, has_event, resolve_start
 from spark_ehbalance.group.lag import Lag
 from spark_ehbalance.group.position import START_OFFSET, Position, names_event
@@ -30,10 +31,6 @@ _RESOLVED_AT_ONCE = 8
 
 #: Newest events of a partition whose offsets are remembered: a batch may end at any of them, some minutes later.
 REMEMBERED_OFFSETS = 1000
-
-#: Seconds for which a hub must be missing: the service moves hubs between its machines, and one wrong answer must not
-#: fail a query.
-_MISSING_FOR = 2.0
 
 
 class HubWatcher:
@@ -74,7 +71,7 @@ class HubWatcher:
         self._listed_at = 0.0  # time of the last request of the list of partitions that was answered
         self._list_since = 0.0  # a caller of `refresh` waits for the list as of a request after this time
         self._answered_at = 0.0
-        self._missing_since: float | None = None
+        self._missing, self._gone = MissingHub(), False
         self._last_error: HubUnavailableError | None = None
         self._changed = changed or threading.Event()
         self._stopping = False
@@ -134,7 +131,7 @@ class HubWatcher:
         """The last known state of each partition: the same mapping until one has changed. Raises `HubUnavailableError`
         if the hub has been silent for the timeout, and `MissingError` if it is gone."""
         with self._condition:
-            if self._last_error is not None and (self._gone() or time.monotonic() - self._answered_at > self._timeout):
+            if self._last_error is not None and (self._gone or time.monotonic() - self._answered_at > self._timeout):
                 raise self._last_error
             return self._states
 
@@ -179,13 +176,13 @@ class HubWatcher:
             since = self._list_since = time.monotonic()
             self._schedule.renew(wanted, since)
             self._condition.notify_all()
-            while (left := since + patience - time.monotonic()) > 0 and not self._gone():
+            while (left := since + patience - time.monotonic()) > 0 and not self._gone:
                 if len(self._renewed(wanted, since)) == len(set(wanted).intersection(self._partitions)):
                     break
                 heard = self._answered_at
 
                 def answered(heard: float = heard) -> bool:
-                    return self._answered_at > heard or self._gone()
+                    return self._answered_at > heard or self._gone
 
                 if not self._condition.wait_for(answered, min(left, self._timeout)):
                     break
@@ -198,10 +195,6 @@ class HubWatcher:
             listed = self._listed_at > since
             known = [p for p in self._partitions if self._schedule.renewed(p)] if listed else []
             return [each for each in wanted if each in known]
-
-    def _gone(self) -> bool:
-        """Whether the last answers, for long enough, have been that the hub does not exist."""
-        return self._missing_since is not None and time.monotonic() - self._missing_since >= _MISSING_FOR
 
     # --- for the lease keeper -----------------------------------------------------------------------------------
 
@@ -313,8 +306,7 @@ class HubWatcher:
             _LOG.warning("%s. Trying again every %g s", error, self._schedule.intervals.retry)
         with self._condition:
             self._last_error = error
-            missing_since = self._missing_since or time.monotonic()
-            self._missing_since = missing_since if isinstance(error, MissingError) else None
+            self._gone = self._missing.is_confirmed_by(error)
             self._changed.set()
             self._condition.notify_all()
 
@@ -359,7 +351,8 @@ class HubWatcher:
                 self._changed.set()
             self._created_ms = created_ms
             self._schedule.answered(requested, began, changed=changed, others=listing, ended=ended)
-            self._last_error = self._missing_since = None
+            self._last_error, self._gone = None, False
+            self._missing.answered()
             self._answered_at = time.monotonic()
             if listing:
                 self._listed_at = began

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from spark_ehbalance.eventhub.conditions import busy_wait
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.eventhub.receiver import Disconnected, PartitionAddress, RowFormat
-from spark_ehbalance.eventhub.refusals import Busy, RefusedError, Unreachable
+from spark_ehbalance.eventhub.refusals import Busy, MissingHub, RefusedError, Unreachable
 from spark_ehbalance.eventhub.rows import COLUMNS, sequence_numbers
 from spark_ehbalance.eventhub.tail import is_bare
 from spark_ehbalance.lease_table.opening import open_store
@@ -41,10 +41,6 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
 #: Seconds for which the service may remember the owner level of a reader that has died, so that it is no foreign reader
 #: yet: it forgets one as soon as the connection ends; when it notices that a dead one's has is not documented.
 _DEAD_READER = 90.0
-
-#: Seconds for which a hub, group or partition of a running query must be missing: the service moves hubs between its
-#: machines, and one wrong answer must not fail a query.
-_MISSING_FOR = 2.0
 
 #: Seconds without an event after which the hub is asked whether there is any left: it costs connections. After another
 #: answer it is asked again when it has been silent for twice as long.
@@ -89,14 +85,14 @@ def read_range(
 @dataclass(slots=True)
 class _SinceProgress:
     """What has happened since the last event came, at monotonic time `at`; and since when (monotonic) another group's
-    reader has the partition, or the hub says that it is missing."""
+    reader has the partition."""
 
     at: float
     last_error: Exception = _NO_EVENT
     reconnections: int = 0
     token_renewed: bool = False
     foreign_since: float | None = None
-    missing_since: float | None = None
+    missing: MissingHub = field(default_factory=MissingHub)
     #: Seconds after `at` from which on the hub is asked again whether any event is left.
     asks_after: float = 0.0
 
@@ -139,13 +135,14 @@ class _RangeReader:
                 if self._lease_is_lost(other):
                     return
                 self._since.last_error = other
-            except Unreachable as error:
+            except (Unreachable, MissingError) as error:
                 self._since.last_error = error
+                if self._since.missing.is_confirmed_by(error):
+                    raise
             except RefusedError as refusal:
                 self._renew_token(refusal)
-            except MissingError as missing:
-                self._confirm(missing)
             else:
+                self._since.missing.answered()
                 moved, batch = self._advance(batch)
                 if batch.num_rows:
                     yield batch
@@ -182,14 +179,6 @@ class _RangeReader:
             raise refusal
         self._since.token_renewed, self._since.last_error = True, refusal
         self._options.connection.renew()
-
-    def _confirm(self, missing: MissingError) -> None:
-        """Raise `missing` if it is no passing answer."""
-        now = time.monotonic()
-        if self._since.missing_since is None:
-            self._since.missing_since, self._since.last_error = now, missing
-        elif now - self._since.missing_since >= _MISSING_FOR:
-            raise missing
 
     # --- other readers -----------------------------------------------------------------------------------------
 

@@ -57,8 +57,8 @@ class _Writing:
         set_up_logging()
         sent = _sent(messages)
         _LOG.info(
-            "%s: %d events, %d bytes in %d batches sent to %s; it was too busy %d times, and %d attempts were repeated",
-            what, sent.events, sent.bytes, sent.batches, self.options.connection.hub_name, sent.busy, sent.again,
+            "%s: %d events, %d bytes in %d batches sent to %s, %d of them perhaps twice; it was too busy %d times",
+            what, sent.events, sent.bytes, sent.batches, self.options.connection.hub_name, sent.again, sent.busy,
         )  # fmt: skip
         if sent.skipped:
             _LOG.warning(

@@ -98,7 +98,7 @@ class Broker:
 
     def sender(self, queue: str) -> SendingLink:
         """A client's link as `Sender` takes it over."""
-        return SendingLink(self._opened(SendClient, queue))
+        return SendingLink(self._opened(SendClient, queue, link_credit=0))
 
     @contextlib.contextmanager
     def reading(self, queue: str, prefetch: int = 100, **settings: Any) -> Iterator[LinkReader]:

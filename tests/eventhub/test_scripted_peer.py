@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -60,10 +60,12 @@ class Service(HttpProxy):
         self.frame_bytes = 1 << 20
         self.window = 5000
         self.names_limits = True  # of frames, channels and handles
+        self.credit = 1000
         self.most_in_window = 0  # frames of a sender between two flows
         self.ending: Ending | None = None
         self.after = -1
         self.batches: list[bytes] = []
+        self.refused: dict[bytes, str] = {}  # batch -> condition
         self.connections = 0
 
     @property
@@ -139,7 +141,9 @@ class _Connection:
         if reads:
             self._readers[address] = own
         else:
-            self.send(self._flow(handle=own, delivery_count=0, link_credit=100 if _is_node(address) else 1000))
+            self.send(
+                self._flow(handle=own, delivery_count=0, link_credit=100 if _is_node(address) else self._service.credit)
+            )
         if not _is_node(address):
             self._count(0)
 
@@ -193,9 +197,12 @@ class _Connection:
         if sent.more or (address != "$cbs" and self._count()):
             return
         batch, self._batch = self._batch, b""
-        if not _is_node(address):
+        outcome = server.ACCEPTED
+        if condition := service.refused.get(batch[-1:]):
+            outcome = server.rejected(AmqpError(condition, "why"))
+        elif not _is_node(address):
             service.batches.append(batch)
-        self.send(server.Disposition(True, sent.delivery_id or 0, None, True, server.ACCEPTED))
+        self.send(server.Disposition(True, sent.delivery_id or 0, None, True, outcome))
         if _is_node(address):
             self._send_message(self._readers[address], [_answer(address, batch)], **UNSETTLED)
 
@@ -252,13 +259,33 @@ def test_a_peer_may_leave_out_its_limits(service: Service) -> None:
     assert (window, service.batches) == ([], [bytes(200_000)])
 
 
-def test_batches_keep_to_the_window(service: Service) -> None:
+@pytest.mark.parametrize("large", [[20], [3], range(10)], ids=["last", "in between", "first"])
+def test_batches_keep_to_the_window(service: Service, large: Sequence[int]) -> None:
+    """Also those of several frames, which the client takes for one."""
     service.window = 5
     sender = Sender(service.connection, "0")
-    payloads = [b"%d" % number for number in range(20)] + [bytes(200_000)]
+    payloads = [bytes(200_000) if number in large else b"%d" % number for number in range(30)]
     sender.send(window := [Batch(1, payload) for payload in payloads], 30.0)
     sender.close()
     assert (window, service.batches, service.most_in_window) == ([], payloads, 5)
+
+
+@pytest.mark.parametrize(
+    ("condition", "raised"),
+    [("amqp:internal-error", Busy), ("amqp:unauthorized-access", RefusedError), ("com.microsoft:server-busy", Busy)],
+)
+def test_one_of_several_refusals_is_raised_and_the_busy_ones_are_counted(
+    service: Service, condition: str, raised: type[Exception]
+) -> None:
+    """What does not pass comes first, then a busy hub, which is waited for."""
+    service.refused = {b"a": condition, b"b": "com.microsoft:server-busy", b"c": "com.microsoft:server-busy"}
+    window = [Batch(1, each) for each in (b"a", b"b", b"taken", b"c")]
+    sender = Sender(service.connection, "0")
+    with pytest.raises(raised) as caught:
+        sender.send(window, 30.0)
+    assert type(caught.value) is raised
+    assert [each.payload for each in window] == [b"a", b"b", b"c"]
+    assert (sender.busy, sender.unanswered) == (2 + (condition == "com.microsoft:server-busy"), 0)
 
 
 def test_no_more_is_sent_than_the_peer_has_granted(service: Service) -> None:
@@ -269,6 +296,14 @@ def test_no_more_is_sent_than_the_peer_has_granted(service: Service) -> None:
     link._incoming_flow([0, 5000, 1, 65536, link.handle, link.delivery_count, 0, 0, False, False, None])
     assert link.current_link_credit == 0
     sender.close()
+
+
+def test_nothing_is_sent_before_the_peer_grants_credit(service: Service) -> None:
+    service.credit = 0
+    sender = Sender(service.connection, "0")
+    with pytest.raises(Unreachable, match="timed out"):
+        sender.send([Batch(1, b"")], 1.0)
+    assert (service.batches, sender.unanswered) == ([], 0)
 
 
 # --- how it ends -------------------------------------------------------------------------------------------------
@@ -328,6 +363,8 @@ def test_a_sender_that_is_ended(service: Service, name: str, after: int) -> None
     with pytest.raises((Unreachable, EhBalanceError)) as caught:
         sender.send(window, 30.0)
     assert (type(caught.value), window) == (ENDINGS[name].sender, left)
+    assert sender.busy == (name == "busy")
+    assert sender.unanswered == 2 or not after, "their events may be there twice"
 
 
 @pytest.mark.parametrize("name", ENDINGS)

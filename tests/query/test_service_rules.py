@@ -192,11 +192,11 @@ def test_a_watcher_is_not_stopped_by_one_wrong_answer(emulator: Emulator, hub: O
     watcher.start()
     try:
         emulator.disable_hub(HUB)
-        wait_until(lambda: watcher._missing_since, "the hub has said so")
+        wait_until(lambda: watcher._missing.since, "the hub has said so")
         assert watcher.states().keys() == {"0", "1"}
         emulator.disable_hub(HUB, False)
         watcher.refresh()
-        assert watcher._missing_since is None
+        assert watcher._missing.since is None
     finally:
         watcher.stop()
 

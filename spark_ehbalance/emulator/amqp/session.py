@@ -341,9 +341,10 @@ class Session:
                     self.write(Detach(link.handle, bool(closed)))
                     link.end()
             case frames.Disposition(True, first, last):
+                settled = range(first, (first if last is None else last) + 1)
                 for link in self.links():
                     if isinstance(link, OutgoingLink):
-                        link.unsettled -= {each for each in link.unsettled if first <= each <= (last or first)}
+                        link.unsettled -= {each for each in link.unsettled if each in settled}
 
     def close(self, error: AmqpError | None = None) -> None:
         """End the session and its links, and send the peer the reason for each."""

@@ -174,11 +174,15 @@ class _Event(NamedTuple):
 
 class Rows:
     """Makes events of the rows of a task. `partitions` gives the ids of the hub's partitions, in the order of their
-    numbers, and is called if a row names one; an event may have `most` bytes. `policy` is the option
-    `onUnsendable`: `skipped` rows are counted, and `problem` is why the first one was."""
+    numbers, and is called if a row names one; `most` gives the most bytes of an event, by the partition of the first
+    one. `policy` is the option `onUnsendable`: `skipped` rows are counted, and `problem` is why the first one was."""
 
     def __init__(
-        self, columns: Columns, partitions: Callable[[], Sequence[str]], most: int, policy: str = FAIL
+        self,
+        columns: Columns,
+        partitions: Callable[[], Sequence[str]],
+        most: Callable[[str | None], int],
+        policy: str = FAIL,
     ) -> None:
         self._columns, self._partitions, self._most, self._policy = columns, partitions, most, policy
         self._ids: Sequence[str] = ()
@@ -244,7 +248,7 @@ class Rows:
             partition = self._checked_partition(key, str(partition))
         key = _checked_key(key)
         envelope = encoder.envelope(key)
-        most = self._most - len(envelope)
+        most = self._most(partition) - len(envelope)
         if isinstance(body, str):
             body = body.encode()
         (names, values), beside = self._checked(*own), None

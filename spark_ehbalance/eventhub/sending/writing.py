@@ -23,7 +23,7 @@ from spark_ehbalance.eventhub.conditions import busy_wait
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.network import NetworkError
-from spark_ehbalance.eventhub.refusals import Busy, RefusedError, Unreachable
+from spark_ehbalance.eventhub.refusals import Busy, MissingHub, RefusedError, Unreachable
 from spark_ehbalance.eventhub.sender import Sender
 from spark_ehbalance.eventhub.sending.columns import Columns, Events, Rows, check_topic
 from spark_ehbalance.eventhub.sending.write_options import WriteOptions
@@ -52,9 +52,6 @@ _LINK_IDLE = 60.0
 
 #: Seconds for which a hub's partitions are remembered.
 _PARTITIONS_AGE = 60.0
-
-#: Seconds for which a hub may be missing: also a link that the service has lost is answered so (`conditions.meaning`).
-_MISSING_FOR = 2.0
 
 #: Seconds between two attempts: doubled from the first to the second.
 _PAUSES = (0.1, 5.0)
@@ -184,10 +181,11 @@ class Task:
         """What makes events, with each batch."""
         made: Rows | None = None
         for batch in _slices(rows):
+            if self._stop.is_set():
+                raise _Stopped
             check_topic(batch, self._columns, self._options.connection.hub)
             if made is None:
-                self._most = self._limit()  # the envelope of a batch is empty
-                made = Rows(self._columns, self._partitions, self._most, self._options.on_unsendable)
+                made = Rows(self._columns, self._partitions, self._limit, self._options.on_unsendable)
             yield made, batch
 
     def _partitions(self) -> Sequence[str]:
@@ -199,12 +197,13 @@ class Task:
             except HubUnavailableError as error:
                 raise Unreachable(str(error)) from error
 
-        return self._retried(ask, None, Sent())
+        return self._retried(ask, None)
 
-    def _limit(self) -> int:
-        """The size of the largest batch, by the link to the hub or, if tasks may use none, to its partition 0."""
-        target = None if self._columns.partition is None else "0"
-        return self._attempted(target, Sender.most_bytes, Sent())
+    def _limit(self, target: str | None = None) -> int:
+        """The size of the largest batch, by the link of the first event."""
+        if not self._most:
+            self._most = self._attempted(target, Sender.most_bytes, Sent())
+        return self._most
 
     def _send(self, target: str | None, keyed: Iterable[Keyed]) -> Sent:
         sent = Sent()
@@ -226,23 +225,28 @@ class Task:
 
         def attempt() -> _T:
             sender = self._links.take(connection, target)
-            result = call(sender)
+            try:
+                result = call(sender)
+            finally:
+                sent.busy += sender.busy
+                sent.again += sender.unanswered
             self._links.keep(connection, target, sender)
             return result
 
-        return self._retried(attempt, target, sent, left)
+        return self._retried(attempt, target, left)
 
-    def _retried(self, attempt: Callable[[], _T], target: str | None, sent: Sent, left: Sized = ()) -> _T:
+    def _retried(self, attempt: Callable[[], _T], target: str | None, left: Sized = ()) -> _T:
         """What `attempt` returns. What may pass is tried again for `sendTimeout` in which no more of `left` is done; a
         hub that is too busy is waited for as long as it answers so; a token that is refused is renewed once, and what
         is missing for a moment may be only lost by a link."""
         first, pause, renewed, count = None, _PAUSES[0], False, len(left)
+        missing = MissingHub()
         while not self._stop.is_set():
             now = time.monotonic()
             try:
                 return attempt()
             except Busy:
-                sent.busy += 1
+                missing.answered()
                 first, pause = None, busy_wait()
             except RefusedError:
                 if renewed:
@@ -250,14 +254,12 @@ class Task:
                 self._options.connection.renew()
                 renewed, pause = True, 0.0
             except (Unreachable, MissingError) as error:
-                sent.again += 1
+                if missing.is_confirmed_by(error):
+                    raise
                 if len(left) < count:
                     first, count = time.monotonic(), len(left)
                 first = first or now
-                passed = time.monotonic() - first
-                if isinstance(error, MissingError) and passed >= _MISSING_FOR:
-                    raise
-                if passed >= self._options.send_timeout:
+                if time.monotonic() - first >= self._options.send_timeout:
                     raise HubUnavailableError(self._given_up(target, error)) from error
                 pause = min(2 * pause, _PAUSES[1]) or _PAUSES[0]
                 _LOG.info("partition %s: a batch was not sent, trying again: %s", target, error)

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -72,19 +73,29 @@ def private_calls() -> Iterator[None]:
 def cut_off_after(seconds: float, connection: Callable[[], Any]) -> Iterator[None]:
     """Shut down the socket of the client's `connection` if the block takes longer than `seconds`: a read from it fails
     then. The client has no time limit while a peer is silent in SASL."""
+    deadline = time.monotonic() + seconds
+    with cut_off_at(lambda: deadline, connection):
+        yield
 
-    def cut_off() -> None:
+
+@contextlib.contextmanager
+def cut_off_at(deadline: Callable[[], float], connection: Callable[[], Any]) -> Iterator[None]:
+    """As `cut_off_after`, at a monotonic time that the block may postpone."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while (left := deadline() - time.monotonic()) > 0:
+            if ended.wait(left):
+                return
         with contextlib.suppress(AttributeError, OSError):  # there may be no socket yet, or it may be closed
             opened = connection()._transport.sock
             getattr(opened, "sock", opened).shutdown(socket.SHUT_RDWR)  # a websocket has one below
 
-    timer = threading.Timer(seconds, cut_off)
-    timer.daemon = True
-    timer.start()
+    threading.Thread(target=watch, daemon=True).start()
     try:
         yield
     finally:
-        timer.cancel()
+        ended.set()
 
 
 def check_open(connection: Any, session: Any, link: Any) -> None:

@@ -228,6 +228,12 @@ def bounded_transport() -> Any:
     """The `amqp_transport` of the client, with which its connections read bounded frames."""
     from azure.eventhub._transport._pyamqp_transport import PyamqpTransport
 
-    makers = ("create_receive_client", "create_send_client", "create_mgmt_client")
-    made = {name: staticmethod(functools.partial(_bounded, getattr(PyamqpTransport, name))) for name in makers}
+    # the client would grant itself credit for 10,000 messages
+    makers: dict[str, Any] = {"receive": {}, "send": {"link_credit": 0}, "mgmt": {}}
+    made = {
+        (name := f"create_{each}_client"): staticmethod(
+            functools.partial(_bounded, getattr(PyamqpTransport, name), **settings)
+        )
+        for each, settings in makers.items()
+    }
     return type("BoundedTransport", (PyamqpTransport,), made)

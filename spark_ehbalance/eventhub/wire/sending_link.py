@@ -7,10 +7,10 @@ a small message; and it sends more than the peer has granted credit for.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from spark_ehbalance.eventhub.wire.client import check_open, cut_off_after
+from spark_ehbalance.eventhub.wire.client import check_open, cut_off_at
 from spark_ehbalance.eventhub.wire.outgoing import Batch, transfer
 
 _ID_MASK = 0xFFFFFFFF
@@ -25,57 +25,73 @@ class SendingLink:
     def __init__(self, handler: Any) -> None:
         self._handler, self._connection = handler, handler._connection
         self._session, self._link = handler._session, handler._link
+        self._window: list[Batch] = []
         self._waiting: dict[int, Batch] = {}  # for an answer, by number of the delivery
-        self._refused: list[Batch] = []
-        self._problem: Exception | None = None
+        self._timeout = self._deadline = 0.0
+        #: The client's errors for batches that the peer refused in the last call of `send`.
+        self.refusals: list[Exception] = []
+        self._more_frames = 0  # sent than batches
+        self._flow_of_client, self._session._incoming_flow = self._session._incoming_flow, self._flow
         self._link._incoming_disposition = self._answered
-        self._link.update_pending_deliveries = lambda: None  # takes credit that the peer has not granted
+
+    @property
+    def unanswered(self) -> int:
+        """The number of batches of the last call of `send` that the peer may have without having answered."""
+        return len(self._waiting)
 
     def send(self, window: list[Batch], timeout: float) -> None:
         """Send batches (`outgoing.windows`), and wait until the peer has answered to all, for at most `timeout` seconds
-        from one answer to the next. Those that it has taken are removed from the list, also if this raises: the
-        client's error for the link, or for the first batch that was refused."""
-        unsent, left = deque(window), len(window)
-        deadline = time.monotonic() + timeout
-        try:
-            while unsent or self._waiting:
-                if unsent and self._handler.client_ready():  # not while the token is renewed
-                    # the client itself waits without end for a peer that reads byte by byte
-                    with cut_off_after(timeout, lambda: self._connection):
-                        self._transfer(unsent)
+        from one answer to the next. Those that it has taken are removed from the list. Raises TimeoutError or the
+        client's error for the link, but not `refusals`."""
+        self._window, self._waiting, self.refusals = window, {}, []
+        self._timeout, self._deadline = timeout, time.monotonic() + timeout
+        frames, more = self._frames(tuple(window)), True
+        # the client itself waits without end for a peer that reads byte by byte
+        with cut_off_at(lambda: self._deadline, lambda: self._connection):
+            while more or self._waiting:
+                if more and self._handler.client_ready():  # not while the token is renewed
+                    more = self._write(frames)
                 self._connection.listen(wait=self._handler._socket_timeout)
-                check_open(self._connection, self._session, self._link)
-                now = time.monotonic()
-                if len(unsent) + len(self._waiting) < left:
-                    left, deadline = len(unsent) + len(self._waiting), now + timeout
-                elif now > deadline:
+                if time.monotonic() > self._deadline:
                     raise TimeoutError("Sending timed out.")
-            if self._problem is not None:
-                raise self._problem
-        finally:
-            window[:] = [*self._refused, *self._waiting.values(), *unsent]
-            self._waiting, self._refused, self._problem = {}, [], None
+                check_open(self._connection, self._session, self._link)
 
-    def _transfer(self, unsent: deque[Batch]) -> None:
-        """Send as many as credit and window allow."""
-        session, link = self._session, self._link
-        data = bytearray()
-        while unsent and link.current_link_credit > 0 and session.remote_incoming_window > 0:
-            batch, number = unsent.popleft(), session.next_outgoing_id
+    def _frames(self, batches: Iterable[Batch]) -> Iterator[bytes]:
+        """The frames of batches; an empty one whenever credit and window do not allow the next."""
+        session, link, largest = self._session, self._link, self._connection._remote_max_frame_size
+        for batch in batches:
+            while link.current_link_credit <= 0 or session.remote_incoming_window <= 0:
+                yield b""
+            number = session.next_outgoing_id
             self._waiting[number] = batch
-            largest = self._connection._remote_max_frame_size
-            for frame in transfer(session.channel, link.handle, number, batch.payload, largest):
-                data += frame
-                session.remote_incoming_window -= 1
-                if len(data) >= _WRITE_BYTES:
-                    self._connection._transport.write(data)
-                    data = bytearray()
             session.next_outgoing_id = (number + 1) & _ID_MASK
             link.delivery_count = (link.delivery_count + 1) & _ID_MASK
             link.current_link_credit -= 1
+            self._more_frames -= 1
+            for frame in transfer(session.channel, link.handle, number, batch.payload, largest):
+                while session.remote_incoming_window <= 0:
+                    yield b""
+                session.remote_incoming_window -= 1
+                self._more_frames += 1
+                yield frame
+
+    def _write(self, frames: Iterator[bytes]) -> bool:
+        """Send the frames that are allowed now. Returns whether there are more."""
+        data = bytearray()
+        while frame := next(frames, None):
+            data += frame
+            if len(data) >= _WRITE_BYTES:
+                self._connection._transport.write(data)
+                data = bytearray()
         if data:
             self._connection._transport.write(data)
         self._connection._last_frame_sent_time = time.time()
+        return frame is not None
+
+    def _flow(self, fields: list[Any]) -> None:
+        """Take a flow. The client counts one frame for each batch, the peer all of them."""
+        self._flow_of_client(fields)
+        self._session.remote_incoming_window -= self._more_frames
 
     def _answered(self, fields: list[Any]) -> None:
         """Take a disposition, in place of the client's link. The client passes on those of the peer's own deliveries
@@ -85,10 +101,13 @@ class SendingLink:
             return
         for number in range(first, (first if last is None else last) + 1):
             batch = self._waiting.pop(number, None)
-            if batch is None or "accepted" in (outcome or ()):
+            if batch is None:
                 continue
-            self._refused.append(batch)
-            self._problem = self._problem or _refusal(outcome or {})
+            self._deadline = time.monotonic() + self._timeout
+            if "accepted" in (outcome or ()):
+                self._window.remove(batch)
+            else:
+                self.refusals.append(_refusal(outcome or {}))
 
 
 def _refusal(outcome: dict[str, list[Any]]) -> Exception:

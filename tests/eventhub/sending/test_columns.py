@@ -98,14 +98,14 @@ def made(rows: list[dict[str, Any]], frame: StructType, *, most: int = ROOM, **h
     """The events of rows, in a hub of four partitions."""
     found: Events = {}
     batch = pa.RecordBatch.from_pylist([rows[0], *rows], to_arrow_schema(frame)).slice(1)
-    Rows(Columns.of(frame, **how), lambda: "0123", most).add(batch, found)
+    Rows(Columns.of(frame, **how), lambda: "0123", lambda _: most).add(batch, found)
     return found
 
 
 def skipped(rows: list[dict[str, Any]], frame: StructType, *, most: int = ROOM, **how: bool) -> tuple[Events, Rows]:
     """The events of rows of which those that cannot be sent are skipped."""
     found: Events = {}
-    makes = Rows(Columns.of(frame, **how), lambda: "0123", most, "skip")
+    makes = Rows(Columns.of(frame, **how), lambda: "0123", lambda _: most, "skip")
     makes.add(pa.RecordBatch.from_pylist(rows, to_arrow_schema(frame)), found)
     return found, makes
 
@@ -222,7 +222,7 @@ def test_a_row_that_is_no_event_is_named(row: dict[str, Any], frame: StructType,
     assert makes.skipped == 2
     assert re.search(f"row 2 of a task cannot be sent: .*{said}", makes.problem)
     batch = pa.RecordBatch.from_pylist([{"body": "fine"}, row], to_arrow_schema(frame))
-    (kept,) = Rows(Columns.of(frame), lambda: "0123", 1000).unsendable(batch).to_pylist()
+    (kept,) = Rows(Columns.of(frame), lambda: "0123", lambda _: 1000).unsendable(batch).to_pylist()
     assert re.search(said, kept.pop("reason"))
     assert kept == {name: row.get(name) for name in frame.names}
 
@@ -249,11 +249,11 @@ def test_a_text_that_is_no_utf8_is_named_and_can_be_skipped(name: str) -> None:
     batch = pa.record_batch(columns)
     places = {"body": 0, "key": 1} | ({"properties": 2} if name == "properties" else {})
     with pytest.raises(UnsendableEventError, match=r"row 2 of a task cannot be sent: .* no UTF-8"):
-        Rows(Columns(**places), lambda: "0", ROOM).add(batch, {})
+        Rows(Columns(**places), lambda: "0", lambda _: ROOM).add(batch, {})
     found: Events = {}
-    (makes := Rows(Columns(**places), lambda: "0", ROOM, "skip")).add(batch, found)
+    (makes := Rows(Columns(**places), lambda: "0", lambda _: ROOM, "skip")).add(batch, found)
     assert (sum(map(len, bodies(found).values())), makes.skipped) == (2, 1)
-    assert Rows(Columns(**places), lambda: "0", ROOM).unsendable(batch).num_rows == 1
+    assert Rows(Columns(**places), lambda: "0", lambda _: ROOM).unsendable(batch).num_rows == 1
 
 
 def test_an_event_has_room_for_its_key_twice() -> None:

@@ -19,6 +19,7 @@ from spark_ehbalance.emulator.amqp.frames import ACCEPTED, Disposition
 from spark_ehbalance.emulator.partition_keys import partition_of_key
 from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, MissingError, UnsendableEventError
 from spark_ehbalance.eventhub import conditions, sender
+from spark_ehbalance.eventhub.refusals import Unreachable
 from spark_ehbalance.eventhub.sending import writing
 from spark_ehbalance.eventhub.sending.columns import Columns
 from spark_ehbalance.eventhub.sending.write_options import write_options
@@ -116,7 +117,7 @@ def test_only_batches_without_an_answer_are_sent_again(
     event_hub.emulator.delay(0, partition=1)
     event_hub.emulator.drop_connections()
     thread.join(60)
-    assert [(each.events, each.again) for each in result] == [(50, 1)]
+    assert [(each.events, each.again) for each in result] == [(50, len(late))]
     assert len(late) > 1
     assert sorted(event.body for event in event_hub.events()[51:]) == sorted(late)
 
@@ -188,6 +189,53 @@ def test_a_busy_hub_is_waited_for_and_counted(
     assert (sent.busy, sent.again) == (3, 0)
     assert len(event_hub.events()) == 11, "a refusal is no doubt: nothing is there twice"
     assert conditions.busy_wait() >= 4
+
+
+def test_each_busy_answer_is_counted(
+    event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "busy_wait", lambda: 0.05)
+    rows = [{"body": b"x", "key": str(number)} for number in range(10)]
+    write(rows, KEYED)
+    event_hub.busy(10)
+    sent = write(rows, KEYED)
+    assert (sent.busy, sent.again, len(event_hub.events())) == (10, 0, 20)
+
+
+def test_a_hub_that_becomes_silent_is_sent_to_again_and_fails_the_task(
+    event_hub: EventHub, write: Callable[..., Sent]
+) -> None:
+    """Long before the client's own time limit."""
+    write([{"body": b"first"}])
+    event_hub.emulator.delay(1000)
+    with pytest.raises(HubUnavailableError, match="has taken nothing for 4 s"):
+        write([{"body": b"x"}], sendTimeout="4 s")
+    assert len(event_hub.events()) == 3
+
+
+def test_a_hub_that_is_missing_once_after_other_faults_is_sent_to_again(
+    event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, faults = sender.Sender.send, [*(Unreachable("broken"),) * 4, MissingError("once")]
+
+    def faulty(each: sender.Sender, *given: Any, **named: Any) -> None:
+        if not faults:
+            return send(each, *given, **named)
+        each.close()
+        raise faults.pop(0)
+
+    monkeypatch.setattr(sender.Sender, "send", faulty)
+    monkeypatch.setattr(writing, "_PAUSES", (0.6, 0.6))
+    assert write([{"body": b"x"}]).events == 1
+
+
+def test_a_connection_is_opened_to_named_partitions_only(event_hub: EventHub, links: Links) -> None:
+    given = {"connectionString": event_hub.connection_string, "onUnsendable": "skip"}
+    sent = Task(write_options(given), Columns(0, partition=1), links).write(
+        [pa.RecordBatch.from_pylist([{"body": b"x", "partition": number} for number in (9, 3)])]
+    )
+    assert (sent.events, sent.skipped) == (1, 1)
+    assert [partition for _, partition in links._kept] == ["3"]
 
 
 def test_a_hub_that_is_away_for_a_while(
@@ -335,7 +383,9 @@ def test_what_fails_while_more_is_encoded_is_what_is_raised(
     def batches() -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist([{"body": b"a", "key": "k"}], KEYED)
         wait_until(task._stop.is_set, "the first part has failed")
+        monkeypatch.setattr(writing, "_PART", 1 << 20)
         yield pa.RecordBatch.from_pylist([{"body": b"b", "key": "k"}], KEYED)
+        pytest.fail("rows of a second part were taken")
 
     with pytest.raises(HubUnavailableError, match="the hub is gone"):
         task.write(batches())
