@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.emulator.amqp.session import IncomingLink
+from spark_ehbalance.emulator.endpoints import RequestEndpoint
 from spark_ehbalance.emulator.message import build_response
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.eventhub import metadata as metadata_module
@@ -60,6 +63,31 @@ def test_no_more_is_sent_than_the_peer_grants(metadata: HubMetadata, on_opened: 
     on_opened(grant_little)
     assert metadata.partition_states(PARTITIONS * 4).keys() == {*PARTITIONS}
     assert len(written) >= 6
+
+
+def test_credit_that_comes_after_all_responses_is_used(
+    metadata: HubMetadata, on_opened: OnOpened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    granted, opened = set[int](), []
+
+    def grant_late(link: IncomingLink) -> None:
+        def grant() -> None:
+            granted.add(id(link))
+            link._credit = 4
+            link._write_credit()
+            link.session.connection.flush()
+
+        if id(link) in granted:
+            asyncio.get_running_loop().call_later(0.05, grant)
+        else:
+            grant()
+
+    monkeypatch.setattr(RequestEndpoint, "credit", 4)
+    monkeypatch.setattr(IncomingLink, "_grant_credit", grant_late)
+    on_opened(lambda handler, operation: opened.append(handler))
+    for _ in range(3):  # the credit ends within the second call
+        assert metadata.partition_states(PARTITIONS).keys() == {*PARTITIONS}
+    assert len(opened) == 1, "no time limit has passed"
 
 
 def test_a_silent_hub_is_an_error_after_the_timeout(emulator: Emulator, on_opened: OnOpened) -> None:

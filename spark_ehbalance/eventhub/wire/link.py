@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from spark_ehbalance.eventhub.wire.client import check_open
@@ -83,9 +84,14 @@ class LinkReader:
     def confirm(self, wait: float) -> None:
         """Have the peer answer a flow frame, for at most `wait` seconds: by then it would have refused the link, which
         raises as `receive` does. No credit is granted."""
-        deadline, self._wanted, self._answered = time.monotonic() + wait, 0, False
+        self._wanted, self._answered = 0, False
         self._link.flow(link_credit=0, echo=True)
-        while not self._answered and (left := deadline - time.monotonic()) > 0:
+        self.read_until(lambda: self._answered, wait)
+
+    def read_until(self, done: Callable[[], bool], wait: float) -> None:
+        """Handle the frames that come until they have made `done` true, for at most `wait` seconds."""
+        deadline = time.monotonic() + wait
+        while not done() and (left := deadline - time.monotonic()) > 0:
             self._read(left)
             self._find()
 

@@ -53,6 +53,7 @@ class Management:
         link = operation._mgmt_link
         check_usable(handler, link._response_link, granted=_GRANTED)
         self._sender = link._request_link
+        self._sender.update_pending_deliveries = lambda: None  # takes credit that the peer has not granted
         self._session = handler._session
         self._transport = handler._connection._transport
         self._responses = _Responses(handler, link._response_link, self._sender)
@@ -73,7 +74,7 @@ class Management:
         unsent, waiting, responses = list(enumerate(requests))[::-1], dict[bytes, int](), dict[int, Any]()
         while unsent or waiting:
             frames = bytearray()
-            for _ in range(min(len(unsent), self._sender.current_link_credit, self._session.remote_incoming_window)):
+            for _ in range(min(len(unsent), self._allowed())):
                 index, request = unsent.pop()
                 request_id = f"{self._next_id:08x}".encode()
                 self._next_id = (self._next_id + 1) % _IDS
@@ -82,12 +83,19 @@ class Management:
             if frames:
                 self._transport.write(frames)
                 time.sleep(_GATHER)
-            for request_id, response in self._receive(max(1, len(waiting)), deadline - time.monotonic()):
-                if request_id in waiting:
-                    responses[waiting.pop(request_id)] = response
+            if waiting:
+                for request_id, response in self._receive(len(waiting), deadline - time.monotonic()):
+                    if request_id in waiting:
+                        responses[waiting.pop(request_id)] = response
+            elif unsent:
+                self._responses.read_until(lambda: self._allowed() > 0, deadline - time.monotonic())
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{len(unsent) + len(waiting)} responses have not come within {timeout:g} s")
         return [responses[index] for index in range(len(requests))]
+
+    def _allowed(self) -> int:
+        """How many requests the peer takes now."""
+        return int(min(self._sender.current_link_credit, self._session.remote_incoming_window))
 
     def _frame(self, request: ManagementRequest, request_id: bytes) -> bytes:
         if request not in self._encoded:
