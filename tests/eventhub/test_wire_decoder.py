@@ -452,6 +452,16 @@ def test_arrays_without_bytes_are_read_alike_in_batches_of_any_size(
         assert len(made.unreadable) == (0 if elements == 30 else count)
 
 
+@pytest.mark.parametrize("sections", [1, 2, 3])
+def test_bodies_of_several_sections_are_read_whole(make: partial[Decoder], sections: int) -> None:
+    before = section(0x73, compound(0xC0, 1, text(b"id"))) + section(0x74, compound(0xC1, 2, text(b"p") + long(1)))
+    body = section(0x75, text(b"part", 0xA0)) * sections
+    sent = [ordinary(number, before + body) for number in range(300)]
+    made = make(False).record_batch(in_buffer(sent))
+    assert made.batch.equals(expected(sent))
+    assert made.batch["body"][7].as_py() == b"part" * sections
+
+
 def test_a_template_is_learned_from_the_first_bytes_alone() -> None:
     array = section(0x71, compound(0xE0, 255, b"\x40"))
     assert scan.learn(ordinary(7)) is not None

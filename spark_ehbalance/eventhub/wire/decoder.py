@@ -1,13 +1,13 @@
 """Messages become a record batch: tiers in a sequence, each of which takes the messages that it can read.
 
 In the first tiers, the fast path, numpy reads many messages at once; the slow path reads each of the others alone. All
-return the same rows. A message that only the slow path can read takes no other message there.
+return the same rows. A message that only the slow path can read does not slow down the others.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -61,8 +61,8 @@ _MOST_SLICES = 64
 
 
 class _Read(NamedTuple):
-    """What a tier has read of the messages that are left. A row that is not `sound` is none: only the slow path can
-    read its message."""
+    """What a tier has read of the messages that are left. Rows that are not `sound` are dropped: only the slow path can
+    read their messages."""
 
     fitting: Booleans  # messages with a row
     sound: Booleans  # rows
@@ -113,7 +113,7 @@ class Decoder:
             alone[left[read.fitting][~read.sound]] = True
             left = left[~read.fitting]
         alone[left] = True
-        unreadable: Mapping[int, str] = {}
+        unreadable = dict[int, str]()
         if alone.any() or not batches:
             indices.append(np.flatnonzero(alone))
             batch, reasons = self._one_by_one(messages.of(indices[-1]))
@@ -344,21 +344,18 @@ def _slices(data: bytearray, spans: Spans, kind: pa.DataType) -> pa.Array:
 
 def _texts(data: bytearray, spans: Spans) -> pa.StringArray:
     """A column of texts; bytes that are not UTF-8 as `rows.optional_text` writes them."""
-    column = _slices(data, spans, pa.string())
+    return _as_utf8(_slices(data, spans, pa.string()))
+
+
+def _as_utf8(column: pa.StringArray) -> pa.StringArray:
     try:
         column.validate(full=True)
-    except pa.ArrowInvalid:  # some are not UTF-8
-        parts = [column.slice(at, _SAMPLE) for at in range(0, len(column), _SAMPLE)]
-        column = pa.concat_arrays([_as_utf8(part) for part in parts])
+    except pa.ArrowInvalid:  # only the part with bytes that are not UTF-8 is read one by one
+        if len(column) <= _SAMPLE:
+            return pa.array(map(rows.optional_text, column.cast(pa.binary()).to_pylist()), pa.string())
+        parts = (column.slice(at, _SAMPLE) for at in range(0, len(column), _SAMPLE))
+        return pa.concat_arrays(map(_as_utf8, parts))
     return column
-
-
-def _as_utf8(texts: pa.StringArray) -> pa.StringArray:
-    try:
-        texts.validate(full=True)
-    except pa.ArrowInvalid:
-        return pa.array(map(rows.optional_text, texts.cast(pa.binary()).to_pylist()), pa.string())
-    return texts
 
 
 def _fit_column(milliseconds: Integers) -> Booleans:

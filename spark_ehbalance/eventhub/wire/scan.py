@@ -48,14 +48,13 @@ _SIMPLE = TEXT | INTEGER | _codes(0x40, 0x41, 0x42, 0x43, 0x44, 0x56, 0x72, 0x73
 _SIZES = np.array([0] * 5 + [1, 2, 4, 8, 16] + [0] * 6)
 _SIZE_WIDTHS = np.array([0] * 10 + [1, 4] * 3)
 
-#: Bytes of the largest template up to the end of the annotations, which in the service's have about 120, and behind the
-#: body.
+#: Bytes of the largest template up to the end of the annotations (the service's have about 120), and behind the body.
 _MOST_BYTES = 1024
 
-#: Pairs of the largest map: time and memory for all maps are those of the largest one. It is not one of the largest
-#: `1 / _LARGEST` of the maps, unless all are as large.
+#: Pairs of the largest map: time and memory for all maps are those of the largest one. One in `_OUTLIERS` maps that has
+#: more than all others is left to the slow path.
 _MOST_PAIRS = 64
-_LARGEST = 64
+_OUTLIERS = 64
 
 _ANNOTATIONS, _DELIVERY = bytes((0x00, 0x53, ANNOTATIONS)), bytes((0x00, 0x53, DELIVERY))
 
@@ -263,7 +262,8 @@ class Template:
             if end < len(message) and not message.startswith(_DELIVERY, end):
                 end = end_of(message, end + 3)
         tail = message[end:]
-        if tail and (len(tail) > _MOST_BYTES or decode(tail, 3)[1] != len(tail)):
+        delivery = len(tail) <= _MOST_BYTES and tail.startswith(_DELIVERY) and decode(tail, 3)[1] == len(tail)
+        if tail and not delivery:
             raise ValueError("more than delivery annotations behind the body, or too long ones")
         self._tail = _Segment(len(tail), _words(tail), _words(b"\xff" * len(tail)), {}, b"", 0)
 
@@ -344,7 +344,7 @@ def find_pairs(data: bytearray, maps: Spans) -> tuple[Booleans, Pairs]:
     rows, present = scan.look(9), maps.lengths > 0
     wide = rows[:, 0] == 0xD1
     counts = np.where(present, np.where(wide, big_endian(rows, 5, 4), rows[:, 2]), 0) // 2
-    most = min(_MOST_PAIRS, int(np.sort(counts)[-1 - len(counts) // _LARGEST]))
+    most = min(_MOST_PAIRS, int(np.sort(counts)[-1 - len(counts) // _OUTLIERS]))
     good = scan.good & (~present | wide | (rows[:, 0] == 0xC1)) & (counts <= most)
     counts[~good] = 0
     pos = maps.starts + np.where(present, np.where(wide, 9, 3), 0)
