@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,8 +40,9 @@ _LONGEST_KEY = 128
 _BINARY = re.compile(r"\[(?:-?(?:0|[1-9]\d{0,2})(?:,(?!\])|(?=\])))*\]", re.ASCII)
 _BYTES = frozenset(range(-128, 128))
 
-#: What a long and an unsigned long can hold.
+#: What a long and an unsigned long can hold, and what becomes of a number that a double cannot.
 _LONG = range(-(1 << 63), 1 << 64)
+_INFINITE = (math.inf, -math.inf)
 
 
 def _is(*kinds: type[DataType]) -> Callable[[DataType], bool]:
@@ -335,6 +337,6 @@ def _from_json(name: str, text: str | None) -> Any:
         value = json.loads(text)
     except ValueError:
         raise ValueError(f"its property {shown(name)} is no JSON, as jsonProperties=true asks for") from None
-    if isinstance(value, int) and value not in _LONG:
+    if (isinstance(value, int) and value not in _LONG) or (value in _INFINITE and "Infinity" not in text):
         raise ValueError(f"its property {shown(name)} is a number that needs more than 64 bits")
     return value

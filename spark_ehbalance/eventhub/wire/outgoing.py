@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from spark_ehbalance.eventhub.rows import COLUMN_ANNOTATIONS, EPOCH
 from spark_ehbalance.eventhub.wire.frames import HEADER
+
+_K = TypeVar("_K")
 
 #: The message format of a batch.
 BATCH_FORMAT = 0x80013700
@@ -46,11 +48,6 @@ _OF_SERVICE = frozenset(map(bytes.decode, (*COLUMN_ANNOTATIONS, EPOCH)))
 #: A name of a property with its value, encoded.
 Pair = bytes
 
-#: Encoded pairs, and heads, that are kept because they repeat. Not more, as a sender can choose texts whose hashes
-#: collide with those of all of them.
-_MOST_KEPT = 256
-
-
 #: What may be on its way together: a third of the messages for which the service grants credit on a link to the hub,
 #: and of bytes what also a slow connection carries before its answers are waited for.
 _MOST_TOGETHER = 100
@@ -64,13 +61,23 @@ class System(NamedTuple):
     properties: bytes = b""  # the section; empty for none
 
 
+class _Kept(dict[_K, bytes]):
+    """Encoded values that repeat. Not many, as a sender can choose texts whose hashes collide with all of them."""
+
+    def add(self, key: _K, value: bytes) -> bytes:
+        """Keep a value if there is room. Returns it."""
+        if len(self) < 256:
+            self[key] = value
+        return value
+
+
 class Encoder:
     """Encodes events; for one thread. It keeps what repeats, so that it should not live longer than some events do."""
 
     def __init__(self) -> None:
-        self._heads: dict[tuple[str | None, int], bytes] = {}  # by key and length of the body
-        self._pairs: dict[tuple[str, str | bytes], Pair] = {}
-        self._envelopes: dict[str, bytes] = {}
+        self._heads = _Kept[tuple[str | None, int]]()  # by key and length of the body
+        self._pairs = _Kept[tuple[str, str | bytes]]()
+        self._envelopes = _Kept[str]()
 
     def head(
         self, body: bytes | None, key: str | None, properties: Collection[Pair] = (), system: System | None = None
@@ -80,34 +87,21 @@ class Encoder:
         if properties or body is None or system:
             return _head(body, key, properties, system or System())
         kind = (key, len(body))
-        found = self._heads.get(kind)
-        if found is None:
-            found = _head(body, key, (), System())
-            if len(self._heads) < _MOST_KEPT:
-                self._heads[kind] = found
-        return found
+        return self._heads.get(kind) or self._heads.add(kind, _head(body, key, (), System()))
 
     def envelope(self, key: str | None) -> bytes:
         """What stands before the events of a batch, by which the hub chooses their partition; empty without a key."""
         if not key:
             return b""
-        found = self._envelopes.get(key)
-        if found is None:
-            found = _ANNOTATIONS + _map([_key_pair(key)])
-            if len(self._envelopes) < _MOST_KEPT:
-                self._envelopes[key] = found
-        return found
+        return self._envelopes.get(key) or self._envelopes.add(key, _ANNOTATIONS + _map([_key_pair(key)]))
 
     def pair(self, name: str, value: Any) -> Pair:
         """A property. Its value may be None, bool, int (of 64 bits, also unsigned), float, str or bytes."""
-        if not isinstance(value, str | bytes):  # not kept: others are equal without being the same, True and 1
-            return _sized(_STRING, name.encode()) + _value(value)
-        found = self._pairs.get((name, value))
-        if found is None:
-            found = _sized(_STRING, name.encode()) + _value(value)
-            if len(self._pairs) < _MOST_KEPT:
-                self._pairs[name, value] = found
-        return found
+        if isinstance(value, str | bytes) and (kept := self._pairs.get((name, value))):
+            return kept
+        made = _sized(_STRING, name.encode()) + _value(value)
+        # others are equal without being the same, True and 1
+        return self._pairs.add((name, value), made) if isinstance(value, str | bytes) else made
 
 
 def small_pair(name: str, value: Any) -> Pair:

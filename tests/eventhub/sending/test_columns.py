@@ -374,7 +374,12 @@ def test_properties_that_are_json_get_their_types_back() -> None:
     }  # fmt: skip
     with pytest.raises(UnsendableEventError, match="it has several values of 'p', and an event has one"):
         made([{"body": "a", "properties": [("p", "1"), ("p", "2")]}], frame, json=True)
-    for wrong, said in (("tru", "is no JSON, as jsonProperties=true asks for"), (str(1 << 64), "more than 64 bits")):
+    for wrong, said in (
+        ("tru", "is no JSON, as jsonProperties=true asks for"),
+        (str(1 << 64), "more than 64 bits"),
+        ("1e400", "more than 64 bits"),
+        ("-1E400", "more than 64 bits"),
+    ):
         with pytest.raises(UnsendableEventError, match=said):
             made([{"body": "a", "properties": [("p", wrong)]}], frame, json=True)
 
