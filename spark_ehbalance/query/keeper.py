@@ -87,7 +87,7 @@ class Keeper:
         """The thread opens the store. `changed` is set when the result of `holdings` may have changed other than by the
         passing of time. `lag_of` tells what is unread, for the store and for `lags`."""
         self._engine = engine
-        self._query, self._me = engine.query, engine.author.id
+        self._me = engine.author.id
         self._open_store = open_store
         self._hub = hub
         self._lag_of = lag_of
@@ -136,32 +136,32 @@ class Keeper:
     def begin(self, batch: int, planner: str) -> None:
         """The sink is given the batch with this number, planned by that run, which the next commit tells the table."""
         with self._lock:
-            self._query.begin(batch, planner)
+            self._engine.give_batch(batch, planner)
 
     def finish(self, progress: Mapping[str, Progress], batch: int = 0) -> None:
         """The batch with this number has ended, and the sink has finished `progress`, which is checkpointed with the
         next commit."""
         with self._changing():
-            self._query.finish(progress, batch)
+            self._engine.finish_batch(progress, batch)
 
     def reset(self, resets: Mapping[str, Progress]) -> None:
         """Reading goes on at these positions, which may be further back than the checkpoints."""
         with self._changing():
-            self._query.reset(resets)
+            self._engine.reset(resets)
 
     def measure(self, loads: Mapping[str, Load], load: MemberLoad | None = None) -> None:
         """The moving averages of the loads of owned partitions, and of the member; written with the next renewals."""
         with self._lock:
-            self._query.loads, self._query.load = loads, load
+            self._engine.measure(loads, load)
 
     def lags(self) -> dict[str, Lag]:
         """What is unread of each owned partition after what the sink has finished, as far as the hub has told. Raises
         what has ended the keeper."""
         with self._lock:
             self._check()
-            leases, waiting = self._engine.leases, self._query.progress | self._query.resets
+            query, leases = self._engine.query, self._engine.leases
             positions = {p: each.checkpoint for p, each in self._engine.owned.items()} | {
-                p: each.position for p, each in waiting.items() if self._owned(p, each.epoch)
+                p: each.position for p, each in {**query.progress, **query.resets}.items() if self._owned(p, each.epoch)
             }
         lag_of = self._lag_of or (lambda partition, next: None)
         found = {p: current(lag_of, leases.get(p), p, position.next) for p, position in positions.items()}
@@ -170,7 +170,7 @@ class Keeper:
     def asked(self, at_ms: int, left_out: Mapping[str, str]) -> None:
         """Spark has asked for a batch at that time, and these partitions were left out of it; see `Member`."""
         with self._lock:
-            self._query.asked_ms, self._query.left_out = at_ms, left_out
+            self._engine.note_request(at_ms, left_out)
 
     def leave(self) -> None:
         """Take nothing more, and give everything back as soon as the batch in flight has ended."""
@@ -207,7 +207,8 @@ class Keeper:
     @property
     def batch_began(self) -> float | None:
         """When the batch in flight was begun (monotonic seconds); None if there is none."""
-        return self._query.batch_began if self._query.in_flight else None
+        query = self._engine.query
+        return query.batch_began if query.in_flight else None
 
     @property
     def store_away(self) -> bool:

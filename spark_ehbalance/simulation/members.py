@@ -272,8 +272,7 @@ class Node:
             ends = {partition: hub.end(partition, now) for partition in starts}
             positions = {partition: first for partition, (_, first) in starts.items()}
             loads = self._meter.update(now, ends, positions) or {}
-            reported = self._member.query
-            reported.loads, reported.load = loads, self._member_meter.load(self._meter.total())
+            self._member.measure(loads, self._member_meter.load(self._meter.total()))
         ranges, events = hub.plan(starts, query.max_events, now)
         if not ranges:
             self._query_at(now + jittered(query.trigger, self._rng), self._plan)
@@ -302,7 +301,7 @@ class Node:
         self._member_meter.batch_ends(self._now)
         ends = self._world.hub.deliver(batch.ranges, batch.part)
         self._positions |= ends
-        self._member.query.finish({p: Progress(epoch, Position(end - 1)) for p, (epoch, end) in ends.items()})
+        self._member.finish_batch({p: Progress(epoch, Position(end - 1)) for p, (epoch, end) in ends.items()})
         if not self._busy:
             self._wait()
         self._plan()

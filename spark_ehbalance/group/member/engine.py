@@ -16,25 +16,16 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import filterfalse
+from typing import Any
 
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.group.changes import (
-    AddPartitions,
-    Checkpoint,
-    Drain,
-    NoteHub,
-    NoteLatest,
-    Outcome,
-    Take,
-    Transition,
-)
+from spark_ehbalance.group.changes import Checkpoint, Drain, Outcome, Take, Transition
 from spark_ehbalance.group.durations import renewal_interval
-from spark_ehbalance.group.member.balancing import Balancer
+from spark_ehbalance.group.member import balancing
 from spark_ehbalance.group.member.member_settings import Settings
-from spark_ehbalance.group.member.membership import Clocks, Holding, Membership, Resumed
-from spark_ehbalance.group.member.pacing import FIRST_PAUSE, Pacing, tidying_due
-from spark_ehbalance.group.member.pending import pending, shutdown
+from spark_ehbalance.group.member.membership import Clocks, Held, Holding, Membership, Resumed
+from spark_ehbalance.group.member.pacing import FIRST_PAUSE, Pace, contended_pause, pause, tidying_due
+from spark_ehbalance.group.member.pending import found, pending, shutdown
 from spark_ehbalance.group.member.protocol import (
     AskHub,
     Committed,
@@ -53,10 +44,13 @@ from spark_ehbalance.group.member.protocol import (
     Write,
 )
 from spark_ehbalance.group.member.query_state import Progress, QueryState
-from spark_ehbalance.group.model import Author, Lease, MemberState, TableIdentity
+from spark_ehbalance.group.member.stall import Stall
+from spark_ehbalance.group.model import Author, Lease, Load, MemberLoad, TableIdentity
+from spark_ehbalance.group.ownership import Ownership
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies.base import Decision, View
+from spark_ehbalance.group.strategies.overrides import with_overrides
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -109,10 +103,8 @@ class MemberEngine:
         self._latest_ms = latest_ms
         self.author = author
         self.settings = settings
-        #: What the query has told; `begin_batch` and `leave` tell of more.
-        self.query = QueryState(dict(progress or {}), batch=batch, begun=begun, planner=planner)
-        #: The batch runs for longer than `max_stall`: everything is given back until it ends.
-        self.stalled = False
+        #: What the query has reported.
+        self.query = QueryState(progress or {}, batch=batch, begun=begun, planner=planner)
         #: How many members share the hub, as of the last turn.
         self.members = 1
         #: While this is set, balance again at once as long as there is something to take.
@@ -122,14 +114,14 @@ class MemberEngine:
         self.settled_cycles = 0
         #: Times in a row that the store was not available.
         self.failures = 0
-        self._member = Membership(author, settings, resume)
-        self._balancer = Balancer(self._member, rng)
-        self._pacing = Pacing(settings, rng)
+        self._rng = rng
+        self._member = Membership.of(author, settings, resume)
+        self._pace = Pace()
+        self._balanced: Ownership | None = None  # who owned what at the last balancing
+        self._memory: Any = None  # the strategy's
         self._turn: _Turn | None = None
         self._stopping = False
-        self._drained_itself = False  # because of a stall
-        self._looked = 0.0  # the last try to look, and whether the store was away then
-        self._store_away = False
+        self._stall = Stall()
         self._tidied = (0, 0.0)  # version and time
 
     def handle(self, input: Input, now: Clocks) -> list[Output]:
@@ -149,6 +141,7 @@ class MemberEngine:
                 case StoreFailed(writing):
                     return self._store_failed(now, writing=writing)
         except EhBalanceError as error:
+            self._member = replace(self._member, held=Held())
             return [Fail(error)]
 
     # --- what the query reports --------------------------------------------------------------------------------
@@ -158,25 +151,46 @@ class MemberEngine:
         are kept until the batch ends, unless another member takes them by force."""
         held = self.plannable()
         partitions = frozenset(p for p, epoch in epochs.items() if p in held and held[p].epoch == epoch)
-        self.query.in_flight, self.query.batch_began = partitions, now
+        self.query = replace(self.query, in_flight=partitions, batch_began=now)
         return partitions
+
+    def give_batch(self, batch: int, planner: str) -> None:
+        """The sink is given the batch with this number, planned by that run, which the next commit tells the table."""
+        self.query = replace(self.query, begun=batch, planner=planner)
+
+    def finish_batch(self, progress: Mapping[str, Progress], batch: int = 0) -> None:
+        """The batch with this number has ended, and the sink has finished `progress`, which is checkpointed with the
+        next commit."""
+        self.query = self.query.finished(progress, batch)
+
+    def reset(self, resets: Mapping[str, Progress]) -> None:
+        """Reading goes on at these positions, which may be further back than the checkpoints."""
+        self.query = self.query.reset(resets)
+
+    def measure(self, loads: Mapping[str, Load], load: MemberLoad | None = None) -> None:
+        """The moving averages of the loads of owned partitions, and of the member; written with the next renewals."""
+        self.query = replace(self.query, loads=loads, load=load)
+
+    def note_request(self, at_ms: int, left_out: Mapping[str, str]) -> None:
+        """Spark has asked for a batch at that time, and these partitions were left out of it; see `Member`."""
+        self.query = replace(self.query, asked_ms=at_ms, left_out=left_out)
 
     def leave(self) -> None:
         """Take nothing more, and give back everything that is not in flight, from the next turn on, which is now."""
-        self.query.leaving = True
+        self.query = replace(self.query, leaving=True)
         self.look_now()
 
     def stop(self) -> None:
         """The next turn is the last one, and due at once: it commits the progress, gives all leases back and leaves."""
-        self._stopping, self._pacing.waits_until = True, 0.0
+        self._stopping, self._pace = True, replace(self._pace, waits_until=0.0)
 
     def look_now(self) -> None:
         """The next turn is due at once."""
-        self._pacing.look_at = 0.0
+        self._pace = replace(self._pace, look_at=0.0)
 
     def balance_now(self) -> None:
         """The next turn balances, and is due at once."""
-        self._pacing.balance_at = 0.0
+        self._pace = replace(self._pace, balance_at=0.0)
 
     def settle(self) -> None:
         """Balance at once, and again as long as there is something to take, until `settling` is cleared."""
@@ -214,7 +228,7 @@ class MemberEngine:
     @property
     def leaving(self) -> str | None:
         """Why everything owned is to be given back; None if it is not."""
-        if self.stalled:
+        if self._stall.active:
             return "the query hangs"
         return "this member is leaving" if self.query.leaving or self._member.look.drained else None
 
@@ -229,25 +243,18 @@ class MemberEngine:
             return {}
         return {p: holding for p, holding in self._member.holdings.items() if not holding.handover_pending}
 
-    def holdings(self, now: float) -> dict[str, Holding]:
+    def holdings(self, now: float) -> Mapping[str, Holding]:
         """The partitions that a batch may be planned with at monotonic time `now`: not to be given away, and not free
-        for others to take.
-
-        While the store is away they stay, because nobody else can take them in the table either, and the hub's epochs
-        still keep two readers apart. A process that was suspended plans with nothing until it has looked again.
-        """
-        plannable = self.plannable()
-        trying = self._store_away and now - self._looked < 2 * self.settings.balance_interval
-        return plannable if trying else self._member.valid(plannable, now)
+        for others to take; see `Membership.valid`."""
+        return self._member.valid(self.plannable(), now)
 
     def due(self) -> float:
         """The monotonic time of the next turn, unless something is reported before."""
-        due = 0.0
-        if not (self._stopping or self.query.reset_since_look):
-            renewal = self._member.renewal_due(self._pacing.ahead)
-            due = self._pacing.due(renewal, progress=self.query.progress_since_look)
-            due = min(due, self._looked + self._member.longest_look_gap)
-        return max(due, self._pacing.waits_until)
+        if self._stopping or self.query.reset_since_look:
+            return self._pace.waits_until
+        member, pace = self._member, self._pace
+        due = pace.due(member.renewal_due(pace.ahead), progress=self.query.progress_since_look)
+        return max(min(due, member.look_due), pace.waits_until)
 
     # --- the turn ----------------------------------------------------------------------------------------------
 
@@ -256,56 +263,61 @@ class MemberEngine:
 
         From here on no batch is planned with what this turn gives away.
         """
-        member, query, snapshot = self._member, self.query, read.snapshot
-        member.see(snapshot, now, query)
-        self._looked, self._store_away = now.monotonic, False
-        query.progress_since_look = query.reset_since_look = False
-        self._check_stall(now.monotonic)
+        snapshot = read.snapshot
+        self._member = member = self._member.seen(snapshot, now, self.query)
+        self.query = query = self.query.looked()
+        self._stall = self._stall.checked(query, self.settings.max_stall, now.monotonic, member.holdings)
+        leaving = self.leaving is not None
+        hurried = leaving or any(each.handover_pending for each in member.holdings.values())
+        self._pace = replace(self._pace, hurried=hurried)
         latest_ms = self._latest_ms if snapshot.latest_ms is None else snapshot.latest_ms
-        self._pacing.hurried = self.leaving is not None or any(x.handover_pending for x in member.holdings.values())
         if self._stopping:
             self._turn = _Turn(read, now, latest_ms, True, shutdown(member, query, now))
             return self._write(now)
         # The end of a batch that hangs is not waited for.
-        in_flight = frozenset[str]() if self.stalled else query.in_flight
-        to_write = pending(member, query, in_flight, now, leaving=self.leaving is not None) + self._drain(snapshot, now)
+        in_flight = frozenset[str]() if self._stall.active else query.in_flight
+        to_write = pending(member, query, in_flight, now, leaving=leaving)
+        drain = Drain(by=self.author, at_ms=now.wall_ms, member=self.author.id)
+        self._stall, drains = self._stall.drain(snapshot.members.get(self.author.id), drain)
+        to_write += [drain] if query.leaving else drains
         self._turn = turn = _Turn(read, now, latest_ms, False, to_write)
-        if not self._pacing.balances(now.monotonic, lambda: self._balancer.unsettled(now)):
+        if not self._balances(now):
             return self._write(now)
         if unread := self._balance(turn):
             return [AskHub(unread, latest_ms)]
         return [*self._decided(turn), *self._write(now)]
 
+    def _balances(self, now: Clocks) -> bool:
+        """Whether to balance in this turn: once per interval, and in a reactive group whenever it is unsettled; not
+        while it is the others' turn to commit."""
+        if now.monotonic < self._pace.others_until:
+            return False
+        if now.monotonic >= self._pace.balance_at:
+            return True
+        return self.settings.reactive and balancing.unsettled(self._member, self._balanced, now)
+
     def _balance(self, turn: _Turn) -> Sequence[str]:
         """Ask the strategy. Returns the partitions for which the hub must be asked where reading starts."""
-        by, at_ms, snapshot, member = self.author, turn.now.wall_ms, turn.read.snapshot, self._member
-        new_table = not snapshot.leases
-        if member.joined or new_table:
-            # What was created while the group was at work is read from its first event, as Kafka's partitions are.
-            at_work = member.joined and member.belief.leases and self.settings.capabilities.members
-            start = Position.before(0) if at_work else None
-            unknown = filterfalse(member.belief.leases.__contains__, turn.read.partitions)
-            turn.decided = [AddPartitions(by=by, at_ms=at_ms, partitions=(x,), checkpoint=start) for x in unknown]
-        creates, created_ms = new_table and bool(turn.decided), turn.read.hub_created_ms
-        if creates and created_ms is not None:
-            turn.decided.append(NoteHub(by=by, at_ms=at_ms, created_ms=created_ms))
-        has_identity = self.settings.capabilities.members and (creates or snapshot.table)
-        if has_identity and snapshot.latest_ms is None:
-            # With the first commit: a query that is stopped before its first batch has started all the same.
-            turn.decided.append(NoteLatest(by=by, at_ms=at_ms, latest_ms=turn.latest_ms))
+        member, read = self._member, turn.read
+        turn.decided = [*found(member, read.partitions, read.hub_created_ms, turn.latest_ms, turn.now.wall_ms)]
         if not member.joined:
             # First be seen, then see who else is there, then decide: members that start together share at once.
             turn.decision = Decision("nothing yet, because this member is joining", rebalance_now=True)
             return ()
-        partitions = turn.read.partitions
-        turn.decision, turn.view = self._balancer.decide(turn.to_write, turn.now, self.leaving, partitions)
+        self._balanced = member.snapshot.ownership
+        turn.view = balancing.view(member, turn.to_write, read.partitions, turn.now, self._rng, self._memory)
+        if reason := self.leaving:
+            turn.decision = Decision(f"nothing, because {reason}")
+        else:
+            turn.decision = with_overrides(self.settings.strategy)(turn.view)
+        self._memory = turn.decision.memory
         turn.decided += turn.decision.transitions
         unread = _claimed_unread(turn.decided, turn.view)
         if len(unread) > _MOST_STARTS:
             later = frozenset(unread[_MOST_STARTS:])
             turn.decided = [x for x in turn.decided if not (isinstance(x, Take) and x.partition in later)]
             turn.decision = replace(turn.decision, rebalance_now=True)
-        turn.decided += self._balancer.forget_dead(turn.view)
+        turn.decided += balancing.forget_dead(turn.view)
         return unread[:_MOST_STARTS]
 
     def _hub_answered(self, positions: Mapping[str, Position] | None, now: Clocks) -> list[Output]:
@@ -334,29 +346,31 @@ class MemberEngine:
         """Commit what the turn has to write, unless it may wait."""
         turn = self._turn
         assert turn is not None, "it writes in a turn"
-        snapshot, at = turn.read.snapshot, turn.now
-        changes = turn.to_write
+        snapshot, at, changes, member = turn.read.snapshot, turn.now, turn.to_write, self._member
         if not turn.stopping:
-            changes = self._pacing.admit(changes, at.monotonic, self._member.renewal_due(self._pacing.ahead))
+            self._pace = self._pace.admitted(changes, at.monotonic, member.renewal_due(self._pace.ahead))
+            if self._pace.holds:
+                changes = []
             if changes:
-                changes = [*changes, *self._member.duration.change(snapshot, at.monotonic, at.wall_ms)]
+                duration, change = member.duration.changed(snapshot, at.monotonic, at.wall_ms)
+                self._member, changes = replace(member, duration=duration), [*changes, *change]
         if changes:
             return [Write(snapshot, changes)]
         return self._committed(Outcome(snapshot, snapshot), 0.0, now)
 
     def _committed(self, outcome: Outcome, seconds: float, now: Clocks) -> list[Output]:
         """Take in the result of the turn's commit, which ends the turn."""
-        turn, member, snapshot = self._turn, self._member, outcome.after
+        turn, snapshot = self._turn, outcome.after
         assert turn is not None, "it commits in a turn"
         self._turn = None
         for each in outcome.refused:
             if isinstance(each.transition, Checkpoint):
                 _LOG.info("partition %s: checkpoint refused: %s", each.transition.partition, each.reason)
-        member.on_committed(outcome, turn.now, now.monotonic, self.query)
-        self.query.on_committed(outcome)
+        self._member = self._member.committed(outcome, turn.now, now.monotonic, self.query)
+        self.query = self.query.committed(outcome)
         # Where the store keeps no rows of members, the others are known by what they own.
         self.failures, self.members = 0, len(snapshot.members.keys() | snapshot.ownership.owned.keys() - {None})
-        in_handover = member.in_handover(snapshot)
+        in_handover = self._member.in_handover(snapshot)
         decision = turn.decision
         if decision is not None:
             if self.settling and decision.transitions:
@@ -366,7 +380,9 @@ class MemberEngine:
             self.cycles += not decision.rebalance_now
             goes_on = decision.rebalance_now or decision.rebalance_after is not None or in_handover
             self.settled_cycles += turn.view is not None and not goes_on  # without a view the hub did not answer
-        self._pacing.turned(
+        self._pace = self._pace.turned(
+            self.settings,
+            self._rng,
             turn.now.monotonic,
             members=self.members,
             in_handover=in_handover,
@@ -379,59 +395,30 @@ class MemberEngine:
 
     def _races_lost(self, now: Clocks) -> list[Output]:
         self._turn = None
-        self._pacing.waits_until = now.monotonic + self._pacing.contended_pause()
+        self._pace = replace(self._pace, waits_until=now.monotonic + contended_pause(self._rng))
         return []
 
     def _store_failed(self, now: Clocks, *, writing: bool) -> list[Output]:
         self._turn = None
         if writing:
-            self._member.on_commit_failed()
+            self._member = self._member.commit_failed()
         else:
-            self._looked, self._store_away = now.monotonic, True
+            self._member = self._member.look_failed(now.monotonic)
         self.failures += 1
-        pause = self._pacing.pause(self.failures, renewal_interval(self._member.duration.own))
-        self._pacing.waits_until = now.monotonic + (FIRST_PAUSE if self._stopping else pause)
+        interval = renewal_interval(self._member.duration.own)
+        wait = FIRST_PAUSE if self._stopping else pause(self.settings, self._rng, self.failures, interval)
+        self._pace = replace(self._pace, waits_until=now.monotonic + wait)
         return []
 
     def _tidies(self, snapshot: Snapshot, now: Clocks) -> bool:
         """Whether this member is to tidy the store up after this turn; it is then taken to have done so."""
         versions, passed = snapshot.version - self._tidied[0], now.monotonic - self._tidied[1]
-        if not (tidying_due(versions, passed, self.settings.tidy_interval) and self._balancer.leads(snapshot, now)):
+        if not (
+            tidying_due(versions, passed, self.settings.tidy_interval) and balancing.leads(self._member, snapshot, now)
+        ):
             return False
         self._tidied = (snapshot.version, now.monotonic)
         return True
-
-    # --- a query that hangs ------------------------------------------------------------------------------------
-
-    def _check_stall(self, now: float) -> None:
-        limit, ran = self.settings.max_stall, now - self.query.batch_began
-        stalled = limit is not None and bool(self.query.in_flight) and ran > limit
-        if stalled and not self.stalled:
-            _LOG.error(
-                "the batch has run for %.0f s, longer than maxStall=%g s: giving back partitions %s. The query goes on "
-                "owning nothing until the batch ends",
-                ran, limit, ", ".join(self._member.holdings),
-            )  # fmt: skip
-        elif self.stalled and not stalled:
-            _LOG.warning("the batch that took too long has ended: taking part again")
-        self.stalled = stalled
-
-    def _drain(self, snapshot: Snapshot, now: Clocks) -> list[Transition]:
-        """Let the others take what this member gives back: for good, or as long as the query hangs."""
-        if not (self.query.leaving or self.stalled or self._drained_itself):
-            return []
-        row = snapshot.members.get(self.author.id)
-        drain = Drain(by=self.author, at_ms=now.wall_ms, member=self.author.id)
-        if self.query.leaving:
-            return [drain]
-        if row is None:
-            return []
-        active = row.state is MemberState.ACTIVE
-        if self.stalled and active:
-            self._drained_itself = True
-            return [drain]
-        self._drained_itself = self._drained_itself and not active  # do not undo what an operator has ordered
-        return [replace(drain, undo=True)] if self._drained_itself and not self.stalled else []
 
 
 def _claimed_unread(decided: Sequence[Transition], view: View) -> list[str]:

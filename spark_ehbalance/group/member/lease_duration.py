@@ -3,7 +3,7 @@ leader, the group's next one. The rule is in `group.durations`. No clock, no I/O
 
 from __future__ import annotations
 
-from collections import deque
+from dataclasses import dataclass, replace
 from statistics import median_low
 
 from spark_ehbalance.group.changes import SetLeaseDuration
@@ -19,38 +19,43 @@ _LOG = logger(__name__)
 _MOST_COMMITS, _FEWEST_COMMITS = 9, 2
 
 
+@dataclass(frozen=True, slots=True)
 class LeaseDuration:
-    """What a member that is configured with `configured` seconds follows. `follow` comes first, after each look and
-    commit."""
+    """What the member `author`, which is configured with `configured` seconds, goes by. `following` comes first, after
+    each look and commit. Each method that changes something returns the next.
 
-    def __init__(self, author: Author, configured: float) -> None:
-        self._author = author
-        self._configured = configured
-        #: The group's, in seconds.
-        self.group = configured
-        #: The one by which others judge this member: what its row says, or the group's if that is shorter.
-        self.own = configured
-        #: Those of all members, as of the last look or commit.
-        self.durations = Durations({}, configured, configured, configured, 0.0)
-        self._commits: deque[float] = deque(maxlen=_MOST_COMMITS)
-        self._too_long_since: float | None = None
+    `group` is the group's duration in seconds, `own` the one by which others judge this member: what its row says, or
+    the group's if that is shorter. `durations` are those of all members, as of the last look or commit, `commits` the
+    seconds of the last ones. As the leader, it has found the group's too long since `too_long_since` (monotonic).
+    """
 
-    def follow(self, snapshot: Snapshot) -> None:
+    author: Author
+    configured: float
+    group: float
+    own: float
+    durations: Durations
+    commits: tuple[float, ...] = ()
+    too_long_since: float | None = None
+
+    @classmethod
+    def of(cls, author: Author, configured: float) -> LeaseDuration:
+        """That of a member that has not looked yet."""
+        return cls(author, configured, configured, configured, Durations({}, configured, configured, configured, 0.0))
+
+    def following(self, snapshot: Snapshot) -> LeaseDuration:
         """Adopt the durations in `snapshot`."""
-        before, in_table, row = self.group, snapshot.lease_duration_ms, snapshot.members.get(self._author.id)
-        self.group = self._configured if in_table is None else in_table / 1000
-        self.durations = self.durations_of(snapshot)
-        own = row.lease_duration_ms if row is not None and row.incarnation == self._author.incarnation else None
-        self.own = min(self.group, self._configured if own is None else own / 1000)
-        if self.group in (before, self._configured):
-            return
-        # Not if the commits need it. What is measured may have fallen a little since the leader has decided.
-        if lowered(self._configured, needed(snapshot)) <= self._configured:
+        in_table, row = snapshot.lease_duration_ms, snapshot.members.get(self.author.id)
+        group = self.configured if in_table is None else in_table / 1000
+        said = row.lease_duration_ms if row is not None and row.incarnation == self.author.incarnation else None
+        own = min(group, self.configured if said is None else said / 1000)
+        # What commits need is no reason to warn. What is measured may have fallen since the leader has decided.
+        if group not in (self.group, self.configured) and lowered(self.configured, needed(snapshot)) <= self.configured:
             _LOG.warning(
                 "leaseDuration=%g s, but the group uses %g s, as set by %s: using %g s",
-                self._configured, self.group, f"member {snapshot.leader}" if snapshot.leader else "one that has left",
-                self.group,
+                self.configured, group, f"member {snapshot.leader}" if snapshot.leader else "one that has left", group,
             )  # fmt: skip
+        durations = Durations.of(snapshot, group, self.first_commit_ms)
+        return replace(self, group=group, own=own, durations=durations)
 
     def durations_of(self, snapshot: Snapshot) -> Durations:
         """The durations by which the members of `snapshot` renew."""
@@ -61,34 +66,33 @@ class LeaseDuration:
         """Seconds of silence before which nobody is taken for dead, and of which breaks are short or long."""
         return max(self.durations.shortest, self.durations.needs)
 
-    def wrote(self, seconds: float) -> None:
+    def wrote(self, seconds: float) -> LeaseDuration:
         """A commit has taken so long, without lost races."""
-        self._commits.append(min(LONGEST_COMMIT, seconds))
+        return replace(self, commits=(*self.commits, min(LONGEST_COMMIT, seconds))[-_MOST_COMMITS:])
 
     @property
     def commit_ms(self) -> float | None:
         """What a commit takes; None if that is not known yet."""
-        return 1000 * median_low(self._commits) if len(self._commits) >= _FEWEST_COMMITS else None
+        return 1000 * median_low(self.commits) if len(self.commits) >= _FEWEST_COMMITS else None
 
     @property
     def first_commit_ms(self) -> float:
         """What a commit counts as while no member says what it takes: who judges others has made one at least."""
-        return 1000 * min(self._commits, default=0.0)
+        return 1000 * min(self.commits, default=0.0)
 
-    def change(self, snapshot: Snapshot, now: float, at_ms: int) -> list[SetLeaseDuration]:
+    def changed(self, snapshot: Snapshot, now: float, at_ms: int) -> tuple[LeaseDuration, list[SetLeaseDuration]]:
         """What changes the group's duration, if this member is the leader and that is due."""
-        if snapshot.leader != self._author.id or snapshot.table is None:
-            self._too_long_since = None
-            return []
+        right = replace(self, too_long_since=None)
+        if snapshot.leader != self.author.id or snapshot.table is None:
+            return right, []
         seconds, present = needed(snapshot), snapshot.lease_duration_ms
-        wanted_ms = round(1000 * fitting(self._configured, seconds))
-        if present is not None and wanted_ms <= present:
-            wanted_ms = round(1000 * lowered(self._configured, seconds))
-            if wanted_ms >= present:
-                self._too_long_since = None
-                return []
-            if self._too_long_since is None:
-                self._too_long_since = now
-            if now - self._too_long_since < minimum_tenure(wanted_ms / 1000):  # not of a value that makes no sense
-                return []
-        return [SetLeaseDuration(by=self._author, at_ms=at_ms, lease_duration_ms=wanted_ms)]
+        wanted_ms = round(1000 * fitting(self.configured, seconds))
+        if present is None or wanted_ms > present:
+            return self, [SetLeaseDuration(by=self.author, at_ms=at_ms, lease_duration_ms=wanted_ms)]
+        wanted_ms = round(1000 * lowered(self.configured, seconds))
+        if wanted_ms >= present:
+            return right, []
+        since = now if self.too_long_since is None else self.too_long_since
+        lowers = now - since >= minimum_tenure(wanted_ms / 1000)  # not of a value that makes no sense
+        change = SetLeaseDuration(by=self.author, at_ms=at_ms, lease_duration_ms=wanted_ms)
+        return replace(self, too_long_since=since), [change] if lowers else []

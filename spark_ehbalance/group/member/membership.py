@@ -69,7 +69,8 @@ class Look:
 
     Times are monotonic: of this look and the one `before`, when the table was first seen as it is, and `unwritable_at`,
     the last time at which it was seen not to have changed for half a lease duration. All live members try to write
-    within a third, so nobody can write, and nobody's lease expires for anybody else.
+    within a third, so nobody can write, and nobody's lease expires for anybody else. `tried` is when a look was last
+    tried, `away` whether the store could not be read then.
     """
 
     snapshot: Snapshot | None = None
@@ -78,6 +79,8 @@ class Look:
     before: float = float("-inf")
     changed_at: float = float("inf")
     unwritable_at: float = float("-inf")
+    tried: float = 0.0
+    away: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,24 +121,29 @@ class Held:
         return min(((each.renewed, each.lasts) for each in self.holdings.values()), key=_due, default=_NEVER)
 
 
+@dataclass(frozen=True)
 class Membership:
-    """One process of a member: `see` takes a look at the table, `on_committed` the result of a commit. Each replaces
-    the values that it changes.
+    """What one process of a member owns and believes. `seen` returns what it is after a look at the table, `committed`
+    after a commit.
 
     `resume` are the partitions that an earlier process of this member was reading. Besides the partitions that the
-    table says this member owns, these are claimed at once if they are free and would go on there.
+    table says this member owns, these are claimed at once if they are free and would go on there. `duration` are the
+    lease durations in force, as of the last look or commit.
     """
 
-    def __init__(self, author: Author, settings: Settings, resume: Mapping[str, Resumed] | None = None) -> None:
-        self.author = author
-        self.settings = settings
-        self.resume = dict(resume or {})
-        #: The lease durations that are in force, as of the last look or commit.
-        self.duration = LeaseDuration(author, settings.lease_duration)
-        self.look = Look()
-        self.written = Written()
-        self.belief = Belief()
-        self.held = Held()
+    author: Author
+    settings: Settings
+    resume: Mapping[str, Resumed]
+    duration: LeaseDuration
+    look: Look = Look()
+    written: Written = Written()
+    belief: Belief = field(default_factory=Belief)
+    held: Held = field(default_factory=Held)
+
+    @classmethod
+    def of(cls, author: Author, settings: Settings, resume: Mapping[str, Resumed] | None = None) -> Membership:
+        """That of a process that has not looked yet."""
+        return cls(author, settings, resume or {}, LeaseDuration.of(author, settings.lease_duration))
 
     @property
     def snapshot(self) -> Snapshot:
@@ -155,21 +163,20 @@ class Membership:
 
     # --- a look at the table -----------------------------------------------------------------------------------
 
-    def see(self, snapshot: Snapshot, now: Clocks, query: QueryState) -> None:
+    def seen(self, snapshot: Snapshot, now: Clocks, query: QueryState) -> Membership:
         """Take in the group's state.
 
         Raises `FencedError` if a later process uses this member's id, and `DataLossError` if this is another table or
         one that was rolled back, which does not know how far the group has read.
         """
         self._check_table(snapshot, query)
-        self._follow_duration(snapshot)
-        self._observe(snapshot, now)
+        member = self._following(snapshot)._observing(snapshot, now)
         if not self.joined:
-            return
+            return member
         self._check_fence(snapshot)
         row = snapshot.members.get(self.author.id)
-        self.look = replace(self.look, drained=row is not None and row.state is MemberState.LEAVING)
-        self._hold(snapshot, now)
+        drained = row is not None and row.state is MemberState.LEAVING
+        return replace(member, look=replace(member.look, drained=drained))._holding(snapshot, now)
 
     def _check_table(self, snapshot: Snapshot, query: QueryState) -> None:
         table, found, wrong = self.belief.table, snapshot.table, None
@@ -188,7 +195,6 @@ class Membership:
                     facts = {"what": what, "known": was.next, "found": at.next}
                     wrong = wrong or Mismatch("EHB_LEASE_TABLE_STALE", facts)
         if wrong:
-            self.held = Held()
             raise wrong.error()
 
     def _check_fence(self, snapshot: Snapshot) -> None:
@@ -197,7 +203,6 @@ class Membership:
         by_run = record is not None and not left and record.run != own
         if not by_run and (row is None or row.incarnation == own):
             return
-        self.held = Held()
         host = record.host if by_run and record else row.host if row else ""
         raise FencedError(
             f"[EHB_FENCED] A later process on {host or 'an unknown host'} started as {self.author.id}, with the same "
@@ -210,58 +215,64 @@ class Membership:
         return snapshot.queries.get(self.settings.lineage)
 
     @property
-    def longest_look_gap(self) -> float:
-        """Seconds after which the next look is due, whatever else is: often enough to judge any member, also one that
-        is dead and renewed more often than this group does now."""
-        return float("inf") if self.look.snapshot is None else renewal_interval(self.duration.shortest)
+    def look_due(self) -> float:
+        """The monotonic time at which the next look is due, whatever else is: often enough to judge any member, also
+        one that is dead and renewed more often than this group does now."""
+        return (
+            float("inf") if self.look.snapshot is None else self.look.tried + renewal_interval(self.duration.shortest)
+        )
 
-    def _observe(self, snapshot: Snapshot, now: Clocks) -> None:
-        """The next look, and the observations that follow from it."""
+    def look_failed(self, now: float) -> Membership:
+        """The store could not be read at that monotonic time."""
+        return replace(self, look=replace(self.look, tried=now, away=True))
+
+    def _observing(self, snapshot: Snapshot, now: Clocks) -> Membership:
+        """With the next look, and the observations that follow from it."""
         last, at, observations = self.look, now.monotonic, self.belief.observations
         if self._writes_failed_for_long(now) or at - last.at > self.duration.shortest / 2:
             # A member that has not looked for long, because the store was away or its process was suspended, cannot
             # know whether others were alive; one that cannot write must assume the same of others. Everybody gets a
             # full lease duration again.
             observations = observations.afresh()
-        self.belief = replace(self.belief, observations=observations.updated(snapshot, at))
         changed = last.snapshot is None or last.snapshot.version != snapshot.version
         unchanged_for_long = not changed and at - last.changed_at > self.duration.durations.longest / 2
-        self.look = replace(
+        look = replace(
             last,
             snapshot=snapshot,
             at=at,
             before=last.at,
             changed_at=at if changed else last.changed_at,
             unwritable_at=at if unchanged_for_long else last.unwritable_at,
+            tried=at,
+            away=False,
         )
+        return replace(self, look=look, belief=replace(self.belief, observations=observations.updated(snapshot, at)))
 
     # --- the result of a commit --------------------------------------------------------------------------------
 
-    def on_commit_failed(self) -> None:
+    def commit_failed(self) -> Membership:
         """The store could be read, but not be written."""
-        self.written = replace(self.written, failing=True)
+        return replace(self, written=replace(self.written, failing=True))
 
-    def on_committed(self, outcome: Outcome, now: Clocks, ended: float, query: QueryState) -> None:
-        """Take in the result of a commit that has `ended` at that monotonic time.
+    def committed(self, outcome: Outcome, now: Clocks, ended: float, query: QueryState) -> Membership:
+        """Take in the result of a commit that has `ended` at that monotonic time. Raises `DataLossError` as `seen`.
 
         `now` is a time before the commit, so that this member never relies on a lease for longer than others do. What
         others wrote until the commit was won counts as seen at its end, for the same reason.
         """
-        snapshot, observations = outcome.after, self.belief.observations
+        snapshot = outcome.after
         if snapshot is self.look.snapshot and not outcome.accepted and not outcome.refused:
-            return
+            return self
         self._check_table(snapshot, query)
-        if outcome.seconds is not None:
-            self.duration.wrote(outcome.seconds)
-        self._follow_duration(snapshot)
-        if not self._writes_failed_for_long(now):
+        member = self if outcome.seconds is None else replace(self, duration=self.duration.wrote(outcome.seconds))
+        member, observations = member._following(snapshot), self.belief.observations
+        if not member._writes_failed_for_long(now):
             observations = observations.updated(snapshot, ended)
         elif outcome.accepted:
             # Others' time counts from the next look, before which all of them could see this commit.
             observations = observations.afresh()
-        self.belief = replace(self.belief, observations=observations)
-        self.written = self._written(outcome, now.monotonic)
-        self._hold(snapshot, now, _renewed(outcome))
+        belief, written = replace(self.belief, observations=observations), self._written(outcome, now.monotonic)
+        return replace(member, belief=belief, written=written)._holding(snapshot, now, _renewed(outcome))
 
     def _written(self, outcome: Outcome, at: float) -> Written:
         written, snapshot = self.written, outcome.after
@@ -281,11 +292,16 @@ class Membership:
         renewed, lasts = min(self.held.first_due, (self.written.heartbeat, self.duration.own), key=_due)
         return renewed + (1 - ahead) * self.settings.renewal_part * lasts
 
-    def valid(self, holdings: Mapping[str, Holding], now: float) -> dict[str, Holding]:
-        """Those of `holdings` that nobody else may take at monotonic time `now`: renewed within the lease duration; or
-        all, if the table could not be written a short time ago, as others then wait for a full lease duration again."""
-        if now - self.look.unwritable_at < renewal_interval(self.duration.own):
-            return dict(holdings)
+    def valid(self, holdings: Mapping[str, Holding], now: float) -> Mapping[str, Holding]:
+        """Those of `holdings` that nobody else may take at monotonic time `now`: renewed within the lease duration.
+
+        All of them, if the table could not be written a short time ago, as others then wait for a full lease duration
+        again; or while the store is away, because nobody else can take them in the table either, and the hub's epochs
+        still keep two readers apart. A process that was suspended holds nothing until it has looked again.
+        """
+        unwritable = now - self.look.unwritable_at < renewal_interval(self.duration.own)
+        if unwritable or (self.look.away and now - self.look.tried < 2 * self.settings.balance_interval):
+            return holdings
         return {p: holding for p, holding in holdings.items() if now < holding.ends}
 
     def in_handover(self, snapshot: Snapshot) -> bool:
@@ -336,14 +352,13 @@ class Membership:
             commit_ms=self.duration.commit_ms,
         )
 
-    def _follow_duration(self, snapshot: Snapshot) -> None:
-        """Take in which lease durations `snapshot` says."""
-        before = self.duration.own
-        self.duration.follow(snapshot)
-        own = self.duration.own
-        if own < before:
-            holdings = {p: replace(each, lasts=min(each.lasts, own)) for p, each in self.holdings.items()}
-            self.held = replace(self.held, holdings=holdings)
+    def _following(self, snapshot: Snapshot) -> Membership:
+        """With the lease durations that `snapshot` states."""
+        duration = self.duration.following(snapshot)
+        if duration.own >= self.duration.own:
+            return replace(self, duration=duration)
+        holdings = {p: replace(each, lasts=min(each.lasts, duration.own)) for p, each in self.holdings.items()}
+        return replace(self, duration=duration, held=replace(self.held, holdings=holdings))
 
     def _writes_failed_for_long(self, now: Clocks) -> bool:
         """Whether it could not write for so long that other live members may not have been able to either."""
@@ -351,12 +366,12 @@ class Membership:
             return False
         return now.monotonic - self.written.at > short_outage(self.duration.shortest)
 
-    def _hold(self, snapshot: Snapshot, now: Clocks, renewed: Set[str] | None = None) -> None:
+    def _holding(self, snapshot: Snapshot, now: Clocks, renewed: Set[str] | None = None) -> Membership:
         """Hold what `snapshot` says is own; `renewed` are partitions renewed by a commit (None: there was none)."""
         own, seen, held = snapshot.owned_by(self.author.id), self.belief.leases, self.holdings
-        self.belief = replace(self.belief, leases=snapshot.leases, table=snapshot.table or self.belief.table)
+        belief = replace(self.belief, leases=snapshot.leases, table=snapshot.table or self.belief.table)
         if own == self.held.leases and not renewed:
-            return
+            return replace(self, belief=belief)
         # What another has given to this member counts from then on, which was after the look before this one.
         since = self.look.before if renewed is None else now.monotonic
         holdings = {}
@@ -384,7 +399,7 @@ class Membership:
             lease_now = snapshot.leases.get(partition)  # a new table has none
             owner = (lease_now.owner if lease_now else None) or "nobody"
             _LOG.info("partition %s: no longer owned, now by %s", partition, owner)
-        self.held = Held(own, holdings)
+        return replace(self, belief=belief, held=Held(own, holdings))
 
 
 def _renewed(outcome: Outcome) -> frozenset[str]:

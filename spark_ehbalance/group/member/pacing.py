@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from spark_ehbalance.group.capabilities import LONGEST_RETRY_WAIT
 from spark_ehbalance.group.changes import Transition
@@ -40,50 +40,53 @@ def jittered(interval: float, rng: random.Random) -> float:
     return interval * rng.uniform(*_JITTER)
 
 
-class Pacing:
-    """The timing of one member."""
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When one member does what: `balance_at` and `look_at` say when that is due, and there is no turn before
+    `waits_until`, because the store was away or too many races were lost. Each method that changes it returns the next.
 
-    def __init__(self, settings: Settings, rng: random.Random) -> None:
-        self.balance_at = 0.0
-        self.look_at = 0.0
-        #: Before that time there is no turn: the store was away, or too many races were lost.
-        self.waits_until = 0.0
-        self._settings = settings
-        self._rng = rng
-        self._latency = 0.0  # of a commit, as a moving average
-        self._routine_at = 0.0  # before that time no commit is for routine alone
-        self._others_until = 0.0  # before that time no commit is for anything else than renewals that are due
-        self._progress_at = 0.0  # before that time no commit is for progress alone
-        self._held_until = _NEVER  # something waits for one of them
-        #: The part of their interval by which the next renewals are made before they are due.
-        self.ahead = 0.0
-        #: Progress waits no more: others are to go on from there.
-        self.hurried = False
+    Before `others_until` no commit is for anything else than renewals that are due, before `routine_at` none for
+    routine alone, and before `progress_at` none for progress alone, unless the member is `hurried`: others are to go on
+    from there. Something waits for one of them `held_until`. `latency` is that of a commit, as a moving average.
+    `ahead` is the part of their interval by which the next renewals are made before they are due.
+    """
+
+    balance_at: float = 0.0
+    look_at: float = 0.0
+    waits_until: float = 0.0
+    others_until: float = 0.0
+    routine_at: float = 0.0
+    progress_at: float = 0.0
+    held_until: float = _NEVER
+    latency: float = 0.0
+    ahead: float = 0.0
+    hurried: bool = False
 
     def due(self, renewal_due: float, *, progress: bool) -> float:
         """When the next turn is due. `progress`: there is new progress to commit."""
-        due = min(max(self.balance_at, self._others_until), self.look_at, renewal_due, self._held_until)
-        if not progress:
-            return due
-        return min(due, max(self._routine_at, self._others_until, 0.0 if self.hurried else self._progress_at))
+        due = min(max(self.balance_at, self.others_until), self.look_at, renewal_due, self.held_until)
+        if progress:
+            due = min(due, max(self.routine_at, self.others_until, 0.0 if self.hurried else self.progress_at))
+        return due
 
-    def balances(self, now: float, unsettled: Callable[[], bool]) -> bool:
-        """Whether to balance in this turn: once per interval, and in a reactive group whenever it is `unsettled`; not
-        while it is the others' turn to commit."""
-        return now >= self._others_until and (now >= self.balance_at or (self._settings.reactive and unsettled()))
+    @property
+    def holds(self) -> bool:
+        """Whether what was to be committed waits."""
+        return self.held_until < _NEVER
 
-    def admit(self, transitions: list[Transition], now: float, renewal_due: float) -> list[Transition]:
-        """What of `transitions` is committed in this turn: all, or nothing if it may wait. Progress goes along with
-        everything else."""
-        until = max(self._others_until, self._routine_at if is_routine(transitions) else 0.0)
-        if not self.hurried and now < self._progress_at and not without_progress(transitions):
-            until = max(until, self._progress_at)
+    def admitted(self, transitions: list[Transition], now: float, renewal_due: float) -> Pace:
+        """Commit `transitions` in this turn, unless it now `holds` all of them: progress goes along with everything
+        else."""
+        until = max(self.others_until, self.routine_at if is_routine(transitions) else 0.0)
+        if not self.hurried and now < self.progress_at and not without_progress(transitions):
+            until = max(until, self.progress_at)
         held = bool(transitions) and now < min(until, renewal_due)
-        self._held_until = until if held else _NEVER
-        return [] if held else transitions
+        return replace(self, held_until=until if held else _NEVER)
 
     def turned(
         self,
+        settings: Settings,
+        rng: random.Random,
         now: float,
         *,
         members: int,
@@ -91,41 +94,40 @@ class Pacing:
         took: float | None,
         waited: float,
         decision: Decision | None,
-    ) -> None:
+    ) -> Pace:
         """A turn that began at `now` has ended. `in_handover`: a handover from or to this member is pending. `took`:
         the seconds of its commit, of which it `waited` some for others that won the race; None: there was none.
         `decision`: None if it did not balance."""
-        settings = self._settings
-        if took is not None:
-            self._latency = 0.7 * self._latency + 0.3 * min(LONGEST_COMMIT, took)
+        latency = self.latency if took is None else 0.7 * self.latency + 0.3 * min(LONGEST_COMMIT, took)
         # Only routine waits for that: renewals that are due, and what changes owners, never do. But who had to wait for
         # others then lets them go first for as long: otherwise some win again and again, and others not for a lease.
-        spacing = members * self._latency / STORE_SHARE
+        spacing = members * latency / STORE_SHARE
         look = min(max(settings.look_interval, spacing), settings.balance_interval)
-        self.look_at = now + self._jittered(settings.handover_look_interval if in_handover else look)
+        look_at = now + jittered(settings.handover_look_interval if in_handover else look, rng)
+        pace = replace(self, latency=latency, look_at=look_at)
         if took is not None:
-            self._others_until = now + took + min(waited, settings.balance_interval)
-            self._progress_at = now + settings.checkpoint_interval
+            others_until = now + took + min(waited, settings.balance_interval)
+            pace = replace(pace, others_until=others_until, progress_at=now + settings.checkpoint_interval)
             if settings.capabilities.atomic:
-                self._routine_at = now + self._jittered(spacing)
-                self.ahead = self._rng.uniform(0, _RENEWED_AHEAD)
+                routine_at = now + jittered(spacing, rng)
+                pace = replace(pace, routine_at=routine_at, ahead=rng.uniform(0, _RENEWED_AHEAD))
         if decision is not None:
-            wait = self._jittered(settings.balance_interval)
+            wait = jittered(settings.balance_interval, rng)
             after = decision.rebalance_after or (0.0 if decision.rebalance_now else wait)
-            self.balance_at = now + min(wait, after)
+            pace = replace(pace, balance_at=now + min(wait, after))
         if settings.look_interval >= settings.balance_interval:
-            self.look_at = max(now, self.balance_at)  # each balancing begins with a look
+            pace = replace(pace, look_at=max(now, pace.balance_at))  # each balancing begins with a look
         if not settings.capabilities.atomic:
-            self._routine_at = self.balance_at  # each write is a request, so it waits for the next look
+            pace = replace(pace, routine_at=pace.balance_at)  # each write is a request: it waits for the next look
+        return pace
 
-    def pause(self, failures: int, renewal_interval: float) -> float:
-        """How long to wait after the store was away for so many tries in a row."""
-        longest = min(renewal_interval / 2, self._settings.balance_interval)  # who tries keeps what it holds
-        return self._jittered(min(FIRST_PAUSE * 2 ** min(failures, 16), longest))
 
-    def contended_pause(self) -> float:
-        """How long to wait after a commit has lost too many races."""
-        return self._jittered(LONGEST_RETRY_WAIT)
+def pause(settings: Settings, rng: random.Random, failures: int, renewal_interval: float) -> float:
+    """How many seconds to wait after the store was away for so many tries in a row."""
+    longest = min(renewal_interval / 2, settings.balance_interval)  # who tries keeps what it holds
+    return jittered(min(FIRST_PAUSE * 2 ** min(failures, 16), longest), rng)
 
-    def _jittered(self, interval: float) -> float:
-        return jittered(interval, self._rng)
+
+def contended_pause(rng: random.Random) -> float:
+    """How many seconds to wait after a commit has lost too many races."""
+    return jittered(LONGEST_RETRY_WAIT, rng)

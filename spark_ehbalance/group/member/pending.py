@@ -3,9 +3,11 @@ back. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import filterfalse
 
 from spark_ehbalance.group.changes import (
+    AddPartitions,
     Advance,
     CancelHandover,
     Checkpoint,
@@ -13,6 +15,8 @@ from spark_ehbalance.group.changes import (
     HandOver,
     Heartbeat,
     Leave,
+    NoteHub,
+    NoteLatest,
     Release,
     Renew,
     Reset,
@@ -22,7 +26,7 @@ from spark_ehbalance.group.changes import (
 from spark_ehbalance.group.member.membership import Clocks, Membership, Resumed
 from spark_ehbalance.group.member.query_state import QueryState
 from spark_ehbalance.group.model import Lease, Load
-from spark_ehbalance.group.position import partition_order
+from spark_ehbalance.group.position import Position, partition_order
 from spark_ehbalance.group.snapshot import Snapshot
 
 #: How far the query has come; and with it all that no other member's decisions depend on.
@@ -73,6 +77,26 @@ def pending(
             load = _changed_load(member, query, partition)
             transitions.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=epoch, load=load))
     return transitions + (member.advance(at_ms, query) if transitions else [])
+
+
+def found(
+    member: Membership, partitions: Iterable[str], hub_created_ms: int | None, latest_ms: int, at_ms: int
+) -> Iterator[Transition]:
+    """What the table does not know yet: the hub's `partitions`, when the hub was created, and the moment `latest_ms`
+    that `latest` means for the whole group."""
+    by, snapshot, members = member.author, member.snapshot, member.settings.capabilities.members
+    new_table, creates = not snapshot.leases, False
+    if member.joined or new_table:
+        # What was created while the group was at work is read from its first event, as Kafka's partitions are.
+        start = Position.before(0) if member.joined and member.belief.leases and members else None
+        for partition in filterfalse(member.belief.leases.__contains__, partitions):
+            creates = new_table
+            yield AddPartitions(by=by, at_ms=at_ms, partitions=(partition,), checkpoint=start)
+    if creates and hub_created_ms is not None:
+        yield NoteHub(by=by, at_ms=at_ms, created_ms=hub_created_ms)
+    if members and (creates or snapshot.table) and snapshot.latest_ms is None:
+        # With the first commit: a query that is stopped before its first batch has started all the same.
+        yield NoteLatest(by=by, at_ms=at_ms, latest_ms=latest_ms)
 
 
 def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transition]:

@@ -1,9 +1,9 @@
-"""What a query has told its member."""
+"""What a query has reported to its member."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spark_ehbalance.group.changes import Checkpoint, Outcome, Reset
 from spark_ehbalance.group.model import Load, MemberLoad
@@ -18,9 +18,9 @@ class Progress:
     position: Position
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class QueryState:
-    """The state of a query as far as its member must know it.
+    """The state of a query as far as its member must know it. Each method returns the state after what its name says.
 
     `progress` and `resets` are by partition, and stay until they are committed. `in_flight` are the partitions of
     the current batch, which began at monotonic time `batch_began`. `loads` are moving averages by partition, `load`
@@ -29,8 +29,8 @@ class QueryState:
     `planner` has planned. `asked_ms` and `left_out` are those of `Member`.
     """
 
-    progress: dict[str, Progress] = field(default_factory=dict)
-    resets: dict[str, Progress] = field(default_factory=dict)
+    progress: Mapping[str, Progress] = field(default_factory=dict)
+    resets: Mapping[str, Progress] = field(default_factory=dict)
     in_flight: frozenset[str] = frozenset()
     batch_began: float = 0.0
     loads: Mapping[str, Load] = field(default_factory=dict)
@@ -44,30 +44,37 @@ class QueryState:
     asked_ms: int | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
 
-    def begin(self, batch: int, planner: str) -> None:
-        """The sink is given the batch with this number, planned by that run."""
-        self.begun, self.planner = batch, planner
-
-    def finish(self, progress: Mapping[str, Progress], batch: int = 0) -> None:
+    def finished(self, progress: Mapping[str, Progress], batch: int) -> QueryState:
         """The batch with this number has ended, and the sink has finished `progress`."""
-        self.batch = batch
-        self.progress |= progress
-        self.in_flight = frozenset()
-        self.progress_since_look |= bool(progress)
+        return replace(
+            self,
+            batch=batch,
+            progress={**self.progress, **progress},
+            in_flight=frozenset(),
+            progress_since_look=self.progress_since_look or bool(progress),
+        )
 
-    def reset(self, resets: Mapping[str, Progress]) -> None:
+    def reset(self, resets: Mapping[str, Progress]) -> QueryState:
         """Reading goes on at `resets`, which may be further back, whatever was finished before."""
-        for partition in resets:
-            self.progress.pop(partition, None)
-        self.resets |= resets
-        self.reset_since_look |= bool(resets)
+        return replace(
+            self,
+            progress={p: each for p, each in self.progress.items() if p not in resets},
+            resets={**self.resets, **resets},
+            reset_since_look=self.reset_since_look or bool(resets),
+        )
 
-    def on_committed(self, outcome: Outcome) -> None:
+    def looked(self) -> QueryState:
+        """The member has taken in what was reported."""
+        return replace(self, progress_since_look=False, reset_since_look=False)
+
+    def committed(self, outcome: Outcome) -> QueryState:
         """What was committed or refused need not be written again."""
         if not (self.progress or self.resets):
-            return
+            return self
+        progress, resets = dict(self.progress), dict(self.resets)
         for each in (*outcome.accepted, *(refused.transition for refused in outcome.refused)):
             if isinstance(each, (Checkpoint, Reset)):
-                waiting = self.progress if isinstance(each, Checkpoint) else self.resets
+                waiting = progress if isinstance(each, Checkpoint) else resets
                 if waiting.get(each.partition) == Progress(each.epoch, each.position):
                     del waiting[each.partition]
+        return replace(self, progress=progress, resets=resets)

@@ -96,7 +96,7 @@ class One:
 
     def finish(self, to: int, *partitions: str) -> None:
         """The batch has ended: the sink has finished `partitions` up to a sequence number."""
-        self.ann.query.finish({p: Progress(1, Position(to)) for p in partitions})
+        self.ann.finish_batch({p: Progress(1, Position(to)) for p in partitions})
 
     def others(self, *transitions: Transition) -> None:
         outcome = apply(self.table, transitions)

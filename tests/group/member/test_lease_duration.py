@@ -55,11 +55,11 @@ class World:
         self.processes: dict[str, Process] = {}
         for number, seconds in enumerate(configured):
             author = Author(f"member-{number}", "1")
-            membership = Membership(author, Settings(STRATEGIES["greedy"], seconds))
+            membership = Membership.of(author, Settings(STRATEGIES["greedy"], seconds))
             self.processes[author.id] = Process(membership, [])
             self.look(number)
             claim = Claim(by=author, at_ms=0, partition=str(number), epoch=0)
-            self.process(number).decided = [*membership.join(0, QueryState()), claim]
+            self.process(number).decided = [*self.process(number).membership.join(0, QueryState()), claim]
             self.commit(number)
 
     def process(self, number: int) -> Process:
@@ -83,8 +83,8 @@ class World:
     def look(self, number: int, *, beats: bool = True, renews: bool = True) -> None:
         """Look, and decide: a sign of life, renewals, and claims of what has expired."""
         process, by = self.process(number), Author(f"member-{number}", "1")
-        me, at_ms = process.membership, self.clocks.wall_ms
-        me.see(self.table, self.clocks, QueryState())
+        at_ms = self.clocks.wall_ms
+        process.membership = me = process.membership.seen(self.table, self.clocks, QueryState())
         process.looked, process.decided = self.now, []
         if beats:
             process.decided.append(me.beat(at_ms, QueryState()))
@@ -114,7 +114,7 @@ class World:
         self.table, process.decided = outcome.after, []
         if answered:
             looked = Clocks(process.looked, round(1000 * process.looked))
-            process.membership.on_committed(outcome, looked, self.now, QueryState())
+            process.membership = process.membership.committed(outcome, looked, self.now, QueryState())
 
     def check_given_up(self, partition: str, owner: str | None) -> None:
         if owner is not None:
@@ -225,22 +225,20 @@ def table(*members: tuple[Author, float | None], in_force: float | None = None, 
 
 
 def following(configured: float, snapshot: Snapshot, author: Author = ANN) -> LeaseDuration:
-    new = LeaseDuration(author, configured)
-    new.follow(snapshot)
-    return new
+    return LeaseDuration.of(author, configured).following(snapshot)
 
 
 def changed(duration: LeaseDuration, snapshot: Snapshot, now: float = 0.0) -> list[float]:
-    duration.follow(snapshot)
-    return [each.lease_duration_ms / 1000 for each in duration.change(snapshot, now, 0)]
+    _, changes = duration.following(snapshot).changed(snapshot, now, 0)
+    return [each.lease_duration_ms / 1000 for each in changes]
 
 
 def test_a_longer_duration_is_ones_own_only_once_it_is_said() -> None:
     seen = following(30, table((ANN, 30), in_force=60))
     assert (seen.group, seen.own) == (60, 30)
-    seen.follow(table((ANN, 60), in_force=60))
+    seen = seen.following(table((ANN, 60), in_force=60))
     assert (seen.group, seen.own) == (60, 60)
-    seen.follow(table((ANN, 60), in_force=40))
+    seen = seen.following(table((ANN, 60), in_force=40))
     assert (seen.group, seen.own) == (40, 40), "a shorter one at once"
 
 
@@ -261,34 +259,37 @@ def test_it_is_lowered_after_a_minimum_tenure_in_which_it_was_clearly_too_long()
     def small(commit_ms: float) -> Snapshot:
         return table((ANN, 25), (BOB, 25), in_force=25, commit_ms=commit_ms)
 
-    duration, tenure = following(16, small(100)), minimum_tenure(16)
-    assert changed(duration, small(1000), 0) == [], "20 s are needed: it is not clearly too long"
-    assert changed(duration, small(100), 1) == []
-    assert changed(duration, small(900), tenure / 2) == []
-    assert changed(duration, small(100), tenure / 2 + 1) == []
-    assert changed(duration, small(100), 1.5 * tenure) == [], "it was not too long all the time"
-    assert changed(duration, small(100), 1.5 * tenure + 2) == [16]
+    duration, tenure, set_to = following(16, small(100)), minimum_tenure(16), dict[float, list[float]]()
+    for now, commit_ms in (
+        (0, 1000),  # 20 s are needed: it is not clearly too long
+        (1, 100),
+        (tenure / 2, 900),
+        (tenure / 2 + 1, 100),
+        (1.5 * tenure, 100),  # it was not too long all the time
+        (1.5 * tenure + 2, 100),
+    ):
+        duration, changes = duration.following(small(commit_ms)).changed(small(commit_ms), now, 0)
+        set_to[now] = [each.lease_duration_ms / 1000 for each in changes]
+    assert {now: seconds for now, seconds in set_to.items() if seconds} == {1.5 * tenure + 2: [16]}
 
 
 def test_a_commit_s_time_is_known_after_some_and_one_that_was_slow_counts_for_nothing() -> None:
-    duration = LeaseDuration(ANN, 30)
-    duration.wrote(5.0)
+    duration = LeaseDuration.of(ANN, 30).wrote(5.0)
     assert duration.commit_ms is None
-    duration.wrote(0.012)
+    duration = duration.wrote(0.012)
     assert duration.commit_ms == pytest.approx(12)
     for _ in range(9):
-        duration.wrote(0.2)
+        duration = duration.wrote(0.2)
     assert duration.commit_ms == pytest.approx(200), "earlier ones are forgotten"
     for _ in range(9):
-        duration.wrote(50)
+        duration = duration.wrote(50)
     assert duration.commit_ms == 1000, "that tells of the process, not of the store"
 
 
 def test_a_member_that_is_configured_otherwise_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     group = table((ANN, 30), (BOB, 30), in_force=30)
-    seen = following(20, group, BOB)
-    seen.follow(group)
+    following(20, group, BOB).following(group)
     (line,) = caplog.records
     assert line.levelname == "WARNING"
     assert line.message == "leaseDuration=20 s, but the group uses 30 s, as set by member ann: using 30 s"

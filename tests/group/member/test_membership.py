@@ -72,7 +72,7 @@ def test_member_accepts_its_own_reset(acknowledged: bool) -> None:
     one = One()
     one.finish(5, "0")
     one.turn()
-    one.ann.query.reset({"0": Progress(1, Position(2))})
+    one.ann.reset({"0": Progress(1, Position(2))})
     turn = one.begin()
     if acknowledged:
         one.end(turn)

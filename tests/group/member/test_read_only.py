@@ -25,7 +25,7 @@ from spark_ehbalance.lease_table.memory import MemoryStore
 from tests.group.strategies.members import looked
 from tests.lease_table.store_conformance import GROUP
 
-#: Seconds: a lease, between two looks, before a retry after a failure (the longest of `Pacing.pause`), and a step.
+#: Seconds: a lease, between two looks, before a retry after a failure (the longest of `pacing.pause`), and a step.
 LEASE, LOOK, PAUSE, STEP = 30.0, 1.0, 6.0, 0.5
 
 #: When the members start: by 0 each owns its share.

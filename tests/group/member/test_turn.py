@@ -121,12 +121,12 @@ def test_renewals_are_due_at_a_third_of_the_lease_and_go_along_from_half_that_ti
 
 def test_the_load_is_written_with_a_sign_of_life() -> None:
     one = One()
-    one.ann.query.loads = {"0": Load(5.0, 7.0)}
+    one.ann.measure({"0": Load(5.0, 7.0)})
     one.now += LEASE / 3
     one.turn()
     assert one.table.leases["0"].load == Load(5.0, 7.0)
     assert one.table.leases["1"].load is None
-    one.ann.query.loads, one.ann.query.load = {"0": Load(5.1, 7.0)}, MemberLoad(6.0, 8.0, 0.5, 0.25)
+    one.ann.measure({"0": Load(5.1, 7.0)}, MemberLoad(6.0, 8.0, 0.5, 0.25))
     one.now += LEASE / 3
     assert kinds(one.turn()).count("Heartbeat") == 1, "it takes no commit of its own"
     assert one.table.leases["0"].load == Load(5.0, 7.0), "a small change is not written"
@@ -170,7 +170,7 @@ def test_progress_waits_no_more_once_others_are_to_go_on_from_there() -> None:
         elif told == "leave":
             one.ann.leave()
         elif told == "reset":
-            one.ann.query.reset({"1": Progress(1, Position(3))})
+            one.ann.reset({"1": Progress(1, Position(3))})
         assert one.stop() if told == "stop" else one.turn(), told
         assert one.table.leases["0"].checkpoint == Position(9), told
         if told in ("request", "drain"):
@@ -195,7 +195,7 @@ def test_a_reset_replaces_earlier_progress_and_is_written_at_once() -> None:
     one.finish(50, "0", "1")
     one.turn()
     one.finish(60, "0")
-    one.ann.query.reset({"0": Progress(1, Position(7))})
+    one.ann.reset({"0": Progress(1, Position(7))})
     assert one.ann.due() == 0.0
     assert [type(each) for each in one.turn()] == [Reset]
     one.turn()
@@ -295,12 +295,12 @@ def test_the_last_commit_writes_progress_gives_back_the_leases_and_leaves() -> N
 def test_a_begun_batch_is_told_with_a_commit_that_is_due_and_the_end_of_the_run_with_the_last_one() -> None:
     one = One(1, lineage="l")
     one.turn()
-    one.ann.query.begun = 3
+    one.ann.give_batch(3, "run")
     assert one.turn() == [], "it is no reason to commit"
     one.now += LEASE / 3
     assert kinds(one.turn()) == ["Heartbeat", "Renew", "Advance"]
     assert (one.table.queries["l"].run, one.table.queries["l"].begun) == (ANN.incarnation, 3)
-    one.ann.query.begun = 4
+    one.ann.give_batch(4, "run")
     one.stop()
     assert (one.table.queries["l"].run, one.table.queries["l"].begun) == ("", 4)
     one.stop()  # the answer was lost

@@ -233,7 +233,7 @@ class Members:
                 continue
             if node.batch and node.ends_at <= self.now:
                 self._end_batch(node)
-            node.member.query.loads = loads
+            node.member.measure(loads)
             if balance:
                 node.member.balance_now()
             write = self._begin(node, snapshot)
@@ -250,7 +250,7 @@ class Members:
         return written
 
     def _end_batch(self, node: Node) -> None:
-        node.member.query.finish(node.batch)
+        node.member.finish_batch(node.batch)
         for partition, done in node.batch.items():
             last = done.position.sequence_number + 1
             self.read.append((partition, last - BATCH, last))
