@@ -161,6 +161,22 @@ def test_what_decides_has_no_clock_and_no_io(module: str) -> None:
     assert not _outside(module, _MODULES[module].read_text()) & EDGES
 
 
+def _chance(source: str) -> set[str]:
+    """What is used of `random` beside generators that are passed in, which have a seed."""
+    return {
+        node.attr
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "random"
+    } - {"Random"}
+
+
+@pytest.mark.parametrize("module", sorted(m for m in _MODULES if m.startswith(PURE)))
+def test_what_decides_draws_from_a_generator_that_is_passed_in(module: str) -> None:
+    source = _MODULES[module].read_text()
+    assert not _chance(source)
+    assert "from random import" not in source
+
+
 def test_a_clock_in_the_wrong_place_is_found() -> None:
     assert _outside("group.expiry", "def f():\n    from time import monotonic\nimport os.path") == {"time", "os"}
 
