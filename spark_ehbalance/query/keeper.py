@@ -18,28 +18,12 @@ from spark_ehbalance.errors import ConflictError, EhBalanceError, HubUnavailable
 from spark_ehbalance.group.changes import Outcome, Transition
 from spark_ehbalance.group.history import OwnershipChange, ownership_changes
 from spark_ehbalance.group.lag import Lag
+from spark_ehbalance.group.member import protocol
 from spark_ehbalance.group.member.counts import Counts
 from spark_ehbalance.group.member.decision_log import DecisionLog, Shortage
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.lags import LagOf, current, with_lags
 from spark_ehbalance.group.member.membership import Clocks, Holding
-from spark_ehbalance.group.member.protocol import (
-    AskHub,
-    Committed,
-    Decided,
-    Ended,
-    Fail,
-    GroupRead,
-    HubAnswered,
-    Input,
-    Left,
-    Output,
-    RacesLost,
-    ReadGroup,
-    StoreFailed,
-    Tick,
-    Write,
-)
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Lease, Load, MemberLoad, TableIdentity
 from spark_ehbalance.group.position import Position
@@ -281,72 +265,72 @@ class Keeper:
         self._recording.check()
         self._tidying.check()
         failures = self._engine.failures
-        answer: Input | None = Tick()
+        answer: protocol.Input | None = protocol.Tick()
         while answer is not None:
             with self._changing():
                 outputs = self._engine.handle(answer, _clocks())
-                if isinstance(answer, GroupRead):
+                if isinstance(answer, protocol.GroupRead):
                     self._looks_ended = self._looks_begun
             answer = None
             for output in outputs:
                 answer = self._carry_out(output, store)
         if failures and not self._engine.failures:
             _LOG.warning("the lease table is back after %d tries", failures)
-        return Left() in outputs
+        return protocol.Left() in outputs
 
-    def _carry_out(self, output: Output, store: LeaseStore) -> Input | None:
+    def _carry_out(self, output: protocol.Output, store: LeaseStore) -> protocol.Input | None:
         """Do what the engine wants. Returns the answer, where there is one."""
         match output:
-            case ReadGroup():
+            case protocol.ReadGroup():
                 return self._read(store)
-            case AskHub(partitions, latest_ms):
+            case protocol.AskHub(partitions, latest_ms):
                 return self._ask_hub(partitions, latest_ms)
-            case Write(base, changes):
+            case protocol.Write(base, changes):
                 return self._write(store, base, changes)
-            case Decided(decision, view):
+            case protocol.Decided(decision, view):
                 level, line = self._decisions.note(self._me, view, decision)
                 _LOG.log(level, "%s", line)
                 # A query that waits for the group to settle may end before others start: it warns at once.
                 if view is not None and (warning := self._shortage.note(view, at_once=self._engine.settling)):
                     _LOG.warning("%s", warning)
-            case Ended(outcome, tidies):
+            case protocol.Ended(outcome, tidies):
                 self._keep_house(store, outcome, tidies=tidies)
-            case Fail(error):
+            case protocol.Fail(error):
                 raise error
         return None
 
-    def _read(self, store: LeaseStore) -> Input:
+    def _read(self, store: LeaseStore) -> protocol.Input:
         with self._lock:
             self._looks_begun += 1
         try:
-            return GroupRead(store.read(), self._hub.partition_ids(), self._hub.created_ms())
+            return protocol.GroupRead(store.read(), self._hub.partition_ids(), self._hub.created_ms())
         except StoreUnavailableError as error:
             return self._failed(error, writing=False)
 
-    def _ask_hub(self, partitions: Sequence[str], latest_ms: int) -> Input:
+    def _ask_hub(self, partitions: Sequence[str], latest_ms: int) -> protocol.Input:
         try:
-            return HubAnswered(self._hub.starting_positions(partitions, latest_ms))
+            return protocol.HubAnswered(self._hub.starting_positions(partitions, latest_ms))
         except HubUnavailableError as error:
             _LOG.warning("%s. Until that is over no partition is taken", error)
-            return HubAnswered(None)
+            return protocol.HubAnswered(None)
 
-    def _write(self, store: LeaseStore, base: Snapshot, changes: Sequence[Transition]) -> Input:
+    def _write(self, store: LeaseStore, base: Snapshot, changes: Sequence[Transition]) -> protocol.Input:
         began = time.monotonic()
         try:
             if self._lag_of is not None:
                 changes = with_lags(changes, base.leases, self._lag_of)
-            return Committed(commit(store, base, changes), time.monotonic() - began)
+            return protocol.Committed(commit(store, base, changes), time.monotonic() - began)
         except ConflictError:
             self.counts.lost += ATTEMPTS
             _LOG.info("the lease table is contended: trying again later")
-            return RacesLost()
+            return protocol.RacesLost()
         except StoreUnavailableError as error:
             return self._failed(error, writing=True)
 
-    def _failed(self, error: StoreUnavailableError, *, writing: bool) -> Input:
+    def _failed(self, error: StoreUnavailableError, *, writing: bool) -> protocol.Input:
         level = logging.INFO if self._engine.failures else logging.WARNING
         _LOG.log(level, "%s. What is owned is read on; until that is over nothing is taken or given", error)
-        return StoreFailed(writing)
+        return protocol.StoreFailed(writing)
 
     def _keep_house(self, store: LeaseStore, outcome: Outcome, *, tidies: bool) -> None:
         """Have history recorded and, as the leader, the store tidied up: no lease depends on either."""

@@ -9,24 +9,12 @@ from functools import partial
 
 from spark_ehbalance.errors import FencedError
 from spark_ehbalance.group.changes import Outcome, Transition, apply
+from spark_ehbalance.group.member import protocol
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.load_meter import LoadMeter, MemberMeter
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Clocks
 from spark_ehbalance.group.member.pacing import jittered
-from spark_ehbalance.group.member.protocol import (
-    AskHub,
-    Committed,
-    Ended,
-    Fail,
-    GroupRead,
-    HubAnswered,
-    Input,
-    Left,
-    RacesLost,
-    StoreFailed,
-    Write,
-)
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
@@ -168,24 +156,24 @@ class Node:
         self._busy = False
         self._look_at(max(self._now, self._member.due()), self._read)
 
-    def _handle(self, input: Input) -> None:
+    def _handle(self, input: protocol.Input) -> None:
         """Pass `input` to the engine, and carry out what it wants."""
         hub, outputs = self._world.hub, self._member.handle(input, self._clocks())
         if not outputs:
             self._wait()
         for output in outputs:
             match output:
-                case AskHub(partitions, latest_ms):
+                case protocol.AskHub(partitions, latest_ms):
                     starts = hub.starting_positions(partitions, (latest_ms - BEGINNING_MS) / 1000)
-                    self._handle(HubAnswered(starts))
-                case Write(base, changes):
+                    self._handle(protocol.HubAnswered(starts))
+                case protocol.Write(base, changes):
                     self._attempt(changes, base, 1, self._now)
-                case Ended(outcome):
+                case protocol.Ended(outcome):
                     self._known = outcome.after.version
                     self._wait()
-                case Left():
+                case protocol.Left():
                     self._stopped()
-                case Fail(error):
+                case protocol.Fail(error):
                     if not isinstance(error, FencedError):
                         raise error
                     self.crash()
@@ -194,7 +182,7 @@ class Node:
         if self._world.store.away:
             self._failed(writing=False)
         else:
-            self._handle(GroupRead(snapshot, self._world.hub.ids))
+            self._handle(protocol.GroupRead(snapshot, self._world.hub.ids))
 
     def _look_at(self, time: float, then: Callable[[Snapshot], None]) -> None:
         """Look at the store at `time`, and then do `then` with what was there."""
@@ -231,11 +219,11 @@ class Node:
             if outcome.after is not base:
                 outcome = replace(outcome, after=store.won(outcome.after), seconds=self._now - began)
                 self._world.wrote(self.name, outcome)
-            self._handle(Committed(outcome, self._now - since))
+            self._handle(protocol.Committed(outcome, self._now - since))
         else:
             store.conflicts += 1
             if attempt == ATTEMPTS:
-                self._handle(RacesLost())
+                self._handle(protocol.RacesLost())
                 return
             wait = self._rng.uniform(0, longest_wait(attempt, self._now - began))
             self._look_at(self._now + wait, partial(self._again, changes, attempt + 1, since))
@@ -248,7 +236,7 @@ class Node:
 
     def _failed(self, *, writing: bool) -> None:
         """The store could not be read, or not be written."""
-        self._handle(StoreFailed(writing))
+        self._handle(protocol.StoreFailed(writing))
         if self._stopping:
             self._stopped()  # its leases will expire
 

@@ -21,28 +21,11 @@ from typing import Any
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.group.changes import Checkpoint, Drain, Outcome, Take, Transition
 from spark_ehbalance.group.durations import renewal_interval
-from spark_ehbalance.group.member import balancing
+from spark_ehbalance.group.member import balancing, protocol
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Clocks, Held, Holding, Membership, Resumed
 from spark_ehbalance.group.member.pacing import FIRST_PAUSE, Pace, contended_pause, pause, tidying_due
 from spark_ehbalance.group.member.pending import found, pending, shutdown
-from spark_ehbalance.group.member.protocol import (
-    AskHub,
-    Committed,
-    Decided,
-    Ended,
-    Fail,
-    GroupRead,
-    HubAnswered,
-    Input,
-    Left,
-    Output,
-    RacesLost,
-    ReadGroup,
-    StoreFailed,
-    Tick,
-    Write,
-)
 from spark_ehbalance.group.member.query_state import Progress, QueryState
 from spark_ehbalance.group.member.stall import Stall
 from spark_ehbalance.group.model import Author, Lease, Load, MemberLoad, TableIdentity
@@ -65,7 +48,7 @@ class _Turn:
     """A turn in progress, after its look at `now`: what it has seen, decided and is to write. `decision` is None where
     it does not balance. `latest_ms` is the moment, by the hub's clock, that `latest` means."""
 
-    read: GroupRead
+    read: protocol.GroupRead
     now: Clocks
     latest_ms: int
     stopping: bool
@@ -124,25 +107,25 @@ class MemberEngine:
         self._stall = Stall()
         self._tidied = (0, 0.0)  # version and time
 
-    def handle(self, input: Input, now: Clocks) -> list[Output]:
+    def handle(self, input: protocol.Input, now: Clocks) -> list[protocol.Output]:
         """What to do after `input`, at that time. After `Fail` the engine is not used any more."""
         try:
             match input:
-                case Tick():
-                    return [ReadGroup()] if now.monotonic >= self.due() else []
-                case GroupRead():
+                case protocol.Tick():
+                    return [protocol.ReadGroup()] if now.monotonic >= self.due() else []
+                case protocol.GroupRead():
                     return self._group_read(input, now)
-                case HubAnswered(positions):
+                case protocol.HubAnswered(positions):
                     return self._hub_answered(positions, now)
-                case Committed(outcome, seconds):
+                case protocol.Committed(outcome, seconds):
                     return self._committed(outcome, seconds, now)
-                case RacesLost():
+                case protocol.RacesLost():
                     return self._races_lost(now)
-                case StoreFailed(writing):
+                case protocol.StoreFailed(writing):
                     return self._store_failed(now, writing=writing)
         except EhBalanceError as error:
             self._member = replace(self._member, held=Held())
-            return [Fail(error)]
+            return [protocol.Fail(error)]
 
     # --- what the query reports --------------------------------------------------------------------------------
 
@@ -258,7 +241,7 @@ class MemberEngine:
 
     # --- the turn ----------------------------------------------------------------------------------------------
 
-    def _group_read(self, read: GroupRead, now: Clocks) -> list[Output]:
+    def _group_read(self, read: protocol.GroupRead, now: Clocks) -> list[protocol.Output]:
         """Take in what a look at the table has found, and what the query has reported; decide what to write.
 
         From here on no batch is planned with what this turn gives away.
@@ -284,7 +267,7 @@ class MemberEngine:
         if not self._balances(now):
             return self._write(now)
         if unread := self._balance(turn):
-            return [AskHub(unread, latest_ms)]
+            return [protocol.AskHub(unread, latest_ms)]
         return [*self._decided(turn), *self._write(now)]
 
     def _balances(self, now: Clocks) -> bool:
@@ -320,7 +303,7 @@ class MemberEngine:
         turn.decided += balancing.forget_dead(turn.view)
         return unread[:_MOST_STARTS]
 
-    def _hub_answered(self, positions: Mapping[str, Position] | None, now: Clocks) -> list[Output]:
+    def _hub_answered(self, positions: Mapping[str, Position] | None, now: Clocks) -> list[protocol.Output]:
         """Claim partitions that were never read with the `positions` at which reading starts. A claim whose position is
         missing will be refused. If the hub cannot be asked, write what is pending, and decide nothing."""
         turn = self._turn
@@ -338,11 +321,11 @@ class MemberEngine:
         return [*self._decided(turn), *self._write(now)]
 
     @staticmethod
-    def _decided(turn: _Turn) -> list[Output]:
+    def _decided(turn: _Turn) -> list[protocol.Output]:
         assert turn.decision is not None, "it balances"
-        return [Decided(turn.decision, turn.view)]
+        return [protocol.Decided(turn.decision, turn.view)]
 
-    def _write(self, now: Clocks) -> list[Output]:
+    def _write(self, now: Clocks) -> list[protocol.Output]:
         """Commit what the turn has to write, unless it may wait."""
         turn = self._turn
         assert turn is not None, "it writes in a turn"
@@ -355,10 +338,10 @@ class MemberEngine:
                 duration, change = member.duration.changed(snapshot, at.monotonic, at.wall_ms)
                 self._member, changes = replace(member, duration=duration), [*changes, *change]
         if changes:
-            return [Write(snapshot, changes)]
+            return [protocol.Write(snapshot, changes)]
         return self._committed(Outcome(snapshot, snapshot), 0.0, now)
 
-    def _committed(self, outcome: Outcome, seconds: float, now: Clocks) -> list[Output]:
+    def _committed(self, outcome: Outcome, seconds: float, now: Clocks) -> list[protocol.Output]:
         """Take in the result of the turn's commit, which ends the turn."""
         turn, snapshot = self._turn, outcome.after
         assert turn is not None, "it commits in a turn"
@@ -390,15 +373,15 @@ class MemberEngine:
             waited=seconds - (outcome.seconds or 0.0),
             decision=decision,
         )
-        ended: list[Output] = [Ended(outcome, self._tidies(snapshot, turn.now))]
-        return [*ended, Left()] if turn.stopping else ended
+        ended: list[protocol.Output] = [protocol.Ended(outcome, self._tidies(snapshot, turn.now))]
+        return [*ended, protocol.Left()] if turn.stopping else ended
 
-    def _races_lost(self, now: Clocks) -> list[Output]:
+    def _races_lost(self, now: Clocks) -> list[protocol.Output]:
         self._turn = None
         self._pace = replace(self._pace, waits_until=now.monotonic + contended_pause(self._rng))
         return []
 
-    def _store_failed(self, now: Clocks, *, writing: bool) -> list[Output]:
+    def _store_failed(self, now: Clocks, *, writing: bool) -> list[protocol.Output]:
         self._turn = None
         if writing:
             self._member = self._member.commit_failed()
