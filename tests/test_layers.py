@@ -40,6 +40,7 @@ PURE = (
     "query.progress_policy",
     "query.finished_batches",
     "query.positions",
+    "query.stalls",
     "eventhub.sending.columns",
     "eventhub.wire.outgoing",
     "exactly_once.marks",

@@ -164,6 +164,19 @@ def has_event(position: Position, address: PartitionAddress, timeout: float, own
     return None if found is None else found[1] == position.offset or found[0] > position.sequence_number
 
 
+def received_to(start: int, address: PartitionAddress, timeout: float, owner_level: int | None) -> int | None:
+    """The sequence number behind the events that come at once to a receiver at `start` with that `owner_level`; None if
+    none comes within `timeout` seconds."""
+
+    def end(receiver: Receiver, deadline: float) -> int | None:
+        first = _first_number(receiver, deadline, _MOST)
+        return None if first is None else receiver.next
+
+    with contextlib.suppress(HubUnavailableError):
+        return _received(address, start, timeout, "an event", end, level=owner_level, prefetch=_MOST)
+    return None
+
+
 def _received(
     address: PartitionAddress,
     start: int | datetime | str,
@@ -239,8 +252,8 @@ def _last_up_to(receiver: Receiver, sequence_number: int, most: int, deadline: f
     return None
 
 
-def _first_number(receiver: Receiver, deadline: float) -> int | None:
+def _first_number(receiver: Receiver, deadline: float, most: int = 1) -> int | None:
     """The sequence number of the first event of `receiver`; None if none came before the deadline."""
     while receiver.first is None and not receiver.closed and time.monotonic() < deadline:
-        receiver.receive(1, wait=1.0)
+        receiver.receive(most, wait=1.0)
     return receiver.first

@@ -16,7 +16,7 @@ from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.poll_schedule import PollSchedule
 from spark_ehbalance.eventhub.receiver import PartitionAddress, check_group, disconnect_readers
 from spark_ehbalance.eventhub.refusals import MissingHub
-from spark_ehbalance.eventhub.resolve import find_offset, has_event, resolve_start
+from spark_ehbalance.eventhub.resolve import find_offset, has_event, received_to, resolve_start
 from spark_ehbalance.group.lag import Lag
 from spark_ehbalance.group.position import START_OFFSET, Position, names_event
 from spark_ehbalance.group.starting_positions import StartingPositions
@@ -50,9 +50,9 @@ class HubWatcher:
         remembered_offsets: int = 0,
     ) -> None:
         """All times are seconds. `timeout` is how long the hub may be silent, and `patience` how long
-        `starting_positions`, `offsets` and `has_events` may take, by default as long. `remembered_offsets`: of this
-        many events that were a partition's newest, `offsets` need not ask the hub; of a geo-replicated hub some always
-        are."""
+        `starting_positions`, `offsets`, `has_events` and `received` may take, by default as long.
+        `remembered_offsets`: of this many events that were a partition's newest, `offsets` need not ask the hub; of a
+        geo-replicated hub some always are."""
         self._connection = connection
         self._consumer_group = consumer_group
         self._starting_positions = starting_positions
@@ -252,6 +252,14 @@ class HubWatcher:
             return has_event(positions[address.partition], address, left, owner_levels[address.partition])
 
         return self._in_each(positions, time.monotonic() + self._patience, found)
+
+    def received(self, positions: Mapping[str, int], owner_levels: Mapping[str, int | None]) -> dict[str, int]:
+        """`resolve.received_to` for each position, as far as an event comes in time, by receivers with these levels."""
+
+        def end(address: PartitionAddress, left: float) -> int | None:
+            return received_to(positions[address.partition], address, left, owner_levels[address.partition])
+
+        return self._in_each(positions, time.monotonic() + self._patience, end)
 
     def _in_each(
         self,

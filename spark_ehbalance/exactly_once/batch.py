@@ -72,7 +72,7 @@ class MicroBatch:
         return found
 
     def lost(self) -> frozenset[str]:
-        """The partitions that others have taken: they may not have been read to the end. For all others the contrary is
+        """The partitions whose lease was lost: they may not have been read to the end. For all others the contrary is
         certain if their rows were read before this call.
 
         Raises `TargetError` if the planner cannot tell, and if the query keeps a state, which has seen rows that are

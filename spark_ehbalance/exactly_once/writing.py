@@ -113,8 +113,8 @@ def _write(df: DataFrame, batch_id: int, target: str, source: str | None, option
         _tell_of_others(batch_id, batch.read, result)
     _written[done] = batch_id
     if result.lost:
-        taken = ", ".join(result.lost)
-        _LOG.info("batch %d: partitions %s were taken by others, which go on at the table's positions", batch_id, taken)
+        lost = ", ".join(result.lost)
+        _LOG.info("batch %d: partitions %s were lost while they were read; others write their events", batch_id, lost)
 
 
 def _run(df: DataFrame, batch: MicroBatch, target: Target) -> Result:

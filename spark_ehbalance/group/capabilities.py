@@ -13,8 +13,9 @@ class Capabilities:
     """What a backend can do; the defaults are a lease table's.
 
     `members`: it keeps rows of members and queries, handovers, orders, loads and a history, and a row of each known
-    partition. `epochs`: it counts changes of owner, which fences former owners. `atomic`: a write is one request, all
-    or nothing; else each changed lease and each checkpoint is a request of its own, and a checkpoint renews no lease.
+    partition. `epochs`: it counts changes of owner, which fences former owners, and stalls. `atomic`: a write is one
+    request, all or nothing; else each changed lease and each checkpoint is a request of its own, and a checkpoint
+    renews no lease.
     """
 
     members: bool = True

@@ -534,7 +534,7 @@ class Checkpoint(LeaseTransition):
 
     def after(self, lease: Lease) -> Lease:
         if lease.owner is None:
-            return replace(lease, checkpoint=self.position)
+            return replace(lease, checkpoint=self.position, stalled=lease.stalled_at(self.position))
         return lease.renewed(self.at_ms, self.position, self.load or lease.load, self.lag)
 
 
@@ -549,7 +549,8 @@ class Reset(LeaseTransition):
         return self._owned_by_author(lease)
 
     def after(self, lease: Lease) -> Lease:
-        return replace(lease, checkpoint=self.position, renewal=lease.renewal + 1, renewed_at_ms=self.at_ms)
+        renewal = lease.renewal + 1
+        return replace(lease, checkpoint=self.position, renewal=renewal, renewed_at_ms=self.at_ms, stalled=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -561,6 +562,40 @@ class Release(LeaseTransition):
 
     def after(self, lease: Lease) -> Lease:
         return replace(lease, owner=None, handover=None, renewed_at_ms=self.at_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall(Transition):
+    """Release a lease whose partition delivers nothing although it has events, on behalf of the owner `by.id`.
+
+    The author is a task, which is no member: `epoch` and `since_ms`, of the range that it reads, fence it. The epoch
+    rises, so that the checkpoint of its batch is rejected: the range was not read to its end.
+    """
+
+    partition: str
+    epoch: int
+    since_ms: int = 0
+
+    def refusal(self, state: WorkingCopy) -> str | None:
+        lease = state.leases.get(self.partition)
+        if lease is None:
+            return f"partition {self.partition} is unknown"
+        # As a checkpoint, it is also valid after the owner released the lease.
+        if lease.owner in (self.by.id, None) and lease.still_owned(self.epoch, self.since_ms):
+            return None
+        return f"owned by {lease.owner} in epoch {lease.epoch}"
+
+    def carry_out(self, state: WorkingCopy) -> None:
+        lease = state.leases[self.partition]
+        state.leases[self.partition] = replace(
+            lease,
+            owner=None,
+            epoch=lease.epoch + 1,
+            renewed_at_ms=self.at_ms,
+            owned_since_ms=0,  # the next owner has not owned it without a break, and does not run the batch again
+            handover=None,
+            stalled=lease.stalled + 1,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

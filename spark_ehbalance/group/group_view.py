@@ -96,6 +96,12 @@ FINDINGS: Mapping[str, Kind] = {
         "{member} owns {partitions} and leaves {events} events out of its batches: {reason}.",
         'See "Owned, but not read" in docs/troubleshooting.md.',
     ),
+    "stalled": Kind(
+        _WARNING,
+        "The event hub delivers nothing of {partitions}, {events} events: no event came for receiverTimeout.",
+        'Queries leave them out and continue once they deliver again. If that lasts, see "A partition stalls" in '
+        "docs/operations.md.",
+    ),
     "behind": Kind(
         _WARNING,
         "{member} owns {partitions} and has {events} events to read, the oldest for {waited}.",
@@ -255,6 +261,9 @@ class GroupView:
             yield Finding("no_live_member", (), {"silence": (self.now_ms - max(seen)) / 1000})
         yield from self._unowned([each for each in leases if each.owner is None])
         yield from self._crash_loops()
+        if stalled := [each for each in leases if each.stalled]:
+            lags = [self.lags[each.partition] for each in stalled if each.partition in self.lags]
+            yield Finding("stalled", _ids(stalled), {"events": self.unread(lags)[0]})
         names = defaultdict(list)
         for query in self.snapshot.queries.values():
             if query.run and self.now_ms - query.at_ms < _WINDOW_MS:
@@ -286,6 +295,8 @@ class GroupView:
                 takes[row.partition].append(row)
         for partition, rows in takes.items():
             lease = self.snapshot.leases.get(partition)
+            if lease is not None and lease.stalled:
+                continue  # its own finding
             number = rows[-1].sequence_number
             stuck = [*takewhile(lambda row: row.sequence_number == number, reversed(rows))]  # noqa: B023
             given_back = sum(row.owner_before in (None, row.owner) for row in stuck)
@@ -333,7 +344,7 @@ class GroupView:
         asked_ms = row.asked_ms if row is not None else None
         for lease in leases:
             events, waited = self.unread([lag] if (lag := lease.behind) else [])
-            if events and waited is not None and 1000 * waited > patience_ms:
+            if events and waited is not None and 1000 * waited > patience_ms and not lease.stalled:
                 starved = since is None and asked_ms is not None and self.now_ms - asked_ms > patience_ms
                 reason = row.left_out.get(lease.partition) if row is not None else None
                 waiting[reason or ("trigger" if starved else "")].append(lease)

@@ -15,6 +15,7 @@ from spark_ehbalance.group.changes import (
     Outcome,
     Release,
     Restore,
+    Stall,
     Take,
     Transition,
 )
@@ -47,14 +48,16 @@ def ownership_changes(outcome: Outcome) -> list[OwnershipChange]:
     """The rows of history that the accepted transitions of `outcome` make."""
     changes = []
     for transition in outcome.accepted:
-        if isinstance(transition, (Take, HandOver, Release, Restore, Order)):
+        if isinstance(transition, (Take, HandOver, Release, Stall, Restore, Order)):
             changes.append(_change(outcome.before, transition, outcome.after))
         elif isinstance(transition, Drain) and transition.member != transition.by.id:
             changes.append(_drained(transition))
     return changes
 
 
-def _change(before: Snapshot, transition: LeaseTransition | Restore | Order, after: Snapshot) -> OwnershipChange:
+def _change(
+    before: Snapshot, transition: LeaseTransition | Stall | Restore | Order, after: Snapshot
+) -> OwnershipChange:
     earlier, lease = before.leases.get(transition.partition), after.leases[transition.partition]
     return OwnershipChange(
         at_ms=transition.at_ms,

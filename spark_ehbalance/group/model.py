@@ -89,6 +89,7 @@ class Lease:
     starting position. `owned_since_ms` stays the same when a restarted owner claims its lease again, so that it tells
     apart two times for which one member owned it. `defences` counts how often an owner won the race for its own lease
     (strategy `race`). `sought` is the epoch that the last seek has given it; 0: there was none. `lag` is for people.
+    `stalled` counts the stalls at this checkpoint, see `changes.Stall`.
     """
 
     partition: str
@@ -104,6 +105,7 @@ class Lease:
     defences: int = 0
     sought: int = 0
     lag: Lag | None = None
+    stalled: int = 0
 
     @property
     def behind(self) -> Lag | None:
@@ -137,7 +139,14 @@ class Lease:
             self.defences,
             self.sought,
             lag or self.lag,
+            self.stalled_at(checkpoint),
         )
+
+    def stalled_at(self, checkpoint: Position | None) -> int:
+        """`stalled` once the lease has this `checkpoint`: progress ends a stall."""
+        known = self.checkpoint
+        unmoved = known is not None and checkpoint is not None and known.sequence_number == checkpoint.sequence_number
+        return self.stalled if unmoved else 0
 
 
 class MemberState(str, Enum):

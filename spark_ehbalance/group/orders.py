@@ -126,4 +126,5 @@ class Seek(Order):
     def after(self, lease: Lease, state: WorkingCopy) -> Lease:
         epoch = lease.epoch + 1
         since = lease.owned_since_ms if lease.owner is not None else 0
-        return replace(lease, checkpoint=self.position, epoch=epoch, handover=None, sought=epoch, owned_since_ms=since)
+        released = replace(lease, handover=None, stalled=0)
+        return replace(released, checkpoint=self.position, epoch=epoch, sought=epoch, owned_since_ms=since)

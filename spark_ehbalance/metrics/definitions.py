@@ -71,6 +71,12 @@ BATCH_START = _metric(
 )
 BATCH_MEAN = _metric("batch_mean_seconds", _MEMBER, BOTH, "what a batch takes, as a moving average")
 PARTITIONS = _metric("partitions", _GROUP, BOTH, "partitions in the lease table")
+STALLED = _metric(
+    "stalled",
+    _PARTITION,
+    BOTH,
+    "how many times in a row the partition [stalled](operations.md#a-partition-stalls)",
+)
 UNOWNED = _metric("unowned_partitions", _GROUP, BOTH, "partitions that nobody owns")
 MEMBERS = _metric(
     "members", ("group", "state"), BOTH, "members, `active` or `leaving`; the dead until they are forgotten"
@@ -109,6 +115,7 @@ BUSY = _metric(
 METRICS = (
     LAG_EVENTS,
     LAG_SECONDS,
+    STALLED,
     OWNED,
     BATCH_START,
     BATCH_MEAN,

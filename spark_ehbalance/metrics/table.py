@@ -39,6 +39,7 @@ def partition_samples(snapshot: Snapshot, leases: Iterable[Lease], now_ms: int) 
     """The samples of partitions at `now_ms`, milliseconds since 1970."""
     for lease in leases:
         labels = str(snapshot.group), lease.owner or "", lease.partition
+        yield sample(of.STALLED, lease.stalled, *labels)
         if (lag := lease.behind) is not None:
             yield sample(of.LAG_EVENTS, lag.events, *labels)
             if (seconds := lag.seconds(now_ms)) is not None:

@@ -34,6 +34,7 @@ from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.planner import JOIN_TIMEOUT, Planner
 from spark_ehbalance.query.progress_policy import AloneProgress, ProgressPolicy, SharedProgress
 from spark_ehbalance.query.replay import EarlierBatches
+from spark_ehbalance.query.stall_probes import StallProbes
 from spark_ehbalance.query.start_checks import check_past, check_start, join_table, states_at_start
 from spark_ehbalance.text import logger
 
@@ -117,6 +118,7 @@ def start_planner(
         hub,
         policy,
         EventCheck(hub, options.level),
+        StallProbes(hub, options.level, options.receiver_timeout, changed),
         fail_on_data_loss=options.fail_on_data_loss,
         earlier=place.earlier,
         control=control,

@@ -35,7 +35,7 @@ class BatchInFlight:
         return progress_of({p: each for p, each in self.ranges.items() if p not in self.sought})
 
     def lost(self, leases: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
-        """Which partitions that are `read` another member has taken, by the lease table, and a warning for each of
+        """Which partitions that are `read` were taken or stalled, by the lease table, and a warning for each of
         which the next owner does not read the same events again."""
         lost = [
             each for each in self.read.values() if not leases[each.partition].still_owned(each.epoch, each.since_ms)

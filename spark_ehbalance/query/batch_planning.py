@@ -49,6 +49,8 @@ class PlanInputs:
     refreshed: bool = False
     #: Partitions to leave out: it is not known whether a geo-replicated hub has the event before their position.
     unverified: Collection[str] = ()
+    #: Of stalled partitions: nothing is read from these sequence numbers on.
+    readable: Mapping[str, int] = field(default_factory=dict)
 
     def after(self, answered: Request, states: Mapping[str, PartitionState]) -> PlanInputs:
         """The inputs once the hub has answered that request with `states`."""
@@ -154,7 +156,7 @@ def positions_of(inputs: PlanInputs) -> dict[str, Position]:
 
 def _backlogs(inputs: PlanInputs, positions: Mapping[str, int]) -> dict[str, int]:
     """The number of events to read of each partition that has any."""
-    ends = {partition: inputs.states[partition].end for partition in positions}
+    ends = {p: min(inputs.states[p].end, inputs.readable.get(p, inputs.states[p].end)) for p in positions}
     if inputs.fixed_ends is not None:
         ends = {partition: min(end, inputs.fixed_ends.get(partition, 0)) for partition, end in ends.items()}
     return {p: ends[p] - position for p, position in positions.items() if ends[p] > position}

@@ -215,7 +215,11 @@ class Options:
     #: 300 in the SDK; 1,000 to 5,000 keep a fast reader busy without holding much memory.
     prefetch: int = declared(1000, whole(1, 10_000), "events that the hub may send ahead, 1 to 10,000")
     #: That of the Scala connector.
-    receiver_timeout: float = declared(60.0, parse_duration, "a batch fails if no event arrives for this long")
+    receiver_timeout: float = declared(
+        60.0,
+        parse_duration,
+        "if no event arrives for this long, a partition [stalls](operations.md#a-partition-stalls) or the batch fails",
+    )
     owner_level: int | None = declared(
         None, whole(0), "owner level of the readers of a query without `leaseTable`", shown="none"
     )

@@ -29,6 +29,7 @@ from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.query.past import changed_hub
 from spark_ehbalance.query.progress_policy import ProgressPolicy, SeenTable
 from spark_ehbalance.query.replay import EarlierBatches, sought_since
+from spark_ehbalance.query.stall_probes import StallProbes
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -91,6 +92,7 @@ class Planner:
         hub: Hub,
         policy: ProgressPolicy,
         events: EventCheck,
+        stalls: StallProbes,
         *,
         fail_on_data_loss: bool = True,
         earlier: EarlierBatches | None = None,
@@ -102,6 +104,7 @@ class Planner:
         self._hub = hub
         self._policy = policy
         self._events = events
+        self._stalls = stalls
         self._fail_on_data_loss = fail_on_data_loss
         self._earlier = earlier or EarlierBatches()
         self._control = control
@@ -158,6 +161,7 @@ class Planner:
         if self._control:
             self._control.close()
         self._hub.stop()
+        self._stalls.stop()
         self._keeper.stop()
 
     # --- Spark's thread ----------------------------------------------------------------------------------------
@@ -199,12 +203,14 @@ class Planner:
         self._last_start = start
         self._move_to_retained(plan)
         self.lag.planned(plan.ranges)
-        out = left_out(plan.ranges, holdings, self._hub.states(), self._fixed_ends)
+        sound = [partition for partition, each in holdings.items() if not each.stalled]  # the table says the others
+        out = left_out(plan.ranges, sound, self._hub.states(), self._fixed_ends)
         self._keeper.asked(time.time_ns() // 1_000_000, out)
         self._loads.update(self.latest(), {partition: each.start for partition, each in plan.ranges.items()})
         if named := self._policy.named(start, plan.ranges):
             return self._begin_batch(start, named, plan.ranges, holdings) or start
-        self._idle = _NothingToRead(start, min((now + _LOAD_INTERVAL, *(each.ends for each in holdings.values()))))
+        due = self._stalls.due, *(each.ends for each in holdings.values())
+        self._idle = _NothingToRead(start, min((now + _LOAD_INTERVAL, *due)))
         return start
 
     def empty_end(self, start: StreamOffset) -> StreamOffset:
@@ -322,7 +328,7 @@ class Planner:
         since 1970), and the `ranges` that are read, which in a replay are not those in the offset.
 
         With `look` also which partitions are `lost`, by a look at the lease table that has begun after this call; None
-        if that takes too long. A range ends early only after another member has taken its lease, and then its
+        if that takes too long. A range ends early only after its lease was taken or stalled, and then its
         checkpoint is refused. So whoever asks after the rows were read knows that all others were read to their ends.
 
         Of a geo-replicated hub also the `offsets` of the events before the ranges' ends, and that of an `event`, given
@@ -370,7 +376,12 @@ class Planner:
             self._fail_on_data_loss,
             batch_ended=batch_ended,
         )
-        inputs = replace(inputs, unverified=self._events.unverified(positions_of(inputs), holdings))
+        first, positions = self._last_start is None, positions_of(inputs)
+        # A query that ends by itself may have no later batch, and with Spark 4.0 and 4.1 no second one.
+        wait = first or self._fixed_ends is not None
+        readable = self._stalls.readable(holdings, positions, at_once=first, wait=wait)
+        delivering = {p: each for p, each in positions.items() if readable.get(p) != each.next}
+        inputs = replace(inputs, unverified=self._events.unverified(delivering, holdings), readable=readable)
         while isinstance(plan := plan_batch(inputs), Request):
             if plan is Request.REFRESH:
                 self._hub.refresh(holdings)

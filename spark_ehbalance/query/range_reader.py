@@ -20,6 +20,7 @@ from spark_ehbalance.errors import (
     ForeignReaderError,
     HubUnavailableError,
     MissingError,
+    StoreError,
 )
 from spark_ehbalance.eventhub.conditions import busy_wait
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
@@ -28,6 +29,9 @@ from spark_ehbalance.eventhub.receiver import Disconnected, PartitionAddress, Ro
 from spark_ehbalance.eventhub.refusals import Busy, MissingHub, RefusedError, Unreachable
 from spark_ehbalance.eventhub.rows import COLUMNS, sequence_numbers
 from spark_ehbalance.eventhub.tail import is_bare
+from spark_ehbalance.group.changes import Stall
+from spark_ehbalance.group.model import Author
+from spark_ehbalance.lease_table.contract import LeaseTable, commit_and_record
 from spark_ehbalance.lease_table.opening import open_store
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.receivers import RECEIVERS, Key, RangeReceiver, Receivers
@@ -70,8 +74,8 @@ def read_range(
     """The events of `wanted` as rows, in record batches as of `batches`, which may have a few columns more.
 
     `owner` is the member that holds the lease, None without leases. `receivers` are those that the process keeps open
-    between tasks. Ends early, without an error, if the lease is lost while reading (the new owner reads the rest), and
-    soon after `ended` is set. Raises `ForeignReaderError`,
+    between tasks. Ends early, without an error, if the lease is lost while reading (the new owner reads the rest), if
+    the partition stalls and the lease table records it, and soon after `ended` is set. Raises `ForeignReaderError`,
     `FencedError`, `DataLossError`, `MalformedEventError`, `HubUnavailableError`, `MissingError`, `ClientVersionError`,
     `StoreError`.
     """
@@ -151,9 +155,13 @@ class _RangeReader:
                     continue
             if not self._timed_out():
                 ended.wait(self._since.backoff())
-            elif (end_of_loss := self._end_of_loss()) > self._position:
+                continue
+            state = self._state_if_known()
+            if state is not None and (end_of_loss := self._end_of_loss(state)) > self._position:
                 self._position = end_of_loss
                 self._since = _SinceProgress(time.monotonic())
+            elif state is not None and self._stalls():
+                return
             else:
                 raise self._timeout() from self._since.last_error
 
@@ -235,8 +243,7 @@ class _RangeReader:
         `FencedError` if a later process of this query has claimed it.
         """
         options = self._options
-        assert options.lease_table is not None
-        with open_store(options.lease_table, options.storage_options, group=options.group) as store:
+        with self._lease_table() as store:
             lease = store.read().leases.get(self._wanted.partition)
         if lease is None or lease.owner not in (owner, None):
             return False
@@ -249,6 +256,11 @@ class _RangeReader:
                 "of this process fails, so that nothing is written of it. Stop this process"
             )
         return not options.capabilities.epochs
+
+    def _lease_table(self) -> LeaseTable:
+        options = self._options
+        assert options.lease_table is not None
+        return open_store(options.lease_table, options.storage_options, group=options.group)
 
     def _foreign(self, other: Disconnected) -> EhBalanceError:
         return ForeignReaderError(
@@ -264,11 +276,46 @@ class _RangeReader:
         if self._options.compacted:
             compacted = ". The last of them may be gone: the batch can end once another event is sent to the partition"
         return HubUnavailableError(
-            f"partition {self._wanted.partition}: no event came for receiverTimeout="
-            f"{self._options.receiver_timeout:g} s while reading sequence numbers {self._wanted.start} to "
-            f"{self._wanted.end - 1}, now at {self._position}. The batch fails and can be run again. "
+            f"{self._silence()}. The batch fails and can be run again. "
             f"Last seen: {self._since.last_error}{compacted if self._since.last_error is _NO_EVENT else ''}"
         )
+
+    def _silence(self) -> str:
+        return (
+            f"partition {self._wanted.partition}: no event came for receiverTimeout="
+            f"{self._options.receiver_timeout:g} s while reading sequence numbers {self._wanted.start} to "
+            f"{self._wanted.end - 1}, now at {self._position}"
+        )
+
+    def _stalls(self) -> bool:
+        """Record that the partition is silent, although the hub answers and has events there: others go on without it.
+        Returns whether the range ends early; if not, the batch fails."""
+        owner, since, capabilities = self._owner, self._since, self._options.capabilities
+        if owner is None or not capabilities.epochs or since.foreign_since is not None:
+            return False
+        if not isinstance(since.last_error, (TimeoutError, Unreachable)):
+            return False
+        stall = Stall(
+            by=Author(owner, ""),
+            at_ms=time.time_ns() // 1_000_000,
+            partition=self._wanted.partition,
+            epoch=self._wanted.epoch,
+            since_ms=self._wanted.since_ms,
+        )
+        try:
+            with self._lease_table() as store:
+                outcome = commit_and_record(store, store.read(), [stall], _LOG.warning)
+        except StoreError as error:
+            _LOG.warning("partition %s: the lease table cannot record that it stalls: %s", stall.partition, error)
+            return False
+        if not outcome.accepted:
+            return not self._still_held(owner) and self._ends_early()
+        _LOG.warning(
+            "%s, although the event hub has them. The range ends and the lease is released, so that all other "
+            "partitions are read on; once this one delivers again, it is read from its checkpoint on. Last seen: %s. "
+            'If that lasts, see "A partition stalls" in docs/operations.md', self._silence(), since.last_error,
+        )  # fmt: skip
+        return True
 
     # --- events that are gone ----------------------------------------------------------------------------------
 
@@ -310,14 +357,17 @@ class _RangeReader:
         )  # fmt: skip
         return True
 
-    def _end_of_loss(self) -> int:
-        """Where reading goes on if the events from the position on are gone; the position if they are not."""
-        partition, position, end = self._wanted.partition, self._position, self._end
+    def _state_if_known(self) -> PartitionState | None:
         try:
-            state = self._partition_state()
+            return self._partition_state()
         except HubUnavailableError as error:
+            partition = self._wanted.partition
             _LOG.warning("partition %s: cannot find out what has become of its events: %s", partition, error)
-            return position
+            return None
+
+    def _end_of_loss(self, state: PartitionState) -> int:
+        """Where reading goes on if the events from the position on are gone; the position if they are not."""
+        position, end = self._position, self._end
         if state.begin > position:
             end, why = min(state.begin, end), f"have aged out (the first retained event is {state.begin})"
         elif state.end < end and state.end <= position:  # else the events before the new end are late, not lost

@@ -123,6 +123,17 @@ CASES: Mapping[str, tuple[GroupView, str, str, dict[str, Any]]] = {
         "0",
         {"member": "ann", "events": 20, "reason": "limit"},
     ),
+    "a partition that delivers nothing": (
+        view(
+            lease("0", "ann", 600, stalled=2),
+            lease("1", "bob"),
+            lease("2", "bob", 600, stalled=1),
+            history=[claim(s, None, "ann", at=99) for s in (200, 120, 40)],
+        ),
+        "stalled",
+        "02",
+        {"events": 40},
+    ),
     "a long trigger interval": (
         view(lease("0", "ann", 600), members=[member("ann", asked_ms=ago(601))]),
         "paused",

@@ -28,6 +28,8 @@ from spark_ehbalance.group.changes import (
     Release,
     Renew,
     RequestHandover,
+    Reset,
+    Stall,
     Steal,
     Transition,
     apply,
@@ -125,6 +127,11 @@ def checkpoint(sequence_number: int = 20, by: Author = ANN, epoch: int = 3) -> C
 
 def release(by: Author = ANN, epoch: int = 3) -> Release:
     return about_lease(Release, by, epoch)
+
+
+def stall(by: str = "ann", epoch: int = 3, since_ms: int = 0, partition: str = "0") -> Stall:
+    """A task reports it, which is no member."""
+    return Stall(by=Author(by, ""), at_ms=AT, partition=partition, epoch=epoch, since_ms=since_ms)
 
 
 def request(to: str = "bob", by: Author = BOB, epoch: int = 3) -> RequestHandover:
@@ -296,6 +303,12 @@ REFUSALS = {
     "seek: owned": (group(), seek(2), "partition 0 is owned by ann: stop that query first, or use --force"),
     "end transfer: pinned": (group(pin=PINNED), end_transfer(), "no transfer is marked"),
     "end transfer: no pin": (group(), end_transfer(), "no transfer is marked"),
+    "stall: another epoch": (after(group(), claim(ANN)), stall(), "owned by ann in epoch 4"),
+    "stall: stolen": (STOLEN, stall(), "owned by bob in epoch 4"),
+    "stall: reported already": (after(group(), stall()), stall(), "owned by None in epoch 4"),
+    "stall: another owner": (group(), stall("bob"), "owned by ann in epoch 3"),
+    "stall: unknown partition": (group(), stall(partition="9"), "partition 9 is unknown"),
+    "stall: its batch's checkpoint": (after(group(), stall()), checkpoint(20), "epoch is 4, not 3"),
 }
 
 
@@ -316,7 +329,54 @@ TO_CAT = Handover("cat", 30_000, 1)
 TO_BOB_SINCE = Handover("bob", 30_000, 1)
 FIRST = Position.before(100)
 
+STALLED = {"owner": None, "epoch": 4, "renewed_at_ms": AT, "owned_since_ms": 0, "stalled": 1}
+STALLED_AND_TAKEN = {**TAKEN, "owner": "bob", "epoch": 5, "stalled": 1}
+
 EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
+    "stall: owned": (group(owned_since_ms=7), [stall(since_ms=7)], STALLED),
+    "stall: handover pending": (ASKED, [stall()], {**STALLED, "handover": None}),
+    "stall: released meanwhile": (group(), [release(), stall()], STALLED),
+    "stall: sought meanwhile": (
+        group(owned_since_ms=7, stalled=5),
+        [seek(2, force=True), stall(since_ms=7)],
+        {**STALLED, "epoch": 5, "sought": 4, "checkpoint": Position(2)},
+    ),
+    "stall: claimed by another": (group(), [stall(), claim(epoch=4)], STALLED_AND_TAKEN),
+    "stall: given back before is no claim without a break": (
+        group(owned_since_ms=7),
+        [stall(since_ms=7), claim(ANN, epoch=4, owned_since_ms=7)],
+        {**STALLED_AND_TAKEN, "owner": "ann"},
+    ),
+    "stall: twice in a row": (
+        group(),
+        [stall(), claim(epoch=4), stall("bob", 5)],
+        {**STALLED, "epoch": 6, "renewal": 8, "stalled": 2},
+    ),
+    "stall: a renewal and a checkpoint that does not move are no progress": (
+        group(),
+        [stall(), claim(epoch=4), renew(BOB, 5), checkpoint(10, BOB, 5)],
+        {**STALLED_AND_TAKEN, "renewal": 10, "checkpoint": Position(10, "10")},
+    ),
+    "stall: progress": (
+        group(),
+        [stall(), claim(epoch=4), checkpoint(11, BOB, 5)],
+        {**STALLED_AND_TAKEN, "renewal": 9, "checkpoint": Position(11, "11"), "stalled": 0},
+    ),
+    "stall: progress that is reported late": (
+        group(owner=None, stalled=1),
+        [checkpoint(11)],
+        {"checkpoint": Position(11, "11"), "stalled": 0},
+    ),
+    "stall: a seek": (
+        group(owner=None, stalled=1),
+        [seek(10)],
+        {"epoch": 4, "sought": 4, "owned_since_ms": 0, "stalled": 0, "checkpoint": Position(10)},
+    ),
+    "stall: a reset": (
+        group(stalled=1),
+        [about_lease(Reset, ANN, 3, position=Position(4))],
+        {**ALIVE, "checkpoint": Position(4), "stalled": 0},
+    ),
     "claim: free": (group(owner=None), [claim()], {"owner": "bob", **TAKEN}),
     "claim: own, from an earlier process": (group(), [claim(ANN)], TAKEN_AGAIN),
     "claim: given back by an earlier process": (
@@ -464,6 +524,8 @@ BEGUN = group(owned_since_ms=7)
         ([seek(2, force=True), release(epoch=4), seek(99)], False),
         ([release(), seek(2)], False),
         ([claim(ANN)], False),
+        ([stall()], False),
+        ([stall(), claim(ANN, epoch=4)], False),
         ([seek(2, force=True), claim(ANN, epoch=4)], False),
         ([steal()], False),
         ([seek(2, force=True), steal(epoch=4)], False),

@@ -26,6 +26,7 @@ from spark_ehbalance.group.changes import (
     Release,
     Renew,
     RequestHandover,
+    Stall,
     Steal,
     Transition,
     apply,
@@ -113,6 +114,22 @@ class SeveralMembers(RuleBasedStateMachine):
         if lease.owner == by.id:
             position = Position(sequence_number)
             self.write(Checkpoint(by=by, at_ms=at_ms, partition=partition, epoch=lease.epoch, position=position))
+
+    @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS)
+    def stall(self, data: st.DataObject, at_ms: int, partition: str) -> None:
+        """A task of any process reports that the partition stalls, as of any look; nobody's checkpoint of it counts."""
+        seen = self.seen[self.any_process(data)].leases[partition]
+        if seen.owner is None:
+            return
+        task, now = Author(seen.owner, ""), self.truth.leases[partition]
+        stall = Stall(by=task, at_ms=at_ms, partition=partition, epoch=seen.epoch, since_ms=seen.owned_since_ms)
+        if not self.write(stall):
+            assert not now.still_owned(seen.epoch, seen.owned_since_ms)
+            return
+        assert now.owner in (None, seen.owner)
+        stalled = self.truth.leases[partition]
+        assert (stalled.owner, stalled.stalled) == (None, now.stalled + 1)
+        assert not stalled.still_owned(seen.epoch, seen.owned_since_ms)
 
     @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS, to=NAMES)
     def request_handover(self, data: st.DataObject, at_ms: int, partition: str, to: str) -> None:
@@ -214,8 +231,10 @@ class SeveralMembers(RuleBasedStateMachine):
         assert after.renewal >= before.renewal
         if after.owner not in (None, before.owner):
             assert after.epoch == before.epoch + 1, "a change of owner raises the epoch"
+        stalls = after.stalled > before.stalled
+        assert after.stalled == 0 or after.checkpoint == before.checkpoint, "progress ends a stall"
         if after.epoch > before.epoch:
-            assert after.owner is not None
+            assert (after.owner is None) is stalls
             assert after.handover is None, "a handover ends with the owner who was asked"
             assert before.checkpoint in (None, after.checkpoint), "a change of owner moves no checkpoint"
         if before.checkpoint is not None:

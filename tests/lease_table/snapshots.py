@@ -53,6 +53,7 @@ _of_any_lease: Mapping[str, st.SearchStrategy[Any]] = {
     "defences": st.integers(0, 2**63 - 1),
     "sought": st.integers(0, 3),
     "lag": st.none() | _lags,
+    "stalled": st.integers(0, 2**63 - 1),
 }
 _unclaimed = st.builds(Lease, checkpoint=st.none() | _positions, **_of_any_lease)
 #: A partition that was ever claimed has a position.

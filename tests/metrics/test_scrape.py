@@ -19,7 +19,7 @@ def hurried(rules: str) -> str:
     quick = quick.replace("> 600", "> 1").replace(
         "3 * max by (group) (ehbalance_lease", "1.5 * max by (group) (ehbalance_lease"
     )
-    assert quick.count("300ms") == 7
+    assert quick.count("300ms") == 8
     assert "> 600" not in quick
     return quick
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from spark_ehbalance.group.group_view import FINDINGS, GroupView
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.lag import Lag
@@ -41,6 +43,12 @@ def test_lag_has_the_partition_and_its_owner() -> None:
     assert values(samples, "lag_events") == {("a", "0"): 15, ("a", "1"): 13, ("", "2"): 0}
     # Reading of 1 has gone on since, and when its next event was enqueued is not known.
     assert values(samples, "lag_seconds") == {("a", "0"): 4, ("", "2"): 0}
+
+
+def test_a_partition_that_stalls_is_named() -> None:
+    leases = {**SNAPSHOT.leases, "2": replace(SNAPSHOT.leases["2"], stalled=3)}
+    samples = list(view_samples(GroupView(replace(SNAPSHOT, leases=leases), NOW)))
+    assert values(samples, "stalled") == {("a", "0"): 0, ("a", "1"): 0, ("", "2"): 3, ("b\\x1b", "3"): 0}
 
 
 def test_the_group_and_its_members() -> None:

@@ -65,6 +65,9 @@ class HeldLease:
         lease = self.table.read().leases[partition]
         self._write(replace(lease, owner=owner, epoch=lease.epoch + 1))
 
+    def release(self) -> None:
+        self._write(replace(self.lease, owner=None))
+
     def _write(self, *leases: Lease) -> None:
         base = self.table.read()
         self.table.write(base, replace(base, leases={**base.leases, **{each.partition: each for each in leases}}))

@@ -70,6 +70,18 @@ def test_fixed_ends_are_not_passed_and_no_other_partition_is_read() -> None:
     assert spans(inputs) == {"0": (3, 7), "1": (5, 5), "2": (0, 0)}
 
 
+def test_a_stalled_partition_is_read_as_far_as_a_probe_received_events() -> None:
+    holdings = {"0": held(3), "1": held(3), "2": held(3)}
+    inputs = PlanInputs(holdings, dict.fromkeys(holdings, events(0, 10)), readable={"0": 3, "1": 5, "2": 99})
+    assert spans(inputs) == {"0": (3, 3), "1": (3, 5), "2": (3, 10)}
+    assert spans(replace(inputs, fixed_ends={"0": 4, "1": 4, "2": 4})) == {"0": (3, 3), "1": (3, 4), "2": (3, 4)}
+
+
+def test_a_stalled_partition_whose_position_aged_out_is_data_loss() -> None:
+    with pytest.raises(DataLossError, match="partition 0"):
+        plan_batch(PlanInputs({"0": held(3)}, {"0": events(5, 10)}, refreshed=True, readable={"0": 3}))
+
+
 def test_what_is_left_out_is_said_with_why() -> None:
     holdings = {p: held(3) for p in ("read", "done", "late", "limit", "position", "state")}
     states = dict.fromkeys(holdings.keys() - {"state"}, events(0, 10)) | {"done": events(0, 3)}

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.orders import Seek
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.lease_table.contract import commit
+from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.query import range_reader
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.range_reader import Batches, read_range
@@ -235,7 +237,7 @@ class Held(HeldLease):
 
     def __init__(self, emulator: Emulator, path: Path) -> None:
         super().__init__(emulator, path, epoch=5)
-        self._emulator = emulator
+        self.emulator = emulator
 
     def read(
         self,
@@ -246,7 +248,7 @@ class Held(HeldLease):
         then: Callable[[], object] | None = None,
         **raw: object,
     ) -> list[int]:
-        options = hub_options(self._emulator, leaseTable=self.path, prefetch=100, **raw)
+        options = hub_options(self.emulator, leaseTable=self.path, prefetch=100, **raw)
         return read(options, 0, end, epoch=5, owner="me", level=level, since_ms=since_ms, then=then)
 
 
@@ -365,6 +367,80 @@ def test_the_kept_receiver_of_another_worker_is_taken_over(held: Held, rival: Ri
 
 def test_the_same_task_run_twice_at_once_completes_in_one_of_them(held: Held, rival: Rival) -> None:
     assert held.read(then=lambda: rival(5)) == list(range(EVENTS))
+
+
+# --- a partition that is silent ----------------------------------------------------------------------------------
+
+
+def silent_after(held: Held, then: Callable[[], object] = lambda: None, **more: Any) -> list[int]:
+    """What is read of a partition that stops to deliver after its first events; `then` is done at that moment."""
+
+    def fall_silent() -> None:
+        held.emulator.pause(HUB, 0)
+        then()
+
+    return held.read(then=fall_silent, receiverTimeout="1 s", **more)
+
+
+def test_a_silent_partition_releases_its_lease_and_ends_the_range(held: Held, caplog: pytest.LogCaptureFixture) -> None:
+    got = silent_after(held)
+    assert got == list(range(len(got)))
+    assert 0 < len(got) < EVENTS
+    released = held.lease
+    assert (released.owner, released.epoch, released.stalled) == (None, 6, 1)
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    for text in ("partition 0: no event came for receiverTimeout=1 s", f"now at {len(got)}", "docs/operations.md"):
+        assert text in warning
+    with DeltaStore(str(held.path)) as table:
+        (recorded,) = table.history()
+    assert (recorded.event, recorded.owner_before, recorded.owner, recorded.by) == ("Stall", "me", None, "me")
+
+
+def test_another_attempt_at_a_stalled_range_ends_as_for_a_lost_lease(held: Held) -> None:
+    silent_after(held)
+    assert held.read(receiverTimeout="1 s") == []
+    assert held.lease.stalled == 1, "it counts once"
+
+
+def test_a_lease_that_was_released_meanwhile_stalls_too(held: Held) -> None:
+    """Its batch's checkpoint would be accepted."""
+    silent_after(held, held.release)
+    assert (held.lease.owner, held.lease.epoch, held.lease.stalled) == (None, 6, 1)
+
+
+def test_a_later_process_of_the_query_fails_a_silent_batch(held: Held) -> None:
+    with pytest.raises(FencedError, match="a later process of this query, me, reads it now"):
+        silent_after(held, lambda: held.claim("me"), since_ms=9)
+    assert held.lease.stalled == 0
+
+
+def test_a_silent_partition_fails_the_batch_if_the_table_cannot_be_written(held: Held) -> None:
+    held.table.close()
+    with pytest.raises(HubUnavailableError, match="now at"):
+        silent_after(held, lambda: held.path.rename(held.path.with_name("away")))
+
+
+def test_a_silent_partition_fails_the_batch_if_the_whole_hub_is_away(held: Held) -> None:
+    def away() -> None:
+        held.emulator.refuse_connections()
+        held.emulator.drop_connections()
+
+    with pytest.raises(HubUnavailableError, match=r"partition 0: no event came.*no connection"):
+        held.read(then=away, receiverTimeout="1 s")
+    assert (held.lease.owner, held.lease.stalled) == ("me", 0)
+
+
+def test_a_store_without_epochs_records_no_stall(emulator: Emulator) -> None:
+    options = hub_options(
+        emulator,
+        receiverTimeout="1 s",
+        leaseTable="https://account.blob.core.windows.net/container",
+        strategy="balanced",
+        **{"storageSecrets.account_key": "a2V5"},
+    )
+    emulator.pause(HUB, 0)
+    with pytest.raises(HubUnavailableError, match="no event came"):
+        read(options, 0, 10, owner="me", level=0)
 
 
 # --- events that are gone --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spark_ehbalance.eventhub.metadata import PartitionState
-from spark_ehbalance.group.changes import Join, Steal
+from spark_ehbalance.group.changes import Join, Stall, Steal
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
@@ -27,6 +27,7 @@ from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.query.planner import Planner
 from spark_ehbalance.query.progress_policy import AloneProgress, SharedProgress
 from spark_ehbalance.query.replay import EarlierBatches
+from spark_ehbalance.query.stall_probes import StallProbes
 from tests.query.queries import Event, Queries, Query
 
 GROUP = Group("namespace", "hub", "$default")
@@ -38,6 +39,7 @@ class ValueHub:
     def __init__(self, partitions: int) -> None:
         self.states: Mapping[str, PartitionState] = {}
         self.watchers: list[ValueWatcher] = []
+        self.silent: set[str] = set()
         self.set({str(partition): (0, 0) for partition in range(partitions)})
 
     def set(self, events: Mapping[str, tuple[int, int]]) -> None:
@@ -96,6 +98,11 @@ class ValueWatcher:
         self, positions: Mapping[str, Position], owner_levels: Mapping[str, int | None]
     ) -> Mapping[str, bool]:
         raise AssertionError("it has no offsets")
+
+    def received(self, positions: Mapping[str, int], owner_levels: Mapping[str, int | None]) -> Mapping[str, int]:
+        self.asked.append("probe")
+        states = self._hub.states
+        return {p: states[p].end for p, each in positions.items() if p not in self._hub.silent and each < states[p].end}
 
     def created_ms(self) -> int | None:
         return 1
@@ -160,6 +167,7 @@ class ValueGroup(Queries):
             watcher,
             SharedProgress(StreamOffset(owner), "/leases") if shared else alone,
             EventCheck(watcher, lambda epoch: epoch),
+            StallProbes(watcher, lambda epoch: epoch, 0.2, watcher.changed),
             fail_on_data_loss=fail_on_data_loss,
             earlier=EarlierBatches(finished),
         )
@@ -178,6 +186,14 @@ class ValueGroup(Queries):
             [join, Steal(by=thief, at_ms=0, partition=partition, epoch=before.leases[partition].epoch)],
         )
         assert not outcome.refused
+
+    def stall(self, *partitions: str) -> None:
+        """Tasks of their owners record that these partitions stall."""
+        leases = self.leases()
+        stalls = [
+            Stall(by=Author(str(leases[p].owner), ""), at_ms=0, partition=p, epoch=leases[p].epoch) for p in partitions
+        ]
+        assert not commit(self._store, self._store.read(), stalls).refused
 
     def snapshot(self) -> Snapshot:
         return self._store.read()

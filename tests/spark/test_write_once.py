@@ -40,6 +40,7 @@ from tests.spark.conftest import HUB
 from tests.spark.merge_race import race
 from tests.spark.tables import held
 from tests.spark.test_single_query import fill, run_available
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -556,6 +557,39 @@ def test_a_crash_between_sink_and_checkpoint_and_a_stolen_range_that_ended_early
     give_back(shared_options["leaseTable"], "0")
     run_available(spark, options, tmp_path, process=process)
     assert held(target) == expected
+
+
+def test_a_partition_that_stalls_is_left_out_and_written_exactly_once_later(
+    spark: SparkSession, hub: Emulator, shared_options: dict[str, str], tmp_path: Path
+) -> None:
+    """Its range ends somewhere, and the query ends without the rest of it."""
+    appended, merged = str(tmp_path / "appended"), str(tmp_path / "merged")
+    write, silenced = once(appended), threading.Event()
+
+    def silence() -> None:
+        wait_until(lambda: hub.readers(HUB, "0"), "partition 0 is read")
+        hub.pause(HUB, "0")
+        silenced.set()
+
+    def process(df: DataFrame, batch_id: int) -> None:
+        if not silenced.is_set():
+            threading.Thread(target=silence).start()
+        write(df, batch_id)
+        merge(df, merged)
+
+    sent = fill(hub, 300)
+    hub.delay(0.2, HUB, "0")  # not all of it comes before it is silent
+    options = {**shared_options, "receiverTimeout": "2 s", "prefetch": "10"}
+    run_available(spark, options, tmp_path, process=process)
+    others = Counter(each for each in sent if each[0] != "0")
+    assert silenced.is_set()
+    assert held(appended) == others
+    with DeltaStore(shared_options["leaseTable"]) as table:
+        assert table.read().leases["0"].stalled == 1
+    hub.delay(0.0, HUB, "0")
+    hub.resume(HUB, "0")
+    run_available(spark, options, tmp_path, process=process)
+    assert held(appended) == held(merged) == Counter(sent)
 
 
 def test_a_query_with_state_goes_on_after_a_crash_and_after_a_lost_partition(

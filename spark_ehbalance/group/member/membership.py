@@ -38,7 +38,7 @@ class Clocks:
 class Holding:
     """A partition that this member owns: the lease's epoch, its checkpoint, when it was last renewed (monotonic
     seconds), and for how many seconds from then nobody else takes it. With a `handover_pending` no new batch is planned
-    with it. `since_ms` is the lease's `owned_since_ms`, `sought` the epoch that the last seek has given it."""
+    with it. `since_ms` is the lease's `owned_since_ms`; `sought` and `stalled` are the lease's."""
 
     epoch: int
     checkpoint: Position
@@ -47,6 +47,7 @@ class Holding:
     handover_pending: bool = False
     since_ms: int = 0
     sought: int = 0
+    stalled: int = 0
 
     @property
     def ends(self) -> float:
@@ -392,9 +393,8 @@ class Membership:
                     "a seek" if lease.sought == lease.epoch else "somebody else's change of the lease table",
                 )  # fmt: skip
             pending = lease.handover is not None
-            holdings[lease.partition] = Holding(
-                lease.epoch, lease.checkpoint, renewed_at, lasts, pending, lease.owned_since_ms, lease.sought
-            )
+            counted = lease.owned_since_ms, lease.sought, lease.stalled
+            holdings[lease.partition] = Holding(lease.epoch, lease.checkpoint, renewed_at, lasts, pending, *counted)
         for partition in sorted(held.keys() - holdings.keys()):
             lease_now = snapshot.leases.get(partition)  # a new table has none
             owner = (lease_now.owner if lease_now else None) or "nobody"

@@ -54,7 +54,7 @@ SCHEMA = pa.schema(
 _Row = tuple[str, str | None, str | None, int | None, int | None, int | None, str | None, dict[str, Any]]
 
 _LEASE_PARTS: Mapping[str, Any] = {"handover": Handover, "load": Load, "pin": Pin, "lag": Lag}
-_LEASE_COUNTS = ("defences", "sought")
+_LEASE_COUNTS = ("defences", "sought", "stalled")
 
 #: Fields without a column of their own.
 _MEMBER_DETAILS = [f.name for f in fields(Member) if f.name not in ("id", "host", "renewed_at_ms", "load")]

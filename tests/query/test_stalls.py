@@ -1,0 +1,182 @@
+"""A partition that delivers nothing although it has events stops no other: the rules, and queries with the emulator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.group.member.membership import Holding
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.query.stalls import Probe, answered, backoff, follow
+from tests.query.queries import Group
+from tests.query.support import HUB
+from tests.query.values_group import ValueGroup
+from tests.reading_query import ReadingQuery
+from tests.waiting import wait_until
+
+# --- the rules -------------------------------------------------------------------------------------------------
+
+
+def stalled(times: int, at: int = 7, epoch: int = 3) -> Holding:
+    return Holding(epoch, Position.before(at), renewed=0.0, lasts=30.0, stalled=times)
+
+
+def at(next: int) -> dict[str, Position]:
+    return {"0": Position.before(next)}
+
+
+def test_the_back_off_doubles_up_to_ten_minutes() -> None:
+    assert [backoff(times) for times in (1, 2, 3, 4, 6, 7, 2**62)] == [0, 30, 60, 120, 480, 600, 600]
+
+
+def test_only_stalled_partitions_are_probed() -> None:
+    holdings = {"0": stalled(1), "1": stalled(0), "2": stalled(2)}
+    probes = follow({}, holdings, {}, 100.0)
+    assert probes == {"0": Probe(7, 1, 100.0), "2": Probe(7, 2, 130.0)}
+    assert follow(probes, holdings, {}, 120.0) == probes, "the back-off begins when the count is first seen"
+    assert follow({}, holdings, {}, 100.0, at_once=True)["2"].due == 100.0
+
+
+def test_a_partition_that_moves_away_and_back_keeps_its_back_off() -> None:
+    probes = follow({}, {"0": stalled(2)}, {}, 100.0)
+    assert follow(follow(probes, {}, {}, 110.0), {"0": stalled(2, epoch=9)}, {}, 120.0) == probes
+
+
+@pytest.mark.parametrize("now", [stalled(2), stalled(1, at=9)], ids=["again", "elsewhere"])
+def test_a_new_stall_needs_a_new_probe(now: Holding) -> None:
+    received = {"0": Probe(7, 1, 100.0, end=8)}
+    assert follow(received, {"0": now}, {}, 200.0)["0"].end is None
+
+
+def test_progress_ends_a_stall_before_it_is_committed() -> None:
+    received = {"0": Probe(7, 1, 100.0, end=8)}
+    assert follow(received, {"0": stalled(1)}, at(7), 200.0) == received
+    assert follow(received, {"0": stalled(1)}, at(8), 200.0) == {}
+
+
+def test_a_probe_without_an_event_is_repeated() -> None:
+    probes = {"0": Probe(7, 1, 100.0), "1": Probe(7, 1, 100.0), "2": Probe(7, 1, 100.0), "3": Probe(9, 1, 100.0)}
+    after = answered(probes, {"0": 7, "1": 7, "3": 7}, {"0": 12, "3": 12}, 160.0)
+    assert after == probes | {"0": Probe(7, 1, 160.0, end=12), "1": Probe(7, 1, 160.0)}
+    assert {p: each.readable_to for p, each in after.items()} == {"0": 12, "1": 7, "2": 7, "3": 9}
+
+
+# --- planners --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def values() -> Iterator[ValueGroup]:
+    group = ValueGroup(2)
+    yield group
+    group.close()
+
+
+def test_a_stalled_partition_is_planned_again_after_a_probe(values: ValueGroup) -> None:
+    query = values.query("a")
+    values.hub.append(5)
+    values.hub.silent = {"0"}
+    end = query.batch()
+    values.stall("0")
+    query.run(end)
+    wait_until(
+        lambda: query.plan() is None and "0" in query.owned() and "probe" in values.watcher.asked, "it is probed"
+    )
+    values.hub.append(5)
+    query.run(query.batch())
+    assert [p for p, _ in query.seen[10:]] == ["1"] * 5
+    values.hub.silent.clear()
+    again = query.batch()
+    assert [(e.partition, e.start, e.end) for e in query.run(again)] == [("0", 0, 10)], "from the checkpoint on"
+    wait_until(lambda: query.step() == 0 and values.leases()["0"].stalled == 0, "it is over")
+
+
+def test_a_batch_that_is_run_again_leaves_out_what_stalled(values: ValueGroup) -> None:
+    query = values.query("a")
+    values.hub.append(5)
+    end = query.batch()
+    values.stall("0")
+    query.stop()
+    again = values.query("a", unfinished=end)
+    assert [each.partition for each in again.run(end)] == ["1"]
+    again.read(10)
+    assert sorted(again.seen) == sorted(values.hub.everything())
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_available_now_probes_once_and_ends(values: ValueGroup, times: int, caplog: pytest.LogCaptureFixture) -> None:
+    earlier = values.query("a")
+    values.hub.append(5)
+    values.hub.silent = {"0"}
+    for _ in range(times):
+        wait_until(lambda: len(earlier.owned()) == 2, "it owns both")
+        values.stall("0")
+    earlier.stop()
+    query = values.query("b")
+    query.planner.fix_ends()
+    assert (query.step(), query.step()) == (5, 0)
+    assert {p for p, _ in query.seen} == {"1"}
+    assert f"partition 0: stalled at sequence number 0, {times} times in a row" in caplog.text
+    query.stop()
+    values.hub.silent.clear()
+    last = values.query("c")
+    last.planner.fix_ends()
+    assert (last.step(), last.step()) == (5, 0), "in the next run it is there at once"
+
+
+# --- queries ---------------------------------------------------------------------------------------------------
+
+
+PARTITIONS = 4
+
+
+@pytest.fixture
+def group(emulator: Emulator, tmp_path: Path) -> Iterator[Group]:
+    group = Group(emulator, tmp_path, PARTITIONS)
+    yield group
+    group.close()
+
+
+def reading(group: Group, owner: str, **more: object) -> ReadingQuery:
+    query = ReadingQuery(group.options(receiverTimeout="1s", **more), owner)
+    group.queries.append(query)
+    return query
+
+
+def of(queries: list[ReadingQuery], partition: str) -> list[int]:
+    return [number for each in queries for p, number in each.seen if p == partition]
+
+
+def others(group: Group) -> Counter[tuple[str, int]]:
+    return Counter(event for event in group.everything().elements() if event[0] != "0")
+
+
+def test_a_silent_partition_stops_no_query(group: Group, caplog: pytest.LogCaptureFixture) -> None:
+    queries = [reading(group, "a"), reading(group, "b")]
+    group.wait_owned(2, 2)
+    group.emulator.pause(HUB, 0)
+    group.append(20, PARTITIONS)
+
+    def run() -> int:
+        return sum(query.step() for query in queries)
+
+    def stalled() -> bool:
+        run()
+        return group.leases()["0"].stalled == 1
+
+    wait_until(stalled, "it has stalled")
+    group.append(20, PARTITIONS, first=1)
+    wait_until(lambda: run() + 1 and sum(len(query.seen) for query in queries) >= 120, "the others are read")
+    wait_until(lambda: run() + 1 and group.leases()["0"].owner is not None, "it is owned again")
+    assert Counter(event for query in queries for event in query.seen) == others(group)
+    assert group.leases()["0"].stalled == 1, "it is not planned"
+    for text in ("partition 0: no event came for receiverTimeout=1 s", "partition 0: stalled at sequence number 0"):
+        assert text in caplog.text
+
+    group.emulator.resume(HUB, 0)
+    wait_until(lambda: run() + 1 and len(of(queries, "0")) >= 20, "it is read", timeout=60)
+    wait_until(lambda: run() + 1 and group.leases()["0"].stalled == 0, "its stall is over")
+    assert Counter(event for query in queries for event in query.seen) == group.everything()
