@@ -38,6 +38,8 @@ class StallProbes:
         self._probes: Mapping[str, Probe] = {}
         self._answers = queue.SimpleQueue[tuple[Mapping[str, int], Mapping[str, int]]]()
         self._worker = Housekeeping()
+        #: The monotonic time of the next probe of a partition that is owned.
+        self.due = float("inf")
 
     def readable(
         self,
@@ -57,8 +59,7 @@ class StallProbes:
         for partition, probe in self._probes.items():
             if before.get(partition, probe._replace(stalled=0))[:2] != probe[:2]:
                 _warn(partition, probe)
-        waiting = {p: probe for p, probe in self._probes.items() if p in holdings and probe.end is None}
-        if asked := {p: probe.position for p, probe in waiting.items() if probe.due <= now}:
+        if asked := {p: probe.position for p, probe in self._waiting(holdings).items() if probe.due <= now}:
             self._probes = answered(self._probes, asked, {}, float("inf"))
             job = partial(self._probe, asked, {p: self._owner_level(holdings[p].epoch) for p in asked})
             if wait:
@@ -66,12 +67,12 @@ class StallProbes:
                 self._take_answers()
             else:
                 self._worker.do(job)
+        self.due = min((probe.due for probe in self._waiting(holdings).values()), default=float("inf"))
         return {p: probe.readable_to for p, probe in self._probes.items() if p in holdings}
 
-    @property
-    def due(self) -> float:
-        """The monotonic time of the next probe."""
-        return min((probe.due for probe in self._probes.values() if probe.end is None), default=float("inf"))
+    def _waiting(self, holdings: Mapping[str, Holding]) -> dict[str, Probe]:
+        """The probes of owned partitions that have received nothing yet."""
+        return {p: probe for p, probe in self._probes.items() if p in holdings and probe.end is None}
 
     def stop(self) -> None:
         """Start no more probes; does not wait for those that run."""
