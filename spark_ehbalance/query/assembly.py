@@ -118,7 +118,7 @@ def start_planner(
         hub,
         policy,
         EventCheck(hub, options.level),
-        StallProbes(hub, options.level, options.receiver_timeout, changed),
+        StallProbes(hub.received, options.level, options.receiver_timeout, changed),
         fail_on_data_loss=options.fail_on_data_loss,
         earlier=place.earlier,
         control=control,

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
 
 from spark_ehbalance.group.member.membership import Holding
 from spark_ehbalance.group.position import Position
@@ -18,10 +17,8 @@ from spark_ehbalance.text import logger
 _LOG = logger(__name__)
 
 
-class Hub(Protocol):
-    """What is asked of the hub; see `HubWatcher`."""
-
-    def received(self, positions: Mapping[str, int], owner_levels: Mapping[str, int | None]) -> Mapping[str, int]: ...
+#: As `HubWatcher.received`: from positions and owner levels to the ends of what was received.
+Received = Callable[[Mapping[str, int], Mapping[str, int | None]], Mapping[str, int]]
 
 
 class StallProbes:
@@ -32,9 +29,9 @@ class StallProbes:
     """
 
     def __init__(
-        self, hub: Hub, owner_level: Callable[[int], int | None], repeat: float, changed: threading.Event
+        self, received: Received, owner_level: Callable[[int], int | None], repeat: float, changed: threading.Event
     ) -> None:
-        self._hub, self._owner_level, self._repeat, self._changed = hub, owner_level, repeat, changed
+        self._received, self._owner_level, self._repeat, self._changed = received, owner_level, repeat, changed
         self._probes: Mapping[str, Probe] = {}
         self._answers = queue.SimpleQueue[tuple[Mapping[str, int], Mapping[str, int]]]()
         self._worker = Housekeeping()
@@ -88,7 +85,7 @@ class StallProbes:
     def _probe(self, asked: Mapping[str, int], owner_levels: Mapping[str, int | None]) -> None:
         ends: Mapping[str, int] = {}
         try:
-            ends = self._hub.received(asked, owner_levels)
+            ends = self._received(asked, owner_levels)
         finally:
             self._answers.put((asked, ends))
             self._changed.set()

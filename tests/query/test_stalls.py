@@ -99,7 +99,7 @@ def test_a_stalled_partition_is_planned_again_after_a_probe(values: ValueGroup) 
 def test_a_probe_is_due_only_while_its_partition_is_owned(values: ValueGroup) -> None:
     """Else the query would never be idle again."""
     values.query("a")
-    probes = StallProbes(values.watcher, lambda epoch: epoch, 60.0, values.watcher.changed)
+    probes = StallProbes(values.watcher.received, lambda epoch: epoch, 60.0, values.watcher.changed)
     began = time.monotonic()
     assert probes.readable({"0": stalled(2)}, {}) == {"0": 7}
     assert began + 30 <= probes.due <= time.monotonic() + 30

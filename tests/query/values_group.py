@@ -167,7 +167,7 @@ class ValueGroup(Queries):
             watcher,
             SharedProgress(StreamOffset(owner), "/leases") if shared else alone,
             EventCheck(watcher, lambda epoch: epoch),
-            StallProbes(watcher, lambda epoch: epoch, 0.2, watcher.changed),
+            StallProbes(watcher.received, lambda epoch: epoch, 0.2, watcher.changed),
             fail_on_data_loss=fail_on_data_loss,
             earlier=EarlierBatches(finished),
         )
