@@ -26,7 +26,7 @@ from spark_ehbalance.errors import (
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.ranges import retained_start
 from spark_ehbalance.eventhub.receiver import PartitionAddress, disconnect_readers
-from spark_ehbalance.eventhub.resolve import resolve_start
+from spark_ehbalance.eventhub.resolve import latest_ends, resolve_start
 from spark_ehbalance.group import changes as t
 from spark_ehbalance.group.durations import STORE_SHARE, Durations
 from spark_ehbalance.group.expiry import Observations, expired_leases, overdue_handovers
@@ -95,6 +95,7 @@ class DeltaCheckpointStore(CheckpointStore):
         self._hub_created_ms: int | None = None
         self._hub_ms: int | None = None  # by the hub's clock, at `_hub_at`
         self._hub_at = float("-inf")
+        self._latest_ends: Mapping[str, Position] | None = None  # where this may be the group's first start
         self._checkpointing = threading.Lock()
         self._waiting: dict[str, Position] = {}  # checkpoints for the next commit, the highest of each partition
         self._adding = threading.Lock()  # guards `_waiting`
@@ -223,10 +224,13 @@ class DeltaCheckpointStore(CheckpointStore):
         if time.monotonic() - self._hub_at > _HUB_INTERVAL:
             try:
                 with HubMetadata(self._options.connection, self._options.consumer_group) as hub:
-                    self._partitions, self._hub_created_ms = hub.partition_ids(), hub.created_ms
-                    hub.partition_states(self._partitions[:1])  # whose answer has the hub's time
-                    self._hub_ms = hub.first_answer_ms
-                self._options.starting_position.check(self._partitions)
+                    partitions, positions = hub.partition_ids(), self._options.starting_position
+                    hub.partition_states(partitions[:1])  # for the time of the answer
+                    positions.check(partitions)
+                    if self._latest_ends is None and snapshot.latest_ms is None:
+                        self._latest_ends = latest_ends(positions, partitions, hub.partition_states)
+                self._partitions, self._hub_created_ms = partitions, hub.created_ms
+                self._hub_ms = hub.first_answer_ms
                 self._hub_at = time.monotonic()
             except HubUnavailableError as error:  # leases must be renewed all the same
                 _LOG.warning("%s. Looking for new partitions later", error)
@@ -260,7 +264,7 @@ class DeltaCheckpointStore(CheckpointStore):
             changes = [self._new(t.Join, host=socket.gethostname(), lease_duration_ms=round(1000 * seconds))]
         changes += (added := self._added(snapshot))
         if snapshot.latest_ms is None and self._hub_ms is not None and (snapshot.table or added):
-            changes.append(self._new(t.NoteLatest, latest_ms=self._hub_ms))
+            changes.append(self._new(t.NoteLatest, latest_ms=self._hub_ms, ends=self._latest_ends or {}))
         draft = t.apply(snapshot, changes).after
         leaving = draft.members[owner].state is MemberState.LEAVING
         asked, self._asked = self._asked, {x.partition for x in draft.owned_by(owner) if leaving or x.handover}

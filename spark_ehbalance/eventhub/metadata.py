@@ -23,6 +23,7 @@ from spark_ehbalance.eventhub.server_busy import BUSY
 from spark_ehbalance.eventhub.wire.client import check_open, cut_off_after, private_calls
 from spark_ehbalance.eventhub.wire.frames import bounded_transport
 from spark_ehbalance.eventhub.wire.management import Management, ManagementRequest
+from spark_ehbalance.group.position import Position
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -57,6 +58,11 @@ class PartitionState:
     end: int
     last_offset: str | None
     last_enqueued: datetime | None
+
+    @property
+    def end_position(self) -> Position:
+        """The position after the last event."""
+        return Position(self.end - 1, self.last_offset)
 
 
 class HubMetadata:

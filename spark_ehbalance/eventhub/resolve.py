@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.eventhub.conditions import busy_wait
 from spark_ehbalance.eventhub.metadata import PartitionState
+from spark_ehbalance.eventhub.poll_schedule import MOST_REQUESTS
 from spark_ehbalance.eventhub.receiver import Disconnected, OffsetRefused, PartitionAddress, Receiver, RowFormat
 from spark_ehbalance.eventhub.refusals import Busy, RefusedError, Unreachable
 from spark_ehbalance.eventhub.rows import sequence_numbers
 from spark_ehbalance.eventhub.unreadable import KEEP
 from spark_ehbalance.group.position import START_OFFSET, Position
-from spark_ehbalance.group.starting_positions import AfterOffset, Edge, UnresolvedPosition
+from spark_ehbalance.group.starting_positions import AfterOffset, Edge, StartingPositions, UnresolvedPosition
 from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
 
 _T = TypeVar("_T")
 
@@ -26,6 +30,9 @@ _MOST = 300
 
 #: No event of a hub ages out before: the shortest retention that can be set.
 _SHORTEST_RETENTION = timedelta(hours=1)
+
+#: Partitions that are requested between two log lines: five seconds' worth.
+_LOGGED = round(5 * MOST_REQUESTS)
 
 #: Seconds after which a receiver at which nothing comes has nothing to deliver: some round trips to another continent.
 QUIET = 5.0
@@ -48,7 +55,7 @@ def resolve(
     if position is Edge.EARLIEST:
         return Position.before(state.begin)
     if position is Edge.LATEST:
-        return Position(state.end - 1, state.last_offset)
+        return state.end_position
     if isinstance(position, int):
         return Position.before(position)
     if isinstance(position, Position):
@@ -56,9 +63,31 @@ def resolve(
     if isinstance(position, AfterOffset):
         return position_of(position.offset, address, state, timeout, highest_level)
     if state.begin == state.end or state.last_enqueued is None or state.last_enqueued < position:
-        return Position(state.end - 1, state.last_offset)
+        return state.end_position
     what = f"the first event at or after {position.isoformat()}"
     return Position.before(_received(address, position, timeout, what, _first_number, highest_level=highest_level))
+
+
+def latest_ends(
+    positions: StartingPositions,
+    partitions: Iterable[str],
+    request_states: Callable[[list[str]], Mapping[str, PartitionState]],
+) -> dict[str, Position]:
+    """The current ends of those of `partitions` whose starting position is `latest`. `request_states` may take a while:
+    40 s for 1,000 partitions."""
+    latest = [partition for partition in partitions if positions.of(partition) is Edge.LATEST]
+    ends = dict[str, Position]()
+    for first in range(0, len(latest), _LOGGED):
+        if ends:
+            _LOG.info(
+                "startingPosition=latest: the ends of %d of %d partitions are known. Reading starts when all are",
+                len(ends),
+                len(latest),
+            )
+        requested = latest[first : first + _LOGGED]
+        states = request_states(requested)
+        ends |= {partition: states[partition].end_position for partition in requested}
+    return ends
 
 
 def resolve_start(
@@ -109,7 +138,7 @@ def position_of(
     `offset`, or if no event comes within `timeout` seconds.
     """
     if offset == state.last_offset:
-        return Position(state.end - 1, offset)
+        return state.end_position
     number, found = state.begin, None
     if state.begin < state.end:
         what = f"the event at offset {offset}, or the next one"

@@ -16,7 +16,7 @@ from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.poll_schedule import PollSchedule
 from spark_ehbalance.eventhub.receiver import PartitionAddress, check_group, disconnect_readers
 from spark_ehbalance.eventhub.refusals import MissingHub
-from spark_ehbalance.eventhub.resolve import find_offset, has_event, received_to, resolve_start
+from spark_ehbalance.eventhub.resolve import find_offset, has_event, latest_ends, received_to, resolve_start
 from spark_ehbalance.group.lag import Lag
 from spark_ehbalance.group.position import START_OFFSET, Position, names_event
 from spark_ehbalance.group.starting_positions import StartingPositions
@@ -62,6 +62,7 @@ class HubWatcher:
         self._partitions: tuple[str, ...] = ()
         self._created_ms: int | None = None
         self._latest_ms, self._latest_at = 0, 0.0  # the second is in monotonic seconds
+        self._latest_ends: dict[str, Position] = {}
         self._states: dict[str, PartitionState] = {}
         self._arrivals = Arrivals()
         self._offsets: dict[str, dict[int, str]] = {}  # by partition and sequence number, the oldest first
@@ -98,6 +99,7 @@ class HubWatcher:
             assert metadata.first_answer_ms is not None, "every hub has partitions"
             self._latest_ms, self._latest_at = metadata.first_answer_ms, time.monotonic()
         self._starting_positions.check(self._partitions)
+        self._latest_ends = latest_ends(self._starting_positions, self._states, lambda _: self._states)
         self._thread.start()
 
     def stop(self) -> None:
@@ -134,6 +136,19 @@ class HubWatcher:
             if self._last_error is not None and (self._gone or time.monotonic() - self._answered_at > self._timeout):
                 raise self._last_error
             return self._states
+
+    def request_states(self, partitions: Iterable[str]) -> Mapping[str, PartitionState]:
+        """As `states`, once those of `partitions` are known. Raises what `refresh` raises."""
+        if unknown := [partition for partition in partitions if partition not in self.states()]:
+            self.refresh(unknown)
+        return self.states()
+
+    def latest_ends(self, partitions: Iterable[str]) -> Mapping[str, Position]:
+        """The ends at this watcher's start of at least those of `partitions` whose starting position is `latest`: the
+        hub is asked about those that `start` left out. Raises what `refresh` raises."""
+        unknown = [partition for partition in partitions if partition not in self._latest_ends]
+        self._latest_ends |= latest_ends(self._starting_positions, unknown, self.request_states)
+        return self._latest_ends
 
     def lag(self, partition: str, next: int) -> Lag | None:
         """What is unread of the partition from sequence number `next` on, as of the last answer; None before one."""
@@ -205,7 +220,8 @@ class HubWatcher:
 
     def starting_positions(self, partitions: Sequence[str], latest_ms: int) -> dict[str, Position]:
         """What `startingPosition` means in those of `partitions` where it can be resolved in time, if `latest` is the
-        moment `latest_ms` of the hub's clock. Raises `HubUnavailableError` if there is none."""
+        moment `latest_ms` of the hub's clock: in `latest_ends` exactly, if that is the moment of `start`. Raises
+        `HubUnavailableError` if there is none."""
         deadline = time.monotonic() + self._patience
         latest = datetime.fromtimestamp(latest_ms / 1000, timezone.utc)
         with self._condition:
@@ -220,6 +236,8 @@ class HubWatcher:
 
         def resolved(address: PartitionAddress, left: float) -> Position:
             position, state = self._starting_positions.of(address.partition), self._state(address.partition)
+            if latest_ms == self._latest_ms and address.partition in self._latest_ends:
+                return self._latest_ends[address.partition]
             return resolve_start(position, latest, now, address, state, left)
 
         return self._in_each(known, deadline, resolved, needed=True)  # the others have their turn next

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from spark_ehbalance.group.lag import Lag
 from spark_ehbalance.group.model import Author, Handover, Lease, Load, Member, MemberLoad, MemberState, QueryRecord
@@ -347,9 +347,11 @@ class NoteHub(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoteLatest(Transition):
-    """Record the moment that `latest` means for the whole group: its first start, by the hub's clock."""
+    """Record what `latest` means for the whole group, at its first start: the moment `latest_ms` by the hub's clock
+    and, exactly, the `ends` of partitions, at which reading starts in those that were never read."""
 
     latest_ms: int
+    ends: Mapping[str, Position] = field(default_factory=dict)
 
     def refusal(self, state: WorkingCopy) -> str | None:
         if state.table is None:
@@ -359,6 +361,10 @@ class NoteLatest(Transition):
     def carry_out(self, state: WorkingCopy) -> None:
         assert state.table is not None
         state.table = replace(state.table, latest_ms=self.latest_ms)
+        for partition, end in self.ends.items():
+            lease = state.leases.get(partition)
+            if lease is not None and lease.checkpoint is None:
+                state.leases[partition] = replace(lease, checkpoint=end)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ class TableIdentity:
 
     `id` is created with the first partition, so an emptied table has another one afterwards. `hub_created_ms` is
     when the event hub was created whose positions it contains; None if that is unknown. `latest_ms` is the moment, by
-    the hub's clock, that `latest` means for the whole group; None before a query has started.
+    the hub's clock, of the group's first start, which `latest` means where no end was stored then; None before it.
     """
 
     id: str

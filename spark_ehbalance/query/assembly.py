@@ -62,10 +62,11 @@ class _Logged(NamedTuple):
 
 
 class _Joined(NamedTuple):
-    """What the sink finished and the table may not contain, and what earlier processes left."""
+    """What the sink finished and the table may not contain, what earlier processes left, and as in `JoinedTable`."""
 
     progress: Mapping[str, Progress]
     earlier: EarlierBatches
+    latest_ends: Mapping[str, Position]
 
 
 def start_planner(
@@ -80,7 +81,8 @@ def start_planner(
 
     `finished` is the end of the last batch that the sink has finished in an earlier process of the query, `unfinished`
     the end of a batch that was logged but not finished; Spark's checkpoint has both. Unless the first batch is to be of
-    the query's `whole` share, a part of it is enough: a hub with 1,000 partitions is asked about them for 40 s.
+    the query's `whole` share, a part of it is enough: a hub with 1,000 partitions is asked about them for 40 s. A first
+    start with `latest` waits for them in any case.
 
     Raises before anything is created if hub or store cannot be reached or do not fit: `HubUnavailableError`,
     `OptionError`, `DataLossError`, `StoreError`.
@@ -111,7 +113,7 @@ def start_planner(
         raise
     policy: ProgressPolicy = SharedProgress(query, options.lease_table) if options.lease_table else AloneProgress(query)
     opener = _store_opener(options, logged, policy, hub)
-    keeper = _keeper(options, query, place.progress, logged, opener, hub, changed)
+    keeper = _keeper(options, query, place, logged, opener, hub, changed)
     control = PlannerControl(PlannerAddress(query.lineage, processes.jvm_pid()))
     planner = Planner(
         keeper,
@@ -151,7 +153,7 @@ def joined(keeper: Keeper, patience: float, *, whole: bool = True) -> bool:
 def _keeper(
     options: Options,
     query: StreamOffset,
-    progress: Mapping[str, Progress],
+    place: _Joined,
     logged: _Logged,
     opener: OpenStore,
     hub: HubWatcher,
@@ -179,12 +181,13 @@ def _keeper(
         Author(query.owner, query.run),
         settings,
         random.Random(),
-        progress=progress,
+        progress=place.progress,
         resume={p: Resumed(each.start, each.since_ms, each.epoch) for p, each in logged.unfinished.ranges.items()},
         batch=logged.finished.batch,
         begun=logged.last.batch,
         planner=logged.last.run,
         latest_ms=query.first_start.at_ms if query.first_start else 0,
+        ends=place.latest_ends,
     )
     return Keeper(engine, opener, hub, changed=changed, lag_of=hub.lag)
 
@@ -195,15 +198,17 @@ def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatche
     finished = progress_of(logged.finished.ranges)
     if options.lease_table is None:
         check_past(options, logged.last, None, query.hub)
+        ends: Mapping[str, Position] = {}
         if logged.last.is_initial:
             check_start(options, states_at_start(options, hub))
-        return _Joined(finished, EarlierBatches(logged.finished))
+            ends = hub.latest_ends(hub.partition_ids())
+        return _Joined(finished, EarlierBatches(logged.finished), ends)
     last = logged.last if options.capabilities.epochs else logged.last.without_epochs()
     with _open(options, options.lease_table, hub) as store:
-        found = join_table(store, options, last, query.hub, hub)
+        found, ends = join_table(store, options, last, query.hub, hub)
     record = found.queries.get(query.lineage)
     progress = finished if record is None else _missing(logged.progress(), found) | finished
-    return _Joined(progress, EarlierBatches(logged.finished, record.batch if record else 0))
+    return _Joined(progress, EarlierBatches(logged.finished, record.batch if record else 0), ends)
 
 
 def _missing(progress: Mapping[str, Progress], found: Snapshot) -> dict[str, Progress]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from spark_ehbalance.eventhub.metadata import PartitionState
+from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.contract import LeaseStore
 from spark_ehbalance.query.offsets import HubReference, StreamOffset
@@ -24,17 +25,25 @@ class Hub(Protocol):
     """What is asked of the hub; see `HubWatcher`."""
 
     def partition_ids(self) -> tuple[str, ...]: ...
-    def states(self) -> Mapping[str, PartitionState]: ...
-    def refresh(self, partitions: Iterable[str]) -> None: ...
+    def request_states(self, partitions: Iterable[str]) -> Mapping[str, PartitionState]: ...
+    def latest_ends(self, partitions: Iterable[str]) -> Mapping[str, Position]: ...
 
 
-def join_table(store: LeaseStore, options: Options, known: StreamOffset, found: HubReference, hub: Hub) -> Snapshot:
+class JoinedTable(NamedTuple):
+    """A lease table and, at the group's first start, the ends of the partitions in which reading starts at `latest`."""
+
+    content: Snapshot
+    latest_ends: Mapping[str, Position]
+
+
+def join_table(store: LeaseStore, options: Options, known: StreamOffset, found: HubReference, hub: Hub) -> JoinedTable:
     """The lease table of `options`, open as `store`, after it was checked and, at a first start, created.
 
     `known` is the query's last offset, `found` identifies the `hub`. Raises `StoreFormatError`,
-    `StoreUnavailableError`, and what `check_past` and `check_start` raise.
+    `StoreUnavailableError`, `HubUnavailableError`, and what `check_past` and `check_start` raise.
     """
-    table = None
+    table: Snapshot | None = None
+    ends: Mapping[str, Position] = {}
     if store.exists():
         store.create(options.group)  # raises an error for the table of another group
         table = store.read()
@@ -43,10 +52,13 @@ def join_table(store: LeaseStore, options: Options, known: StreamOffset, found: 
         leases = table.leases if table else {}
         # What a table with others lacks was added to the hub, and begins at its first event.
         first = not leases or not store.capabilities.members
-        states = states_at_start(options, hub).items()
-        check_start(options, {p: e for p, e in states if (leases[p].checkpoint is None if p in leases else first)})
+        unread = [p for p in hub.partition_ids() if (leases[p].checkpoint is None if p in leases else first)]
+        states = states_at_start(options, hub)
+        check_start(options, {p: states[p] for p in unread if p in states})
+        if known.first_start is None and (table is None or table.latest_ms is None):
+            ends = hub.latest_ends(unread)
     store.create(options.group)
-    return table or store.read()
+    return JoinedTable(table or store.read(), ends)
 
 
 def check_past(options: Options, known: StreamOffset, table: Snapshot | None, found: HubReference) -> None:
@@ -60,9 +72,7 @@ def states_at_start(options: Options, hub: Hub) -> Mapping[str, PartitionState]:
     """The states that `check_start` needs, and those that are known besides: of a hub with many partitions not all are
     asked for at once."""
     numbers = [p for p in hub.partition_ids() if options.starting_position.number_of(p) is not None]
-    if unknown := [partition for partition in numbers if partition not in hub.states()]:
-        hub.refresh(unknown)
-    return hub.states()
+    return hub.request_states(numbers)
 
 
 def check_start(options: Options, states: Mapping[str, PartitionState]) -> None:

@@ -21,7 +21,7 @@ from spark_ehbalance.group.orders import PinTo, Seek
 from spark_ehbalance.group.position import START_OFFSET, Position
 from spark_ehbalance.group.snapshot import Snapshot
 from tests.consumers.consumers import OPERATOR, Consumers
-from tests.query.support import HUB
+from tests.query.support import HUB, skew_clock
 from tests.waiting import wait_until
 
 PARTITIONS = 4
@@ -329,7 +329,8 @@ def test_added_partitions_are_read_from_their_first_event(
     assert consumers.lease(new).checkpoint == Position(-1)
 
 
-def test_latest_is_the_first_start_of_the_group(consumers: Consumers) -> None:
+def test_latest_is_the_first_start_of_the_group(consumers: Consumers, monkeypatch: pytest.MonkeyPatch) -> None:
+    skew_clock(monkeypatch, 3.0)
     consumers.group.append(3, PARTITIONS)
     store = consumers.owning("a", "0", startingPosition="latest")
     consumers.group.append(2, PARTITIONS, first=0)

@@ -12,13 +12,13 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.eventhub.metadata import HubMetadata
-from spark_ehbalance.eventhub.poll_schedule import PollIntervals, PollSchedule
+from spark_ehbalance.eventhub.poll_schedule import MOST_NEW, PollIntervals, PollSchedule
 from spark_ehbalance.eventhub.receiver import PartitionAddress
 from spark_ehbalance.eventhub.watcher import HubWatcher
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.starting_positions import StartingPositions
 from tests.eventhub.receiving import reading
-from tests.query.support import HUB, hub_options, receive
+from tests.query.support import HUB, hub_options, receive, skew_clock
 from tests.waiting import wait_until
 
 Start = Callable[..., HubWatcher]
@@ -195,12 +195,43 @@ def test_latest_is_the_same_moment_in_partitions_that_are_asked_about_later(emul
     emulator.append(HUB, 0, [b"x"] * 3)
     emulator.append(HUB, 1, [b"x"] * 3)
     watcher = start()
-    moment = watcher.latest_ms()
+    moment = watcher.latest_ms() - 1  # another member's first start
     assert abs(moment - 1000 * time.time()) < 60_000
     emulator.append(HUB, 1, [b"x"] * 2)
     watcher.refresh()
     last = watcher.states()["0"].last_offset
     assert watcher.starting_positions(["0", "1"], moment) == {"0": Position(2, last), "1": Position.before(3)}
+
+
+@pytest.mark.parametrize("seconds", [3.0, -3.0], ids=["fast", "slow"])
+def test_latest_of_an_own_start_needs_no_clock(
+    emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    skew_clock(monkeypatch, seconds)
+    emulator.append(HUB, 0, [b"before"] * 3)
+    watcher = start()
+    emulator.append(HUB, 0, [b"after"] * 3)
+    emulator.append(HUB, 1, [b"after"] * 3)
+    watcher.refresh()
+    starts = watcher.starting_positions(["0", "1"], watcher.latest_ms())
+    assert {partition: position.next for partition, position in starts.items()} == {"0": 3, "1": 0}
+
+
+def test_the_ends_of_many_partitions_are_all_known_or_an_error(emulator: Emulator, start: Start) -> None:
+    emulator.add_partitions(HUB, MOST_NEW)
+    emulator.append(HUB, MOST_NEW + 1, [b"before"] * 3)
+    watcher = start('{"0": 0, "*": "latest"}', timeout=1.0)
+    emulator.refuse_connections()
+    emulator.drop_connections()
+    partitions = watcher.partition_ids()
+    assert len(watcher.states()) < len(partitions)
+    with pytest.raises(HubUnavailableError):
+        watcher.latest_ends(partitions)
+    emulator.refuse_connections(False)
+    wait_until(lambda: refreshed(watcher), "the hub answers")
+    ends = watcher.latest_ends(partitions)
+    assert ends.keys() == {*partitions[1:]}
+    assert ends[partitions[-1]].next == 3
 
 
 @pytest.mark.parametrize("left", [3, 0], ids=["some are retained", "all have aged out"])

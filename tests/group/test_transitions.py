@@ -697,6 +697,14 @@ def test_latest_is_one_moment_for_the_whole_group() -> None:
     assert after(table, claim).leases["5"].checkpoint == Position(3)
 
 
+def test_never_read_partitions_begin_at_the_ends_of_the_first_start() -> None:
+    read, unread = Lease("4", checkpoint=READ_TO_TEN), Lease("5")
+    ends = {"4": Position(70), "5": Position(70), "6": Position(70)}
+    table = replace(group(), leases={"4": read, "5": unread, "7": Lease("7")}, table=TableIdentity("t1"))
+    started = after(table, NoteLatest(by=ANN, at_ms=AT, latest_ms=70, ends=ends))
+    assert started.leases == {"4": read, "5": Lease("5", checkpoint=Position(70)), "7": Lease("7")}
+
+
 def test_a_hub_is_another_one_if_both_times_are_known_and_differ() -> None:
     known = replace(group(), table=TableIdentity("t1", hub_created_ms=1_700_000_000_000))
     assert known.described_other_hub(1_800_000_000_000) == (

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
+import pytest
 
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.eventhub import metadata
 from spark_ehbalance.eventhub.receiver import Receiver
 from spark_ehbalance.eventhub.rows import sequence_numbers
 from spark_ehbalance.group.model import Lease
@@ -27,6 +31,12 @@ SOON = 0.9 * RECEIVER_IDLE
 def hub_options(emulator: Emulator, **raw: object) -> Options:
     """The options of a stream that reads `HUB`."""
     return stream_options({"connectionString": emulator.connection_string(HUB), **{k: str(v) for k, v in raw.items()}})
+
+
+def skew_clock(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Make the driver's clock fast by `seconds`, as far as it stands for the hub's."""
+    clock = SimpleNamespace(time=lambda: time.time() + seconds, monotonic=time.monotonic, sleep=time.sleep)
+    monkeypatch.setattr(metadata, "time", clock)
 
 
 def receive(receiver: Receiver, count: int, most: int = 100) -> pa.Table:

@@ -1,19 +1,21 @@
-"""`latest` is one moment for a whole group, however long it takes to ask about all partitions of a hub."""
+"""`latest` is the first start of a whole group, whatever the driver's clock shows, and in all partitions of a hub."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.eventhub.watcher import HubWatcher
+from spark_ehbalance.group.position import Position
 from spark_ehbalance.query.assembly import start_planner
 from spark_ehbalance.query.offsets import StreamOffset, group_name
 from tests.query.queries import Event, Group, Query
-from tests.query.support import HUB
+from tests.query.support import HUB, skew_clock
 from tests.waiting import wait_until
 
 #: More than a query asks about at its start, and seconds' worth of requests.
@@ -44,14 +46,22 @@ def hub_of(emulator: Emulator, tmp_path: Path) -> Iterator[Callable[[int], Group
 
 @pytest.mark.parametrize("shared", [True, False], ids=["with a lease table", "alone"])
 def test_what_comes_after_the_first_start_is_read_and_nothing_else(
-    hub_of: Callable[[int], Group], emulator: Emulator, shared: bool
+    hub_of: Callable[[int], Group], emulator: Emulator, monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
+    skew_clock(monkeypatch, 60.0)
+    asked, latest_ends = list[HubWatcher](), HubWatcher.latest_ends
+
+    def noted(watcher: HubWatcher, partitions: Iterable[str]) -> Mapping[str, Position]:
+        asked.append(watcher)
+        return latest_ends(watcher, partitions)
+
+    monkeypatch.setattr(HubWatcher, "latest_ends", noted)
     group = hub_of(PARTITIONS)
     group.append(2, PARTITIONS)
     query = begun(group, None, shared=shared)
     emulator.append(HUB, 0, [b"first"])
     query.read(1)
-    assert len(query.planner.holdings()) < PARTITIONS, "it does not know all partitions yet"
+    assert len(query.planner.holdings()) == PARTITIONS
     group.append(1, PARTITIONS, first=1)
     query.stop()
     query = begun(group, query.finished, shared=shared)
@@ -59,6 +69,7 @@ def test_what_comes_after_the_first_start_is_read_and_nothing_else(
     def seen() -> Counter[Event]:
         return Counter(event for each in group.queries for event in each.seen)
 
+    assert len(asked) == 1, "only a first start asks about all partitions"
     wait_until(lambda: query.step() < 0 or seen().total() >= PARTITIONS, "everything is read")
     assert seen() == Counter((str(partition), 2) for partition in range(PARTITIONS))
 

@@ -67,7 +67,7 @@ class MemberEngine:
 
     `progress` is what the sink had finished in an earlier life of the query, up to the batch with that number, `begun`
     the number of the last one in its log, which the run `planner` has planned, `resume` as in `Membership`. Where the
-    group has not started before, `latest` means the moment `latest_ms` of the hub's clock.
+    group has not started before, `latest` means `latest_ms` and `ends`, as in `NoteLatest`.
     """
 
     def __init__(
@@ -82,8 +82,9 @@ class MemberEngine:
         begun: int = 0,
         planner: str = "",
         latest_ms: int = 0,
+        ends: Mapping[str, Position] | None = None,
     ) -> None:
-        self._latest_ms = latest_ms
+        self._latest_ms, self._ends = latest_ms, ends or {}
         self.author = author
         self.settings = settings
         #: What the query has reported.
@@ -282,7 +283,8 @@ class MemberEngine:
     def _balance(self, turn: _Turn) -> Sequence[str]:
         """Ask the strategy. Returns the partitions for which the hub must be asked where reading starts."""
         member, read = self._member, turn.read
-        turn.decided = [*found(member, read.partitions, read.hub_created_ms, turn.latest_ms, turn.now.wall_ms)]
+        latest = turn.latest_ms, self._ends
+        turn.decided = [*found(member, read.partitions, read.hub_created_ms, *latest, turn.now.wall_ms)]
         if not member.joined:
             # First be seen, then see who else is there, then decide: members that start together share at once.
             turn.decision = Decision("nothing yet, because this member is joining", rebalance_now=True)

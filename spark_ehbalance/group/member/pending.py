@@ -3,7 +3,7 @@ back. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import filterfalse
 
 from spark_ehbalance.group.changes import (
@@ -80,10 +80,15 @@ def pending(
 
 
 def found(
-    member: Membership, partitions: Iterable[str], hub_created_ms: int | None, latest_ms: int, at_ms: int
+    member: Membership,
+    partitions: Iterable[str],
+    hub_created_ms: int | None,
+    latest_ms: int,
+    ends: Mapping[str, Position],
+    at_ms: int,
 ) -> Iterator[Transition]:
-    """What the table does not know yet: the hub's `partitions`, when the hub was created, and the moment `latest_ms`
-    that `latest` means for the whole group."""
+    """What the table does not know yet: the hub's `partitions`, when the hub was created, and `latest_ms` and `ends`,
+    which `latest` means for the whole group."""
     by, snapshot, members = member.author, member.snapshot, member.settings.capabilities.members
     new_table, creates = not snapshot.leases, False
     if member.joined or new_table:
@@ -96,7 +101,7 @@ def found(
         yield NoteHub(by=by, at_ms=at_ms, created_ms=hub_created_ms)
     if members and (creates or snapshot.table) and snapshot.latest_ms is None:
         # With the first commit: a query that is stopped before its first batch has started all the same.
-        yield NoteLatest(by=by, at_ms=at_ms, latest_ms=latest_ms)
+        yield NoteLatest(by=by, at_ms=at_ms, latest_ms=latest_ms, ends=ends)
 
 
 def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transition]:

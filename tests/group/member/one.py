@@ -120,7 +120,8 @@ class One:
 
 
 def member(strategy: str = "greedy", **settings: Any) -> MemberEngine:
-    arguments = {name: settings.pop(name) for name in ("progress", "resume", "latest_ms") if name in settings}
+    names = ("progress", "resume", "latest_ms", "ends")
+    arguments = {name: settings.pop(name) for name in names if name in settings}
     return MemberEngine(ANN, Settings(STRATEGIES[strategy], LEASE, **settings), random.Random(0), **arguments)
 
 

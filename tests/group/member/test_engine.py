@@ -65,11 +65,11 @@ def test_a_new_member_joins_first_and_claims_in_the_next_turn() -> None:
 
 def test_the_first_commit_of_a_group_says_what_latest_means() -> None:
     """A query that is stopped before its first batch has started all the same."""
-    ann, table = member(latest_ms=70), snapshot_of((), [])
+    ann, table = member(latest_ms=70, ends={"1": Position(4)}), snapshot_of((), [])
     turn = Turn(*looked(ann, table, ("0", "1"), Clocks(0.0, 0)))
     after = apply(table, turn.transitions).after
     assert after.latest_ms == 70
-    assert after.leases.keys() == {"0", "1"}
+    assert {p: lease.checkpoint for p, lease in after.leases.items()} == {"0": None, "1": Position(4)}
     assert not after.owned_by("ann"), "it claims when it has seen who else is there"
 
 
