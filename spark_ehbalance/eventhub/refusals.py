@@ -37,6 +37,10 @@ class RefusedError(HubUnavailableError):
     """The credentials were refused or have expired."""
 
 
+class HubBusyError(HubUnavailableError):
+    """The service was too busy for requests for as long as these are repeated."""
+
+
 class Unreachable(Exception):
     """The connection broke or was refused for a reason that may pass: a new receiver, or sender, may succeed."""
 

@@ -136,6 +136,7 @@ class _RangeReader:
                 if compacted and self._receiver.next == self._position and self._rest_is_gone(ended):
                     return
             except Disconnected as other:
+                self._since.missing.answered()
                 if self._lease_is_lost(other):
                     return
                 self._since.last_error = other
@@ -144,6 +145,7 @@ class _RangeReader:
                 if self._since.missing.is_confirmed_by(error):
                     raise
             except RefusedError as refusal:
+                self._since.missing.answered()
                 self._renew_token(refusal)
             else:
                 self._since.missing.answered()

@@ -432,6 +432,13 @@ def test_one_odd_message_takes_no_other_to_the_slow_path(tiers: Callable[[], Cou
             assert tiers()["slow path"] <= 1, what
 
 
+@pytest.mark.parametrize("count", [100, 600], ids=["few", "many"])
+def test_a_map_with_an_odd_number_of_items_is_unreadable_in_batches_of_any_size(count: int) -> None:
+    sent = [usual(number, "unlike") for number in range(1000, 1000 + count)]
+    sent[50] += section(0x71, b"\xc1\x01\x01")
+    assert Decoder("0", False).record_batch(in_buffer(sent)).unreadable.keys() == {50}
+
+
 @pytest.mark.parametrize("elements", [30, 255])
 @pytest.mark.parametrize("unlike", [False, True], ids=["alike", "unlike"])
 def test_arrays_without_bytes_are_read_alike_in_batches_of_any_size(

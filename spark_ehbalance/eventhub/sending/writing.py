@@ -23,7 +23,7 @@ from spark_ehbalance.eventhub.conditions import busy_wait
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.network import NetworkError
-from spark_ehbalance.eventhub.refusals import Busy, MissingHub, RefusedError, Unreachable
+from spark_ehbalance.eventhub.refusals import Busy, HubBusyError, MissingHub, RefusedError, Unreachable
 from spark_ehbalance.eventhub.sender import Sender
 from spark_ehbalance.eventhub.sending.columns import Columns, Events, Rows, check_topic
 from spark_ehbalance.eventhub.sending.write_options import WriteOptions
@@ -192,8 +192,10 @@ class Task:
         def ask() -> Sequence[str]:
             try:
                 return self._links.partitions(self._options.connection)
-            except (MissingError, NetworkError):
+            except (MissingError, NetworkError, RefusedError):
                 raise
+            except HubBusyError as error:
+                raise Busy(str(error)) from error
             except HubUnavailableError as error:
                 raise Unreachable(str(error)) from error
 
@@ -249,15 +251,17 @@ class Task:
                 missing.answered()
                 first, pause = None, busy_wait()
             except RefusedError:
+                missing.answered()
                 if renewed:
                     raise
                 self._options.connection.renew()
                 renewed, pause = True, 0.0
             except (Unreachable, MissingError) as error:
+                if len(left) < count:
+                    first, count, renewed = time.monotonic(), len(left), False
+                    missing.answered()
                 if missing.is_confirmed_by(error):
                     raise
-                if len(left) < count:
-                    first, count = time.monotonic(), len(left)
                 first = first or now
                 if time.monotonic() - first >= self._options.send_timeout:
                     raise HubUnavailableError(self._given_up(target, error)) from error

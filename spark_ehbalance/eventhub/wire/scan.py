@@ -343,9 +343,10 @@ def find_pairs(data: bytearray, maps: Spans) -> tuple[Booleans, Pairs]:
     scan = Scan(data, maps.starts)
     rows, present = scan.look(9), maps.lengths > 0
     wide = rows[:, 0] == 0xD1
-    counts = np.where(present, np.where(wide, big_endian(rows, 5, 4), rows[:, 2]), 0) // 2
+    items = np.where(present, np.where(wide, big_endian(rows, 5, 4), rows[:, 2]), 0)
+    counts = items // 2
     most = min(_MOST_PAIRS, int(np.sort(counts)[-1 - len(counts) // _OUTLIERS]))
-    good = scan.good & (~present | wide | (rows[:, 0] == 0xC1)) & (counts <= most)
+    good = scan.good & (~present | wide | (rows[:, 0] == 0xC1)) & (items % 2 == 0) & (counts <= most)
     counts[~good] = 0
     pos = maps.starts + np.where(present, np.where(wide, 9, 3), 0)
     fields = np.empty((5, len(counts), most), np.int64)

@@ -6,6 +6,7 @@ a small message; and it sends more than the peer has granted credit for.
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -49,9 +50,11 @@ class SendingLink:
         # the client itself waits without end for a peer that reads byte by byte
         with cut_off_at(lambda: self._deadline, lambda: self._connection):
             while more or self._waiting:
+                waits = True
                 if more and self._handler.client_ready():  # not while the token is renewed
-                    more = self._write(frames)
-                self._connection.listen(wait=self._handler._socket_timeout)
+                    more, waits = self._write(frames)
+                if waits or self._has_come():
+                    self._connection.listen(wait=self._handler._socket_timeout)
                 if time.monotonic() > self._deadline:
                     raise TimeoutError("Sending timed out.")
                 check_open(self._connection, self._session, self._link)
@@ -75,18 +78,22 @@ class SendingLink:
                 self._more_frames += 1
                 yield frame
 
-    def _write(self, frames: Iterator[bytes]) -> bool:
-        """Send the frames that are allowed now. Returns whether there are more."""
-        data = bytearray()
-        while frame := next(frames, None):
+    def _write(self, frames: Iterator[bytes]) -> tuple[bool, bool]:
+        """Send some of the frames that are allowed now: on a slow connection answers come before all are written.
+        Returns whether there are more, and whether to wait for the peer before the next."""
+        data, frame = bytearray(), None
+        while len(data) < _WRITE_BYTES and (frame := next(frames, None)):
             data += frame
-            if len(data) >= _WRITE_BYTES:
-                self._connection._transport.write(data)
-                data = bytearray()
         if data:
             self._connection._transport.write(data)
-        self._connection._last_frame_sent_time = time.time()
-        return frame is not None
+            self._connection._last_frame_sent_time = time.time()
+        return frame is not None, not frame
+
+    def _has_come(self) -> bool:
+        """Whether something can be read at once."""
+        sock = self._connection._transport.sock
+        readable, _, _ = select.select([getattr(sock, "sock", sock)], [], [], 0)  # a websocket has one below
+        return bool(readable)
 
     def _flow(self, fields: list[Any]) -> None:
         """Take a flow. The client counts one frame for each batch, the peer all of them."""

@@ -18,8 +18,8 @@ from spark_ehbalance.emulator import EventHub
 from spark_ehbalance.emulator.amqp.frames import ACCEPTED, Disposition
 from spark_ehbalance.emulator.partition_keys import partition_of_key
 from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, MissingError, UnsendableEventError
-from spark_ehbalance.eventhub import conditions, sender
-from spark_ehbalance.eventhub.refusals import Unreachable
+from spark_ehbalance.eventhub import conditions, metadata, sender
+from spark_ehbalance.eventhub.refusals import RefusedError, Unreachable
 from spark_ehbalance.eventhub.sending import writing
 from spark_ehbalance.eventhub.sending.columns import Columns
 from spark_ehbalance.eventhub.sending.write_options import write_options
@@ -227,6 +227,79 @@ def test_a_hub_that_is_missing_once_after_other_faults_is_sent_to_again(
     monkeypatch.setattr(sender.Sender, "send", faulty)
     monkeypatch.setattr(writing, "_PAUSES", (0.6, 0.6))
     assert write([{"body": b"x"}]).events == 1
+
+
+@pytest.mark.parametrize("between", [RefusedError("token"), None], ids=["refused", "taken"])
+def test_a_hub_that_is_missing_twice_but_not_in_a_row_is_sent_to_again(
+    event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch, between: Exception | None
+) -> None:
+    """The service has answered otherwise between the two, or has taken a batch before it gave the second one."""
+    send = sender.Sender.send
+    faults: list[Exception] = [MissingError("once"), *([between] if between else []), MissingError("once more")]
+
+    def faulty(each: sender.Sender, window: list[Any], timeout: float) -> None:
+        if not faults:
+            return send(each, window, timeout)
+        if between is None and len(faults) == 1:
+            send(each, first := window[:1], timeout)
+            assert not first
+            del window[:1]
+        each.close()
+        raise faults.pop(0)
+
+    monkeypatch.setattr(sender.Sender, "send", faulty)
+    monkeypatch.setattr(writing, "_PAUSES", (2.1, 2.1))
+    assert write([{"body": b"x", "key": f"{number}"} for number in range(3)], KEYED).events == 3
+    assert len(event_hub.events()) == 3
+
+
+@pytest.fixture
+def to_partition(event_hub: EventHub, links: Links) -> Callable[..., Sent]:
+    """Sends a row that names its partition, for which the hub is asked about its partitions first."""
+
+    def send(connection: str, timeout: str) -> Sent:
+        given = {"connectionString": connection, "sendTimeout": timeout}
+        row = pa.RecordBatch.from_pylist([{"body": b"x", "partition": 1}])
+        return Task(write_options(given), Columns(0, partition=1), links).write([row])
+
+    return send
+
+
+def test_a_busy_hub_is_waited_for_also_when_it_is_asked_about_its_partitions(
+    event_hub: EventHub, to_partition: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conditions, "_BUSY_WAIT", 0.2)
+    monkeypatch.setattr(metadata, "_BUSY_PATIENCE", 0.5)
+    event_hub.emulator.server_busy(seconds=3.0)
+    assert to_partition(event_hub.connection_string, "1 s").events == 1
+
+
+@pytest.mark.parametrize("event_hub_settings", [{"sas_keys": {"writer": "the right key"}}])
+def test_a_wrong_key_fails_the_task_at_once_also_when_the_hub_is_asked_about_its_partitions(
+    event_hub: EventHub, to_partition: Callable[..., Sent]
+) -> None:
+    wrong = event_hub.emulator.connection_string(event_hub.name, "writer", "another key")
+    with pytest.raises(HubUnavailableError, match="refused the credentials") as raised:
+        to_partition(wrong, "5 s")
+    assert "has taken nothing" not in str(raised.value)
+
+
+def test_answers_are_read_while_there_is_more_to_send(
+    event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection on which all batches take longer than sendTimeout, and the hub answers one after the other."""
+    written, waiting = SendingLink._write, list[int]()
+
+    def slow(link: SendingLink, *given: Any) -> Any:
+        waiting.append(link.unanswered)
+        time.sleep(0.5)
+        return written(link, *given)
+
+    monkeypatch.setattr(SendingLink, "_write", slow)
+    rows = [{"body": bytes(10_000), "key": str(number)} for number in range(90)]
+    assert write(rows, KEYED, sendTimeout="4 s").again == 0
+    assert len(waiting) > 8, "it takes longer than half of sendTimeout"
+    assert len(event_hub.events()) == 90
 
 
 def test_a_connection_is_opened_to_named_partitions_only(event_hub: EventHub, links: Links) -> None:
