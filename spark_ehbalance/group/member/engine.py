@@ -22,12 +22,12 @@ from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.group.changes import Checkpoint, Drain, Outcome, Take, Transition
 from spark_ehbalance.group.durations import renewal_interval
 from spark_ehbalance.group.member import balancing, protocol
+from spark_ehbalance.group.member.hang import Hang
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Clocks, Held, Holding, Membership, Resumed
 from spark_ehbalance.group.member.pacing import FIRST_PAUSE, Pace, contended_pause, pause, tidying_due
 from spark_ehbalance.group.member.pending import found, pending, shutdown
 from spark_ehbalance.group.member.query_state import Progress, QueryState
-from spark_ehbalance.group.member.stall import Stall
 from spark_ehbalance.group.model import Author, Lease, Load, MemberLoad, TableIdentity
 from spark_ehbalance.group.ownership import Ownership
 from spark_ehbalance.group.position import Position
@@ -105,7 +105,7 @@ class MemberEngine:
         self._memory: Any = None  # the strategy's
         self._turn: _Turn | None = None
         self._stopping = False
-        self._stall = Stall()
+        self._hang = Hang()
         self._tidied = (0, 0.0)  # version and time
 
     def handle(self, input: protocol.Input, now: Clocks) -> list[protocol.Output]:
@@ -212,7 +212,7 @@ class MemberEngine:
     @property
     def leaving(self) -> str | None:
         """Why everything owned is to be given back; None if it is not."""
-        if self._stall.active:
+        if self._hang.active:
             return "the query hangs"
         return "this member is leaving" if self.query.leaving or self._member.look.drained else None
 
@@ -250,7 +250,7 @@ class MemberEngine:
         snapshot = read.snapshot
         self._member = member = self._member.seen(snapshot, now, self.query)
         self.query = query = self.query.looked()
-        self._stall = self._stall.checked(query, self.settings.max_stall, now.monotonic, member.holdings)
+        self._hang = self._hang.checked(query, self.settings.max_stall, now.monotonic, member.holdings)
         leaving = self.leaving is not None
         hurried = leaving or any(each.handover_pending for each in member.holdings.values())
         self._pace = replace(self._pace, hurried=hurried)
@@ -259,10 +259,10 @@ class MemberEngine:
             self._turn = _Turn(read, now, latest_ms, True, shutdown(member, query, now))
             return self._write(now)
         # The end of a batch that hangs is not waited for.
-        in_flight = frozenset[str]() if self._stall.active else query.in_flight
+        in_flight = frozenset[str]() if self._hang.active else query.in_flight
         to_write = pending(member, query, in_flight, now, leaving=leaving)
         drain = Drain(by=self.author, at_ms=now.wall_ms, member=self.author.id)
-        self._stall, drains = self._stall.drain(snapshot.members.get(self.author.id), drain)
+        self._hang, drains = self._hang.drain(snapshot.members.get(self.author.id), drain)
         to_write += [drain] if query.leaving else drains
         self._turn = turn = _Turn(read, now, latest_ms, False, to_write)
         if not self._balances(now):

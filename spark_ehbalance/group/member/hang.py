@@ -14,14 +14,14 @@ _LOG = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Stall:
+class Hang:
     """Whether the batch in flight runs for longer than `maxStall`. `drained`: because of that, this member itself has
     set its state to leaving."""
 
     active: bool = False
     drained: bool = False
 
-    def checked(self, query: QueryState, limit: float | None, now: float, owned: Iterable[str]) -> Stall:
+    def checked(self, query: QueryState, limit: float | None, now: float, owned: Iterable[str]) -> Hang:
         """As of monotonic time `now`, with maxStall=`limit` seconds. `owned` is for the log."""
         ran = now - query.batch_began
         active = limit is not None and bool(query.in_flight) and ran > limit
@@ -35,7 +35,7 @@ class Stall:
             _LOG.warning("the batch that took too long has ended: taking part again")
         return replace(self, active=active)
 
-    def drain(self, row: Member | None, drain: Drain) -> tuple[Stall, list[Drain]]:
+    def drain(self, row: Member | None, drain: Drain) -> tuple[Hang, list[Drain]]:
         """Let the others take what is given back, as long as the query hangs: `drain` this member, whose row is given,
         or undo that. What an operator has ordered is not undone."""
         if row is None or not (self.active or self.drained):
