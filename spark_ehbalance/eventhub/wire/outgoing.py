@@ -116,6 +116,8 @@ def system(given: Iterable[tuple[str, Any]]) -> System:
     for name, value in given:
         if name in _FIELDS:
             try:
+                if isinstance(value, bool):  # which Python takes for a number
+                    raise TypeError
                 fields[name] = _NULL if value is None else _FIELDS[name](value)
             except (AttributeError, TypeError, struct.error):
                 raise ValueError(f"its {name} has a value of another type than AMQP allows") from None

@@ -339,7 +339,13 @@ def test_properties_of_a_message_are_sent_as_they_were_read(given: dict[str, str
 
 
 def test_a_system_property_that_no_message_can_have_is_named() -> None:
-    for wrong in ({"content-type": "5"}, {"creation-time": '"now"'}, {"group-sequence": "-1"}, {"message-id": "0.5"}):
+    for wrong in (
+        {"content-type": "5"},
+        {"creation-time": '"now"'},
+        {"group-sequence": "-1"},
+        {"message-id": "0.5"},
+        {"message-id": "true"},
+    ):
         with pytest.raises(UnsendableEventError, match=f"its {next(iter(wrong))} has a value of another type"):
             made([{"body": b"b", "systemProperties": [*wrong.items()]}], BESIDE, json=True)
     with pytest.raises(OptionError, match="a column systemProperties needs jsonProperties=true"):
