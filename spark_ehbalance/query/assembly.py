@@ -201,7 +201,8 @@ def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatche
         ends: Mapping[str, Position] = {}
         if logged.last.is_initial:
             check_start(options, states_at_start(options, hub))
-            ends = hub.latest_ends(hub.partition_ids())
+            if logged.last.first_start is None:  # a later start must not begin later
+                ends = hub.latest_ends(hub.partition_ids())
         return _Joined(finished, EarlierBatches(logged.finished), ends)
     last = logged.last if options.capabilities.epochs else logged.last.without_epochs()
     with _open(options, options.lease_table, hub) as store:

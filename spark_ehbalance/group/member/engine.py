@@ -1,4 +1,4 @@
-"""What one member of a group does, as a function of what it is told. No clock, no I/O, no thread.
+"""What one member of a group does, as a function of its inputs. No clock, no I/O, no thread.
 
 A driver passes inputs to `MemberEngine.handle` and carries out the outputs that it returns. Some outputs have an
 answer, which is the next input:
