@@ -6,7 +6,7 @@ a small message; and it sends more than the peer has granted credit for.
 
 from __future__ import annotations
 
-import select
+import selectors
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -92,8 +92,9 @@ class SendingLink:
     def _has_come(self) -> bool:
         """Whether something can be read at once."""
         sock = self._connection._transport.sock
-        readable, _, _ = select.select([getattr(sock, "sock", sock)], [], [], 0)  # a websocket has one below
-        return bool(readable)
+        with selectors.DefaultSelector() as selector:  # `select` refuses file descriptors from 1024 on
+            selector.register(getattr(sock, "sock", sock), selectors.EVENT_READ)  # a websocket has one below
+            return bool(selector.select(0))
 
     def _flow(self, fields: list[Any]) -> None:
         """Take a flow. The client counts one frame for each batch, the peer all of them."""
