@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
+from azure.eventhub._pyamqp.sasl import SASLTransport
 
 from spark_ehbalance.emulator.amqp import frames as server
 from spark_ehbalance.emulator.amqp.codec import Array, Int, Symbol, Timestamp, encode
@@ -31,6 +34,7 @@ from tests.eventhub.encodings import compound, ordinary, section, text
 from tests.eventhub.receiving import address_of, reading, receive_until_error
 from tests.proxy import HttpProxy
 from tests.query.support import receive
+from tests.waiting import wait_until
 
 SETTLED = {"delivery_tag": b"", "settled": True}
 UNSETTLED = {"delivery_tag": b"\1\0\0\0", "settled": False}
@@ -64,6 +68,8 @@ class Service(HttpProxy):
         self.most_in_window = 0  # frames of a sender between two flows
         self.ending: Ending | None = None
         self.after = -1
+        self.resets = False  # the connection after its ending
+        self.has_reset = False
         self.batches: list[bytes] = []
         self.refused: dict[bytes, str] = {}  # batch -> condition
         self.connections = 0
@@ -87,11 +93,15 @@ class Service(HttpProxy):
         await reader.readexactly(8)
         served = _Connection(self, writer.write)
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
+            while not (self.resets and served.has_ended):
                 frame = await take()
                 for performative, payload in split_frames(frame):
                     served.take(performative, payload, int.from_bytes(frame[6:8], "big"))
                 await writer.drain()
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.close()
+            await writer.wait_closed()
+            self.has_reset = True
 
 
 class _Connection:
@@ -106,6 +116,7 @@ class _Connection:
         self._next_id, self._delivery_id = 1, 0
         self._received, self._in_window, self._batch = 0, 0, b""
         self._delivered, self._credit, self._window, self._done = 0, 0, 0, 0
+        self.has_ended = False
 
     def send(self, *performatives: Any, payload: bytes = b"") -> None:
         self._write(b"".join(encode_frame(0, each, payload) for each in performatives))
@@ -156,6 +167,7 @@ class _Connection:
         self._done += more
         if self._ending is None or self._done < self._service.after:
             return False
+        self.has_ended = True
         error = server.error_field(AmqpError(self._ending.condition, self._ending.text))
         for kind in self._ending.frames:
             if kind is not Detach:
@@ -333,6 +345,8 @@ ENDINGS = {
     "deleted": Ending(LINK, "amqp:resource-deleted", "", *BOTH_MISSING),
     "unauthorized": Ending(LINK, "amqp:unauthorized-access", CLAIM, *BOTH_REFUSED),
     "session": Ending((End,), "amqp:connection:forced", IDLE),
+    "busy session": Ending((End,), "com.microsoft:server-busy", BUSY, Busy, Busy),
+    "busy connection": Ending((Close,), "com.microsoft:server-busy", BUSY, Busy, Busy),
     "too many connections": Ending((Close,), "amqp:resource-limit-exceeded", ""),
     "idle connection": Ending((Detach, End, Close), "amqp:connection:forced", IDLE),
 }
@@ -363,8 +377,32 @@ def test_a_sender_that_is_ended(service: Service, name: str, after: int) -> None
     with pytest.raises((Unreachable, EhBalanceError)) as caught:
         sender.send(window, 30.0)
     assert (type(caught.value), window) == (ENDINGS[name].sender, left)
-    assert sender.busy == (name == "busy")
+    assert sender.busy == ("busy" in name)
     assert sender.unanswered == 2 or not after, "their events may be there twice"
+
+
+@pytest.mark.parametrize("name", [name for name in ENDINGS if "busy" in name])
+def test_the_reason_for_a_broken_connection_is_read_when_a_write_fails(
+    service: Service, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    service.ending, service.after, service.resets = ENDINGS[name], 0, True
+    write, failed = SASLTransport.write, list[OSError]()
+
+    def write_after_the_reset(transport: Any, data: bytes) -> None:
+        if len(data) > 10_000:
+            wait_until(lambda: service.has_reset, "the peer has reset the connection")
+        try:
+            write(transport, data)
+        except OSError as error:
+            failed.append(error)
+            raise
+
+    monkeypatch.setattr(SASLTransport, "write", write_after_the_reset)
+    sender = Sender(service.connection, "0")
+    with pytest.raises(Busy):
+        sender.send([Batch(1, bytes(100_000))], 30.0)
+    assert failed
+    assert sender.busy == 1
 
 
 @pytest.mark.parametrize("name", ENDINGS)

@@ -22,8 +22,8 @@ TESTED = "5.15.1"
 #: The attributes of the client's objects, in the order of `check_usable`.
 _USED = {
     "handler": "_connection _session _cbs_authenticator _keep_alive_thread",
-    "connection": "_transport _incoming_endpoints _process_incoming_frame _get_remote_timeout _max_frame_size "
-    "_last_frame_received_time _error state",
+    "connection": "_transport _incoming_endpoints _process_incoming_frame _incoming_end _get_remote_timeout "
+    "_max_frame_size _last_frame_received_time _error state",
     "session": "next_incoming_id incoming_window target_incoming_window remote_outgoing_window _input_handles state",
     "link": "remote_handle delivery_count current_link_credit flow get_state",
     "transport": "sock close frames",
@@ -102,9 +102,9 @@ def check_open(connection: Any, session: Any, link: Any) -> None:
     """Raise the error that has ended the client's connection, session or link."""
     from azure.eventhub._pyamqp.error import AMQPConnectionError, ErrorCondition
 
+    state = link.get_state()  # raises the link's own error, which may have ended the connection
     if connection._error:
         raise connection._error
-    state = link.get_state()  # raises the link's own error
     states = (connection.state.name, session.state.name, state.name)
     if states != ("OPENED", "MAPPED", "ATTACHED"):
         raise AMQPConnectionError(

@@ -188,8 +188,19 @@ class FrameReader:
         return int(size)
 
 
+def _end(connection: Any, end: Any, channel: int, fields: list[Any]) -> None:
+    """Handle an End as the client's `end` does, which drops its error: a session here is alone on its connection."""
+    from azure.eventhub._pyamqp.error import AMQPConnectionError
+
+    end(channel, fields)
+    if fields[0]:
+        condition, text, info = fields[0]
+        connection._error = AMQPConnectionError(condition=condition, description=text, info=info)
+
+
 class _Bounded:
-    """Part of a client whose connections read by a `FrameReader`, and that says why its token was refused."""
+    """Part of a client whose connections read by a `FrameReader`, and that keeps the reasons for which its session was
+    ended and its token refused."""
 
     @property
     def _connection(self) -> Any:
@@ -202,6 +213,7 @@ class _Bounded:
             transport = connection._transport
             transport.frames = FrameReader(transport, connection._max_frame_size)
             transport.receive_frame = transport.frames.receive_frame
+            connection._incoming_end = functools.partial(_end, connection, connection._incoming_end)
 
     @property
     def _cbs_authenticator(self) -> Any:

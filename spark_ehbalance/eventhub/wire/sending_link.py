@@ -9,7 +9,7 @@ from __future__ import annotations
 import selectors
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 from spark_ehbalance.eventhub.wire.client import check_open, cut_off_at
 from spark_ehbalance.eventhub.wire.outgoing import Batch, transfer
@@ -85,9 +85,19 @@ class SendingLink:
         while len(data) < _WRITE_BYTES and (frame := next(frames, None)):
             data += frame
         if data:
-            self._connection._transport.write(data)
+            try:
+                self._connection._transport.write(data)
+            except OSError:
+                self._raise_reason()
             self._connection._last_frame_sent_time = time.time()
         return frame is not None, not frame
+
+    def _raise_reason(self) -> NoReturn:
+        """Read what the peer had sent before the connection broke: answers, and perhaps why it has closed it."""
+        self._connection._transport.write = lambda _: None  # of the client, whose error would hide the peer's
+        while True:
+            self._connection.listen()
+            check_open(self._connection, self._session, self._link)
 
     def _has_come(self) -> bool:
         """Whether something can be read at once."""
