@@ -232,6 +232,7 @@ class HubMetadata:
             time.sleep(0.002)
         make: Any = management_operation.ManagementOperation
         operation = make(handler._session, **fields)
+        operation._mgmt_link._request_link.link_credit = 0  # the client would grant itself credit for 10,000 requests
         operation.open()
         while not operation.ready():  # raises the reason if it cannot be opened
             handler._connection.listen()

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.amqp.session import IncomingLink
-from spark_ehbalance.emulator.endpoints import RequestEndpoint
+from spark_ehbalance.emulator.amqp.session import IncomingLink, OutgoingLink
+from spark_ehbalance.emulator.endpoints import RequestEndpoint, ResponseEndpoint
 from spark_ehbalance.emulator.message import build_response
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.eventhub import metadata as metadata_module
@@ -88,6 +88,68 @@ def test_credit_that_comes_after_all_responses_is_used(
     for _ in range(3):  # the credit ends within the second call
         assert metadata.partition_states(PARTITIONS).keys() == {*PARTITIONS}
     assert len(opened) == 1, "no time limit has passed"
+
+
+@pytest.fixture
+def on_attached(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[IncomingLink], object]], None]:
+    """Has a function called with each link for requests to a hub, in place of granting credit."""
+    grant = IncomingLink._grant_credit
+
+    def set_up(call: Callable[[IncomingLink], object]) -> None:
+        def granted(link: IncomingLink) -> None:
+            endpoint = link.endpoint
+            (call if isinstance(endpoint, RequestEndpoint) and endpoint._node == "$management" else grant)(link)
+
+        monkeypatch.setattr(IncomingLink, "_grant_credit", granted)
+
+    return set_up
+
+
+def test_no_request_is_sent_before_the_peer_grants_credit(
+    metadata: HubMetadata, on_attached: Callable[[Callable[[IncomingLink], object]], None]
+) -> None:
+    left = []
+
+    def grant_late(link: IncomingLink) -> None:
+        def grant() -> None:
+            link._credit = 100
+            link._write_credit()
+            link.session.connection.flush()
+
+        left.append(link._credit)  # negative after a request
+        asyncio.get_running_loop().call_later(0.2, grant)
+
+    on_attached(grant_late)
+    assert metadata.partition_states(PARTITIONS).keys() == {*PARTITIONS}
+    assert left == [0]
+
+
+def test_a_flood_of_messages_in_place_of_credit_is_an_error(
+    emulator: Emulator, on_opened: OnOpened, on_attached: Callable[[Callable[[IncomingLink], object]], None]
+) -> None:
+    emulator.add_hub(HUB, 3)
+    floods = list[Callable[[], object]]()
+
+    def hold_back(link: IncomingLink) -> None:
+        loop = asyncio.get_running_loop()
+
+        def flood() -> None:
+            for each in link.session.links():
+                if isinstance(each.endpoint, ResponseEndpoint) and each.endpoint.node == "$management":
+                    assert isinstance(each, OutgoingLink)
+                    for _ in range(140):
+                        each.send(build_response("none", {"status-code": 200}, {"filler": "x" * 60_000}))
+            link.session.connection.flush()
+
+        floods.append(lambda: loop.call_soon_threadsafe(flood))
+
+    on_attached(hold_back)
+    on_opened(lambda handler, operation: floods[-1]())
+    with (
+        HubMetadata(hub_options(emulator).connection, "$Default", response_timeout=5.0) as metadata,
+        pytest.raises(HubUnavailableError, match="messages that nobody has asked for"),
+    ):
+        metadata.partition_states(PARTITIONS)
 
 
 def test_a_silent_hub_is_an_error_after_the_timeout(emulator: Emulator, on_opened: OnOpened) -> None:

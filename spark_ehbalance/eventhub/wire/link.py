@@ -14,6 +14,7 @@ from typing import Any
 from spark_ehbalance.eventhub.wire.client import check_open
 from spark_ehbalance.eventhub.wire.frames import decoded
 from spark_ehbalance.eventhub.wire.transfers import SLACK, RawMessages, Transfers
+from spark_ehbalance.eventhub.wire.values import MalformedError
 
 #: Bytes of frames after which a batch is complete.
 MOST_BYTES = 4 << 20
@@ -89,9 +90,18 @@ class LinkReader:
         self.read_until(lambda: self._answered, wait)
 
     def read_until(self, done: Callable[[], bool], wait: float) -> None:
-        """Handle the frames that come until they have made `done` true, for at most `wait` seconds."""
+        """Handle the frames that come until they have made `done` true, for at most `wait` seconds.
+
+        Raises `MalformedError` if they are messages of more than `MOST_BYTES`.
+        """
         deadline = time.monotonic() + wait
+        self._find()  # frames may have come with the last one that the client has read
         while not done() and (left := deadline - time.monotonic()) > 0:
+            if self._returned == len(self._transfers):
+                self._clear()
+                self._compact()
+            elif self._have >= MOST_BYTES:
+                raise MalformedError(f"messages that nobody has asked for, of more than {MOST_BYTES} bytes")
             self._read(left)
             self._find()
 

@@ -53,7 +53,6 @@ class Management:
         link = operation._mgmt_link
         check_usable(handler, link._response_link, granted=_GRANTED)
         self._sender = link._request_link
-        self._sender.update_pending_deliveries = lambda: None  # takes credit that the peer has not granted
         self._session = handler._session
         self._transport = handler._connection._transport
         self._responses = _Responses(handler, link._response_link, self._sender)
