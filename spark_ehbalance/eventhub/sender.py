@@ -16,21 +16,13 @@ from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.refusals import Busy, Unreachable, refusal
 from spark_ehbalance.eventhub.tokens import NoTokenError
-from spark_ehbalance.eventhub.wire.client import cut_off_after, private_calls
+from spark_ehbalance.eventhub.wire.client import cut_off_at, private_calls
 from spark_ehbalance.eventhub.wire.frames import bounded_transport
 from spark_ehbalance.eventhub.wire.outgoing import Batch
-from spark_ehbalance.eventhub.wire.sending_link import SendingLink
+from spark_ehbalance.eventhub.wire.sending_link import Deadline, SendingLink
 
-#: Seconds for each read and write of the client: it gives up a write of 64 KB that takes longer, and returns from a
-#: read as soon as something comes.
-_SOCKET_TIMEOUT = 10.0
-
-#: Seconds for which nothing of what was sent may be acknowledged. The client's own limit, one second, would break the
-#: connection to a hub that stops reading for longer, and what was on its way would be there twice.
-_UNACKNOWLEDGED = 10.0
-
-#: Seconds for TLS, SASL, CBS and attach together: several round trips, possibly to another continent.
-_OPEN_TIMEOUT = 20.0
+#: Seconds for which the client waits on its socket at a time, as by default.
+_SOCKET_TIMEOUT = 0.2
 
 
 class Sender:
@@ -40,32 +32,32 @@ class Sender:
 
     def __init__(self, connection: Connection, partition: str | None) -> None:
         self._connection, self._partition = connection, partition
+        timeout = connection.network.opening_timeout(_SOCKET_TIMEOUT)
         self._client: Any = connection.producer_client(
-            retry_total=0, socket_timeout=_SOCKET_TIMEOUT, amqp_transport=bounded_transport()
+            retry_total=0, socket_timeout=timeout, amqp_transport=bounded_transport()
         )
         self._producer: Any = None
         self._link: SendingLink | None = None
         #: How often the hub has answered that it is too busy.
         self.busy = 0
 
-    def most_bytes(self) -> int:
+    def most_bytes(self, deadline: Deadline) -> int:
         """The size of the largest batch that the hub takes, in bytes."""
         with self._errors():
-            self._opened()
+            self._opened(deadline)
             return int(self._producer._max_message_size_on_link)
 
     @property
-    def unanswered(self) -> int:
-        """The number of batches that the hub may have without having answered."""
-        return self._link.unanswered if self._link is not None else 0
+    def unanswered(self) -> list[Batch]:
+        """The batches that the hub may have without having answered."""
+        return self._link.unanswered if self._link is not None else []
 
-    def send(self, window: list[Batch], timeout: float) -> None:
-        """Send the batches of a window (`outgoing.windows`) together, and wait until the hub has them, for at most
-        `timeout` seconds from one answer to the next. Those that it has are removed from the list, also if this
-        raises."""
+    def send(self, window: list[Batch], deadline: Deadline) -> None:
+        """Send the batches of a window (`outgoing.windows`) together, and wait until the hub has them, until the
+        attempt of `deadline` ends. Those that it has are removed from the list, also if this raises."""
         with self._errors(), private_calls():
-            link = self._opened()
-            link.send(window, timeout)
+            link = self._opened(deadline)
+            link.send(window, deadline)
             if link.refusals:
                 raise link.refusals.pop()
 
@@ -77,12 +69,12 @@ class Sender:
                     closing.close()
         self._producer = None
 
-    def _opened(self) -> SendingLink:
+    def _opened(self, deadline: Deadline) -> SendingLink:
         if self._link is None:
             with private_calls():
                 self._producer = producer = self._client._create_producer(partition_id=self._partition)
                 producer._keep_alive = 0  # no thread, see `Receiver`
-                with cut_off_after(_OPEN_TIMEOUT, lambda: producer._handler._connection):
+                with cut_off_at(lambda: deadline.attempt_end, lambda: producer._handler._connection):
                     producer._open()
                 self._link = SendingLink(producer._handler)
                 _wait_longer(producer._handler._connection._transport.sock)
@@ -121,7 +113,8 @@ class Sender:
 
 
 def _wait_longer(opened: Any) -> None:
-    """Set `_UNACKNOWLEDGED` where the system has such a limit; a websocket has the socket below."""
+    """Take the client's limit away, one second without an acknowledgement: it would break the connection to a hub that
+    stops reading for longer, and what was on its way would be there twice."""
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        limit = round(1000 * _UNACKNOWLEDGED)
-        getattr(opened, "sock", opened).setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
+        # a websocket has the socket below
+        getattr(opened, "sock", opened).setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)

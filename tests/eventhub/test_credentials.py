@@ -20,6 +20,7 @@ from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.eventhub.refusals import Unreachable
 from spark_ehbalance.eventhub.sender import Sender
+from spark_ehbalance.eventhub.wire.sending_link import Deadline
 from tests.eventhub import callables
 
 HERE = "tests.eventhub.callables"
@@ -188,7 +189,7 @@ def test_a_credential_without_a_token_is_an_error_in_one_line(
         Receiver(PartitionAddress(connection, "$Default", "0"), 0, owner_level=None, prefetch=1).receive(1, 0.1)
     monkeypatch.setattr(Connection, "producer_client", partialmethod(Connection.producer_client, use_tls=False))
     with pytest.raises(Unreachable) as sent:
-        Sender(connection, "0").most_bytes()
+        Sender(connection, "0").most_bytes(Deadline(60.0))
     for error in (asked, opened, sent):
         assert "no token could be fetched: RuntimeError, whose text is not shown" in str(error.value)
 

@@ -26,7 +26,7 @@ from spark_ehbalance.eventhub.wire.decoder import Decoder
 from spark_ehbalance.eventhub.wire.frames import _bounded
 from spark_ehbalance.eventhub.wire.link import LinkReader
 from spark_ehbalance.eventhub.wire.outgoing import BATCH_FORMAT, Batch, Encoder, Keyed, windows
-from spark_ehbalance.eventhub.wire.sending_link import SendingLink
+from spark_ehbalance.eventhub.wire.sending_link import Deadline, SendingLink
 from tests.eventhub.encodings import compound, in_buffer, long, ordinary, section, text, timestamp
 from tests.processors.conftest import class_path
 from tests.waiting import wait_until
@@ -148,7 +148,7 @@ def full(broker: Broker) -> str:
 
 def send(link: SendingLink, payloads: Iterable[bytes]) -> None:
     window = [Batch(1, each) for each in payloads]
-    link.send(window, DEADLINE)
+    link.send(window, Deadline(DEADLINE))
     assert window == []
 
 

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 from azure.eventhub._pyamqp.sasl import SASLTransport
 
@@ -21,13 +22,18 @@ from spark_ehbalance.emulator.amqp.codec import Array, Int, Symbol, Timestamp, e
 from spark_ehbalance.emulator.amqp.errors import AmqpError
 from spark_ehbalance.emulator.amqp.frames import Attach, Close, Detach, End, Flow, Transfer, encode_frame
 from spark_ehbalance.emulator.message import parse_sections
-from spark_ehbalance.errors import EhBalanceError, MissingError
+from spark_ehbalance.errors import EhBalanceError, HubUnavailableError, MissingError
+from spark_ehbalance.eventhub import sender as sender_module
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.receiver import Disconnected
 from spark_ehbalance.eventhub.refusals import Busy, RefusedError, Unreachable
 from spark_ehbalance.eventhub.sender import Sender
+from spark_ehbalance.eventhub.sending.columns import Columns
+from spark_ehbalance.eventhub.sending.write_options import write_options
+from spark_ehbalance.eventhub.sending.writing import Links, Task
 from spark_ehbalance.eventhub.wire.outgoing import Batch
+from spark_ehbalance.eventhub.wire.sending_link import Deadline
 from spark_ehbalance.query.options import stream_options
 from tests.emulator.raw import source, split_frames, target
 from tests.eventhub.encodings import compound, ordinary, section, text
@@ -65,6 +71,10 @@ class Service(HttpProxy):
         self.window = 5000
         self.names_limits = True  # of frames, channels and handles
         self.credit = 1000
+        self.credit_each = 0  # for so many batches anew, once that is used up
+        self.most_taken = -1  # batches; to more there is no answer
+        self.silent = False  # from the start
+        self.stall = 0.0  # seconds for which nothing is read after the first batch has begun
         self.most_in_window = 0  # frames of a sender between two flows
         self.ending: Ending | None = None
         self.after = -1
@@ -72,6 +82,7 @@ class Service(HttpProxy):
         self.has_reset = False
         self.batches: list[bytes] = []
         self.refused: dict[bytes, str] = {}  # batch -> condition
+        self.refusal_delay = 0.0
         self.connections = 0
 
     @property
@@ -85,6 +96,9 @@ class Service(HttpProxy):
             return size + await reader.readexactly(int.from_bytes(size, "big") - 4)
 
         self.connections += 1
+        if self.silent:
+            await reader.read()
+            return
         mechanisms = Array([Symbol(each) for each in ("MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL")])
         await reader.readexactly(8)
         writer.write(server.SASL_HEADER + encode_frame(0, server.SaslMechanisms(mechanisms)))
@@ -98,6 +112,9 @@ class Service(HttpProxy):
                 for performative, payload in split_frames(frame):
                     served.take(performative, payload, int.from_bytes(frame[6:8], "big"))
                 await writer.drain()
+                if served.received_of_batches and self.stall:
+                    pause, self.stall = self.stall, 0.0
+                    await asyncio.sleep(pause)
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.close()
             await writer.wait_closed()
@@ -117,11 +134,14 @@ class _Connection:
         self._received, self._in_window, self._batch = 0, 0, b""
         self._delivered, self._credit, self._window, self._done = 0, 0, 0, 0
         self.has_ended = False
+        self.received_of_batches = self._refusals = 0
 
     def send(self, *performatives: Any, payload: bytes = b"") -> None:
         self._write(b"".join(encode_frame(0, each, payload) for each in performatives))
 
     def take(self, performative: Any, payload: bytes, channel: int) -> None:
+        if isinstance(performative, Flow):
+            self._received = performative.next_outgoing_id  # AMQP 1.0, 2.5.6
         match performative:
             case server.Open():
                 frame, channels = (65_536, 4999) if self._service.names_limits else (None, None)
@@ -202,6 +222,7 @@ class _Connection:
         self._received += 1
         self._in_window += 1
         address, service = self._addresses[sent.handle], self._service
+        self.received_of_batches += not _is_node(address)
         service.most_in_window = max(service.most_in_window, self._in_window)
         if self._in_window == service.window:  # a little later: what comes until then is too much
             asyncio.get_running_loop().call_later(0.05, lambda: self.send(self._flow()))
@@ -210,11 +231,21 @@ class _Connection:
             return
         batch, self._batch = self._batch, b""
         outcome = server.ACCEPTED
+        if not _is_node(address) and len(service.batches) == service.most_taken:
+            return
         if condition := service.refused.get(batch[-1:]):
             outcome = server.rejected(AmqpError(condition, "why"))
         elif not _is_node(address):
             service.batches.append(batch)
-        self.send(server.Disposition(True, sent.delivery_id or 0, None, True, outcome))
+        answer = server.Disposition(True, sent.delivery_id or 0, None, True, outcome)
+        if condition and service.refusal_delay:
+            self._refusals += 1
+            asyncio.get_running_loop().call_later(service.refusal_delay * self._refusals, self.send, answer)
+            return
+        self.send(answer)
+        if service.credit_each and not _is_node(address):
+            counts = {"handle": self._own[sent.handle], "delivery_count": len(service.batches)}
+            self.send(*(self._flow(**counts, link_credit=credit) for credit in (0, service.credit_each)))
         if _is_node(address):
             self._send_message(self._readers[address], [_answer(address, batch)], **UNSETTLED)
 
@@ -266,7 +297,7 @@ def test_a_peer_may_leave_out_its_limits(service: Service) -> None:
         assert receive(reader, 10)["sequenceNumber"].to_pylist() == list(range(10))
     service.events = []
     sender = Sender(service.connection, "0")
-    sender.send(window := [Batch(1, bytes(200_000))], 30.0)
+    sender.send(window := [Batch(1, bytes(200_000))], Deadline(30.0))
     sender.close()
     assert (window, service.batches) == ([], [bytes(200_000)])
 
@@ -277,9 +308,36 @@ def test_batches_keep_to_the_window(service: Service, large: Sequence[int]) -> N
     service.window = 5
     sender = Sender(service.connection, "0")
     payloads = [bytes(200_000) if number in large else b"%d" % number for number in range(30)]
-    sender.send(window := [Batch(1, payload) for payload in payloads], 30.0)
+    sender.send(window := [Batch(1, payload) for payload in payloads], Deadline(30.0))
     sender.close()
     assert (window, service.batches, service.most_in_window) == ([], payloads, 5)
+
+
+def test_flows_name_the_next_frame(service: Service) -> None:
+    """A peer that counts on it would close its window for ever."""
+    service.window, service.credit, service.credit_each = 20, 1, 1
+    sender = Sender(service.connection, "0")
+    sender.send(window := [Batch(1, b"%d" % number + bytes(200_000)) for number in range(12)], Deadline(20.0))
+    sender.close()
+    assert (window, len(service.batches)) == ([], 12)
+
+
+def test_a_hub_that_stops_reading_for_less_than_the_deadline_gets_a_batch_once(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the client waits in a write."""
+    wait_longer = sender_module._wait_longer
+
+    def small_buffer(opened: Any) -> None:
+        wait_longer(opened)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+
+    monkeypatch.setattr(sender_module, "_wait_longer", small_buffer)
+    service.stall = 11.0
+    sender = Sender(service.connection, "0")
+    sender.send(window := [Batch(1, bytes(20_000_000))], Deadline(60.0))
+    sender.close()
+    assert (window, len(service.batches), service.connections) == ([], 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -294,16 +352,16 @@ def test_one_of_several_refusals_is_raised_and_the_busy_ones_are_counted(
     window = [Batch(1, each) for each in (b"a", b"b", b"taken", b"c")]
     sender = Sender(service.connection, "0")
     with pytest.raises(raised) as caught:
-        sender.send(window, 30.0)
+        sender.send(window, Deadline(30.0))
     assert type(caught.value) is raised
     assert [each.payload for each in window] == [b"a", b"b", b"c"]
-    assert (sender.busy, sender.unanswered) == (2 + (condition == "com.microsoft:server-busy"), 0)
+    assert (sender.busy, sender.unanswered) == (2 + (condition == "com.microsoft:server-busy"), [])
 
 
 def test_no_more_is_sent_than_the_peer_has_granted(service: Service) -> None:
     """The client takes credit of its own where a peer grants none."""
     sender = Sender(service.connection, "0")
-    sender.most_bytes()
+    sender.most_bytes(Deadline(30.0))
     link = sender._producer._handler._link
     link._incoming_flow([0, 5000, 1, 65536, link.handle, link.delivery_count, 0, 0, False, False, None])
     assert link.current_link_credit == 0
@@ -313,9 +371,9 @@ def test_no_more_is_sent_than_the_peer_has_granted(service: Service) -> None:
 def test_nothing_is_sent_before_the_peer_grants_credit(service: Service) -> None:
     service.credit = 0
     sender = Sender(service.connection, "0")
-    with pytest.raises(Unreachable, match="timed out"):
-        sender.send([Batch(1, b"")], 1.0)
-    assert (service.batches, sender.unanswered) == ([], 0)
+    with pytest.raises(Unreachable, match="did not answer in time"):
+        sender.send([Batch(1, b"")], Deadline(2.0))
+    assert (service.batches, sender.unanswered) == ([], [])
 
 
 # --- how it ends -------------------------------------------------------------------------------------------------
@@ -375,10 +433,10 @@ def test_a_sender_that_is_ended(service: Service, name: str, after: int) -> None
     left = window[1:] if after else window[:]
     sender = Sender(service.connection, "0")
     with pytest.raises((Unreachable, EhBalanceError)) as caught:
-        sender.send(window, 30.0)
+        sender.send(window, Deadline(30.0))
     assert (type(caught.value), window) == (ENDINGS[name].sender, left)
     assert sender.busy == ("busy" in name)
-    assert sender.unanswered == 2 or not after, "their events may be there twice"
+    assert sender.unanswered == window or not after, "their events may be there twice"
 
 
 @pytest.mark.parametrize("name", [name for name in ENDINGS if "busy" in name])
@@ -400,9 +458,34 @@ def test_the_reason_for_a_broken_connection_is_read_when_a_write_fails(
     monkeypatch.setattr(SASLTransport, "write", write_after_the_reset)
     sender = Sender(service.connection, "0")
     with pytest.raises(Busy):
-        sender.send([Batch(1, bytes(100_000))], 30.0)
+        sender.send([Batch(1, bytes(100_000))], Deadline(30.0))
     assert failed
     assert sender.busy == 1
+
+
+def _is_silent(service: Service) -> None:
+    service.silent = True
+
+
+def _takes_one(service: Service) -> None:
+    service.most_taken = 1
+
+
+def _refuses_now_and_then(service: Service) -> None:
+    """Each batch by itself, the next one a second later."""
+    service.refused = {b"%d" % number: "amqp:internal-error" for number in range(10)}
+    service.refusal_delay = 1.0
+
+
+@pytest.mark.parametrize("fault", [_is_silent, _takes_one, _refuses_now_and_then])
+def test_one_deadline_is_for_all_attempts(service: Service, fault: Callable[[Service], None]) -> None:
+    """Of which each has half of the time, from opening the connection on."""
+    fault(service)
+    options = {"connectionString": service.connection.connection_string or "", "sendTimeout": "5 s"}
+    rows = pa.RecordBatch.from_pylist([{"body": b"%d" % number, "key": f"{number}"} for number in range(10)])
+    with pytest.raises(HubUnavailableError, match="has taken nothing for 5 s"):
+        Task(write_options(options), Columns(0, key=1), Links()).write([rows])
+    assert service.connections == 2
 
 
 @pytest.mark.parametrize("name", ENDINGS)

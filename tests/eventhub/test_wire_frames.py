@@ -24,6 +24,7 @@ from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.refusals import Unreachable
 from spark_ehbalance.eventhub.sender import Sender
 from spark_ehbalance.eventhub.wire.frames import decoded
+from spark_ehbalance.eventhub.wire.sending_link import Deadline
 from spark_ehbalance.eventhub.wire.values import MalformedError
 from spark_ehbalance.query.options import stream_options
 from tests.eventhub.receiving import address_of, reading
@@ -193,7 +194,7 @@ def receives(connection: Connection) -> None:
 def sends(connection: Connection) -> None:
     sender = Sender(connection, "0")
     try:
-        sender.most_bytes()
+        sender.most_bytes(Deadline(60.0))
     finally:
         sender.close()
 

@@ -46,8 +46,8 @@ class WriteOptions:
     send_timeout: float = declared(
         60.0,
         parse_duration,
-        "a task fails if the hub takes no batch for this long, and sends one that has no answer again after half of "
-        "it; while the hub answers that it is busy, that does not count",
+        "a task fails if the hub takes no batch for this long, in all attempts together, and sends one that has no "
+        "answer again after half of it; while the hub answers that it is busy, that does not count",
     )
 
 

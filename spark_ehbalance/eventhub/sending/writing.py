@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,8 @@ from spark_ehbalance.eventhub.refusals import Busy, HubBusyError, MissingHub, Re
 from spark_ehbalance.eventhub.sender import Sender
 from spark_ehbalance.eventhub.sending.columns import Columns, Events, Rows, check_topic
 from spark_ehbalance.eventhub.sending.write_options import WriteOptions
-from spark_ehbalance.eventhub.wire.outgoing import Keyed, windows
+from spark_ehbalance.eventhub.wire.outgoing import Batch, Keyed, windows
+from spark_ehbalance.eventhub.wire.sending_link import Deadline
 from spark_ehbalance.text import logger
 
 _T = TypeVar("_T")
@@ -106,12 +107,14 @@ class Links:
         with self._lock:
             self._kept[connection, partition] = (time.monotonic(), sender)
 
-    def partitions(self, connection: Connection) -> tuple[str, ...]:
-        """The ids of the hub's partitions. Raises `HubUnavailableError` or `ClientVersionError`."""
+    def partitions(self, connection: Connection, timeout: float) -> tuple[str, ...]:
+        """The ids of the hub's partitions. Raises `HubUnavailableError`, also if it has not answered for `timeout`
+        seconds, or `ClientVersionError`."""
         now = time.monotonic()
         since, found = self._partitions.get(connection, (-math.inf, ()))
         if now - since > _PARTITIONS_AGE:
-            with HubMetadata(connection, "$Default") as metadata:
+            # one half to connect, the other to be answered
+            with HubMetadata(connection, "$Default", response_timeout=timeout / 2) as metadata:
                 found = metadata.partition_ids()
             self._partitions[connection] = (now, found)
         return found
@@ -189,9 +192,9 @@ class Task:
             yield made, batch
 
     def _partitions(self) -> Sequence[str]:
-        def ask() -> Sequence[str]:
+        def ask(deadline: Deadline) -> Sequence[str]:
             try:
-                return self._links.partitions(self._options.connection)
+                return self._links.partitions(self._options.connection, deadline.attempt_end - time.monotonic())
             except (MissingError, NetworkError, RefusedError):
                 raise
             except HubBusyError as error:
@@ -204,7 +207,7 @@ class Task:
     def _limit(self, target: str | None = None) -> int:
         """The size of the largest batch, by the link of the first event."""
         if not self._most:
-            self._most = self._attempted(target, Sender.most_bytes, Sent())
+            self._most = self._attempted(target, Sender.most_bytes, Sent(), {})
         return self._most
 
     def _send(self, target: str | None, keyed: Iterable[Keyed]) -> Sent:
@@ -213,61 +216,64 @@ class Task:
             for window in windows(keyed, min(self._most, _BATCH)):
                 events, sizes = sum(each.events for each in window), sum(len(each.payload) for each in window)
                 sent.add(Sent(events, sizes, len(window)))
-                # half: a connection that has become silent is not the last that is tried
-                send = partial(Sender.send, window=window, timeout=self._options.send_timeout / 2)
-                self._attempted(target, send, sent, window)
+                unanswered: dict[int, Batch] = {}
+                self._attempted(target, partial(Sender.send, window=window), sent, unanswered)
+                sent.again += len(unanswered)
         except BaseException:
             self._stop.set()
             raise
         return sent
 
-    def _attempted(self, target: str | None, call: Callable[[Sender], _T], sent: Sent, left: Sized = ()) -> _T:
-        """What `call` returns for a link to `target`, tried again as by `_retried`, each time on another link."""
+    def _attempted(self, target: str | None, call: Callable[..., _T], sent: Sent, unanswered: dict[int, Batch]) -> _T:
+        """What `call` returns for a link to `target`, tried again as by `_retried`, each time on another link.
+        `unanswered` is filled with the batches that may be sent twice, by identity."""
         connection = self._options.connection
 
-        def attempt() -> _T:
+        def attempt(deadline: Deadline) -> _T:
             sender = self._links.take(connection, target)
             try:
-                result = call(sender)
+                result = call(sender, deadline=deadline)
             finally:
                 sent.busy += sender.busy
-                sent.again += sender.unanswered
+                unanswered.update((id(batch), batch) for batch in sender.unanswered)
             self._links.keep(connection, target, sender)
             return result
 
-        return self._retried(attempt, target, left)
+        return self._retried(attempt, target)
 
-    def _retried(self, attempt: Callable[[], _T], target: str | None, left: Sized = ()) -> _T:
-        """What `attempt` returns. What may pass is tried again for `sendTimeout` in which no more of `left` is done; a
-        hub that is too busy is waited for as long as it answers so; a token that is refused is renewed once, and what
-        is missing for a moment may be only lost by a link."""
-        first, pause, renewed, count = None, _PAUSES[0], False, len(left)
-        missing = MissingHub()
+    def _retried(self, attempt: Callable[[Deadline], _T], target: str | None) -> _T:
+        """What `attempt` returns. What may pass is tried again until `sendTimeout` has passed in which no batch was
+        taken; a hub that is too busy is waited for as long as it answers so; a token that is refused is renewed once,
+        and what is missing for a moment may be only lost by a link."""
+        deadline, missing = Deadline(self._options.send_timeout), MissingHub()
+        pause, renewed = _PAUSES[0], False
         while not self._stop.is_set():
-            now = time.monotonic()
+            deadline.begin_attempt()
+            end = deadline.end
             try:
-                return attempt()
+                return attempt(deadline)
             except Busy:
                 missing.answered()
-                first, pause = None, busy_wait()
+                self._stop.wait(busy_wait())
+                deadline.postpone()
             except RefusedError:
                 missing.answered()
                 if renewed:
                     raise
                 self._options.connection.renew()
-                renewed, pause = True, 0.0
+                renewed = True
             except (Unreachable, MissingError) as error:
-                if len(left) < count:
-                    first, count, renewed = time.monotonic(), len(left), False
+                if deadline.end > end:  # a batch was taken
                     missing.answered()
+                    renewed = False
                 if missing.is_confirmed_by(error):
                     raise
-                first = first or now
-                if time.monotonic() - first >= self._options.send_timeout:
+                left = deadline.end - time.monotonic()
+                pause = max(_PAUSES[0], min(2 * pause, _PAUSES[1], left / 2))
+                if pause >= left:
                     raise HubUnavailableError(self._given_up(target, error)) from error
-                pause = min(2 * pause, _PAUSES[1]) or _PAUSES[0]
                 _LOG.info("partition %s: a batch was not sent, trying again: %s", target, error)
-            self._stop.wait(pause)
+                self._stop.wait(pause)
         raise _Stopped
 
     def _given_up(self, target: str | None, error: Exception) -> str:

@@ -30,6 +30,9 @@ _USED = {
     "token": "handle_token _expires_on _refresh_window",
 }
 
+#: Seconds after which a connection is looked for again that was to be cut off, and had no socket yet.
+_AGAIN = 0.1
+
 _PYAMQP = "azure.eventhub._pyamqp"
 
 #: The names in the client's modules, imported where they are used: this package can be imported without them.
@@ -84,12 +87,11 @@ def cut_off_at(deadline: Callable[[], float], connection: Callable[[], Any]) -> 
     ended = threading.Event()
 
     def watch() -> None:
-        while (left := deadline() - time.monotonic()) > 0:
-            if ended.wait(left):
-                return
-        with contextlib.suppress(AttributeError, OSError):  # there may be no socket yet, or it may be closed
-            opened = connection()._transport.sock
-            getattr(opened, "sock", opened).shutdown(socket.SHUT_RDWR)  # a websocket has one below
+        while not ended.wait(max(_AGAIN, deadline() - time.monotonic())):
+            with contextlib.suppress(AttributeError, OSError):  # there may be no socket yet, or it may be closed
+                if time.monotonic() >= deadline():
+                    opened = connection()._transport.sock
+                    getattr(opened, "sock", opened).shutdown(socket.SHUT_RDWR)  # a websocket has one below
 
     threading.Thread(target=watch, daemon=True).start()
     try:

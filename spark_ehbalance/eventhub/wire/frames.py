@@ -136,6 +136,8 @@ class FrameReader:
 
     def __init__(self, transport: Any, largest: int) -> None:
         self._transport, self._largest = transport, largest
+        #: Seconds to wait for a frame, None for the socket's timeout.
+        self.wait: float | None = None
         self._source: Source | None = None
         self._data = bytearray()  # read, and not returned yet
 
@@ -163,7 +165,7 @@ class FrameReader:
             raise ConnectionError("the connection is closed")
         if self._source is None:
             self._source = source_of(self._transport)
-        wait = sock.gettimeout()
+        wait = sock.gettimeout() if self.wait is None else self.wait
         deadline = None if wait is None else time.monotonic() + wait
         while (size := self._size()) is None or len(self._data) < size:
             buffer = bytearray(_READ_BYTES)

@@ -6,18 +6,42 @@ a small message; and it sends more than the peer has granted credit for.
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 from spark_ehbalance.eventhub.wire.client import check_open, cut_off_at
 from spark_ehbalance.eventhub.wire.outgoing import Batch, transfer
 
 _ID_MASK = 0xFFFFFFFF
 
-#: Bytes of one write: the client gives up one that is not done within its time limit for the socket.
+#: Bytes of one write: answers are read after each.
 _WRITE_BYTES = 1 << 16
+
+
+class Deadline:
+    """When to give up a peer that takes nothing: `end` is `seconds` after it last took a batch. An attempt ends after
+    half of that, so that a connection that has become silent is not the last that is tried."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.postpone()
+
+    def postpone(self) -> None:
+        """Count from now on."""
+        self.end = time.monotonic() + self._seconds
+        self.begin_attempt()
+
+    def begin_attempt(self) -> None:
+        """Set `attempt_end`."""
+        self.attempt_end = min(self.end, time.monotonic() + self._seconds / 2)
+
+    def check(self) -> None:
+        """Raise TimeoutError if the attempt has taken too long."""
+        if time.monotonic() >= self.attempt_end:
+            raise TimeoutError("The hub did not answer in time.")
 
 
 class SendingLink:
@@ -28,36 +52,51 @@ class SendingLink:
         self._session, self._link = handler._session, handler._link
         self._window: list[Batch] = []
         self._waiting: dict[int, Batch] = {}  # for an answer, by number of the delivery
-        self._timeout = self._deadline = 0.0
+        self._deadline = Deadline(0.0)
         #: The client's errors for batches that the peer refused in the last call of `send`.
         self.refusals: list[Exception] = []
         self._more_frames = 0  # sent than batches
-        self._flow_of_client, self._session._incoming_flow = self._session._incoming_flow, self._flow
+        self._take_flow, self._session._incoming_flow = self._session._incoming_flow, self._flow
+        self._send_flow, self._session._outgoing_flow = self._session._outgoing_flow, self._own_flow
         self._link._incoming_disposition = self._answered
 
     @property
-    def unanswered(self) -> int:
-        """The number of batches of the last call of `send` that the peer may have without having answered."""
-        return len(self._waiting)
+    def unanswered(self) -> list[Batch]:
+        """The batches of the last call of `send` that the peer may have without having answered."""
+        return list(self._waiting.values())
 
-    def send(self, window: list[Batch], timeout: float) -> None:
-        """Send batches (`outgoing.windows`), and wait until the peer has answered to all, for at most `timeout` seconds
-        from one answer to the next. Those that it has taken are removed from the list. Raises TimeoutError or the
-        client's error for the link, but not `refusals`."""
-        self._window, self._waiting, self.refusals = window, {}, []
-        self._timeout, self._deadline = timeout, time.monotonic() + timeout
+    def send(self, window: list[Batch], deadline: Deadline) -> None:
+        """Send batches (`outgoing.windows`), and wait until the peer has answered to all, until the attempt of
+        `deadline` ends, which each batch that is taken postpones. These are removed from the list. Raises TimeoutError
+        or the client's error for the link, but not `refusals`."""
+        self._window, self._waiting, self.refusals, self._deadline = window, {}, [], deadline
         frames, more = self._frames(tuple(window)), True
-        # the client itself waits without end for a peer that reads byte by byte
-        with cut_off_at(lambda: self._deadline, lambda: self._connection):
+        with cut_off_at(lambda: deadline.attempt_end, lambda: self._connection), self._blocking_writes():
             while more or self._waiting:
                 waits = True
                 if more and self._handler.client_ready():  # not while the token is renewed
                     more, waits = self._write(frames)
                 if waits or self._has_come():
-                    self._connection.listen(wait=self._handler._socket_timeout)
-                if time.monotonic() > self._deadline:
-                    raise TimeoutError("Sending timed out.")
-                check_open(self._connection, self._session, self._link)
+                    self._connection.listen()
+                self._check()
+
+    @contextlib.contextmanager
+    def _blocking_writes(self) -> Iterator[None]:
+        """Only the deadline ends a write, also one of the client: after a write that was given up, all that has no
+        answer would be sent again. A read ends after the socket's timeout, for heartbeats and renewed tokens."""
+        transport = self._connection._transport
+        sock = transport.sock
+        timeout = transport.frames.wait = sock.gettimeout()
+        sock.settimeout(None)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # it may be closed
+                sock.settimeout(timeout)
+
+    def _check(self) -> None:
+        self._deadline.check()
+        check_open(self._connection, self._session, self._link)
 
     def _frames(self, batches: Iterable[Batch]) -> Iterator[bytes]:
         """The frames of batches; an empty one whenever credit and window do not allow the next."""
@@ -88,16 +127,17 @@ class SendingLink:
             try:
                 self._connection._transport.write(data)
             except OSError:
-                self._raise_reason()
+                self._read_rest()
+                self._check()
+                raise
             self._connection._last_frame_sent_time = time.time()
         return frame is not None, not frame
 
-    def _raise_reason(self) -> NoReturn:
+    def _read_rest(self) -> None:
         """Read what the peer had sent before the connection broke: answers, and perhaps why it has closed it."""
         self._connection._transport.write = lambda _: None  # of the client, whose error would hide the peer's
-        while True:
+        while not self._connection._error:
             self._connection.listen()
-            check_open(self._connection, self._session, self._link)
 
     def _has_come(self) -> bool:
         """Whether something can be read at once."""
@@ -108,8 +148,17 @@ class SendingLink:
 
     def _flow(self, fields: list[Any]) -> None:
         """Take a flow. The client counts one frame for each batch, the peer all of them."""
-        self._flow_of_client(fields)
+        self._take_flow(fields)
         self._session.remote_incoming_window -= self._more_frames
+
+    def _own_flow(self, fields: dict[str, Any] | None = None) -> None:
+        """Send a flow, which names the next frame, where the client names the next batch."""
+        batches = self._session.next_outgoing_id
+        self._session.next_outgoing_id = (batches + self._more_frames) & _ID_MASK
+        try:
+            self._send_flow(fields)
+        finally:
+            self._session.next_outgoing_id = batches
 
     def _answered(self, fields: list[Any]) -> None:
         """Take a disposition, in place of the client's link. The client passes on those of the peer's own deliveries
@@ -121,9 +170,9 @@ class SendingLink:
             batch = self._waiting.pop(number, None)
             if batch is None:
                 continue
-            self._deadline = time.monotonic() + self._timeout
             if "accepted" in (outcome or ()):
                 self._window.remove(batch)
+                self._deadline.postpone()
             else:
                 self.refusals.append(_refusal(outcome or {}))
 
