@@ -24,7 +24,6 @@ LAYERS = (
     {"query", "simulation"},
     {"spark"},
     {"exactly_once", "consumers", "pytest_plugin"},
-    {"demo"},
     {"ops"},
     {"jobs"},
 )
@@ -50,8 +49,8 @@ PURE = (
     "jobs.settings",
 )
 EDGES = {"asyncio", "azure", "deltalake", "os", "pathlib", "pyspark", "selectors", "socket", "threading", "time"}
-#: The emulator knows nothing of the rest, and of the rest only its command, the demo and the plugin know the emulator.
-APART = {"emulator": {"ops", "demo", "pytest_plugin"}}
+#: The emulator knows nothing of the rest, and of the rest only its command and the plugin know the emulator.
+APART = {"emulator": {"ops", "pytest_plugin"}}
 
 #: Spark's types, which need no Spark.
 _VALUES = "pyspark.sql.types"

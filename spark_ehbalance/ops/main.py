@@ -15,7 +15,6 @@ from spark_ehbalance.emulator.cli import emulator
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.ops.check import check
 from spark_ehbalance.ops.dashboard_command import dashboard
-from spark_ehbalance.ops.demo import demo
 from spark_ehbalance.ops.history import history
 from spark_ehbalance.ops.init import init
 from spark_ehbalance.ops.maintain import maintain
@@ -53,7 +52,6 @@ def _paragraphs(command: Callable[..., None]) -> str:
 
 
 for command in (
-    demo,
     emulator,
     check,
     init,
