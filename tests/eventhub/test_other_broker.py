@@ -193,7 +193,7 @@ def test_a_batch_of_events_is_one_message_of_several_frames(broker: Broker, monk
         assert read(reader, 1) == [batch.payload]
     monkeypatch.setattr(outgoing, "BATCH_FORMAT", BATCH_FORMAT)
     with pytest.raises(AMQPLinkError, match=f"Unknown message format: {BATCH_FORMAT}"):
-        link.send([batch], DEADLINE)
+        link.send([batch], Deadline(DEADLINE))
 
 
 ENDS: dict[str, tuple[type[AMQPException], str]] = {

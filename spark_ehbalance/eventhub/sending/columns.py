@@ -40,9 +40,9 @@ _LONGEST_KEY = 128
 _BINARY = re.compile(r"\[(?:-?(?:0|[1-9]\d{0,2})(?:,(?!\])|(?=\])))*\]", re.ASCII)
 _BYTES = frozenset(range(-128, 128))
 
-#: What a long and an unsigned long can hold, and what becomes of a number that a double cannot.
+#: What a long and an unsigned long can hold, and the most characters of it: Python takes no number of 4,300 digits.
 _LONG = range(-(1 << 63), 1 << 64)
-_INFINITE = (math.inf, -math.inf)
+_LONGEST_NUMBER = 20
 
 
 def _is(*kinds: type[DataType]) -> Callable[[DataType], bool]:
@@ -334,9 +334,24 @@ def _from_json(name: str, text: str | None) -> Any:
         numbers: list[Any] = json.loads(text) if _BINARY.fullmatch(text) else [None]
         return text if not _BYTES.issuperset(numbers) else bytes(each & 0xFF for each in numbers)
     try:
-        value = json.loads(text)
+        return _decode(text)
+    except OverflowError:
+        raise ValueError(f"its property {shown(name)} is a number that needs more than 64 bits") from None
     except ValueError:
         raise ValueError(f"its property {shown(name)} is no JSON, as jsonProperties=true asks for") from None
-    if (isinstance(value, int) and value not in _LONG) or (value in _INFINITE and "Infinity" not in text):
-        raise ValueError(f"its property {shown(name)} is a number that needs more than 64 bits")
+
+
+def _whole(text: str) -> int:
+    if len(text) > _LONGEST_NUMBER or (value := int(text)) not in _LONG:
+        raise OverflowError
     return value
+
+
+def _double(text: str) -> float:
+    value = float(text)
+    if math.isinf(value) or (value == 0 and text.lower().partition("e")[0].strip("-0.")):
+        raise OverflowError
+    return value
+
+
+_decode = json.JSONDecoder(parse_int=_whole, parse_float=_double).decode

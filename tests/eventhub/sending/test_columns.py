@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -27,7 +28,7 @@ from pyspark.sql.types import (
 from spark_ehbalance.emulator.message import parse_event
 from spark_ehbalance.errors import OptionError, UnsendableEventError
 from spark_ehbalance.eventhub.rows import TEXT_SALT, record_batch
-from spark_ehbalance.eventhub.sending.columns import Columns, Events, Rows, check_topic
+from spark_ehbalance.eventhub.sending.columns import Columns, Events, Rows, _from_json, check_topic
 from spark_ehbalance.eventhub.wire.frames import fields_of
 from spark_ehbalance.eventhub.wire.messages import parse
 from spark_ehbalance.eventhub.wire.outgoing import BATCH_FORMAT, Encoder, Keyed, transfer, windows
@@ -385,9 +386,20 @@ def test_properties_that_are_json_get_their_types_back() -> None:
         (str(1 << 64), "more than 64 bits"),
         ("1e400", "more than 64 bits"),
         ("-1E400", "more than 64 bits"),
+        ("9" * 5000, "more than 64 bits"),
+        (str(-(1 << 63) - 1), "more than 64 bits"),
+        ("1e-400", "more than 64 bits"),
+        ("-0." + 400 * "0" + "1", "more than 64 bits"),
     ):
         with pytest.raises(UnsendableEventError, match=said):
             made([{"body": "a", "properties": [("p", wrong)]}], frame, json=True)
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "-0", "-0.0", "0e5", "0.00E-7", str((1 << 64) - 1), str(-(1 << 63)), "1e-300", "5e-324"]
+)
+def test_the_smallest_and_largest_numbers_of_json_are_sent(text: str) -> None:
+    assert _from_json("p", text) == json.loads(text)
 
 
 @pytest.fixture(autouse=True)
