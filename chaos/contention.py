@@ -171,11 +171,12 @@ def _batch(keeper: Keeper, positions: dict[str, int]) -> None:
     holdings = keeper.holdings()
     epochs = {partition: holding.epoch for partition, holding in holdings.items()}
     finished = {}
-    for partition in keeper.reserve(epochs):
-        position = max(positions[partition], holdings[partition].checkpoint.sequence_number) + 100
-        positions[partition] = position
-        finished[partition] = Progress(epochs[partition], Position(position))
-    keeper.finish(finished)
+    with keeper.engine() as engine:
+        for partition in engine.begin_batch(epochs, time.monotonic()):
+            position = max(positions[partition], holdings[partition].checkpoint.sequence_number) + 100
+            positions[partition] = position
+            finished[partition] = Progress(epochs[partition], Position(position))
+        engine.finish_batch(finished)
 
 
 @dataclass

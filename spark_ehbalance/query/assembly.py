@@ -27,14 +27,13 @@ from spark_ehbalance.lease_table.opening import open_store
 from spark_ehbalance.query import processes
 from spark_ehbalance.query.batch_planning import progress_of
 from spark_ehbalance.query.control_socket import PlannerAddress, PlannerControl
-from spark_ehbalance.query.event_check import EventCheck
+from spark_ehbalance.query.engine import QueryEngine
 from spark_ehbalance.query.keeper import Keeper
 from spark_ehbalance.query.offsets import FirstStart, HubReference, StreamOffset, group_name
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.planner import JOIN_TIMEOUT, Planner
 from spark_ehbalance.query.progress_policy import AloneProgress, ProgressPolicy, SharedProgress
 from spark_ehbalance.query.replay import EarlierBatches
-from spark_ehbalance.query.stall_probes import StallProbes
 from spark_ehbalance.query.start_checks import check_past, check_start, join_table, states_at_start
 from spark_ehbalance.text import logger
 
@@ -113,18 +112,16 @@ def start_planner(
         raise
     policy: ProgressPolicy = SharedProgress(query, options.lease_table) if options.lease_table else AloneProgress(query)
     opener = _store_opener(options, logged, policy, hub)
-    keeper = _keeper(options, query, place, logged, opener, hub, changed)
-    control = PlannerControl(PlannerAddress(query.lineage, processes.jvm_pid()))
-    planner = Planner(
-        keeper,
-        hub,
+    engine = QueryEngine(
+        _member(options, query, place, logged),
         policy,
-        EventCheck(hub, options.level),
-        StallProbes(hub.received, options.level, options.receiver_timeout, changed),
         fail_on_data_loss=options.fail_on_data_loss,
         earlier=place.earlier,
-        control=control,
+        probe_again=options.receiver_timeout,
     )
+    keeper = Keeper(engine.member, opener, hub, changed=changed, lag_of=hub.lag)
+    control = PlannerControl(PlannerAddress(query.lineage, processes.jvm_pid()))
+    planner = Planner(engine, keeper, hub, options.level, control)
     try:
         keeper.start()
         if not joined(keeper, JOIN_TIMEOUT, whole=whole):
@@ -150,15 +147,7 @@ def joined(keeper: Keeper, patience: float, *, whole: bool = True) -> bool:
     return True
 
 
-def _keeper(
-    options: Options,
-    query: StreamOffset,
-    place: _Joined,
-    logged: _Logged,
-    opener: OpenStore,
-    hub: HubWatcher,
-    changed: threading.Event,
-) -> Keeper:
+def _member(options: Options, query: StreamOffset, place: _Joined, logged: _Logged) -> MemberEngine:
     shared = options.lease_table is not None
     name = options.strategy if shared else "greedy"  # a query alone has nobody to share with or to wait for
     settings = Settings(
@@ -177,7 +166,7 @@ def _keeper(
     )
     if not options.capabilities.atomic:
         settings = replace(settings, look_interval=options.balance_interval)
-    engine = MemberEngine(
+    return MemberEngine(
         Author(query.owner, query.run),
         settings,
         random.Random(),
@@ -189,7 +178,6 @@ def _keeper(
         latest_ms=query.first_start.at_ms if query.first_start else 0,
         ends=place.latest_ends,
     )
-    return Keeper(engine, opener, hub, changed=changed, lag_of=hub.lag)
 
 
 def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatcher) -> _Joined:

@@ -18,12 +18,14 @@ class BatchInFlight:
 
     These are the ranges in `end` if this process has `planned` it. A batch that an earlier process has planned is run
     again with those that are left of it, and of its partitions those in `sought` were moved elsewhere meanwhile.
+    `finished`: by the sink, or a later batch is.
     """
 
     end: StreamOffset
     ranges: Mapping[str, Range]
     planned: bool
     sought: frozenset[str] = frozenset()
+    finished: bool = False
 
     @property
     def read(self) -> dict[str, Range]:

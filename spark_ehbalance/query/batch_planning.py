@@ -1,7 +1,7 @@
-"""What the next batch of a streaming query reads. Pure: values in, a value out; `Planner` carries it out.
+"""What the next batch of a streaming query reads. Pure: values in, a value out; `QueryEngine` applies it.
 
-`plan_batch` returns a `BatchPlan`, or a `Request` where the hub's states are too old to plan with. The planner then
-asks the hub and plans again; each request is returned once at most.
+`plan_batch` returns a `BatchPlan`, or a `Request` where the hub's states are too old to plan with. The engine then
+has the hub asked and plans again; each request is returned once at most.
 """
 
 from __future__ import annotations

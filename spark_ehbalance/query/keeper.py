@@ -24,8 +24,7 @@ from spark_ehbalance.group.member.decision_log import DecisionLog, Shortage
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.lags import LagOf, current, with_lags
 from spark_ehbalance.group.member.membership import Clocks, Holding
-from spark_ehbalance.group.member.query_state import Progress
-from spark_ehbalance.group.model import Lease, Load, MemberLoad, TableIdentity
+from spark_ehbalance.group.model import Lease, Load, MemberLoad
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.contract import ATTEMPTS, LeaseStore, commit
@@ -111,27 +110,18 @@ class Keeper:
             self._check()
             return self._engine.holdings(time.monotonic())
 
-    def reserve(self, epochs: Mapping[str, int]) -> frozenset[str]:
-        """Begin a batch with these partitions, given with the epochs that it was planned with. Returns those that may
-        be read; they are kept until the batch is finished, unless another member takes them by force."""
-        with self._lock:
-            return self._engine.begin_batch({} if self._error else epochs, time.monotonic())
-
-    def begin(self, batch: int, planner: str) -> None:
-        """The sink is given the batch with this number, planned by that run, which the next commit tells the table."""
-        with self._lock:
-            self._engine.give_batch(batch, planner)
-
-    def finish(self, progress: Mapping[str, Progress], batch: int = 0) -> None:
-        """The batch with this number has ended, and the sink has finished `progress`, which is checkpointed with the
-        next commit."""
+    @contextmanager
+    def engine(self) -> Iterator[MemberEngine]:
+        """Have the engine for oneself, to report to it. Raises what has ended the keeper."""
         with self._changing():
-            self._engine.finish_batch(progress, batch)
+            self._check()
+            yield self._engine
 
-    def reset(self, resets: Mapping[str, Progress]) -> None:
-        """Reading goes on at these positions, which may be further back than the checkpoints."""
-        with self._changing():
-            self._engine.reset(resets)
+    def wait_until(self, condition: Callable[[], bool], timeout: float) -> bool:
+        """Wait until something reported to the engine fulfils `condition`; False after `timeout` seconds. Raises what
+        has ended the keeper."""
+        with self._lock:
+            return self._wait_for(condition, timeout)
 
     def measure(self, loads: Mapping[str, Load], load: MemberLoad | None = None) -> None:
         """The moving averages of the loads of owned partitions, and of the member; written with the next renewals."""
@@ -145,16 +135,11 @@ class Keeper:
             self._check()
             query, leases = self._engine.query, self._engine.leases
             positions = {p: each.checkpoint for p, each in self._engine.owned.items()} | {
-                p: each.position for p, each in {**query.progress, **query.resets}.items() if self._owned(p, each.epoch)
+                p: each.position for p, each in {**query.resets, **query.progress}.items() if self._owned(p, each.epoch)
             }
         lag_of = self._lag_of or (lambda partition, next: None)
         found = {p: current(lag_of, leases.get(p), p, position.next) for p, position in positions.items()}
         return {partition: lag for partition, lag in found.items() if lag is not None}
-
-    def asked(self, at_ms: int, left_out: Mapping[str, str]) -> None:
-        """Spark has asked for a batch at that time, and these partitions were left out of it; see `Member`."""
-        with self._lock:
-            self._engine.note_request(at_ms, left_out)
 
     def leave(self) -> None:
         """Take nothing more, and give everything back as soon as the batch in flight has ended."""
@@ -174,16 +159,6 @@ class Keeper:
             return self._engine.leases if looked else None
 
     @property
-    def table(self) -> TableIdentity | None:
-        """Which lease table it is, as of the last look; None where a table has no identity."""
-        return self._engine.table
-
-    @property
-    def known_begun(self) -> int:
-        """The number of the query's last begun batch that the table contains."""
-        return self._engine.known_begun
-
-    @property
     def snapshot(self) -> Snapshot | None:
         """The group as of the last look, with the leases as of the last commit; None before the first look."""
         return self._engine.snapshot
@@ -198,11 +173,6 @@ class Keeper:
     def store_away(self) -> bool:
         """Whether the store could not be read or written when that was tried last."""
         return self._engine.failures > 0
-
-    @property
-    def members(self) -> int:
-        """How many members share the hub, as of the last turn."""
-        return self._engine.members
 
     @property
     def idle(self) -> bool:

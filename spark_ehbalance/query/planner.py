@@ -1,35 +1,28 @@
-"""The planner of one streaming query: answers Spark's calls from memory.
-
-`batch_planning` decides what a batch reads and `progress_policy` what its offset names. The planner carries that out
-with the hub watcher and the lease keeper. `assembly.start_planner` puts it together.
+"""The planner of one streaming query: passes Spark's calls and control messages to the `QueryEngine`, and asks the hub
+what the engine wants to know. `assembly.start_planner` puts it together.
 """
 
 from __future__ import annotations
 
-import threading
+import contextlib
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.group.member.membership import Holding
-from spark_ehbalance.group.member.query_state import Progress
-from spark_ehbalance.group.position import partition_order
-from spark_ehbalance.query import event_check, lag_report
+from spark_ehbalance.group.member.membership import Clocks, Holding
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.query import lag_report, protocol
 from spark_ehbalance.query.batch_in_flight import BatchInFlight
-from spark_ehbalance.query.batch_planning import BatchPlan, PlanInputs, Request, left_out, plan_batch, positions_of
 from spark_ehbalance.query.control_socket import PlannerAddress, PlannerControl
-from spark_ehbalance.query.event_check import EventCheck
+from spark_ehbalance.query.engine import QueryEngine
+from spark_ehbalance.query.housekeeping import Housekeeping
 from spark_ehbalance.query.keeper import Keeper
 from spark_ehbalance.query.lag_report import LagReport, lag_answer
 from spark_ehbalance.query.load_reporter import LoadReporter
 from spark_ehbalance.query.offsets import StreamOffset
-from spark_ehbalance.query.past import changed_hub
-from spark_ehbalance.query.progress_policy import ProgressPolicy, SeenTable
-from spark_ehbalance.query.replay import EarlierBatches, sought_since
-from spark_ehbalance.query.stall_probes import StallProbes
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -37,9 +30,6 @@ _LOG = logger(__name__)
 
 #: Seconds for the group to be joined, or to settle: a contended store on another continent takes a few.
 JOIN_TIMEOUT = 60.0
-
-#: Seconds between two load measurements of an idle query: loads are written with renewals, every 10 s by default.
-_LOAD_INTERVAL = 5.0
 
 #: Seconds for the newest events after a batch: some round trips, also to another continent.
 _CATCH_UP_TIMEOUT = 0.5
@@ -56,7 +46,7 @@ _REPORT_TIMEOUT = 5.0
 _IDLE_WAIT, _IDLE_WAIT_EVERY = 0.05, 3
 
 
-class Hub(event_check.Hub, lag_report.Hub, Protocol):
+class Hub(lag_report.Hub, Protocol):
     """What the planner asks the hub watcher; see `HubWatcher`."""
 
     @property
@@ -67,9 +57,15 @@ class Hub(event_check.Hub, lag_report.Hub, Protocol):
     def rest(self) -> None: ...
     def catch_up(self, patience: float) -> None: ...
     def refresh(self, partitions: Iterable[str] | None = None) -> None: ...
+    def connected_at(self) -> float: ...
     def created_ms(self) -> int | None: ...
     def partition_ids(self) -> tuple[str, ...]: ...
     def stop(self) -> None: ...
+    def offsets(self, positions: Mapping[str, int], owner_level: Mapping[str, int | None]) -> Mapping[str, str]: ...
+    def has_events(
+        self, positions: Mapping[str, Position], owner_levels: Mapping[str, int | None]
+    ) -> Mapping[str, bool]: ...
+    def received(self, positions: Mapping[str, int], owner_levels: Mapping[str, int | None]) -> Mapping[str, int]: ...
 
 
 class _NothingToRead(NamedTuple):
@@ -88,36 +84,24 @@ class Planner:
 
     def __init__(
         self,
+        engine: QueryEngine,
         keeper: Keeper,
         hub: Hub,
-        policy: ProgressPolicy,
-        events: EventCheck,
-        stalls: StallProbes,
-        *,
-        fail_on_data_loss: bool = True,
-        earlier: EarlierBatches | None = None,
+        owner_level: Callable[[int], int | None],
         control: PlannerControl | None = None,
     ) -> None:
-        """`keeper` and `hub` set `keeper.changed` when what they return may have changed. `earlier` is what earlier
-        processes of the query have left."""
+        """`keeper` drives the engine's member. `keeper` and `hub` set `keeper.changed` when what they return may have
+        changed. `owner_level` is that of the query's readers, by epoch."""
+        self._engine = engine
         self._keeper = keeper
         self._hub = hub
-        self._policy = policy
-        self._events = events
-        self._stalls = stalls
-        self._fail_on_data_loss = fail_on_data_loss
-        self._earlier = earlier or EarlierBatches()
+        self._owner_level = owner_level
         self._control = control
         self._loads = LoadReporter(keeper.measure)
         #: Of Spark's thread.
         self.lag = LagReport(hub)
         self._changed = keeper.changed
-        self._progress: dict[str, Progress] = {}
-        self._last_finished = self._earlier.finished
-        self._last_start: StreamOffset | None = None
-        #: Replaced as a whole: the control socket's thread reads it without the lock.
-        self._in_flight: BatchInFlight | None = None
-        self._fixed_ends: dict[str, int] | None = None
+        self._probing = Housekeeping()
         self._idle = _NothingToRead()
         self._idle_answers = 0
         #: The query, as its tasks have told; None before the first one has.
@@ -128,14 +112,11 @@ class Planner:
         self.cores: int | None = None
         #: Whether the driver receives signals, and says itself when the query is to leave.
         self.attended = False
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._ended.set()
 
     @property
     def owner(self) -> str:
         """The name under which the query is a member of its group."""
-        return self._policy.query.owner
+        return self._engine.policy.query.owner
 
     @property
     def parts(self) -> tuple[Keeper, Hub, LoadReporter]:
@@ -150,35 +131,29 @@ class Planner:
     @property
     def in_batch(self) -> bool:
         """Whether a batch is in flight, as far as is known."""
-        return not self._ended.is_set()
+        return self._engine.in_batch
 
     def await_report(self) -> None:
         """Wait a moment for the driver to say that the batch in flight is finished, if it has not said so."""
-        self._ended.wait(_REPORT_TIMEOUT)
+        with contextlib.suppress(EhBalanceError):  # the query has ended with it
+            self._keeper.wait_until(lambda: not self._engine.in_batch, _REPORT_TIMEOUT)
 
     def stop(self) -> None:
         """Give the leases back and leave the group; takes a few seconds at most. Not guaranteed on SIGKILL."""
         if self._control:
             self._control.close()
         self._hub.stop()
-        self._stalls.stop()
+        self._probing.finish(0.0)
         self._keeper.stop()
 
     # --- Spark's thread ----------------------------------------------------------------------------------------
 
     def finish(self, end: StreamOffset) -> None:
-        """The sink has finished the batch that ends at `end`; may be called again for the same batch."""
-        with self._lock:
-            if end == self._last_finished:
-                return
-            self._last_finished = end
-            self._ended.set()
-            batch = self._in_flight
-            finished = batch.progress() if batch and batch.end == end else {}
-            read = batch.read.values() if batch and finished else ()
-            self._loads.batch_ends(sum(map(len, read)))
-            self._progress.update(finished)
-            self._keeper.finish(finished, end.batch)
+        """The sink has finished the batch that ends at `end`; may be called again for the same batch. Raises what has
+        ended the lease keeper."""
+        for output in self._handle(protocol.BatchFinished(end)):
+            if isinstance(output, protocol.Finished):
+                self._loads.batch_ends(output.events)
 
     def still_idle(self, start: StreamOffset) -> bool:
         """Whether `next_batch(start)` would return `start` again, as for nearly all calls of an idle query, so that
@@ -194,65 +169,42 @@ class Planner:
 
         Raises `DataLossError`, `HubUnavailableError`, and what has ended the lease keeper (`FencedError`, ...).
         """
-        now = time.monotonic()
         self._changed.clear()
-        self._check_hub()
-        holdings = self._keeper.holdings()
-        self._hub.watch(holdings, self._keeper.members)
-        plan = self._plan(holdings, limit, batch_ended=start != self._last_start)
-        self._last_start = start
-        self._move_to_retained(plan)
-        self.lag.planned(plan.ranges)
-        sound = [partition for partition, each in holdings.items() if not each.stalled]  # the table says the others
-        out = left_out(plan.ranges, sound, self._hub.states(), self._fixed_ends)
-        self._keeper.asked(time.time_ns() // 1_000_000, out)
-        self._loads.update(self.latest(), {partition: each.start for partition, each in plan.ranges.items()})
-        if named := self._policy.named(start, plan.ranges):
-            return self._begin_batch(start, named, plan.ranges, holdings) or start
-        due = self._stalls.due, *(each.ends for each in holdings.values())
-        self._idle = _NothingToRead(start, min((now + _LOAD_INTERVAL, *due)))
-        return start
+        self._hub.watch(self._keeper.holdings(), self._engine.member.members)
+        planned = self._answer(protocol.BatchRequested(start, limit, self._report()))
+        assert isinstance(planned, protocol.Planned)
+        self.lag.planned(planned.ranges)
+        self._loads.update(self.latest(), {partition: each.start for partition, each in planned.ranges.items()})
+        if planned.end is start:
+            self._idle = _NothingToRead(start, planned.until)
+        else:
+            self._hub.rest()
+            self._loads.batch_begins()
+        return planned.end
 
     def empty_end(self, start: StreamOffset) -> StreamOffset:
         """The end of a batch without events: `start`, or an offset that records the lease table in Spark's checkpoint
         before anything is read with it."""
-        return self._policy.empty_end(start, self._keeper.table)
+        return self._engine.policy.empty_end(start, self._engine.member.table)
 
     def fix_ends(self) -> None:
         """From now on read only the partitions owned now, up to their newest events now (`Trigger.AvailableNow`).
 
         Waits until the group has settled. May be called again; the ends stay the same.
         """
-        if self._fixed_ends is None:
-            if not self._keeper.wait_balanced(JOIN_TIMEOUT, settled=True):
-                _LOG.warning("the group has not settled within %g s: reading what is owned now", JOIN_TIMEOUT)
-            holdings = self._keeper.holdings()
-            self._hub.refresh(holdings)
-            ends = self.latest()
-            self._fixed_ends = {partition: ends[partition] for partition in holdings if partition in ends}
+        if self._engine.fixed_ends is not None:
+            return
+        if not self._keeper.wait_balanced(JOIN_TIMEOUT, settled=True):
+            _LOG.warning("the group has not settled within %g s: reading what is owned now", JOIN_TIMEOUT)
+        self._hub.refresh(self._keeper.holdings())
+        self._handle(protocol.EndsFixed(self._report()))
 
     def ranges(self, end: StreamOffset) -> list[Range]:
         """What to read of the batch that ends at `end`: all of it if this process has planned it; else what
         `plan_replay` returns."""
-        self._keeper.begin(end.batch, end.run)
-        batch = self._in_flight
-        if batch is not None and batch.planned and batch.end == end:
-            return list(batch.read.values())
-        holdings = self._keeper.holdings()
-        replay = self._earlier.replay(end, holdings)
-        replay = self._events.replayable(replay, lambda p: sought_since(end.ranges[p], holdings[p]))
-        reserved = self._keeper.reserve({partition: each.epoch for partition, each in replay.items()})
-        # Spark's log keeps the old epochs; these ranges, with the new ones, are checkpointed once the batch has ended.
-        again = {partition: each for partition, each in replay.items() if partition in reserved}
-        sought = frozenset(p for p in again if sought_since(end.ranges[p], holdings[p]))
-        self._in_flight = BatchInFlight(end, again, planned=False, sought=sought)
-        self._ended.clear()
-        if left_out := sorted(end.ranges.keys() - again.keys(), key=partition_order):
-            _LOG.info(
-                "replaying a batch without partitions %s: they go on at the lease table's positions, with whoever owns "
-                "them", ", ".join(left_out),
-            )  # fmt: skip
-        return list(self._in_flight.read.values())
+        answer = self._answer(protocol.RangesRequested(end))
+        assert isinstance(answer, protocol.Read)
+        return list(answer.ranges)
 
     def latest(self) -> dict[str, int]:
         """The sequence number after the newest event of each partition, as last known."""
@@ -284,7 +236,8 @@ class Planner:
                 return {"error": str(error)}
         if message.get("state") is True:
             self.attended = True
-            in_batch = self._in_flight.read.keys() if self._in_flight and self.in_batch else ()
+            batch = self._engine.batch
+            in_batch = batch.read.keys() if batch and not batch.finished else ()
             owned, lags = self._keeper.holdings().keys() | in_batch, self._keeper.lags().values()
             unread = sum(each.events for each in lags)
             return {"owned": len(owned), "all": len(self._hub.partition_ids()), "behind": unread}
@@ -298,7 +251,7 @@ class Planner:
         asks_lag = message.get("lag") is True
         if "finished" in message or not asks_lag:
             end = StreamOffset.from_json(message.get("finished", {}))
-            if self._in_flight is not None and end == self._in_flight.end:
+            if (batch := self._engine.batch) is not None and end == batch.end:
                 self.finish(end)
         if asks_lag:
             return lag_answer(self._keeper.lags(), round(1000 * time.time()))
@@ -313,13 +266,15 @@ class Planner:
         if self._control is not None and planner == list(self._control.planner):
             self.query = query
             return False
-        return query == self.query and group == self._policy.query.group
+        return query == self.query and group == self._engine.policy.query.group
 
     def _offset_of(self, partition: str, number: int, read: Mapping[str, Range]) -> str | None:
         """The offset of an event as `about_batch` answers it."""
         if number >= self.latest()[partition]:  # what is known may be older than the event
             self._hub.refresh([partition])
-        return self._events.offset_of(partition, number, read) if number < self.latest()[partition] else ""
+        if number >= self.latest()[partition]:
+            return ""
+        return self._hub.offsets({partition: number}, self._levels({partition: read[partition].epoch})).get(partition)
 
     def about_batch(
         self, end: StreamOffset, *, look: bool = False, event: tuple[str, int] | None = None
@@ -337,12 +292,11 @@ class Planner:
         Raises `EhBalanceError` if it is not the batch in flight, what has ended the lease keeper, and
         `HubUnavailableError` if the hub does not say whether it has that event.
         """
-        with self._lock:
-            batch = self._in_flight
-            if batch is None and end.is_initial:  # Spark runs batch 0 also without data, and plans no ranges of it
-                batch = BatchInFlight(end, {}, planned=True)
-            if batch is None or batch.end != end:
-                raise EhBalanceError("the batch that was asked about is not the one in flight")
+        batch = self._engine.batch
+        if batch is None and end.is_initial:  # Spark runs batch 0 also without data, and plans no ranges of it
+            batch = BatchInFlight(end, {}, planned=True)
+        if batch is None or batch.end != end:
+            raise EhBalanceError("the batch that was asked about is not the one in flight")
         read = batch.read
         bounds = {p: [each.start, each.end] for p, each in read.items()}
         answer: dict[str, Any] = {"hub": self._hub.name, "created": self._hub.created_ms(), "ranges": bounds}
@@ -358,67 +312,64 @@ class Planner:
                 _LOG.warning(warning)
         return answer
 
-    # --- inside, in Spark's thread -----------------------------------------------------------------------------
+    # --- what the engine wants ---------------------------------------------------------------------------------
 
-    def _check_hub(self) -> None:
-        """Raise `DataLossError` if the hub is another one than when the query started."""
-        read = self._policy.query.hub
-        if read is not None and (wrong := changed_hub("query", read, replace(read, created_ms=self._hub.created_ms()))):
-            raise wrong.error()
+    def _handle(self, input: protocol.Input) -> list[protocol.Output]:
+        with self._keeper.engine():
+            return self._engine.handle(input, Clocks(time.monotonic(), time.time_ns() // 1_000_000))
 
-    def _plan(self, holdings: Mapping[str, Holding], limit: int | None, *, batch_ended: bool) -> BatchPlan:
-        inputs = PlanInputs(
-            holdings,
-            self._hub.states(),
-            self._progress,
-            self._fixed_ends,
-            limit,
-            self._fail_on_data_loss,
-            batch_ended=batch_ended,
-        )
-        first, positions = self._last_start is None, positions_of(inputs)
-        # A query that ends by itself may have no later batch, and with Spark 4.0 and 4.1 no second one.
-        wait = first or self._fixed_ends is not None
-        readable = self._stalls.readable(holdings, positions, at_once=first, wait=wait)
-        delivering = {p: each for p, each in positions.items() if readable.get(p) != each.next}
-        inputs = replace(inputs, unverified=self._events.unverified(delivering, holdings), readable=readable)
-        while isinstance(plan := plan_batch(inputs), Request):
-            if plan is Request.REFRESH:
-                self._hub.refresh(holdings)
-                self._check_hub()  # a position beyond the hub's end is no surprise then
-            else:
+    def _answer(self, request: protocol.Input) -> protocol.Output:
+        """The engine's answer to Spark's `request`, after all that it asks the hub before."""
+        while True:
+            for output in self._handle(request):
+                match output:
+                    case protocol.Probe():
+                        if not output.waits:
+                            self._probing.do(partial(self._probe, output))
+                            continue
+                        self._probe(output)
+                        request = protocol.HubReported(self._report())
+                    case protocol.Planned() | protocol.Read():
+                        return output
+                    case _:
+                        request = self._ask_hub(output)
+
+    def _ask_hub(self, request: protocol.Output) -> protocol.Input:
+        match request:
+            case protocol.Refresh(partitions):
+                self._hub.refresh(partitions)
+            case protocol.CatchUp():
                 self._hub.catch_up(_CATCH_UP_TIMEOUT)
-            inputs = inputs.after(plan, self._hub.states())
-        return self._events.with_end_offsets(plan, inputs.states)
+            case protocol.FindEvents(positions, epochs):
+                found = [self._find_events(each, epochs) for each in positions]
+                return protocol.EventsFound(found, self._report())
+            case protocol.FindOffsets(numbers, epochs):
+                levels = self._levels({partition: epochs[partition] for partition in numbers})
+                return protocol.OffsetsFound(self._hub.offsets(numbers, levels))
+        return protocol.HubReported(self._report())
 
-    def _move_to_retained(self, plan: BatchPlan) -> None:
-        """Remember positions that had to move, so that each is reported once and not at every trigger."""
-        for warning in plan.warnings:
-            _LOG.warning(warning)
-        if plan.resets:
-            self._progress.update(plan.resets)
-            self._keeper.reset(plan.resets)
+    def _find_events(self, positions: Mapping[str, Position], epochs: Mapping[str, int]) -> Mapping[str, bool]:
+        """Which of these events the hub has. The states of partitions of which it says nothing are requested."""
+        if not positions:
+            return {}
+        found = self._hub.has_events(positions, self._levels({p: epochs[p] for p in positions}))
+        if silent := positions.keys() - found.keys():
+            self._hub.refresh(silent)
+        return found
 
-    def _begin_batch(
-        self,
-        start: StreamOffset,
-        named: Mapping[str, Range],
-        ranges: Mapping[str, Range],
-        holdings: Mapping[str, Holding],
-    ) -> StreamOffset | None:
-        """The end of the batch; None if nothing of it is owned any more."""
-        reserved = self._keeper.reserve({partition: each.epoch for partition, each in named.items()})
-        table = SeenTable(self._keeper.table, self._keeper.known_begun)
-        # While the table is away nobody takes a partition, however long that lasts.
-        seen = {} if self._keeper.store_away else {p: each.checkpoint.next for p, each in holdings.items()}
-        end = self._policy.batch_end(start, named, ranges, reserved, table, seen)
-        if not end.ranges:
-            return None
-        self._in_flight = BatchInFlight(end, end.ranges, planned=True)
-        self._ended.clear()
-        self._hub.rest()
-        self._loads.batch_begins()
-        return end
+    def _probe(self, probe: protocol.Probe) -> None:
+        ends: Mapping[str, int] = {}
+        try:
+            ends = self._hub.received(probe.positions, self._levels(probe.epochs))
+        finally:
+            self._handle(protocol.Probed(probe.positions, ends))
+            self._changed.set()
+
+    def _report(self) -> protocol.HubReport:
+        return protocol.HubReport(self._hub.states(), self._hub.created_ms(), self._hub.connected_at())
+
+    def _levels(self, epochs: Mapping[str, int]) -> dict[str, int | None]:
+        return {partition: self._owner_level(epoch) for partition, epoch in epochs.items()}
 
 
 def _event(asked: Any) -> tuple[str, int] | None:

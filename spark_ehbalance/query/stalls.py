@@ -1,4 +1,4 @@
-"""When a stalled partition is probed, and how far it may be read. Pure; `StallProbes` carries it out.
+"""When a stalled partition is probed, and how far it may be read. Pure; `QueryEngine` applies it.
 
 The partition is left out of batches until a probe, a receiver at its checkpoint, has received an event. The first range
 after that ends behind the received events, so that a partition that stops at a later event doubles next to nothing.
@@ -6,7 +6,7 @@ after that ends behind the received events, so that a partition that stops at a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from spark_ehbalance.group.member.membership import Holding
@@ -74,3 +74,20 @@ def answered(
         else probe
         for partition, probe in probes.items()
     }
+
+
+def waiting(probes: Mapping[str, Probe], holdings: Mapping[str, Holding]) -> dict[str, Probe]:
+    """The probes of owned partitions that have received nothing yet."""
+    return {partition: probe for partition, probe in probes.items() if partition in holdings and probe.end is None}
+
+
+def warnings(before: Mapping[str, Probe], after: Mapping[str, Probe]) -> Iterator[str]:
+    """One for each stall that is seen for the first time."""
+    for partition, (position, stalled, *_) in after.items():
+        if partition not in before or before[partition][:2] != (position, stalled):
+            yield (
+                f"partition {partition}: stalled at sequence number {position}, {stalled} times in a row: the event "
+                "hub has events there and delivered none for receiverTimeout. The query leaves it out, reads the "
+                "others, and continues with it as soon as a probe receives an event. If that lasts, see "
+                '"A partition stalls" in docs/operations.md'
+            )

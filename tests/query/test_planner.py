@@ -11,7 +11,7 @@ import pytest
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.group.strategies import STRATEGIES
-from spark_ehbalance.query import planner
+from spark_ehbalance.query import engine, planner
 from spark_ehbalance.query.offsets import StreamOffset
 from tests.query.queries import Query
 from tests.query.values_group import ValueGroup
@@ -267,7 +267,7 @@ def test_two_of_three_idle_answers_do_not_wait(group: ValueGroup) -> None:
 
 def test_the_third_idle_answer_waits_until_an_event_arrives(group: ValueGroup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "_IDLE_WAIT", 3600.0)
-    monkeypatch.setattr(planner, "_LOAD_INTERVAL", 3600.0)
+    monkeypatch.setattr(engine, "_LOAD_INTERVAL", 3600.0)
     query = idle(group.query(lease_duration=60.0))
     answers: list[bool] = []
 
@@ -288,7 +288,7 @@ def test_the_third_idle_answer_waits_until_an_event_arrives(group: ValueGroup, m
 def test_an_idle_answer_is_checked_again_after_a_while_and_for_another_start(
     group: ValueGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planner, "_LOAD_INTERVAL", 0.2)
+    monkeypatch.setattr(engine, "_LOAD_INTERVAL", 0.2)
     query = idle(group.query(lease_duration=60.0))
     wait_until(lambda: not query.planner.still_idle(query.finished), "it is looked into again")
     assert not query.planner.still_idle(StreamOffset("a")), "nothing is known of another start"

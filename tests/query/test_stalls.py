@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +11,7 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.group.member.membership import Holding
 from spark_ehbalance.group.position import Position
-from spark_ehbalance.query.stall_probes import StallProbes
-from spark_ehbalance.query.stalls import Probe, answered, backoff, follow
+from spark_ehbalance.query.stalls import Probe, answered, backoff, follow, waiting
 from tests.query.queries import Group
 from tests.query.support import HUB
 from tests.query.values_group import ValueGroup
@@ -96,17 +94,11 @@ def test_a_stalled_partition_is_planned_again_after_a_probe(values: ValueGroup) 
     wait_until(lambda: query.step() == 0 and values.leases()["0"].stalled == 0, "it is over")
 
 
-def test_a_probe_is_due_only_while_its_partition_is_owned(values: ValueGroup) -> None:
+def test_a_probe_is_waited_for_only_while_its_partition_is_owned() -> None:
     """Else the query would never be idle again."""
-    values.query("a")
-    probes = StallProbes(values.watcher.received, lambda epoch: epoch, 60.0, values.watcher.changed)
-    began = time.monotonic()
-    assert probes.readable({"0": stalled(2)}, {}) == {"0": 7}
-    assert began + 30 <= probes.due <= time.monotonic() + 30
-    assert (probes.readable({}, {}), probes.due) == ({}, float("inf"))
-    assert probes.readable({"0": stalled(2)}, {}, wait=True) == {"0": 7}
-    assert probes.due <= began + 31, "it is the same back-off"
-    assert values.watcher.asked == []
+    probes = follow({}, {"0": stalled(2), "1": stalled(1)}, {}, 100.0)
+    assert waiting(probes, {"0": stalled(2)}) == {"0": probes["0"]}
+    assert waiting(answered(probes, {"0": 7}, {"0": 9}, 160.0), {"0": stalled(2)}) == {}
 
 
 def test_a_batch_that_is_run_again_leaves_out_what_stalled(values: ValueGroup) -> None:

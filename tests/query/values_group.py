@@ -21,13 +21,12 @@ from spark_ehbalance.group.strategies import REACTIVE, strategy
 from spark_ehbalance.lease_table.contract import commit
 from spark_ehbalance.lease_table.memory import MemoryStore
 from spark_ehbalance.query.batch_planning import progress_of
-from spark_ehbalance.query.event_check import EventCheck
+from spark_ehbalance.query.engine import QueryEngine
 from spark_ehbalance.query.keeper import Keeper
 from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.query.planner import Planner
 from spark_ehbalance.query.progress_policy import AloneProgress, SharedProgress
 from spark_ehbalance.query.replay import EarlierBatches
-from spark_ehbalance.query.stall_probes import StallProbes
 from tests.query.queries import Event, Queries, Query
 
 GROUP = Group("namespace", "hub", "$default")
@@ -154,23 +153,22 @@ class ValueGroup(Queries):
         author = Author(owner, f"{owner}-{len(self.queries)}")
         resume = {partition: Resumed(each.start, each.since_ms) for partition, each in replay.ranges.items()}
         store = self._store if shared else MemoryStore(alone.snapshot(GROUP, read, replay))
-        engine = MemberEngine(
+        member = MemberEngine(
             author,
             Settings(strategy(name), **usual | settings),
             random.Random(),
             progress=progress_of(read.ranges),
             resume=resume,
         )
-        keeper = self.keeper(engine, lambda: store, watcher, changed=watcher.changed)
-        planner = Planner(
-            keeper,
-            watcher,
+        engine = QueryEngine(
+            member,
             SharedProgress(StreamOffset(owner), "/leases") if shared else alone,
-            EventCheck(watcher, lambda epoch: epoch),
-            StallProbes(watcher.received, lambda epoch: epoch, 0.2, watcher.changed),
             fail_on_data_loss=fail_on_data_loss,
             earlier=EarlierBatches(finished),
+            probe_again=0.2,
         )
+        keeper = self.keeper(member, lambda: store, watcher, changed=watcher.changed)
+        planner = Planner(engine, keeper, watcher, lambda epoch: epoch)
         self.queries.append(Query(planner, owner, finished, unfinished))
         keeper.start()
         assert keeper.wait_balanced(60)

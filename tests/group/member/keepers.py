@@ -191,10 +191,14 @@ class Keepers:
 def begin_batch(keeper: Keeper) -> dict[str, int]:
     """Begin a batch with all that may be planned with; its partitions and their epochs."""
     epochs = {partition: holding.epoch for partition, holding in keeper.holdings().items()}
-    assert keeper.reserve(epochs) == epochs.keys()
+    with keeper.engine() as engine:
+        assert engine.begin_batch(epochs, time.monotonic()) == epochs.keys()
     return epochs
 
 
 def end_batch(keeper: Keeper, epochs: Mapping[str, int], sequence_number: int) -> None:
     """The sink has finished the batch up to `sequence_number` of each partition."""
-    keeper.finish({partition: Progress(epoch, Position(sequence_number)) for partition, epoch in epochs.items()})
+    with keeper.engine() as engine:
+        engine.finish_batch(
+            {partition: Progress(epoch, Position(sequence_number)) for partition, epoch in epochs.items()}
+        )

@@ -73,7 +73,8 @@ def test_a_partition_is_never_given_away_while_a_batch_reads_it(make: Make) -> N
             epochs = {partition: holding.epoch for partition, holding in ann.holdings().items()}
             if number % 3 == 2:
                 time.sleep(0.002)  # time enough to be given away between planning and reserving
-            reserved = ann.reserve(epochs)
+            with ann.engine() as engine:
+                reserved = engine.begin_batch(epochs, time.monotonic())
             time.sleep(0.003)
             now = group.leases
             broken.extend(p for p in reserved if (now[p].owner, now[p].epoch) != ("ann", epochs[p]))

@@ -1,0 +1,317 @@
+"""What one streaming query does, as a function of its inputs. No clock, no I/O, no thread.
+
+A driver passes inputs to `QueryEngine.handle` and carries out the outputs that it returns. Requests to the hub have an
+answer, which is the next input:
+
+    Refresh, CatchUp  →  HubReported
+    FindEvents        →  EventsFound
+    FindOffsets       →  OffsetsFound
+    Probe             →  Probed, and HubReported if Spark waits for it
+
+A request of Spark leads through these to its answer: `BatchRequested` to `Planned`, `RangesRequested` to `Read`. What
+the query owns is decided by the `MemberEngine` in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.group.member.engine import MemberEngine
+from spark_ehbalance.group.member.membership import Clocks, Holding
+from spark_ehbalance.group.position import Position, partition_order
+from spark_ehbalance.query import event_check, protocol, stalls
+from spark_ehbalance.query.batch_in_flight import BatchInFlight
+from spark_ehbalance.query.batch_planning import BatchPlan, PlanInputs, Request, left_out, plan_batch, positions_of
+from spark_ehbalance.query.offsets import StreamOffset
+from spark_ehbalance.query.past import changed_hub
+from spark_ehbalance.query.progress_policy import ProgressPolicy, SeenTable
+from spark_ehbalance.query.replay import EarlierBatches, sought_since
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
+
+#: Seconds between two load measurements of an idle query: loads are written with renewals, every 10 s by default.
+_LOAD_INTERVAL = 5.0
+
+
+@dataclass(slots=True)
+class _Planning:
+    """A batch that is being planned: it was requested `since` a monotonic time, `after` an offset; what it is planned
+    from, and the plan once there is one. `first` of this process."""
+
+    after: StreamOffset
+    since: float
+    hub: protocol.HubReport
+    inputs: PlanInputs
+    first: bool
+    waits: bool
+    #: What the hub was asked before planning again.
+    requested: Request | None = None
+    #: Whose events were looked for; None before that.
+    looked_for: Mapping[str, Position] | None = None
+    plan: BatchPlan | None = None
+    unnamed: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Replay:
+    """A logged batch of an earlier process, and what is to be read of it if the hub still has its events."""
+
+    end: StreamOffset
+    ranges: Mapping[str, Range]
+    holdings: Mapping[str, Holding]
+
+    def sought(self, partition: str) -> bool:
+        return sought_since(self.end.ranges[partition], self.holdings[partition])
+
+
+class QueryEngine:
+    """The decisions of one query. Not thread-safe: a driver with threads calls everything under one lock.
+
+    `earlier` is what earlier processes of the query have left. A stalled partition is probed again after `probe_again`
+    seconds.
+    """
+
+    def __init__(
+        self,
+        member: MemberEngine,
+        policy: ProgressPolicy,
+        *,
+        fail_on_data_loss: bool = True,
+        earlier: EarlierBatches | None = None,
+        probe_again: float = 60.0,
+    ) -> None:
+        self.member = member
+        self.policy = policy
+        #: The batch that Spark was given last.
+        self.batch: BatchInFlight | None = None
+        #: Where reading ends for good, by partition (`Trigger.AvailableNow`); None where it does not.
+        self.fixed_ends: Mapping[str, int] | None = None
+        self._fail_on_data_loss = fail_on_data_loss
+        self._earlier = earlier or EarlierBatches()
+        self._probe_again = probe_again
+        self._finished = self._earlier.finished
+        self._planned_after: StreamOffset | None = None
+        self._verified: event_check.Verified = {}
+        self._probes: Mapping[str, stalls.Probe] = {}
+        self._pending: _Planning | _Replay | None = None
+
+    @property
+    def in_batch(self) -> bool:
+        """Whether a batch is in flight, as far as is known."""
+        return self.batch is not None and not self.batch.finished
+
+    def handle(self, input: protocol.Input, now: Clocks) -> list[protocol.Output]:
+        """What to do after `input`, at that time. A request of Spark that raises an error has ended.
+
+        Raises `DataLossError`.
+        """
+        match input:
+            case protocol.BatchFinished(end):
+                return self._batch_finished(end)
+            case protocol.BatchRequested():
+                return self._batch_requested(input, now)
+            case protocol.RangesRequested(end):
+                return self._ranges_requested(end, now)
+            case protocol.EndsFixed(hub):
+                return self._ends_fixed(hub, now)
+            case protocol.HubReported(hub):
+                return self._hub_reported(hub, now)
+            case protocol.EventsFound():
+                return self._events_found(input, now)
+            case protocol.OffsetsFound(offsets):
+                return self._offsets_found(offsets, now)
+            case protocol.Probed():
+                return self._probed(input, now)
+
+    # --- a batch ends ------------------------------------------------------------------------------------------
+
+    def _batch_finished(self, end: StreamOffset) -> list[protocol.Output]:
+        if end == self._finished:
+            return []
+        self._finished, batch = end, self.batch
+        ours = batch is not None and batch.end == end
+        if batch is not None:
+            self.batch = replace(batch, finished=True)
+        self.member.finish_batch(batch.progress() if batch and ours else {}, end.batch)
+        return [protocol.Finished(sum(map(len, batch.read.values())) if batch and ours else 0)]
+
+    # --- the next batch ----------------------------------------------------------------------------------------
+
+    def _ends_fixed(self, hub: protocol.HubReport, now: Clocks) -> list[protocol.Output]:
+        if self.fixed_ends is None:
+            holdings, states = self.member.holdings(now.monotonic), hub.states
+            self.fixed_ends = {partition: states[partition].end for partition in holdings if partition in states}
+        return []
+
+    def _batch_requested(self, request: protocol.BatchRequested, now: Clocks) -> list[protocol.Output]:
+        query, first = self.member.query, self._planned_after is None
+        inputs = PlanInputs(
+            self.member.holdings(now.monotonic),
+            request.hub.states,
+            {**query.resets, **query.progress},
+            self.fixed_ends,
+            request.limit,
+            self._fail_on_data_loss,
+            batch_ended=request.start != self._planned_after,
+        )
+        # A query that ends by itself may have no later batch, and with Spark 4.0 and 4.1 no second one.
+        waits = first or self.fixed_ends is not None
+        self._pending = planning = _Planning(request.start, now.monotonic, request.hub, inputs, first, waits)
+        self._check_hub(request.hub)
+        return self._probe_stalled(planning, now)
+
+    def _check_hub(self, hub: protocol.HubReport) -> None:
+        """Raise `DataLossError` if the hub is another one than when the query started."""
+        read = self.policy.query.hub
+        if read is not None and (wrong := changed_hub("query", read, replace(read, created_ms=hub.created_ms))):
+            raise wrong.error()
+
+    def _probe_stalled(self, planning: _Planning, now: Clocks) -> list[protocol.Output]:
+        """Have the stalled partitions probed whose probes are due; others are not kept waiting."""
+        holdings, before = planning.inputs.holdings, self._probes
+        positions = positions_of(planning.inputs)
+        self._probes = stalls.follow(before, holdings, positions, now.monotonic, at_once=planning.first)
+        for line in stalls.warnings(before, self._probes):
+            _LOG.warning("%s", line)
+        due = {p: probe for p, probe in stalls.waiting(self._probes, holdings).items() if probe.due <= now.monotonic}
+        if not due:
+            return self._plan(planning, now)
+        asked = {partition: probe.position for partition, probe in due.items()}
+        self._probes = stalls.answered(self._probes, asked, {}, float("inf"))
+        epochs = {partition: holdings[partition].epoch for partition in asked}
+        probe: list[protocol.Output] = [protocol.Probe(asked, epochs, planning.waits)]
+        return probe if planning.waits else probe + self._plan(planning, now)
+
+    def _probed(self, answer: protocol.Probed, now: Clocks) -> list[protocol.Output]:
+        again = now.monotonic + self._probe_again
+        self._probes = stalls.answered(self._probes, answer.positions, answer.ends, again)
+        for partition, end in answer.ends.items():
+            _LOG.info("partition %s: delivers events again, and is read up to %d first", partition, end - 1)
+        return []
+
+    def _hub_reported(self, hub: protocol.HubReport, now: Clocks) -> list[protocol.Output]:
+        planning = self._planning
+        planning.hub = hub
+        if planning.requested is None:
+            planning.inputs = replace(planning.inputs, states=hub.states)
+        else:
+            if planning.requested is Request.REFRESH:
+                self._check_hub(hub)  # a position beyond the hub's end is no surprise then
+            planning.inputs = planning.inputs.after(planning.requested, hub.states)
+        return self._plan(planning, now)
+
+    def _plan(self, planning: _Planning, now: Clocks) -> list[protocol.Output]:
+        """The batch, or what the hub has to be asked first."""
+        holdings = planning.inputs.holdings
+        readable = {p: probe.readable_to for p, probe in self._probes.items() if p in holdings}
+        inputs = planning.inputs = replace(planning.inputs, readable=readable)
+        epochs = {partition: holding.epoch for partition, holding in holdings.items()}
+        if planning.looked_for is None:
+            positions = {p: each for p, each in positions_of(inputs).items() if readable.get(p) != each.next}
+            hub = planning.hub
+            doubtful = event_check.doubtful(positions, holdings, hub.states, hub.connection, self._verified)
+            planning.looked_for = doubtful
+            if doubtful:
+                return [protocol.FindEvents([doubtful], epochs)]
+        plan = plan_batch(inputs)
+        if isinstance(plan, Request):
+            planning.requested = plan
+            return [protocol.Refresh(tuple(holdings)) if plan is Request.REFRESH else protocol.CatchUp()]
+        planning.plan, planning.unnamed = plan, event_check.unnamed_ends(plan, inputs.states)
+        if planning.unnamed:
+            return [protocol.FindOffsets(planning.unnamed, epochs)]
+        return self._begin(planning, plan, now)
+
+    def _events_found(self, answer: protocol.EventsFound, now: Clocks) -> list[protocol.Output]:
+        if isinstance(self._pending, _Replay):
+            replay = self._pending
+            ranges = event_check.replayable(replay.ranges, answer.found, answer.hub.states, replay.sought)
+            return self._read_again(replace(replay, ranges=ranges), now)
+        planning = self._planning
+        wanted = planning.looked_for or {}
+        known = event_check.judged(wanted, answer.found[0], answer.hub.states)
+        event_check.check_none_lost(wanted, known)
+        found = {p: (planning.inputs.holdings[p].epoch, planning.hub.connection) for p in known}
+        self._verified = {**self._verified, **found}
+        planning.inputs = replace(planning.inputs, unverified=wanted.keys() - known.keys())
+        return self._plan(planning, now)
+
+    def _offsets_found(self, offsets: Mapping[str, str], now: Clocks) -> list[protocol.Output]:
+        planning = self._planning
+        assert planning.plan is not None, "offsets are looked up for a plan"
+        plan = event_check.with_end_offsets(planning.plan, planning.unnamed.keys(), offsets)
+        return self._begin(planning, plan, now)
+
+    def _begin(self, planning: _Planning, plan: BatchPlan, now: Clocks) -> list[protocol.Output]:
+        """Begin the batch, unless it would read nothing."""
+        self._pending, inputs, start = None, planning.inputs, planning.after
+        self._planned_after = start
+        for warning in plan.warnings:
+            _LOG.warning(warning)
+        if plan.resets:
+            self.member.reset(plan.resets)  # so that each is reported once and not at every trigger
+        holdings, ranges = inputs.holdings, plan.ranges
+        sound = [partition for partition, each in holdings.items() if not each.stalled]  # the table says the others
+        self.member.note_request(now.wall_ms, left_out(ranges, sound, inputs.states, self.fixed_ends))
+        if named := self.policy.named(start, ranges):
+            return [protocol.Planned(self._batch_end(start, named, ranges, holdings, now) or start, ranges)]
+        probes = (probe.due for probe in stalls.waiting(self._probes, holdings).values())
+        until = min((planning.since + _LOAD_INTERVAL, *probes, *(each.ends for each in holdings.values())))
+        return [protocol.Planned(start, ranges, until)]
+
+    def _batch_end(
+        self,
+        start: StreamOffset,
+        named: Mapping[str, Range],
+        ranges: Mapping[str, Range],
+        holdings: Mapping[str, Holding],
+        now: Clocks,
+    ) -> StreamOffset | None:
+        """The end of the batch, which has begun; None if nothing of it is owned any more."""
+        epochs = {partition: each.epoch for partition, each in named.items()}
+        reserved = self.member.begin_batch(epochs, now.monotonic)
+        table = SeenTable(self.member.table, self.member.known_begun)
+        # While the table is away nobody takes a partition, however long that lasts.
+        seen = {} if self.member.failures else {p: each.checkpoint.next for p, each in holdings.items()}
+        end = self.policy.batch_end(start, named, ranges, reserved, table, seen)
+        if not end.ranges:
+            return None
+        self.batch = BatchInFlight(end, end.ranges, planned=True)
+        return end
+
+    @property
+    def _planning(self) -> _Planning:
+        assert isinstance(self._pending, _Planning), "a batch is being planned"
+        return self._pending
+
+    # --- a logged batch ----------------------------------------------------------------------------------------
+
+    def _ranges_requested(self, end: StreamOffset, now: Clocks) -> list[protocol.Output]:
+        """Read all of the batch that ends at `end` if this process has planned it; else what `plan_replay` returns."""
+        self.member.give_batch(end.batch, end.run)
+        batch = self.batch
+        if batch is not None and batch.planned and batch.end == end:
+            return [protocol.Read(list(batch.read.values()))]
+        holdings = self.member.holdings(now.monotonic)
+        self._pending = replay = _Replay(end, self._earlier.replay(end, holdings), holdings)
+        if any(bounds := event_check.bounds(replay.ranges)):
+            epochs = {partition: each.epoch for partition, each in replay.ranges.items()}
+            return [protocol.FindEvents(bounds, epochs)]
+        return self._read_again(replay, now)
+
+    def _read_again(self, replay: _Replay, now: Clocks) -> list[protocol.Output]:
+        end, self._pending = replay.end, None
+        epochs = {partition: each.epoch for partition, each in replay.ranges.items()}
+        reserved = self.member.begin_batch(epochs, now.monotonic)
+        # Spark's log keeps the old epochs; these ranges, with the new ones, are checkpointed once the batch has ended.
+        ranges = {partition: each for partition, each in replay.ranges.items() if partition in reserved}
+        self.batch = BatchInFlight(end, ranges, planned=False, sought=frozenset(filter(replay.sought, ranges)))
+        if others := sorted(end.ranges.keys() - ranges.keys(), key=partition_order):
+            _LOG.info(
+                "replaying a batch without partitions %s: they go on at the lease table's positions, with whoever owns "
+                "them", ", ".join(others),
+            )  # fmt: skip
+        return [protocol.Read(list(self.batch.read.values()))]

@@ -1,0 +1,188 @@
+"""The engine of a query: inputs and outputs, without clock, thread, hub or table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from spark_ehbalance.errors import DataLossError
+from spark_ehbalance.eventhub.metadata import PartitionState
+from spark_ehbalance.group.member.query_state import Progress
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.query import protocol
+from spark_ehbalance.query.engine import QueryEngine
+from spark_ehbalance.query.offsets import StreamOffset
+from spark_ehbalance.query.progress_policy import SharedProgress
+from tests.group.member.one import One
+
+START = StreamOffset("ann")
+
+
+class OneQuery(One):
+    """ann's query, which owns all partitions. `states` is what the hub reports."""
+
+    def __init__(self, partitions: int = 2, **settings: Any) -> None:
+        super().__init__(partitions)
+        self.engine = QueryEngine(self.ann, SharedProgress(START, "/leases"), **settings)
+        self.states: Mapping[str, PartitionState] = {}
+        self.connection = 1.0
+        self.hold(**{str(partition): 0 for partition in range(partitions)})
+
+    def hold(self, offset: str | None = None, begin: int = 0, **ends: int) -> None:
+        """From now on the hub has events up to these ends, of which the newest has that `offset`."""
+        states = {p.strip("_"): PartitionState(begin, end, offset, None) for p, end in ends.items()}
+        self.states = {**self.states, **states}
+
+    @property
+    def hub(self) -> protocol.HubReport:
+        return protocol.HubReport(self.states, None, self.connection)
+
+    def tell(self, input: protocol.Input) -> list[protocol.Output]:
+        return self.engine.handle(input, self.clocks)
+
+    def ask(self, start: StreamOffset = START, limit: int | None = None) -> list[protocol.Output]:
+        return self.tell(protocol.BatchRequested(start, limit, self.hub))
+
+    def batch(self, start: StreamOffset = START) -> StreamOffset:
+        """The end of the next batch, which needs no question but for newer events."""
+        outputs = self.ask(start)
+        if outputs == [protocol.CatchUp()]:
+            outputs = self.tell(protocol.HubReported(self.hub))
+        (planned,) = outputs
+        assert isinstance(planned, protocol.Planned)
+        return planned.end
+
+
+def spans(end: StreamOffset) -> dict[str, tuple[int, int]]:
+    return {p: (each.start, each.end) for p, each in end.ranges.items()}
+
+
+def test_a_batch_leads_from_request_to_progress() -> None:
+    one = OneQuery()
+    one.hold(_0=5, _1=3)
+    end = one.batch()
+    assert spans(end) == {"0": (0, 5), "1": (0, 3)}
+    assert one.engine.in_batch
+    (read,) = one.tell(protocol.RangesRequested(end))
+    assert isinstance(read, protocol.Read)
+    assert {(each.partition, each.end) for each in read.ranges} == {("0", 5), ("1", 3)}
+    assert one.tell(protocol.BatchFinished(end)) == [protocol.Finished(8)]
+    assert not one.engine.in_batch
+    assert one.ann.query.progress == {"0": Progress(1, Position(4)), "1": Progress(1, Position(2))}
+    assert one.tell(protocol.BatchFinished(end)) == [], "Spark says it with each request"
+    one.hold(_0=6)
+    assert spans(one.batch(end)) == {"0": (5, 6)}, "before the table has the progress"
+    one.turn()
+    assert spans(one.batch(end)) == {"0": (5, 6)}, "and after that"
+
+
+def test_newer_events_are_asked_for_once_after_a_batch() -> None:
+    one = OneQuery()
+    assert one.ask() == [protocol.CatchUp()]
+    (planned,) = one.tell(protocol.HubReported(one.hub))
+    assert isinstance(planned, protocol.Planned)
+    assert planned.end is START
+    assert planned.until == one.now + 5
+    (again,) = one.ask()
+    assert isinstance(again, protocol.Planned), "nothing has ended since"
+
+
+def test_lost_events_are_an_error_only_by_newer_states() -> None:
+    one = OneQuery(fail_on_data_loss=True)
+    one.hold(_0=9, _1=9, begin=4)
+    assert one.ask() == [protocol.Refresh(("0", "1"))]
+    with pytest.raises(DataLossError, match="partition 0: reading was to go on at sequence number 0"):
+        one.tell(protocol.HubReported(one.hub))
+    one.hold(_0=9, _1=9)
+    assert spans(one.batch()) == {"0": (0, 9), "1": (0, 9)}
+
+
+def test_a_position_moved_to_retained_events_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    one = OneQuery(partitions=1, fail_on_data_loss=False)
+    one.hold(_0=4, begin=4)
+    assert one.ask() == [protocol.Refresh(("0",))]
+    one.tell(protocol.HubReported(one.hub))
+    one.tell(protocol.HubReported(one.hub))
+    assert one.ann.query.resets == {"0": Progress(1, Position.before(4))}
+    one.hold(_0=6, begin=4)
+    assert spans(one.batch()) == {"0": (4, 6)}
+    assert caplog.text.count("Going on at 4") == 1
+
+
+# --- a geo-replicated hub --------------------------------------------------------------------------------------
+
+
+def geo() -> tuple[OneQuery, StreamOffset]:
+    """A query that has finished four of nine events, of which those at the batch's ends are named."""
+    one = OneQuery(partitions=1)
+    one.hold("0-9-9", _0=9)
+    assert one.ask(limit=4) == [protocol.FindOffsets({"0": 3}, {"0": 1})]
+    (planned,) = one.tell(protocol.OffsetsFound({"0": "0-3-3"}))
+    assert isinstance(planned, protocol.Planned)
+    one.tell(protocol.BatchFinished(planned.end))
+    return one, planned.end
+
+
+def test_reading_continues_only_after_the_event_before_was_found() -> None:
+    one, end = geo()
+    looked_for = protocol.FindEvents([{"0": Position(3, "0-3-3")}], {"0": 1})
+    assert one.ask(end) == [looked_for]
+    assert one.tell(protocol.EventsFound([{"0": True}], one.hub)) == [protocol.CatchUp()]
+    (planned,) = one.tell(protocol.HubReported(one.hub))
+    assert isinstance(planned, protocol.Planned)
+    assert spans(planned.end) == {"0": (4, 9)}
+    assert one.ask(end) != [looked_for], "once per connection"
+    one.connection = 2.0
+    assert one.ask(end) == [looked_for]
+
+
+def test_an_event_that_the_hub_does_not_have_is_a_loss() -> None:
+    one, end = geo()
+    one.ask(end)
+    with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
+        one.tell(protocol.EventsFound([{"0": False}], one.hub))
+
+
+def test_a_partition_of_which_the_hub_says_nothing_is_left_out() -> None:
+    one, end = geo()
+    one.ask(end)
+    assert one.tell(protocol.EventsFound([{}], one.hub)) == [protocol.CatchUp()]
+    (planned,) = one.tell(protocol.HubReported(one.hub))
+    assert isinstance(planned, protocol.Planned)
+    assert (planned.end, planned.ranges) == (end, {})
+
+
+def test_the_newest_event_tells_of_a_loss_where_no_event_comes() -> None:
+    one, end = geo()
+    one.ask(end)
+    one.hold("1-3-3", _0=4)
+    with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
+        one.tell(protocol.EventsFound([{}], one.hub))
+
+
+def test_a_logged_batch_is_read_again_only_if_the_hub_has_its_events() -> None:
+    _, end = geo()
+    one = OneQuery(partitions=1)
+    one.hold("0-9-9", _0=9)
+    (asked,) = one.tell(protocol.RangesRequested(end))
+    assert asked == protocol.FindEvents(({}, {"0": Position(3, "0-3-3")}), {"0": 1})
+    with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
+        one.tell(protocol.EventsFound([{}, {"0": False}], one.hub))
+    one.tell(protocol.RangesRequested(end))
+    (read,) = one.tell(protocol.EventsFound([{}, {"0": True}], one.hub))
+    assert isinstance(read, protocol.Read)
+    assert [(each.start, each.end) for each in read.ranges] == [(0, 4)]
+
+
+# --- Trigger.AvailableNow --------------------------------------------------------------------------------------
+
+
+def test_ends_stay_where_they_were_fixed() -> None:
+    one = OneQuery()
+    one.hold(_0=5, _1=3)
+    one.tell(protocol.EndsFixed(one.hub))
+    one.hold(_0=9, _1=9)
+    one.tell(protocol.EndsFixed(one.hub))
+    assert spans(one.batch()) == {"0": (0, 5), "1": (0, 3)}
