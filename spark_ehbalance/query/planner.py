@@ -8,7 +8,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.eventhub.ranges import Range
@@ -68,14 +68,6 @@ class Hub(lag_report.Hub, Protocol):
     def received(self, positions: Mapping[str, int], owner_levels: Mapping[str, int | None]) -> Mapping[str, int]: ...
 
 
-class _NothingToRead(NamedTuple):
-    """There was nothing to read after `start`. That stays so until something changes; `until` (monotonic time) it need
-    not be looked into again."""
-
-    start: StreamOffset | None = None
-    until: float = 0.0
-
-
 class Planner:
     """Plans the batches of one query. The constructor starts nothing.
 
@@ -102,7 +94,7 @@ class Planner:
         self.lag = LagReport(hub)
         self._changed = keeper.changed
         self._probing = Housekeeping()
-        self._idle = _NothingToRead()
+        self._planned: protocol.Planned | None = None
         self._idle_answers = 0
         #: The query, as its tasks have told; None before the first one has.
         self.query: str | None = None
@@ -158,8 +150,8 @@ class Planner:
     def still_idle(self, start: StreamOffset) -> bool:
         """Whether `next_batch(start)` would return `start` again, as for nearly all calls of an idle query, so that
         it must cost little. May wait a moment for a change, and returns False at once when there is one."""
-        idle = self._idle
-        if start is not idle.start or self._changed.is_set() or time.monotonic() >= idle.until:
+        planned = self._planned
+        if planned is None or start is not planned.end or time.monotonic() >= planned.until or self._changed.is_set():
             return False
         self._idle_answers += 1
         return self._idle_answers % _IDLE_WAIT_EVERY > 0 or not self._changed.wait(_IDLE_WAIT)
@@ -175,9 +167,8 @@ class Planner:
         assert isinstance(planned, protocol.Planned)
         self.lag.planned(planned.ranges)
         self._loads.update(self.latest(), {partition: each.start for partition, each in planned.ranges.items()})
-        if planned.end is start:
-            self._idle = _NothingToRead(start, planned.until)
-        else:
+        self._planned = planned
+        if planned.end is not start:
             self._hub.rest()
             self._loads.batch_begins()
         return planned.end
