@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import datetime, timezone
 from types import TracebackType
 from typing import Any, TypeVar
@@ -88,6 +88,7 @@ class DeltaCheckpointStore(CheckpointStore):
         self._owner = ""  # the client's id while it is a member
         self._epochs: dict[str, int] = {}  # granted partitions
         self._unopened: set[str] = set()  # granted partitions whose receivers are not open yet
+        self._handed_out: Set[str] | None = frozenset()  # by the last claim; None if it raised an error about losses
         self._asked: set[str] = set()  # owned partitions that the last claim found to be given away
         self._observations, self._read_at = Observations(), float("-inf")
         self._tidied = 0
@@ -128,6 +129,8 @@ class DeltaCheckpointStore(CheckpointStore):
 
         A partition that another member owns is requested from it, and returned once it was handed over: by this call,
         which waits for some seconds, or a later one. The owner "" releases a partition.
+
+        Raises `DataLossError` for partitions with lost events once all others were returned, in every second call.
         """
         entries = [dict(each) for each in ownership_list]
         released = [each for each in entries if not each["owner_id"]]
@@ -367,7 +370,8 @@ class DeltaCheckpointStore(CheckpointStore):
             if partition in wanted and (starts or before.get(partition) == lease.epoch):
                 granted[partition] = lease
         new = granted.keys() - before.keys()
-        for partition in new - self._move_to_retained(snapshot, {p: granted[p] for p in new}):
+        readable, losses = self._move_to_retained(snapshot, {p: granted[p] for p in new})
+        for partition in new - readable:
             del granted[partition]
         self._epochs = {partition: lease.epoch for partition, lease in granted.items()}
         new = granted.keys() - before.keys()
@@ -379,22 +383,31 @@ class DeltaCheckpointStore(CheckpointStore):
         # Former owners' receivers with an owner level would shut out the client, which has level 0.
         if levels := {self._address(p): granted[p].epoch for p in new if granted[p].epoch > 1}:
             disconnect_readers(levels)
+        if losses and self._handed_out == granted.keys():
+            self._handed_out = None  # the next claim returns: only then the client reopens receivers that have failed
+            raise DataLossError("; ".join(losses))
+        self._handed_out = granted.keys()
         return [wanted[partition] | _ownership(lease, self._owner) for partition, lease in granted.items()]
 
-    def _move_to_retained(self, snapshot: Snapshot, leases: Mapping[str, Lease]) -> frozenset[str]:
-        """The partitions whose states are known. Where the next event is gone, raises `DataLossError`, or warns and
-        resets the checkpoint, as a query does."""
-        states, resets = self._states([*leases]) if leases else {}, list[t.Transition]()
-        for partition, state in states.items():
+    def _move_to_retained(self, snapshot: Snapshot, leases: Mapping[str, Lease]) -> tuple[set[str], list[str]]:
+        """The partitions that can be read, and an error for each whose next event is gone; with `failOnDataLoss` =
+        `false` a warning and a reset of the checkpoint, as a query does. Neither if the hub does not answer."""
+        readable, losses, resets = set[str](), list[str](), list[t.Transition]()
+        for partition, state in (self._states([*leases]) if leases else {}).items():
             checkpoint = leases[partition].checkpoint
             assert checkpoint is not None, "no partition is claimed without"
-            start, lost = retained_start(partition, checkpoint.next, state, self._options.fail_on_data_loss)
+            try:
+                start, lost = retained_start(partition, checkpoint.next, state, self._options.fail_on_data_loss)
+            except DataLossError as error:
+                losses.append(str(error))
+                continue
+            readable.add(partition)
             if lost:
                 _LOG.warning("%s", lost)
                 resets.append(self._of(t.Reset, leases[partition], position=Position.before(start)))
         if resets:
             self._commit(snapshot, resets)
-        return frozenset(states)
+        return readable, losses
 
     # --- releasing ---------------------------------------------------------------------------------------------
 

@@ -19,8 +19,11 @@ from azure.eventhub import CloseReason, EventHubConsumerClient, LoadBalancingStr
 from spark_ehbalance.consumers import DeltaCheckpointStore
 from spark_ehbalance.consumers.aio import DeltaCheckpointStore as AsyncStore
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import DataLossError
+from spark_ehbalance.group.orders import Seek
+from spark_ehbalance.group.position import Position
 from tests.consumers.clients import Client
-from tests.consumers.consumers import Consumers
+from tests.consumers.consumers import OPERATOR, Consumers
 from tests.query.support import HUB
 from tests.waiting import wait_until
 
@@ -102,6 +105,26 @@ def test_after_a_loss_a_client_reads_the_retained_events(
     assert sorted(second.seen) == expected
     assert not second.errors
     assert consumers.group.checkpoints() == dict.fromkeys(consumers.partitions, retained.start), "it is stored"
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_partition_with_lost_events_is_an_error_and_the_others_are_read(
+    consumers: Consumers, client: NewClient, kind: str
+) -> None:
+    consumers.group.append(9, PARTITIONS)
+    first = client(consumers.store(), lambda _, number: number < 3)
+    wait_until(lambda: len(first.seen) == 9 * PARTITIONS, "all was read")
+    first.stop()
+    consumers.group.emulator.trim(HUB, 0, 6)
+    second = client(new_store(consumers, kind), load_balancing_strategy=LoadBalancingStrategy.GREEDY)
+    wait_until(lambda: len(second.seen) >= 6 and len(second.errors) >= 2, "the other partition is read", timeout=30)
+    assert second.seen == [("1", number) for number in range(3, 9)]
+    assert {(partition, type(error)) for partition, error in second.errors} == {(None, DataLossError)}
+    assert re.match("partition 0: .* at sequence number 3, but the first retained event is 6", str(second.errors[0][1]))
+    assert consumers.group.checkpoints() == {"0": 3, "1": 9}, "no event is skipped"
+    consumers.order(Seek(by=OPERATOR, at_ms=0, partition="0", position=Position(6), force=True))
+    wait_until(lambda: len(second.seen) >= 8, "it is read from the position that was set")
+    assert second.seen[6:] == [("0", 7), ("0", 8)]
 
 
 def test_clients_share_without_any_query(consumers: Consumers, client: NewClient) -> None:
