@@ -1,9 +1,8 @@
-"""Stream the fields of JSON or Avro bodies into a Delta table, and what cannot be parsed into another one.
+"""Stream the fields of JSON bodies into a Delta table, and what cannot be parsed into another one.
 
     EHBALANCE_CONNECTION_STRING=... spark-submit --properties-file conf/parse_to_delta.conf jobs/parse_to_delta.py
 
 The settings are Spark properties, explained in conf/parse_to_delta.conf. Every event is in one of the two tables, once.
-For Avro add --packages org.apache.spark:spark-avro_2.13:VERSION, with the version of your Spark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A stream of JSON or Avro into a Delta table of its fields, and what cannot be parsed into another, both exactly once.
+"""A stream of JSON into a Delta table of its fields, and what cannot be parsed into another, both exactly once.
 
 Each table has marks of its own. If the job dies when one has a batch and the other not, the batch is read again, by
 this query or by who takes its partitions, since nothing is checkpointed before both have it; the first leaves it out.
@@ -30,7 +30,6 @@ from spark_ehbalance.jobs.settings import (
     trigger_of,
 )
 from spark_ehbalance.query.options import Options, stream_options
-from spark_ehbalance.settings.parsing import one_of
 
 
 def _schema(text: str) -> str:
@@ -44,7 +43,7 @@ def _schema(text: str) -> str:
             why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
             raise ValueError(f"a file that can be read where the driver runs ({why})") from None
     if not text:
-        raise ValueError("a schema, in DDL for format=json, in Avro's JSON for format=avro, or file:PATH of one")
+        raise ValueError("a schema in DDL, or file:PATH of one")
     return text
 
 
@@ -61,7 +60,6 @@ class Settings(JobSettings):
 
     table: str = required(table_name)
     rejected: str = required(table_name)
-    format: str = required(one_of("json", "avro"))
     schema: str = required(_schema)
     checkpoint_location: str = required(place)
     trigger: Mapping[str, Any] = required(trigger_of)
@@ -78,7 +76,7 @@ class Settings(JobSettings):
 def start(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], DataFrame]) -> StreamingQuery:
     """Start the query that appends `rows`, made of the events that could be parsed (their fields are in the struct
     `value`), to the table, and the others to the rejected one. Raises `SettingError` for a schema that cannot be."""
-    parser = Parser(spark, settings.format, settings.schema)
+    parser = Parser(spark, settings.schema)
 
     def write(batch: DataFrame, number: int) -> None:
         parsed = parser.parse(batch).persist()  # read and parsed once for both

@@ -85,7 +85,7 @@ def test_a_wrong_setting_of_batch_to_delta_is_named(given: dict[str, str], error
     assert refusal(BatchToDelta, BATCH, **given).startswith(error)
 
 
-PARSE = {"table": "/t", "rejected": "/r", "format": "json", "schema": "id STRING", "trigger": "1 s"}
+PARSE = {"table": "/t", "rejected": "/r", "schema": "id STRING", "trigger": "1 s"}
 PARSE |= {"checkpointLocation": "/c", "source.leaseTable": "/leases"}
 
 
@@ -100,8 +100,7 @@ def test_a_schema_may_be_in_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({"format": "xml"}, "format='xml' is wrong: allowed is one of json, avro"),
-        ({"schema": ""}, "schema is not set: a schema, in DDL for format=json"),
+        ({"schema": ""}, "schema is not set: a schema in DDL, or file:PATH of one"),
         ({"rejected": ""}, "rejected is not set: a path or an address that Spark can write is needed"),
         ({"rejected": "/t/"}, "rejected=/t/ is table too, or one lies in the other: what is rejected needs a folder"),
         ({"rejected": "/t/rejected"}, "rejected=/t/rejected is table too, or one lies in the other"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from jobs.parse_to_delta import rows
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.jobs import SettingError, parse_to_delta
 from spark_ehbalance.jobs.parse_to_delta import Settings, start
-from spark_ehbalance.jobs.parsing import AVRO_LIMITS, Parser, missing_limits
+from spark_ehbalance.jobs.parsing import Parser
 from tests.jobs.test_json_values import BODIES, SCHEMA, parsed, same
 from tests.spark.conftest import HUB
 
@@ -48,7 +47,6 @@ def test_what_cannot_be_parsed_is_in_a_table_of_its_own_with_the_reason(
     settings = Settings(
         table=str(tmp_path / "table"),
         rejected=str(tmp_path / "rejected"),
-        format="json",
         schema="id STRING NOT NULL, delay INT, at STRUCT<x: INT>",
         checkpoint_location=str(tmp_path / "checkpoint"),
         trigger={"availableNow": True},
@@ -88,7 +86,7 @@ def test_what_delta_holds_and_spark_writes_as_json_again_is_what_was_sent(spark:
         bodies.add(body)
 
     collect()
-    parser = Parser(spark, "json", ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in SCHEMA))
+    parser = Parser(spark, ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in SCHEMA))
     events = spark.createDataFrame([(body, bytearray(body.encode())) for body in bodies], "sent STRING, body BINARY")
     parser.parse(events).write.format("delta").save(str(tmp_path / "table"))
     time = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
@@ -105,36 +103,19 @@ def test_what_delta_holds_and_spark_writes_as_json_again_is_what_was_sent(spark:
     assert 100 < stored < len(bodies) - 100
 
 
-def test_a_wrong_schema_and_avro_without_limits_or_sparks_package_are_refused(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    def refused(format: str, schema: str) -> str:
-        settings = Settings(
-            table=str(tmp_path / "t"), rejected=str(tmp_path / "r"), format=format, schema=schema,
-            checkpoint_location="/c", trigger={}, source={},
-        )  # fmt: skip
-        with pytest.raises(SettingError) as refusal:
-            start(spark, settings, rows)
-        assert "\n" not in str(refusal.value)
-        return str(refusal.value).removeprefix("spark.ehbalance.job.")
-
-    assert refused("json", "id STRIN").startswith("schema is no schema for spark.ehbalance.job.format=json: [")
-    assert (
-        refused("json", "Partition INT") == "schema has a field partition, which is the name of a column of the event"
-    )
-    assert refused("json", "x ARRAY<VARIANT>").endswith(
-        "JSON is not read into variant: take STRING, which holds any JSON value as text"
-    )
-    avro = refused("avro", json.dumps("string"))
-    assert avro.startswith("format=avro needs limits in the JVM")
-    assert not missing_limits(avro.partition(": add ")[2].partition(" to ")[0])
-    system = spark._jvm.java.lang.System  # type: ignore[union-attr]
-    try:
-        for name in AVRO_LIMITS:
-            system.setProperty(name, "1048576")
-        assert refused("avro", json.dumps("string")).endswith(
-            f"submit with --packages org.apache.spark:spark-avro_2.13:{spark.version}"
-        )
-    finally:
-        for name in AVRO_LIMITS:
-            system.clearProperty(name)
+@pytest.mark.parametrize(
+    ("schema", "error"),
+    [
+        ("id STRIN", "schema is no schema: ["),
+        ("Partition INT", "schema has a field partition, which is the name of a column of the event"),
+        (
+            "x ARRAY<VARIANT>",
+            "schema is no schema: JSON is not read into variant: take STRING, which holds any JSON value as text",
+        ),
+    ],
+)
+def test_a_wrong_schema_is_refused(spark: SparkSession, schema: str, error: str) -> None:
+    with pytest.raises(SettingError) as refusal:
+        Parser(spark, schema)
+    assert "\n" not in str(refusal.value)
+    assert str(refusal.value).removeprefix("spark.ehbalance.job.").startswith(error)
