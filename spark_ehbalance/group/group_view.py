@@ -44,13 +44,13 @@ FINDINGS: Mapping[str, Kind] = {
     "table_away": Kind(
         _ERROR,
         "The lease table cannot be read: {problem}.",
-        "Queries continue to read the partitions they own. `ehbalance check` tests the storage and the rights.",
+        "Queries continue to read the partitions they own. Check the storage and the rights.",
     ),
     "no_live_member": Kind(
         _ERROR,
         "No member is live; the last sign of life was {silence} ago.",
         "Start a query with this lease table: it continues at the last checkpoints. A query that is running cannot "
-        "write the table: see its driver's log, and run `ehbalance check`.",
+        "write the table: its driver's log has the reason.",
     ),
     "limits_too_small": Kind(
         _ERROR,
@@ -89,7 +89,7 @@ FINDINGS: Mapping[str, Kind] = {
     "hub_away": Kind(
         _WARNING,
         "{member} has had no answer from the event hub for {silence}; the lag of {partitions} is unknown.",
-        "The hub is unreachable or too busy: see `Trying again every` in the driver's log, and run `ehbalance check`.",
+        "The hub is unreachable or too busy: see `Trying again every` in the driver's log.",
     ),
     "paused": Kind(
         _WARNING,

@@ -137,12 +137,6 @@ class LeaseTable(LeaseStore):
     def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
         """Raise `OptionError` if the storage would commit unsafely with these options and environment variables."""
 
-    @staticmethod
-    @abstractmethod
-    def beside(location: str, name: str) -> tuple[str, Group]:
-        """The location and the group of a table of its own that needs the rights which the table at `location` needs,
-        and in the same storage. Different names give different tables."""
-
     def history(self) -> list[OwnershipChange]:
         """Everything that `record` was given, the oldest first. Raises `StoreUnavailableError`."""
         return []
@@ -154,11 +148,6 @@ class LeaseTable(LeaseStore):
 
     def maintain(self) -> None:
         """Tidy up and compact the history. Files of others stay. Raises `StoreUnavailableError`."""
-
-    @abstractmethod
-    def erase(self) -> None:
-        """Remove the table with all that it holds, for one that was made to try its storage. Nobody else may use it.
-        Raises `StoreUnavailableError`."""
 
 
 def commit(

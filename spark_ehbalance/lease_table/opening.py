@@ -64,11 +64,6 @@ def check_storage(location: str, options: Mapping[str, str], environment: Mappin
     _backend(location).check_storage(location, options, environment)
 
 
-def beside(location: str, name: str) -> tuple[str, Group]:
-    """The location and the group of a table of its own beside the one at `location`, to try its storage."""
-    return _backend(location).beside(location, name)
-
-
 def capabilities(location: str) -> Capabilities:
     """The capabilities of the backend that opens `location`."""
     return _backend(location).capabilities

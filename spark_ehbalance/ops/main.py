@@ -13,7 +13,6 @@ import typer
 from spark_ehbalance import __version__
 from spark_ehbalance.emulator.cli import emulator
 from spark_ehbalance.errors import EhBalanceError, OptionError
-from spark_ehbalance.ops.check import check
 from spark_ehbalance.ops.dashboard_command import dashboard
 from spark_ehbalance.ops.history import history
 from spark_ehbalance.ops.init import init
@@ -53,7 +52,6 @@ def _paragraphs(command: Callable[..., None]) -> str:
 
 for command in (
     emulator,
-    check,
     init,
     positions,
     status,

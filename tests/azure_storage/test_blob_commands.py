@@ -149,7 +149,5 @@ def test_commands_take_another_namespace(
     group = {**GROUP, "fully_qualified_namespace": port}
     checkpoint_store(storage, name).claim_ownership([{**group, "partition_id": "0", "owner_id": "ann"}])
     arguments = (f"{storage}/{ACCOUNT}/{name}", *kept(emulator.connection_string("flights"), tmp_path), *key)
-    assert "localhost/flights/$default: 0 partitions" in ehbalance.succeeds("check", *arguments).out
     arguments += ("--blob-namespace", port)
-    assert f"{port}/flights/$default: 1 partitions" in ehbalance.succeeds("check", *arguments).out
     assert f"{port}/flights/$default is there" in ehbalance.succeeds("init", *arguments).out

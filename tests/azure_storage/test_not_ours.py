@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from chaos.storage.azurite import KEY, storage_options
+from chaos.storage.azurite import storage_options
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.group.identity import Group
-from spark_ehbalance.group.position import Position
-from spark_ehbalance.lease_table.blob import BlobStore
 from spark_ehbalance.lease_table.delta import history, maintenance
 from spark_ehbalance.lease_table.delta.folder import Folder
 from tests.azure_storage.tables import Table
-from tests.lease_table.store_conformance import ANN, GROUP, filled
+from tests.lease_table.store_conformance import GROUP
 from tests.lease_table.upkeep import assert_only_own_files_go
 from tests.ops.command import Command, kept
 
@@ -49,15 +46,3 @@ def test_marks_of_empty_folders_are_no_obstacle(new_table: Table) -> None:
     with new_table.undisturbed() as store:
         store.create(GROUP)
         assert store.read().leases == {}
-
-
-def test_of_a_group_in_a_container_its_own_blobs_are_removed(new_table: Table) -> None:
-    group = Group("ns", "hub", "group")
-    others = ["ns/hub/group/notes.txt", "ns/hub/group/ownership/0/backup", "ns/hub/group2/ownership/0", "part.parquet"]
-    with new_table.blobs() as container, BlobStore(container.url, {"account_key": KEY}, group=group) as store:
-        for name in others:
-            container.upload_blob(name, b"precious")
-        filled(store, ANN, partitions=("0",), owned=("0",), at=Position(-1, "-1"), group=group)
-        assert len([*container.list_blobs()]) > len(others)
-        store.erase()
-        assert sorted(each.name for each in container.list_blobs()) == sorted(others)

@@ -21,7 +21,6 @@ from deltalake import DeltaTable
 from spark_ehbalance.errors import ConflictError, StoreReplacedError, StoreUnavailableError
 from spark_ehbalance.group.changes import Heartbeat, Renew
 from spark_ehbalance.group.model import Lease
-from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.lease_table.contenders import Opening, processes
 from tests.lease_table.delta_tables import HOUR_AGO, age, assert_one_line_with, change, commit_by_bob, data_files
@@ -36,13 +35,6 @@ class TestDeltaStore(LeaseTableConformance):
 
     def contenders(self, count: int) -> Executor:
         return processes(count)
-
-    def test_what_is_erased_was_never_there(self, mine: DeltaStore, new: Opening) -> None:
-        mine.erase()
-        with new() as store:
-            assert not store.exists() or not store.read().leases
-            store.create(GROUP)
-            assert store.read() == Snapshot(GROUP)
 
 
 # --- the outcome of a commit is not known ------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tests.ops.command import Command, Outcome
 HUB = "hub"
 
 #: The commands that are told how to reach the event hub.
-_ASK_THE_HUB = {"check", "init", "seek"}
+_ASK_THE_HUB = {"init", "seek"}
 
 
 def state(table: Path) -> Snapshot:

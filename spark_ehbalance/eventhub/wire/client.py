@@ -44,13 +44,6 @@ _IMPORTED = {
 }
 
 
-def untested_version() -> str | None:
-    """One line about an installed client with which the tests were not run; None if they were."""
-    if azure.eventhub.__version__ == TESTED:
-        return None
-    return f"azure-eventhub {azure.eventhub.__version__} has not been tested; tested is {TESTED}"
-
-
 def unusable(reason: str) -> ClientVersionError:
     """The error for an installed client that is not as expected."""
     return ClientVersionError(

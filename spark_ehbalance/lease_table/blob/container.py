@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -106,11 +105,6 @@ class Container:
                 return _written(metadata, blob.upload_blob(b"", metadata=dict(metadata), overwrite=True))
 
         return self._written(put)
-
-    def remove(self, names: Iterable[str]) -> None:
-        """Delete the blobs; others may have deleted some of them already. Raises `StoreUnavailableError`."""
-        for name in names:
-            self._request("emptied", functools.partial(self._client.delete_blob, name))
 
     def close(self) -> None:
         """Close the connections."""

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.credentials import SERVICE_PRINCIPAL
-from spark_ehbalance.group.identity import Group
 from spark_ehbalance.lease_table.identity import plain_name, split
 from spark_ehbalance.settings.secrets import shown
 
@@ -48,11 +47,6 @@ def parse_location(text: str) -> str:
     if not is_container(text):
         raise ValueError(_FORM)
     return text.rstrip("/").lower()  # neither accounts nor containers have upper case
-
-
-def beside(location: str, name: str) -> tuple[str, Group]:
-    """The same container, and a group of its own in it; see `LeaseTable.beside`."""
-    return location, Group("ehbalance", "check", name)
 
 
 def account(location: str) -> str:

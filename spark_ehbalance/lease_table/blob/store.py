@@ -17,7 +17,7 @@ from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.blob import layout
 from spark_ehbalance.lease_table.blob.container import Blob, Container, LostError
 from spark_ehbalance.lease_table.blob.layout import Kind
-from spark_ehbalance.lease_table.blob.locations import beside, check_storage, is_container, parse_location
+from spark_ehbalance.lease_table.blob.locations import check_storage, is_container, parse_location
 from spark_ehbalance.lease_table.blob.rows import Found, Row, claims_or_renews, first_seen, seen_again
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseTable, PartlyWrittenError
 from spark_ehbalance.text import logger
@@ -68,7 +68,6 @@ class BlobStore(LeaseTable):
     opens = staticmethod(is_container)
     parse_location = staticmethod(parse_location)
     check_storage = staticmethod(check_storage)
-    beside = staticmethod(beside)
 
     def __init__(
         self,
@@ -129,12 +128,6 @@ class BlobStore(LeaseTable):
         if failed:
             raise PartlyWrittenError(after, lost, frozenset(failed.keys() - lost.keys()))
         return after
-
-    def erase(self) -> None:
-        """Remove the group's blobs. The container stays, and what else it holds."""
-        blobs = self._blobs()
-        assert self._group is not None
-        self._container.remove(name for name in blobs if layout.parse_name(self._group, name))
 
     def close(self) -> None:
         if self._pool is not None:

@@ -216,12 +216,6 @@ class Folder:
         if self.is_local:
             os.makedirs(self.uri, exist_ok=True)
 
-    def remove_empty(self, folder: str = "") -> None:
-        """Remove a local folder, if nothing is in it."""
-        if self.is_local:
-            with contextlib.suppress(OSError):
-                os.rmdir(os.path.join(self.uri, folder))
-
     @contextlib.contextmanager
     def errors(self, done: str) -> Iterator[None]:
         """Turns `BACKEND_ERRORS` into `StoreUnavailableError`: the folder could not be `done`."""

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from urllib.parse import quote, unquote
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.group.identity import Group
 from spark_ehbalance.lease_table.identity import check_identity, plain_name
 from spark_ehbalance.settings.locations import EXAMPLE_ADDRESS, has_unsafe_characters, path_in_url, scheme
 
@@ -90,11 +89,6 @@ def check_storage(location: str, options: Mapping[str, str], environment: Mappin
                 f"{shown} is set: the lease table's commits are conditional writes of S3 itself, and exclude no writer "
                 "who asks for a lock elsewhere. Leave it out, and let nobody write the table with it"
             )
-
-
-def beside(location: str, name: str) -> tuple[str, Group]:
-    """The location and the group of a table beside the one at `location`; see `LeaseTable.beside`."""
-    return f"{location.rstrip('/')}_{name}", Group("ehbalance", "check", name)
 
 
 def _concerns(variable: str, location: str) -> bool:

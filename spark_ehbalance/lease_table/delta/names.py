@@ -44,11 +44,6 @@ def is_data_file(name: str) -> bool:
     return _DATA.fullmatch(name) is not None
 
 
-def is_log_file(name: str) -> bool:
-    """Whether a file of the log is one that Delta's engines write there."""
-    return name == HINT or is_of_a_version(name)
-
-
 def is_of_a_version(name: str) -> bool:
     """Whether a file of the log belongs to one version: a commit, or a checkpoint."""
     return _VERSION.fullmatch(name) is not None

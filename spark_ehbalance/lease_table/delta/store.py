@@ -32,12 +32,10 @@ from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseTable
 from spark_ehbalance.lease_table.delta import log, maintenance
 from spark_ehbalance.lease_table.delta.folder import BACKEND_ERRORS, Folder, file_names, storage_error_text
 from spark_ehbalance.lease_table.delta.history import History
-from spark_ehbalance.lease_table.delta.locations import beside, check_storage, has_known_scheme, parse_location
+from spark_ehbalance.lease_table.delta.locations import check_storage, has_known_scheme, parse_location
 from spark_ehbalance.lease_table.delta.names import (
     LOG,
     commit_file,
-    is_data_file,
-    is_log_file,
     new_data_file,
     version_of,
 )
@@ -96,7 +94,6 @@ class DeltaStore(LeaseTable):
     opens = staticmethod(has_known_scheme)
     parse_location = staticmethod(parse_location)
     check_storage = staticmethod(check_storage)
-    beside = staticmethod(beside)
 
     def __init__(
         self,
@@ -464,15 +461,6 @@ class DeltaStore(LeaseTable):
         self.read()
         self.tidy()
         self._history.compact()
-
-    def erase(self) -> None:
-        self._forget()
-        with self._folder.errors("removed"):
-            files = [file.name for file in self._folder.listed() if is_data_file(file.name)]
-            files += [f"{LOG}/{file.name}" for file in self._folder.listed(LOG) if is_log_file(file.name)]
-            self._folder.remove(files)
-            self._folder.remove_empty(LOG)
-            self._folder.remove_empty()
 
     def close(self) -> None:
         self._forget()
