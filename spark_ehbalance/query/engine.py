@@ -19,7 +19,9 @@ from dataclasses import dataclass, field, replace
 
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.member.engine import MemberEngine
+from spark_ehbalance.group.member.load_meter import CpuTime, LoadMeter
 from spark_ehbalance.group.member.membership import Clocks, Holding
+from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.position import Position, partition_order
 from spark_ehbalance.query import event_check, protocol, stalls
 from spark_ehbalance.query.batch_in_flight import BatchInFlight
@@ -44,6 +46,7 @@ class _Planning:
     after: StreamOffset
     since: float
     hub: protocol.HubReport
+    cpu: CpuTime | None
     inputs: PlanInputs
     first: bool
     waits: bool
@@ -89,6 +92,7 @@ class QueryEngine:
         self.batch: BatchInFlight | None = None
         #: Where reading ends for good, by partition (`Trigger.AvailableNow`); None where it does not.
         self.fixed_ends: Mapping[str, int] | None = None
+        self.loads = LoadMeter()
         self._fail_on_data_loss = fail_on_data_loss
         self._earlier = earlier or EarlierBatches()
         self._probe_again = probe_again
@@ -110,7 +114,7 @@ class QueryEngine:
         """
         match input:
             case protocol.BatchFinished(end):
-                return self._batch_finished(end)
+                return self._batch_finished(end, now)
             case protocol.BatchRequested():
                 return self._batch_requested(input, now)
             case protocol.RangesRequested(end):
@@ -128,15 +132,17 @@ class QueryEngine:
 
     # --- a batch ends ------------------------------------------------------------------------------------------
 
-    def _batch_finished(self, end: StreamOffset) -> list[protocol.Output]:
+    def _batch_finished(self, end: StreamOffset, now: Clocks) -> list[protocol.Output]:
         if end == self._finished:
             return []
-        self._finished, batch = end, self.batch
-        ours = batch is not None and batch.end == end
+        self._finished, batch, progress, events = end, self.batch, dict[str, Progress](), 0
         if batch is not None:
             self.batch = replace(batch, finished=True)
-        self.member.finish_batch(batch.progress() if batch and ours else {}, end.batch)
-        return [protocol.Finished(sum(map(len, batch.read.values())) if batch and ours else 0)]
+            if batch.end == end:
+                progress, events = batch.progress(), sum(map(len, batch.read.values()))
+        self.loads = self.loads.batch_ended(now.monotonic, events)
+        self.member.finish_batch(progress, end.batch)
+        return []
 
     # --- the next batch ----------------------------------------------------------------------------------------
 
@@ -159,7 +165,9 @@ class QueryEngine:
         )
         # A query that ends by itself may have no later batch, and with Spark 4.0 and 4.1 no second one.
         waits = first or self.fixed_ends is not None
-        self._pending = planning = _Planning(request.start, now.monotonic, request.hub, inputs, first, waits)
+        self._pending = planning = _Planning(
+            request.start, now.monotonic, request.hub, request.cpu, inputs, first, waits
+        )
         self._check_hub(request.hub)
         return self._probe_stalled(planning, now)
 
@@ -256,11 +264,19 @@ class QueryEngine:
         holdings, ranges = inputs.holdings, plan.ranges
         sound = [partition for partition, each in holdings.items() if not each.stalled]  # the table says the others
         self.member.note_request(now.wall_ms, left_out(ranges, sound, inputs.states, self.fixed_ends))
+        self._measure(ranges, planning, now)
         if named := self.policy.named(start, ranges):
             return [protocol.Planned(self._batch_end(start, named, ranges, holdings, now) or start, ranges)]
         probes = (probe.due for probe in stalls.waiting(self._probes, holdings).values())
         until = min((planning.since + _LOAD_INTERVAL, *probes, *(each.ends for each in holdings.values())))
         return [protocol.Planned(start, ranges, until)]
+
+    def _measure(self, ranges: Mapping[str, Range], planning: _Planning, now: Clocks) -> None:
+        ends = {partition: state.end for partition, state in planning.inputs.states.items()}
+        positions = {partition: each.start for partition, each in ranges.items()}
+        before, self.loads = self.loads, self.loads.measured(now.monotonic, ends, positions, planning.cpu)
+        if self.loads is not before:
+            self.member.measure(self.loads.loads(), self.loads.member_load())
 
     def _batch_end(
         self,
@@ -280,6 +296,7 @@ class QueryEngine:
         if not end.ranges:
             return None
         self.batch = BatchInFlight(end, end.ranges, planned=True)
+        self.loads = self.loads.batch_begun(now.monotonic)
         return end
 
     @property

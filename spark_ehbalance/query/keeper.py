@@ -24,7 +24,7 @@ from spark_ehbalance.group.member.decision_log import DecisionLog, Shortage
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.lags import LagOf, current, with_lags
 from spark_ehbalance.group.member.membership import Clocks, Holding
-from spark_ehbalance.group.model import Lease, Load, MemberLoad
+from spark_ehbalance.group.model import Lease
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.contract import ATTEMPTS, LeaseStore, commit
@@ -122,11 +122,6 @@ class Keeper:
         has ended the keeper."""
         with self._lock:
             return self._wait_for(condition, timeout)
-
-    def measure(self, loads: Mapping[str, Load], load: MemberLoad | None = None) -> None:
-        """The moving averages of the loads of owned partitions, and of the member; written with the next renewals."""
-        with self._lock:
-            self._engine.measure(loads, load)
 
     def lags(self) -> dict[str, Lag]:
         """What is unread of each owned partition after what the sink has finished, as far as the hub has told. Raises

@@ -21,8 +21,8 @@ from spark_ehbalance.query.engine import QueryEngine
 from spark_ehbalance.query.housekeeping import Housekeeping
 from spark_ehbalance.query.keeper import Keeper
 from spark_ehbalance.query.lag_report import LagReport, lag_answer
-from spark_ehbalance.query.load_reporter import LoadReporter
 from spark_ehbalance.query.offsets import StreamOffset
+from spark_ehbalance.query.processes import cpu_time
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -89,7 +89,6 @@ class Planner:
         self._hub = hub
         self._owner_level = owner_level
         self._control = control
-        self._loads = LoadReporter(keeper.measure)
         #: Of Spark's thread.
         self.lag = LagReport(hub)
         self._changed = keeper.changed
@@ -111,9 +110,9 @@ class Planner:
         return self._engine.policy.query.owner
 
     @property
-    def parts(self) -> tuple[Keeper, Hub, LoadReporter]:
+    def parts(self) -> tuple[Keeper, Hub, QueryEngine]:
         """What the planner works with, for who measures it and changes nothing."""
-        return self._keeper, self._hub, self._loads
+        return self._keeper, self._hub, self._engine
 
     @property
     def address(self) -> PlannerAddress | None:
@@ -143,9 +142,7 @@ class Planner:
     def finish(self, end: StreamOffset) -> None:
         """The sink has finished the batch that ends at `end`; may be called again for the same batch. Raises what has
         ended the lease keeper."""
-        for output in self._handle(protocol.BatchFinished(end)):
-            if isinstance(output, protocol.Finished):
-                self._loads.batch_ends(output.events)
+        self._handle(protocol.BatchFinished(end))
 
     def still_idle(self, start: StreamOffset) -> bool:
         """Whether `next_batch(start)` would return `start` again, as for nearly all calls of an idle query, so that
@@ -163,14 +160,12 @@ class Planner:
         """
         self._changed.clear()
         self._hub.watch(self._keeper.holdings(), self._engine.member.members)
-        planned = self._answer(protocol.BatchRequested(start, limit, self._report()))
+        planned = self._answer(protocol.BatchRequested(start, limit, self._report(), cpu_time()))
         assert isinstance(planned, protocol.Planned)
         self.lag.planned(planned.ranges)
-        self._loads.update(self.latest(), {partition: each.start for partition, each in planned.ranges.items()})
         self._planned = planned
         if planned.end is not start:
             self._hub.rest()
-            self._loads.batch_begins()
         return planned.end
 
     def empty_end(self, start: StreamOffset) -> StreamOffset:

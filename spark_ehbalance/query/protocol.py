@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.group.member.load_meter import CpuTime
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.query.offsets import StreamOffset
 
@@ -33,11 +34,12 @@ class BatchFinished:
 
 @dataclass(frozen=True, slots=True)
 class BatchRequested:
-    """Spark asks for a batch of at most `limit` events after `start`."""
+    """Spark asks for a batch of at most `limit` events after `start`. `cpu` is a reading of the host's cores."""
 
     start: StreamOffset
     limit: int | None
     hub: HubReport
+    cpu: CpuTime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +132,6 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """A batch has ended that has read this number of `events`."""
-
-    events: int
-
-
-@dataclass(frozen=True, slots=True)
 class Planned:
     """The answer to `BatchRequested`: the `end` of the next batch, or the start, if there is nothing to read. That
     stays so until something changes, and need not be looked into until the monotonic time `until`.
@@ -157,4 +152,4 @@ class Read:
 
 
 Request = Refresh | CatchUp | FindEvents | FindOffsets
-Output = Request | Probe | Finished | Planned | Read
+Output = Request | Probe | Planned | Read

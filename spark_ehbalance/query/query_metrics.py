@@ -28,7 +28,7 @@ def export_metrics(options: Options, planner: Planner) -> ExitStack:
 
 def query_samples(planner: Planner) -> Iterator[Sample]:
     """What the query has done, what it holds, and what it knows of its group; asks neither the store nor the hub."""
-    keeper, hub, loads = planner.parts
+    keeper, hub, engine = planner.parts
     snapshot = keeper.snapshot
     if snapshot is None:
         return
@@ -46,7 +46,7 @@ def query_samples(planner: Planner) -> Iterator[Sample]:
         for metric, value in (
             (of.COMMITS, counts.commits),
             (of.CONFLICTS, counts.lost),
-            (of.EVENTS, loads.member.events),
+            (of.EVENTS, engine.loads.events),
             (of.STORE_AVAILABLE, not keeper.store_away),
             (of.HUB_AVAILABLE, hub.available),
             (of.BUSY, BUSY.of(hub.name)),

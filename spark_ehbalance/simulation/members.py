@@ -11,7 +11,7 @@ from spark_ehbalance.errors import FencedError
 from spark_ehbalance.group.changes import Outcome, Transition, apply
 from spark_ehbalance.group.member import protocol
 from spark_ehbalance.group.member.engine import MemberEngine
-from spark_ehbalance.group.member.load_meter import LoadMeter, MemberMeter
+from spark_ehbalance.group.member.load_meter import LoadMeter
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Clocks
 from spark_ehbalance.group.member.pacing import jittered
@@ -83,7 +83,7 @@ class Node:
         self._batch: Batch | None = None
         self._batch_number = 0
         self._positions: dict[str, tuple[int, int]] = {}  # partition → (epoch, where the next batch begins)
-        self._meter, self._member_meter = LoadMeter(), MemberMeter()
+        self._meter = LoadMeter()
         self._measured = 0.0
 
     # --- what is done to it --------------------------------------------------------------------------------------
@@ -259,15 +259,15 @@ class Node:
             self._measured = now
             ends = {partition: hub.end(partition, now) for partition in starts}
             positions = {partition: first for partition, (_, first) in starts.items()}
-            loads = self._meter.update(now, ends, positions) or {}
-            self._member.measure(loads, self._member_meter.load(self._meter.total()))
+            self._meter = self._meter.measured(now, ends, positions)
+            self._member.measure(self._meter.loads(), self._meter.member_load())
         ranges, events = hub.plan(starts, query.max_events, now)
         if not ranges:
             self._query_at(now + jittered(query.trigger, self._rng), self._plan)
             return
         takes = (jittered(query.batch, self._rng) + events / query.capacity) * self.slowness
         self._batch = Batch(ranges, now, now + takes)
-        self._member_meter.batch_begins(now)
+        self._meter = self._meter.batch_begun(now)
         self._member.begin_batch({partition: epoch for partition, (epoch, _, _) in ranges.items()}, now)
         self._query_at(now + takes, self._end)
 
@@ -286,7 +286,7 @@ class Node:
         batch = self._batch
         assert batch is not None
         self._batch = None
-        self._member_meter.batch_ends(self._now)
+        self._meter = self._meter.batch_ended(self._now)
         ends = self._world.hub.deliver(batch.ranges, batch.part)
         self._positions |= ends
         self._member.finish_batch({p: Progress(epoch, Position(end - 1)) for p, (epoch, end) in ends.items()})

@@ -68,10 +68,12 @@ def test_a_batch_leads_from_request_to_progress() -> None:
     (read,) = one.tell(protocol.RangesRequested(end))
     assert isinstance(read, protocol.Read)
     assert {(each.partition, each.end) for each in read.ranges} == {("0", 5), ("1", 3)}
-    assert one.tell(protocol.BatchFinished(end)) == [protocol.Finished(8)]
+    one.tell(protocol.BatchFinished(end))
     assert not one.engine.in_batch
+    assert one.engine.loads.events == 8
     assert one.ann.query.progress == {"0": Progress(1, Position(4)), "1": Progress(1, Position(2))}
-    assert one.tell(protocol.BatchFinished(end)) == [], "Spark says it with each request"
+    one.tell(protocol.BatchFinished(end))
+    assert one.engine.loads.events == 8, "Spark says it with each request"
     one.hold(_0=6)
     assert spans(one.batch(end)) == {"0": (5, 6)}, "before the table has the progress"
     one.turn()

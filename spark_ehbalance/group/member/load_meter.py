@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from spark_ehbalance.group.model import Load, MemberLoad
 
@@ -41,38 +41,6 @@ class _Measured:
         return Load(self.rate.value, self.backlog.value)
 
 
-class LoadMeter:
-    """Turns repeated readings of partitions' ends and positions into loads."""
-
-    def __init__(self) -> None:
-        self._measured: dict[str, _Measured] = {}
-        self._next = 0.0
-
-    def update(self, now: float, ends: Mapping[str, int], positions: Mapping[str, int]) -> dict[str, Load] | None:
-        """The loads of the partitions in `positions` at monotonic time `now`; None if it is too early for a new one.
-
-        `ends` are the sequence numbers after the last event, `positions` those at which reading goes on.
-        """
-        if now < self._next:
-            return None
-        self._next = now + _INTERVAL
-        self._measured = {p: self._measure(p, now, ends[p], positions[p]) for p in positions if p in ends}
-        return {p: each.load for p, each in self._measured.items() if now - each.rate.since >= _WARM_UP}
-
-    def total(self) -> Load:
-        """The load of all partitions together, including those measured for a moment only."""
-        loads = [each.load for each in self._measured.values()]
-        return Load(sum(load.rate for load in loads), sum(load.backlog for load in loads))
-
-    def _measure(self, partition: str, now: float, end: int, position: int) -> _Measured:
-        backlog = max(0, end - position)
-        before = self._measured.get(partition)
-        if before is None:
-            return _Measured(end, _Average(now, now, 0.0), _Average(now, now, backlog))
-        arrived = max(0, end - before.end) / (now - before.rate.at)
-        return _Measured(end, before.rate.after(now, arrived), before.backlog.after(now, backlog))
-
-
 @dataclass(frozen=True, slots=True)
 class CpuTime:
     """Seconds that the host's cores have been `busy`, and in `total`, since it was started."""
@@ -81,43 +49,73 @@ class CpuTime:
     total: float
 
 
-class MemberMeter:
-    """How long the member's batches take, and how busy its host is. Times are monotonic seconds."""
+@dataclass(frozen=True, slots=True)
+class LoadMeter:
+    """The moving averages of one member. Each method returns those after what its name says; times are monotonic
+    seconds. `events` are the sequence numbers in batches that have ended."""
 
-    def __init__(self) -> None:
-        #: Sequence numbers in batches that have ended.
-        self.events = 0
-        self._began: float | None = None
-        self._batch: _Average | None = None
-        self._last_reading: tuple[float, CpuTime] | None = None
-        self._cpu: _Average | None = None
+    events: int = 0
+    _partitions: Mapping[str, _Measured] = field(default_factory=dict)
+    _due: float = 0.0
+    _began: float | None = None
+    _batch: _Average | None = None
+    _reading: tuple[float, CpuTime] | None = None
+    _cpu: _Average | None = None
 
-    def batch_begins(self, now: float) -> None:
-        """A batch of the query begins."""
-        self._began = now
+    def batch_begun(self, now: float) -> LoadMeter:
+        """The query has been given a batch."""
+        return replace(self, _began=now)
 
-    def batch_ends(self, now: float, events: int = 0) -> None:
-        """The sink has finished the batch, with so many sequence numbers; may be called repeatedly."""
-        if self._began is not None:
-            seconds, self._began = now - self._began, None
-            self.events += events
-            self._batch = self._batch.after(now, seconds) if self._batch else _Average(now - seconds, now, seconds)
+    def batch_ended(self, now: float, events: int = 0) -> LoadMeter:
+        """The sink has finished the batch, which has this number of sequence numbers; may be called repeatedly."""
+        if self._began is None:
+            return self
+        seconds = now - self._began
+        batch = self._batch.after(now, seconds) if self._batch else _Average(now - seconds, now, seconds)
+        return replace(self, events=self.events + events, _began=None, _batch=batch)
 
-    def host(self, now: float, reading: CpuTime | None) -> None:
-        """Take a reading of the host's cores; None where the host has none."""
-        if reading is None:
-            self._last_reading = self._cpu = None
-            return
-        if self._last_reading is not None and reading.total > self._last_reading[1].total:
-            since, before = self._last_reading
-            part = min(1.0, max(0.0, (reading.busy - before.busy) / (reading.total - before.total)))
-            self._cpu = self._cpu.after(now, part) if self._cpu else _Average(since, now, part)
-        self._last_reading = now, reading
+    def measured(
+        self, now: float, ends: Mapping[str, int], positions: Mapping[str, int], cpu: CpuTime | None = None
+    ) -> LoadMeter:
+        """The partitions in `positions`, at which reading continues, have these `ends` (the sequence numbers after
+        their last events); `cpu` is a reading of the host's cores, None where it has none. Itself if it is too early
+        for a new measurement."""
+        if now < self._due:
+            return self
+        partitions = {p: self._measure(p, now, ends[p], positions[p]) for p in positions if p in ends}
+        return replace(
+            self,
+            _partitions=partitions,
+            _due=now + _INTERVAL,
+            _reading=None if cpu is None else (now, cpu),
+            _cpu=self._cpu_after(now, cpu),
+        )
 
-    def load(self, partitions: Load) -> MemberLoad:
-        """The load of the member, whose partitions together have the load `partitions`."""
+    def loads(self) -> dict[str, Load]:
+        """The load of each partition that was measured for long enough, as of the last measurement."""
+        return {p: each.load for p, each in self._partitions.items() if each.rate.at - each.rate.since >= _WARM_UP}
+
+    def member_load(self) -> MemberLoad:
+        """The load of the member, with all partitions, also those measured for a moment only."""
+        loads = [each.load for each in self._partitions.values()]
         batch_seconds = self._batch.value if self._batch else 0.0
-        return MemberLoad(partitions.rate, partitions.backlog, batch_seconds, self._cpu.value if self._cpu else None)
+        rate, backlog = sum(load.rate for load in loads), sum(load.backlog for load in loads)
+        return MemberLoad(rate, backlog, batch_seconds, self._cpu.value if self._cpu else None)
+
+    def _measure(self, partition: str, now: float, end: int, position: int) -> _Measured:
+        backlog = max(0, end - position)
+        before = self._partitions.get(partition)
+        if before is None:
+            return _Measured(end, _Average(now, now, 0.0), _Average(now, now, backlog))
+        arrived = max(0, end - before.end) / (now - before.rate.at)
+        return _Measured(end, before.rate.after(now, arrived), before.backlog.after(now, backlog))
+
+    def _cpu_after(self, now: float, reading: CpuTime | None) -> _Average | None:
+        if reading is None or self._reading is None or reading.total <= self._reading[1].total:
+            return None if reading is None else self._cpu
+        since, before = self._reading
+        part = min(1.0, max(0.0, (reading.busy - before.busy) / (reading.total - before.total)))
+        return self._cpu.after(now, part) if self._cpu else _Average(since, now, part)
 
 
 def _weight(since: float, before: float, now: float) -> float:
