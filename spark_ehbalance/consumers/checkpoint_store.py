@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from types import TracebackType
 from typing import Any, TypeVar
@@ -26,13 +27,13 @@ from spark_ehbalance.errors import (
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.ranges import retained_start
 from spark_ehbalance.eventhub.receiver import PartitionAddress, disconnect_readers
-from spark_ehbalance.eventhub.resolve import latest_ends, resolve_start
+from spark_ehbalance.eventhub.resolve import has_event, latest_ends, resolve_start
 from spark_ehbalance.group import changes as t
 from spark_ehbalance.group.durations import STORE_SHARE, Durations
 from spark_ehbalance.group.expiry import Observations, expired_leases, overdue_handovers
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.model import Author, Lease, MemberState
-from spark_ehbalance.group.position import START_OFFSET, Position
+from spark_ehbalance.group.position import START_OFFSET, Position, names_event
 from spark_ehbalance.group.snapshot import OTHER_HUB_HELP, Snapshot
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseStore, commit_and_record
 from spark_ehbalance.lease_table.opening import open_store
@@ -49,6 +50,9 @@ _PATIENCE, _READ_INTERVAL = 5.0, 0.2
 
 #: Seconds between two requests for the hub's partitions, and for resolving one starting position.
 _HUB_INTERVAL, _RESOLVE_TIMEOUT = 60.0, 10.0
+
+#: Partitions in which events are looked for at once.
+_AT_ONCE = 8
 
 #: Never-read partitions claimed with one commit: no lease is renewed while their starting positions are resolved.
 _MOST_STARTS = 32
@@ -390,14 +394,15 @@ class DeltaCheckpointStore(CheckpointStore):
         return [wanted[partition] | _ownership(lease, self._owner) for partition, lease in granted.items()]
 
     def _move_to_retained(self, snapshot: Snapshot, leases: Mapping[str, Lease]) -> tuple[set[str], list[str]]:
-        """The partitions that can be read, and an error for each whose next event is gone; with `failOnDataLoss` =
-        `false` a warning and a reset of the checkpoint, as a query does. Neither if the hub does not answer."""
+        """The partitions that can be read, and an error for each with lost events; with `failOnDataLoss` = `false` a
+        warning and a reset of the checkpoint to the first retained event. Neither if the hub does not answer."""
         readable, losses, resets = set[str](), list[str](), list[t.Transition]()
-        for partition, state in (self._states([*leases]) if leases else {}).items():
-            checkpoint = leases[partition].checkpoint
-            assert checkpoint is not None, "no partition is claimed without"
+        states = self._states([*leases]) if leases else {}
+        checkpoints = {p: each.checkpoint for p, each in leases.items() if each.checkpoint is not None and p in states}
+        for partition, is_known in self._have_events(checkpoints, states, leases).items():
+            state, position, fails = states[partition], checkpoints[partition].next, self._options.fail_on_data_loss
             try:
-                start, lost = retained_start(partition, checkpoint.next, state, self._options.fail_on_data_loss)
+                start, lost = retained_start(partition, position, state, fails, is_known=is_known)
             except DataLossError as error:
                 losses.append(str(error))
                 continue
@@ -408,6 +413,30 @@ class DeltaCheckpointStore(CheckpointStore):
         if resets:
             self._commit(snapshot, resets)
         return readable, losses
+
+    def _have_events(
+        self, positions: Mapping[str, Position], states: Mapping[str, PartitionState], leases: Mapping[str, Lease]
+    ) -> dict[str, bool]:
+        """Whether a geo-replicated hub has the event at each position: a promotion may have lost it. Without those for
+        which the hub does not answer in time."""
+        deadline = time.monotonic() + _RESOLVE_TIMEOUT
+
+        def found(partition: str) -> bool | None:
+            position, state = positions[partition], states[partition]
+            if not names_event(position.offset) or position.next <= state.begin:
+                return True
+            if position.next >= state.end:
+                return position.offset == state.last_offset
+            try:
+                left = deadline - time.monotonic()
+                return has_event(position, self._address(partition), left, leases[partition].epoch)
+            except HubUnavailableError as error:
+                _LOG.warning("%s. The partition is not read until this succeeds", error)
+                return None
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            results = dict(zip(positions, pool.map(found, positions), strict=True))
+        return {partition: each for partition, each in results.items() if each is not None}
 
     # --- releasing ---------------------------------------------------------------------------------------------
 

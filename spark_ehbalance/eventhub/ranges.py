@@ -86,18 +86,23 @@ def split(ranges: list[Range], min_pieces: int | None) -> list[Range]:
     return pieces
 
 
-def retained_start(partition: str, position: int, state: PartitionState, fail_on_data_loss: bool) -> tuple[int, str]:
+def retained_start(
+    partition: str, position: int, state: PartitionState, fail_on_data_loss: bool, *, is_known: bool = True
+) -> tuple[int, str]:
     """The sequence number at which reading of `partition` goes on, and a warning ("" if it is `position`).
 
     A `position` before the first retained event, or after the last one (the hub was recreated), means that events are
-    lost. Raises `DataLossError` for that if `fail_on_data_loss`.
+    lost; so does one behind an event that the hub does not have (not `is_known`). Raises `DataLossError` for that if
+    `fail_on_data_loss`.
     """
-    if state.begin <= position <= state.end:
+    if is_known and state.begin <= position <= state.end:
         return position, ""
     if position < state.begin:
         why = f"the first retained event is {state.begin}: it has aged out"
-    else:
+    elif position > state.end:
         why = f"the last event is {state.end - 1}: the event hub was recreated"
+    else:
+        why = "the hub has no event at the offset before it: a promotion to another region may have lost it"
     what = f"partition {partition}: reading was to go on at sequence number {position}, but {why}"
     if fail_on_data_loss:
         raise DataLossError(f"{what}. Set failOnDataLoss=false to go on at {state.begin}")

@@ -83,11 +83,14 @@ def test_a_client_goes_on_with_the_event_after_the_checkpoint(
     assert sorted(second.seen) == expected
 
 
-@pytest.mark.parametrize(("emulator", "retained"), [(True, range(5)), (False, range(6, 11))], indirect=["emulator"])
+@pytest.mark.parametrize(
+    ("emulator", "retained"), [(True, range(5)), (True, range(11)), (False, range(6, 11))], indirect=["emulator"]
+)
 def test_after_a_loss_a_client_reads_the_retained_events(
     consumers: Consumers, client: NewClient, emulator: Emulator, retained: range
 ) -> None:
-    """The hub was promoted and its last event is before the checkpoint, or the first retained one is after it."""
+    """The hub was promoted and its last event is before the checkpoint, or new ones have the numbers of the lost ones;
+    or the first retained event is after the checkpoint."""
     consumers.group.append(9, PARTITIONS)
     promoted = retained.start == 0
     first = client(consumers.store(), lambda _, number: promoted or number < 3)
@@ -97,7 +100,7 @@ def test_after_a_loss_a_client_reads_the_retained_events(
         emulator.promote(HUB, 6)
     for partition in consumers.partitions:
         emulator.trim(HUB, partition, retained.start)
-        emulator.append(HUB, partition, [b"new"] * 2)
+        emulator.append(HUB, partition, [b"new"] * (retained.stop - (3 if promoted else 9)))
     second = client(consumers.store(failOnDataLoss="false"), lambda *_: False)
     expected = [(partition, number) for partition in consumers.partitions for number in retained]
     wait_until(lambda: len(second.seen) >= len(expected), "what is retained was read", timeout=30)
@@ -105,6 +108,25 @@ def test_after_a_loss_a_client_reads_the_retained_events(
     assert sorted(second.seen) == expected
     assert not second.errors
     assert consumers.group.checkpoints() == dict.fromkeys(consumers.partitions, retained.start), "it is stored"
+
+
+@pytest.mark.parametrize("emulator", [True], indirect=True)
+@pytest.mark.parametrize("more", [3, 8], ids=["as many", "more"])
+@pytest.mark.parametrize("refused", [True, False])
+def test_new_events_in_place_of_lost_ones_are_an_error(
+    consumers: Consumers, client: NewClient, emulator: Emulator, more: int, *, refused: bool
+) -> None:
+    consumers.group.append(9, PARTITIONS)
+    first = client(consumers.store())
+    wait_until(lambda: len(first.seen) == 9 * PARTITIONS, "all was read")
+    first.stop()
+    emulator.promote(HUB, 3, refuse_lost=refused)
+    emulator.append(HUB, 0, [b"new"] * more)
+    store = consumers.store()
+    with pytest.raises(DataLossError, match=r"partition 0: .* at sequence number 9, .* a promotion") as caught:
+        wait_until(lambda: consumers.claim_listed(store, "a", "0").keys() == {"0"}, "it is claimed")
+    assert "Set failOnDataLoss=false to go on at 0" in str(caught.value)
+    assert consumers.group.checkpoints()["0"] == 9
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
