@@ -18,7 +18,7 @@ from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, Miss
 from spark_ehbalance.eventhub import conditions
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.poll_schedule import MOST_REQUESTS, Pace
-from spark_ehbalance.eventhub.refusals import Busy, HubBusyError, RefusedError, refusal, said
+from spark_ehbalance.eventhub.refusals import Busy, RefusedError, refusal, said
 from spark_ehbalance.eventhub.server_busy import BUSY
 from spark_ehbalance.eventhub.wire.client import check_open, cut_off_after, private_calls
 from spark_ehbalance.eventhub.wire.frames import bounded_transport
@@ -246,11 +246,12 @@ class HubMetadata:
         return self._token
 
     def _unavailable(self, error: Exception) -> HubUnavailableError:
-        if isinstance(error, HubUnavailableError):
+        is_busy = isinstance(error, Busy)
+        if isinstance(error, HubUnavailableError) and not is_busy:
             return error
-        what = "is too busy" if isinstance(error, Busy) else "did not answer"
+        what = "is too busy" if is_busy else "did not answer"
         where = f"event hub {self._connection.hub!r} at {self._connection.namespace}"
-        kind = HubBusyError if isinstance(error, Busy) else HubUnavailableError
+        kind = Busy if is_busy else HubUnavailableError
         return kind(f"{where} {what} (asked for its properties over AMQP): {error}")
 
 

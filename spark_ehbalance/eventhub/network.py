@@ -297,7 +297,8 @@ class _Context(ssl.SSLContext):
         before = sock.gettimeout()
         if before is None:  # the client would wait for ever
             sock.settimeout(_STEP)
-        wrapped = super().wrap_socket(sock, *arguments, **settings)
+        with sock:  # the client has this one until the handshake is over: shut down, it ends that
+            wrapped = super().wrap_socket(sock.dup(), *arguments, **settings)
         wrapped.settimeout(before)
         return wrapped
 

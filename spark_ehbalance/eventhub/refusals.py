@@ -37,16 +37,13 @@ class RefusedError(HubUnavailableError):
     """The credentials were refused or have expired."""
 
 
-class HubBusyError(HubUnavailableError):
-    """The service was too busy for requests for as long as these are repeated."""
-
-
 class Unreachable(Exception):
     """The connection broke or was refused for a reason that may pass: a new receiver, or sender, may succeed."""
 
 
-class Busy(Unreachable):
-    """The service was too busy, which is counted: to be tried again after `conditions.busy_wait`."""
+class Busy(Unreachable, HubUnavailableError):
+    """The service was too busy, which is counted: to be tried again after `conditions.busy_wait`. A request for
+    properties was repeated before."""
 
 
 class MissingHub:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,10 +33,7 @@ class Sender:
 
     def __init__(self, connection: Connection, partition: str | None) -> None:
         self._connection, self._partition = connection, partition
-        timeout = connection.network.opening_timeout(_SOCKET_TIMEOUT)
-        self._client: Any = connection.producer_client(
-            retry_total=0, socket_timeout=timeout, amqp_transport=bounded_transport()
-        )
+        self._client: Any = None
         self._producer: Any = None
         self._link: SendingLink | None = None
         #: How often the hub has answered that it is too busy.
@@ -71,6 +69,13 @@ class Sender:
 
     def _opened(self, deadline: Deadline) -> SendingLink:
         if self._link is None:
+            deadline.check()
+            timeout = min(
+                self._connection.network.opening_timeout(_SOCKET_TIMEOUT), deadline.attempt_end - time.monotonic()
+            )
+            self._client = self._connection.producer_client(
+                retry_total=0, socket_timeout=timeout, amqp_transport=bounded_transport()
+            )
             with private_calls():
                 self._producer = producer = self._client._create_producer(partition_id=self._partition)
                 producer._keep_alive = 0  # no thread, see `Receiver`

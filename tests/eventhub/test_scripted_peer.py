@@ -477,11 +477,27 @@ def _refuses_now_and_then(service: Service) -> None:
     service.refusal_delay = 1.0
 
 
-@pytest.mark.parametrize("fault", [_is_silent, _takes_one, _refuses_now_and_then])
-def test_one_deadline_is_for_all_attempts(service: Service, fault: Callable[[Service], None]) -> None:
+EMULATOR = {"connectionString": "Endpoint=sb://127.0.0.1:{port};{key};UseDevelopmentEmulator=true"}
+TLS = {"connectionString": "Endpoint=sb://ns.example;{key}", "customEndpointAddress": "localhost:{port}"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "way"),
+    [
+        (_is_silent, EMULATOR),
+        (_is_silent, TLS),
+        (_is_silent, TLS | {"transportType": "AmqpOverWebsocket"}),
+        (_takes_one, EMULATOR),
+        (_refuses_now_and_then, EMULATOR),
+    ],
+)
+def test_one_deadline_is_for_all_attempts(
+    service: Service, fault: Callable[[Service], None], way: dict[str, str]
+) -> None:
     """Of which each has half of the time, from opening the connection on."""
     fault(service)
-    options = {"connectionString": service.connection.connection_string or "", "sendTimeout": "5 s"}
+    key = "SharedAccessKeyName=n;SharedAccessKey=k;EntityPath=hub"
+    options = {name: text.format(port=service.port, key=key) for name, text in way.items()} | {"sendTimeout": "5 s"}
     rows = pa.RecordBatch.from_pylist([{"body": b"%d" % number, "key": f"{number}"} for number in range(10)])
     with pytest.raises(HubUnavailableError, match="has taken nothing for 5 s"):
         Task(write_options(options), Columns(0, key=1), Links()).write([rows])

@@ -23,7 +23,7 @@ from spark_ehbalance.eventhub.conditions import busy_wait
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.network import NetworkError
-from spark_ehbalance.eventhub.refusals import Busy, HubBusyError, MissingHub, RefusedError, Unreachable
+from spark_ehbalance.eventhub.refusals import Busy, MissingHub, RefusedError, Unreachable
 from spark_ehbalance.eventhub.sender import Sender
 from spark_ehbalance.eventhub.sending.columns import Columns, Events, Rows, check_topic
 from spark_ehbalance.eventhub.sending.write_options import WriteOptions
@@ -195,10 +195,8 @@ class Task:
         def ask(deadline: Deadline) -> Sequence[str]:
             try:
                 return self._links.partitions(self._options.connection, deadline.attempt_end - time.monotonic())
-            except (MissingError, NetworkError, RefusedError):
+            except (Busy, MissingError, NetworkError, RefusedError):
                 raise
-            except HubBusyError as error:
-                raise Busy(str(error)) from error
             except HubUnavailableError as error:
                 raise Unreachable(str(error)) from error
 

@@ -5,7 +5,9 @@ A frame header of 8 bytes would make it allocate 4 GB, and so would an array, or
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import ssl
 import struct
 import time
 from typing import Any
@@ -132,10 +134,10 @@ def _check_message(frame: bytes, pos: int, *, more: Any) -> None:
 
 
 class FrameReader:
-    """Reads frames from the client's `transport`, in place of the transport, which does the sending."""
+    """Reads frames from the client's `transport`, in place of the transport, which does the sending by `write`."""
 
     def __init__(self, transport: Any, largest: int) -> None:
-        self._transport, self._largest = transport, largest
+        self._transport, self._largest, self._write = transport, largest, transport.write
         #: Seconds to wait for a frame, None for the socket's timeout.
         self.wait: float | None = None
         self._source: Source | None = None
@@ -144,6 +146,12 @@ class FrameReader:
     def taken_over(self) -> tuple[Source, bytes] | None:
         """The source, for another reader, and the bytes after the last frame; None if no frame was read."""
         return None if self._source is None else (self._source, bytes(self._data))
+
+    def write(self, data: bytes) -> None:
+        """As the transport's, but that the connection is broken shows when it is read: after answers, and perhaps the
+        reason, that the peer had sent before."""
+        with contextlib.suppress(ConnectionError, ssl.SSLEOFError):
+            self._write(data)
 
     def receive_frame(self, verify_frame_type: int | None = 0) -> tuple[int | None, tuple[int, Any] | None]:
         """As the transport's: channel and performative of the next frame, or a protocol header, and None twice if none
@@ -214,7 +222,7 @@ class _Bounded:
         if connection is not None:
             transport = connection._transport
             transport.frames = FrameReader(transport, connection._max_frame_size)
-            transport.receive_frame = transport.frames.receive_frame
+            transport.receive_frame, transport.write = transport.frames.receive_frame, transport.frames.write
             connection._incoming_end = functools.partial(_end, connection, connection._incoming_end)
 
     @property

@@ -78,7 +78,9 @@ class SendingLink:
                     more, waits = self._write(frames)
                 if waits or self._has_come():
                     self._connection.listen()
-                self._check()
+                if self._connection._error:
+                    deadline.check()  # it was cut off
+                check_open(self._connection, self._session, self._link)
 
     @contextlib.contextmanager
     def _blocking_writes(self) -> Iterator[None]:
@@ -93,10 +95,6 @@ class SendingLink:
         finally:
             with contextlib.suppress(OSError):  # it may be closed
                 sock.settimeout(timeout)
-
-    def _check(self) -> None:
-        self._deadline.check()
-        check_open(self._connection, self._session, self._link)
 
     def _frames(self, batches: Iterable[Batch]) -> Iterator[bytes]:
         """The frames of batches; an empty one whenever credit and window do not allow the next."""
@@ -124,20 +122,9 @@ class SendingLink:
         while len(data) < _WRITE_BYTES and (frame := next(frames, None)):
             data += frame
         if data:
-            try:
-                self._connection._transport.write(data)
-            except OSError:
-                self._read_rest()
-                self._check()
-                raise
+            self._connection._transport.write(data)
             self._connection._last_frame_sent_time = time.time()
         return frame is not None, not frame
-
-    def _read_rest(self) -> None:
-        """Read what the peer had sent before the connection broke: answers, and perhaps why it has closed it."""
-        self._connection._transport.write = lambda _: None  # of the client, whose error would hide the peer's
-        while not self._connection._error:
-            self._connection.listen()
 
     def _has_come(self) -> bool:
         """Whether something can be read at once."""

@@ -286,8 +286,8 @@ def test_a_busy_hub_is_waited_for_also_when_it_is_asked_about_its_partitions(
 ) -> None:
     monkeypatch.setattr(conditions, "_BUSY_WAIT", 0.2)
     monkeypatch.setattr(metadata, "_BUSY_PATIENCE", 0.5)
-    event_hub.emulator.server_busy(seconds=3.0)
-    assert to_partition(event_hub.connection_string, "1 s").events == 1
+    event_hub.emulator.server_busy(seconds=9.0)
+    assert to_partition(event_hub.connection_string, "3 s").events == 1
 
 
 @pytest.mark.parametrize("event_hub_settings", [{"sas_keys": {"writer": "the right key"}}])
