@@ -113,15 +113,6 @@ class Folder:
         files = [File(name, each["size"], each["last_modified"].timestamp()) for name, each in names if "/" not in name]
         return sorted(files)
 
-    def folders(self) -> list[str]:
-        """The names of the folders in the folder, sorted; links are none."""
-        if not self.is_local:
-            found = obstore.list_with_delimiter(self._files)["common_prefixes"]
-            return sorted(each.rstrip("/") for each in found)
-        with os.scandir(self.uri) as entries:
-            found = [each.name for each in entries if each.is_dir(follow_symlinks=False)]
-        return sorted(found)
-
     def _scanned(self, folder: str) -> list[File]:
         """The local files in `folder`, sorted by name."""
         found = list[File]()
