@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import socket
-import stat
-import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -31,12 +27,6 @@ SESSION = {
 #: defaults, 50 and 200, are for clusters: a new session on two busy cores took 19 s for the 50 of a small table.
 TASKS = ("spark.databricks.delta.snapshotPartitions", "spark.sql.shuffle.partitions")
 
-#: Spark's names for its sockets: `.UUID.sock`.
-_SOCKETS = f".{'-'.join('[0-9a-f]' * count for count in (8, 4, 4, 4, 12))}.sock"
-
-#: Seconds after which a socket has its listener, if it ever gets one.
-_STARTED = 3600
-
 
 def spark_settings() -> dict[str, str]:
     """Settings of Spark for Delta Lake, to set before it starts: `SparkSession.builder.config(map=spark_settings())`.
@@ -46,7 +36,7 @@ def spark_settings() -> dict[str, str]:
 
     `spark.python.unix.domain.socket.enabled` is true where the system has Unix sockets, unless Spark's configuration
     sets it: rows come faster from the Python workers. A Spark that is killed leaves its sockets in the temporary
-    folder: this call removes them after an hour.
+    folder.
 
     For a local master `spark.databricks.delta.snapshotPartitions` and `spark.sql.shuffle.partitions` are the number of
     cores, unless spark-defaults.conf, spark-submit or `PYSPARK_SUBMIT_ARGS` set them. A cluster's address given to
@@ -57,8 +47,6 @@ def spark_settings() -> dict[str, str]:
     """
     home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
     settings = SESSION | _unless_given(home)
-    if hasattr(socket, "AF_UNIX"):
-        remove_dead_sockets(Path(tempfile.gettempdir()))
     if any(Path(home, "jars").glob("delta-spark_*.jar")):
         return settings
     jar = delta_jar(pyspark.__version__)
@@ -85,20 +73,3 @@ def few_tasks(given: Mapping[str, str]) -> dict[str, str]:
     if not given.get("spark.master", "").startswith("local"):
         return {}
     return dict.fromkeys((name for name in TASKS if name not in given), str(os.cpu_count() or 1))
-
-
-def remove_dead_sockets(folder: Path) -> None:
-    """Remove Spark's sockets in `folder` at which nobody listens any more. A folder of their own would be a setting of
-    executors on other machines as well, which do not have the folder."""
-    for path in folder.glob(_SOCKETS):
-        try:
-            status = path.lstat()
-            if not stat.S_ISSOCK(status.st_mode) or time.time() - status.st_mtime < _STARTED:
-                continue
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.connect(str(path))
-        except ConnectionRefusedError:
-            with contextlib.suppress(OSError):
-                path.unlink()
-        except OSError:  # gone meanwhile, or another user's
-            continue

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
-import time
-import uuid
 from pathlib import Path
 
 import pyspark
@@ -14,7 +11,7 @@ import pytest
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.exactly_once import spark_settings
-from spark_ehbalance.exactly_once.spark_settings import SESSION, TASKS, remove_dead_sockets
+from spark_ehbalance.exactly_once.spark_settings import SESSION, TASKS
 from spark_ehbalance.spark_versions import UNIX_SOCKET
 
 #: The function has its name.
@@ -90,25 +87,3 @@ def test_a_cluster_keeps_its_tasks(spark_home: Path, monkeypatch: pytest.MonkeyP
         assert not given()
     (spark_home / "conf" / "spark-defaults.conf").write_text("spark.master  spark://host:7077\n")
     assert not given()
-
-
-def test_sockets_that_killed_sparks_have_left_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # a socket's whole path may be longer than is allowed
-
-    def bound(name: str) -> socket.socket:
-        made = socket.socket(socket.AF_UNIX)
-        made.bind(name)
-        return made
-
-    dead, young, alive, other = (f".{uuid.uuid4()}.sock" for _ in range(4))
-    bound(dead).close()
-    bound(young).close()
-    bound("theirs.sock").close()
-    (tmp_path / other).touch()
-    with bound(alive) as listening:
-        listening.listen()
-        hours_ago = time.time() - 7200
-        for name in (dead, alive, other, "theirs.sock"):
-            os.utime(tmp_path / name, (hours_ago, hours_ago))
-        remove_dead_sockets(Path())
-    assert {each.name for each in tmp_path.iterdir()} == {young, alive, other, "theirs.sock"}
