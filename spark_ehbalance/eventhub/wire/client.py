@@ -84,7 +84,9 @@ def cut_off_at(deadline: Callable[[], float], connection: Callable[[], Any]) -> 
             with contextlib.suppress(AttributeError, OSError):  # there may be no socket yet, or it may be closed
                 if time.monotonic() >= deadline():
                     opened = connection()._transport.sock
-                    getattr(opened, "sock", opened).shutdown(socket.SHUT_RDWR)  # a websocket has one below
+                    # A websocket has one below. Python's own method for TLS ends that first: what another thread
+                    # writes then would be sent as it is.
+                    socket.socket.shutdown(getattr(opened, "sock", opened), socket.SHUT_RDWR)
 
     threading.Thread(target=watch, daemon=True).start()
     try:

@@ -1,0 +1,29 @@
+"""Cutting off a connection that takes too long."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from types import SimpleNamespace
+
+import pytest
+
+from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.eventhub.wire.client import cut_off_after
+
+
+@pytest.mark.parametrize("websocket", [False, True])
+def test_a_connection_that_is_cut_off_stays_encrypted(websocket: bool) -> None:
+    """Another thread may be about to write."""
+    with Emulator({"hub": 1}, tls=True) as running:
+        context = ssl.create_default_context(cafile=str(running.ca_file))
+        plain = socket.create_connection(("localhost", running.port))
+        plain.settimeout(30)
+        with context.wrap_socket(plain, server_hostname="localhost") as opened:
+            transport = SimpleNamespace(sock=SimpleNamespace(sock=opened) if websocket else opened)
+            with cut_off_after(0.1, lambda: SimpleNamespace(_transport=transport)), contextlib.suppress(ssl.SSLError):
+                while opened.recv(1000):
+                    pass
+            with pytest.raises(ssl.SSLError):  # not of the socket below
+                opened.send(b"a token")
