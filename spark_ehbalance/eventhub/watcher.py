@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TypeVar
 
@@ -31,6 +32,22 @@ _RESOLVED_AT_ONCE = 8
 
 #: Newest events of a partition whose offsets are remembered: a batch may end at any of them, some minutes later.
 REMEMBERED_OFFSETS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the hub has answered. Times are monotonic: of the last answer, of the request of the last list of partitions
+    that was answered, and of the connection. `error`: why the last request was not answered. `gone`: the hub does not
+    exist any more."""
+
+    partitions: tuple[str, ...] = ()
+    states: Mapping[str, PartitionState] = field(default_factory=dict)
+    created_ms: int | None = None
+    answered_at: float = 0.0
+    listed_at: float = 0.0
+    connected_at: float = 0.0
+    error: HubUnavailableError | None = None
+    gone: bool = False
 
 
 class HubWatcher:
@@ -59,21 +76,15 @@ class HubWatcher:
         self._timeout = timeout
         self._patience = timeout if patience is None else min(patience, timeout)
         self._condition = threading.Condition()
-        self._partitions: tuple[str, ...] = ()
-        self._created_ms: int | None = None
+        self._known = _Known()  # replaced as a whole, under the lock
         self._latest_ms, self._latest_at = 0, 0.0  # the second is in monotonic seconds
         self._latest_ends: dict[str, Position] = {}
-        self._states: dict[str, PartitionState] = {}
         self._arrivals = Arrivals()
         self._offsets: dict[str, dict[int, str]] = {}  # by partition and sequence number, the oldest first
         self._remembered_offsets = remembered_offsets
-        self._connected_at = 0.0
         self._schedule = schedule or PollSchedule()
-        self._listed_at = 0.0  # time of the last request of the list of partitions that was answered
         self._list_since = 0.0  # a caller of `refresh` waits for the list as of a request after this time
-        self._answered_at = 0.0
-        self._missing, self._gone = MissingHub(), False
-        self._last_error: HubUnavailableError | None = None
+        self._missing = MissingHub()
         self._changed = changed or threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="ehbalance-hub-watcher", daemon=True)
@@ -86,7 +97,7 @@ class HubWatcher:
     @property
     def available(self) -> bool:
         """Whether the hub has answered the last request."""
-        return self._last_error is None
+        return self._known.error is None
 
     def start(self) -> None:
         """Request the states of the partitions, of many only the first, then start the thread. Raises
@@ -98,8 +109,9 @@ class HubWatcher:
             group.result()
             assert metadata.first_answer_ms is not None, "every hub has partitions"
             self._latest_ms, self._latest_at = metadata.first_answer_ms, time.monotonic()
-        self._starting_positions.check(self._partitions)
-        self._latest_ends = latest_ends(self._starting_positions, self._states, lambda _: self._states)
+        self._starting_positions.check(self._known.partitions)
+        states = self._known.states
+        self._latest_ends = latest_ends(self._starting_positions, states, lambda _: states)
         self._thread.start()
 
     def stop(self) -> None:
@@ -132,10 +144,10 @@ class HubWatcher:
     def states(self) -> Mapping[str, PartitionState]:
         """The last known state of each partition: the same mapping until one has changed. Raises `HubUnavailableError`
         if the hub has been silent for the timeout, and `MissingError` if it is gone."""
-        with self._condition:
-            if self._last_error is not None and (self._gone or time.monotonic() - self._answered_at > self._timeout):
-                raise self._last_error
-            return self._states
+        known = self._known
+        if known.error is not None and (known.gone or time.monotonic() - known.answered_at > self._timeout):
+            raise known.error
+        return known.states
 
     def request_states(self, partitions: Iterable[str]) -> Mapping[str, PartitionState]:
         """As `states`, once those of `partitions` are known. Raises what `refresh` raises."""
@@ -153,7 +165,7 @@ class HubWatcher:
     def lag(self, partition: str, next: int) -> Lag | None:
         """What is unread of the partition from sequence number `next` on, as of the last answer; None before one."""
         with self._condition:
-            state, age = self._states.get(partition), time.monotonic() - self._schedule.known_at(partition)
+            state, age = self._known.states.get(partition), time.monotonic() - self._schedule.known_at(partition)
         if state is None:
             return None
         enqueued_ms = self._arrivals.enqueued(partition, next) if next < state.end else None
@@ -161,8 +173,7 @@ class HubWatcher:
 
     def created_ms(self) -> int | None:
         """When the hub was created (ms since 1970), as last known; None as in `HubMetadata`."""
-        with self._condition:
-            return self._created_ms
+        return self._known.created_ms
 
     def latest_ms(self) -> int:
         """The moment of `start` by the hub's clock, in milliseconds since 1970."""
@@ -170,8 +181,7 @@ class HubWatcher:
 
     def connected_at(self) -> float:
         """Identifies the connection by which the hub was asked last."""
-        with self._condition:
-            return self._connected_at
+        return self._known.connected_at
 
     def refresh(self, partitions: Iterable[str] | None = None) -> None:
         """Wait for the states of these partitions (all, if it is None) and the list of partitions, requested after this
@@ -179,10 +189,10 @@ class HubWatcher:
 
         Raises `HubUnavailableError` if the hub is silent for the timeout, `MissingError` if it is gone.
         """
-        wanted = self._partitions if partitions is None else tuple(partitions)
+        wanted = self._known.partitions if partitions is None else tuple(partitions)
         since = self._renew(wanted)
-        if set(self._renewed(wanted, since)) != set(wanted).intersection(self._partitions):
-            raise self._last_error or HubUnavailableError(f"the event hub has not answered for {self._timeout:g} s")
+        if set(self._renewed(wanted, since)) != set(wanted).intersection(self._known.partitions):
+            raise self._known.error or HubUnavailableError(f"the event hub has not answered for {self._timeout:g} s")
 
     def _renew(self, wanted: Sequence[str], patience: float = float("inf")) -> float:
         """Wait until the hub has answered for all that it has of `wanted` partitions, is silent for the timeout or is
@@ -191,13 +201,13 @@ class HubWatcher:
             since = self._list_since = time.monotonic()
             self._schedule.renew(wanted, since)
             self._condition.notify_all()
-            while (left := since + patience - time.monotonic()) > 0 and not self._gone:
-                if len(self._renewed(wanted, since)) == len(set(wanted).intersection(self._partitions)):
+            while (left := since + patience - time.monotonic()) > 0 and not self._known.gone:
+                if len(self._renewed(wanted, since)) == len(set(wanted).intersection(self._known.partitions)):
                     break
-                heard = self._answered_at
+                heard = self._known.answered_at
 
                 def answered(heard: float = heard) -> bool:
-                    return self._answered_at > heard or self._gone
+                    return self._known.answered_at > heard or self._known.gone
 
                 if not self._condition.wait_for(answered, min(left, self._timeout)):
                     break
@@ -207,16 +217,15 @@ class HubWatcher:
         """Those of `wanted` that were answered since they were to be renewed, once the partitions were listed after
         `since`."""
         with self._condition:
-            listed = self._listed_at > since
-            known = [p for p in self._partitions if self._schedule.renewed(p)] if listed else []
+            listed = self._known.listed_at > since
+            known = [p for p in self._known.partitions if self._schedule.renewed(p)] if listed else []
             return [each for each in wanted if each in known]
 
     # --- for the lease keeper -----------------------------------------------------------------------------------
 
     def partition_ids(self) -> tuple[str, ...]:
         """The hub's partitions as last listed."""
-        with self._condition:
-            return self._partitions
+        return self._known.partitions
 
     def starting_positions(self, partitions: Sequence[str], latest_ms: int) -> dict[str, Position]:
         """What `startingPosition` means in those of `partitions` where it can be resolved in time, if `latest` is the
@@ -224,13 +233,13 @@ class HubWatcher:
         `HubUnavailableError` if there is none."""
         deadline = time.monotonic() + self._patience
         latest = datetime.fromtimestamp(latest_ms / 1000, timezone.utc)
-        with self._condition:
-            known = [partition for partition in partitions if partition in self._states]
+        states = self._known.states
+        known = [partition for partition in partitions if partition in states]
         if not known:
             since = self._renew(partitions, self._patience)
             known = self._renewed(partitions, since)
             if not known:
-                raise self._last_error or HubUnavailableError("the event hub has not answered in time")
+                raise self._known.error or HubUnavailableError("the event hub has not answered in time")
 
         now = datetime.fromtimestamp(self._latest_ms / 1000 + time.monotonic() - self._latest_at, timezone.utc)
 
@@ -252,7 +261,7 @@ class HubWatcher:
         def offset(address: PartitionAddress, left: float) -> str | None:
             partition, sequence_number = address.partition, positions[address.partition]
             with self._condition:
-                state = self._states.get(partition)
+                state = self._known.states.get(partition)
                 known = self._offsets.get(partition, {}).get(sequence_number)
             if state is not None and sequence_number < state.begin:
                 return START_OFFSET
@@ -318,8 +327,8 @@ class HubWatcher:
     def _run(self) -> None:
         with HubMetadata(self._connection, self._consumer_group) as metadata:
             while self._wait():
-                age = time.monotonic() - self._listed_at
-                listing = self._listed_at <= self._list_since or age > self._schedule.intervals.listing
+                age = time.monotonic() - self._known.listed_at
+                listing = self._known.listed_at <= self._list_since or age > self._schedule.intervals.listing
                 try:
                     self._poll(metadata, listing=listing)
                 except BaseException as error:  # a thread that ends would leave the query idle without a message
@@ -328,18 +337,17 @@ class HubWatcher:
     def _failed(self, error: BaseException) -> None:
         if not isinstance(error, HubUnavailableError):
             error = HubUnavailableError(f"the event hub could not be asked: {error!r}")
-        if self._last_error is None:
+        if self._known.error is None:
             _LOG.warning("%s. Trying again every %g s", error, self._schedule.intervals.retry)
         with self._condition:
-            self._last_error = error
-            self._gone = self._missing.is_confirmed_by(error)
+            self._known = replace(self._known, error=error, gone=self._missing.is_confirmed_by(error))
             self._changed.set()
             self._condition.notify_all()
 
     def _wait(self) -> bool:
         """Wait until the next request is due; False if the thread must end."""
         with self._condition:
-            if self._last_error:
+            if self._known.error:
                 self._condition.wait_for(lambda: self._stopping, self._schedule.intervals.retry)
                 return not self._stopping
             while not self._stopping and (left := self._due() - time.monotonic()) > 0:
@@ -348,40 +356,41 @@ class HubWatcher:
 
     def _due(self) -> float:
         """When the next request is due: for a caller of `refresh` as soon as the limit allows."""
-        return self._schedule.not_before if self._listed_at <= self._list_since else self._schedule.due()
+        return self._schedule.not_before if self._known.listed_at <= self._list_since else self._schedule.due()
 
     def _poll(self, metadata: HubMetadata, *, listing: bool) -> None:
-        began, first = time.monotonic(), not self._partitions
-        asked_ms = round(1000 * time.time())
-        partitions = metadata.partition_ids() if listing else self._partitions
+        before, began, asked_ms = self._known, time.monotonic(), round(1000 * time.time())
+        partitions = metadata.partition_ids() if listing else before.partitions
         with self._condition:
             requested = self._schedule.choose(partitions, also_others=listing)
-        states, ended = metadata.partition_states(requested), time.monotonic() if first else None
+        states = metadata.partition_states(requested)
+        ended = None if before.partitions else time.monotonic()
         with self._condition:
-            if metadata.opened_at != self._connected_at:
-                self._connected_at = metadata.opened_at
+            if metadata.opened_at != before.connected_at:
                 # A geo-replicated hub may have been promoted: other events may have these numbers now.
-                for partition in [p for p, state in self._states.items() if names_event(state.last_offset)]:
+                for partition in [p for p, state in before.states.items() if names_event(state.last_offset)]:
                     self._offsets.pop(partition, None)
             for partition, state in states.items():
                 at = state.last_enqueued
                 enqueued_ms = None if at is None else round(1000 * at.timestamp())
                 self._arrivals.answered(partition, state.end, enqueued_ms, asked_ms)
             self._remember_offsets(states)
-            created_ms = metadata.created_ms or self._created_ms
-            changed = (partitions, created_ms) != (self._partitions, self._created_ms) or any(
-                self._states.get(p) != state for p, state in states.items()
+            created_ms = metadata.created_ms or before.created_ms
+            changed = (partitions, created_ms) != (before.partitions, before.created_ms) or any(
+                before.states.get(p) != state for p, state in states.items()
             )
-            if changed or self._last_error:
-                self._partitions, self._states = partitions, {**self._states, **states}
-                self._changed.set()
-            self._created_ms = created_ms
             self._schedule.answered(requested, began, changed=changed, others=listing, ended=ended)
-            self._last_error, self._gone = None, False
             self._missing.answered()
-            self._answered_at = time.monotonic()
-            if listing:
-                self._listed_at = began
+            self._known = _Known(
+                partitions,
+                {**before.states, **states} if changed else before.states,
+                created_ms,
+                time.monotonic(),
+                began if listing else before.listed_at,
+                metadata.opened_at,
+            )
+            if changed or before.error:
+                self._changed.set()  # last: whoever sees it must find the new states
             self._condition.notify_all()
 
     def _remember_offsets(self, states: Mapping[str, PartitionState]) -> None:
@@ -396,7 +405,6 @@ class HubWatcher:
                     del known[next(iter(known))]
 
     def _state(self, partition: str) -> PartitionState:
-        with self._condition:
-            if partition not in self._states:
-                raise HubUnavailableError(f"the state of partition {partition} is not known yet")
-            return self._states[partition]
+        if (state := self._known.states.get(partition)) is None:
+            raise HubUnavailableError(f"the state of partition {partition} is not known yet")
+        return state
