@@ -14,13 +14,16 @@ unexport SPARK_HOME
 # Spark and the tests start hundreds of Pythons, each of which would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup test test-heavy test-azure test-matrix test-lowest sdk-tests bench chaos lint format types check docs package clean
+.PHONY: help setup run test test-heavy test-azure test-matrix test-lowest sdk-tests bench chaos lint format types check docs package clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 setup: ## Check what is needed, make .venv and fetch Delta's jars (again only when something changed)
 	@scripts/setup.sh
+
+run: setup ## Run the job stream_to_delta, twice at once, on a hub of the emulator
+	@.venv/bin/python scripts/run.py
 
 # Three groups of tests keep the cores busy with Spark. With more at once Spark's Python takes longer to start than the
 # ten seconds that Spark gives it.
