@@ -241,8 +241,8 @@ class Task:
 
     def _retried(self, attempt: Callable[[Deadline], _T], target: str | None) -> _T:
         """What `attempt` returns. What may pass is tried again until `sendTimeout` has passed in which no batch was
-        taken; a hub that is too busy is waited for as long as it answers so; a token that is refused is renewed once,
-        and what is missing for a moment may be only lost by a link."""
+        taken. A hub that is too busy is waited for as long as it answers so. A token that is refused is renewed, once
+        between two batches that are taken. What is missing for a moment may be only lost by a link."""
         deadline, missing = Deadline(self._options.send_timeout), MissingHub()
         pause, renewed = _PAUSES[0], False
         while not self._stop.is_set():
@@ -250,20 +250,21 @@ class Task:
             end = deadline.end
             try:
                 return attempt(deadline)
-            except Busy:
-                missing.answered()
-                self._stop.wait(busy_wait())
-                deadline.postpone()
-            except RefusedError:
-                missing.answered()
-                if renewed:
-                    raise
-                self._options.connection.renew()
-                renewed = True
-            except (Unreachable, MissingError) as error:
-                if deadline.end > end:  # a batch was taken
-                    missing.answered()
+            except (Busy, RefusedError, Unreachable, MissingError) as error:
+                if taken := deadline.end > end:
                     renewed = False
+                if taken or isinstance(error, (Busy, RefusedError)):
+                    missing.answered()
+                if isinstance(error, Busy):
+                    self._stop.wait(busy_wait())
+                    deadline.postpone()
+                    continue
+                if isinstance(error, RefusedError):
+                    if renewed:
+                        raise
+                    self._options.connection.renew()
+                    renewed = True
+                    continue
                 if missing.is_confirmed_by(error):
                     raise
                 left = deadline.end - time.monotonic()

@@ -269,6 +269,32 @@ def test_a_hub_that_is_missing_twice_but_not_in_a_row_is_sent_to_again(
     assert len(event_hub.events()) == 3
 
 
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_second_token_that_is_refused_is_final_unless_a_batch_was_taken_with_it(
+    event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    send, refusals = sender.Sender.send, [RefusedError("the first token"), RefusedError("the second token")]
+
+    def faulty(each: sender.Sender, window: list[Any], deadline: Deadline) -> None:
+        if not refusals:
+            return send(each, window, deadline)
+        if taken and len(refusals) == 1:
+            send(each, first := window[:1], deadline)
+            assert not first
+            del window[:1]
+        each.close()
+        raise refusals.pop(0)
+
+    monkeypatch.setattr(sender.Sender, "send", faulty)
+    rows = [{"body": b"x", "key": f"{number}"} for number in range(3)]
+    if taken:
+        assert write(rows, KEYED).events == 3
+    else:
+        with pytest.raises(RefusedError, match="the second token"):
+            write(rows, KEYED)
+    assert len(event_hub.events()) == 3 * taken
+
+
 @pytest.fixture
 def to_partition(event_hub: EventHub, links: Links) -> Callable[..., Sent]:
     """Sends a row that names its partition, for which the hub is asked about its partitions first."""
