@@ -213,11 +213,12 @@ class QueryEngine:
 
     def _plan(self, planning: _Planning, now: Clocks) -> list[protocol.Output]:
         """The batch, or what the hub has to be asked first."""
-        holdings = planning.inputs.holdings
-        readable = {p: probe.readable_to for p, probe in self._probes.items() if p in holdings}
-        inputs = planning.inputs = replace(planning.inputs, readable=readable)
+        inputs, holdings = planning.inputs, planning.inputs.holdings
         epochs = {partition: holding.epoch for partition, holding in holdings.items()}
         if planning.looked_for is None:
+            # A probe that ends later counts for the next batch: the events at its position were not looked for.
+            readable = {p: probe.readable_to for p, probe in self._probes.items() if p in holdings}
+            inputs = planning.inputs = replace(inputs, readable=readable)
             positions = {p: each for p, each in positions_of(inputs).items() if readable.get(p) != each.next}
             hub = planning.hub
             doubtful = event_check.doubtful(positions, holdings, hub.states, hub.connection, self._verified)

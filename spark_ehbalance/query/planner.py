@@ -237,8 +237,9 @@ class Planner:
         asks_lag = message.get("lag") is True
         if "finished" in message or not asks_lag:
             end = StreamOffset.from_json(message.get("finished", {}))
-            if (batch := self._engine.batch) is not None and end == batch.end:
-                self.finish(end)
+            with self._keeper.engine():  # Spark may begin the next batch at any moment
+                if (batch := self._engine.batch) is not None and end == batch.end:
+                    self.finish(end)
         if asks_lag:
             return lag_answer(self._keeper.lags(), round(1000 * time.time()))
         if leave:

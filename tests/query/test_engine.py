@@ -9,6 +9,7 @@ import pytest
 
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.eventhub.metadata import PartitionState
+from spark_ehbalance.group.changes import Stall
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.query import protocol
@@ -16,6 +17,7 @@ from spark_ehbalance.query.engine import QueryEngine
 from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.query.progress_policy import SharedProgress
 from tests.group.member.one import One
+from tests.lease_table.store_conformance import ANN
 
 START = StreamOffset("ann")
 
@@ -154,6 +156,33 @@ def test_a_partition_of_which_the_hub_says_nothing_is_left_out() -> None:
     (planned,) = one.tell(protocol.HubReported(one.hub))
     assert isinstance(planned, protocol.Planned)
     assert (planned.end, planned.ranges) == (end, {})
+
+
+def test_a_probe_that_ends_while_events_are_looked_for_counts_for_the_next_batch() -> None:
+    """The event before its position was not looked for."""
+    one = OneQuery(partitions=2)
+    for end in ("0", "1"):
+        one.hold("0-9-9", **{f"_{end}": 9})
+    one.ask(limit=8)
+    (planned,) = one.tell(protocol.OffsetsFound({"0": "0-3-3", "1": "0-3-3"}))
+    assert isinstance(planned, protocol.Planned)
+    one.tell(protocol.BatchFinished(planned.end))
+    one.turn()
+    one.others(Stall(by=ANN, at_ms=0, partition="1", epoch=1))
+    one.turn(balance=True)
+    one.turn(balance=True)
+    assert one.ann.owned["1"].stalled
+    outputs = one.ask(planned.end)
+    (probe,) = [each for each in outputs if isinstance(each, protocol.Probe)]
+    (found,) = [each for each in outputs if isinstance(each, protocol.FindEvents)]
+    assert (probe.positions, probe.waits, found.positions[0].keys()) == ({"1": 4}, False, {"0"})
+    one.tell(protocol.Probed({"1": 4}, {"1": 9}))
+    outputs = one.tell(protocol.EventsFound([{"0": True}], one.hub))
+    if outputs == [protocol.CatchUp()]:
+        outputs = one.tell(protocol.HubReported(one.hub))
+    (planned,) = outputs
+    assert isinstance(planned, protocol.Planned)
+    assert spans(planned.end) == {"0": (4, 9)}
 
 
 def test_the_newest_event_tells_of_a_loss_where_no_event_comes() -> None:
