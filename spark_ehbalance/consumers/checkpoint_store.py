@@ -427,12 +427,15 @@ class DeltaCheckpointStore(CheckpointStore):
                 return True
             if position.next >= state.end:
                 return position.offset == state.last_offset
+            why: object = f"partition {partition}: no event came at sequence number {position.sequence_number}"
             try:
                 left = deadline - time.monotonic()
-                return has_event(position, self._address(partition), left, leases[partition].epoch)
+                known = has_event(position, self._address(partition), left, leases[partition].epoch)
             except HubUnavailableError as error:
-                _LOG.warning("%s. The partition is not read until this succeeds", error)
-                return None
+                known, why = None, error
+            if known is None:
+                _LOG.warning("%s. The partition is not read until this succeeds", why)
+            return known
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             results = dict(zip(positions, pool.map(found, positions), strict=True))

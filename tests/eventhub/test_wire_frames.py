@@ -6,9 +6,12 @@ import asyncio
 import base64
 import hashlib
 import re
+import socket
 import struct
+import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +26,7 @@ from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.refusals import Unreachable
 from spark_ehbalance.eventhub.sender import Sender
-from spark_ehbalance.eventhub.wire.frames import decoded
+from spark_ehbalance.eventhub.wire.frames import FrameReader, decoded
 from spark_ehbalance.eventhub.wire.sending_link import Deadline
 from spark_ehbalance.eventhub.wire.values import MalformedError
 from spark_ehbalance.query.options import stream_options
@@ -211,3 +214,28 @@ def test_a_hostile_peer_costs_neither_memory_nor_time(
     with pytest.raises((Unreachable, HubUnavailableError), match=r"a frame (of \d+ bytes|that is no sound AMQP)"):
         call(hostile)
     assert peak() < 32 << 20
+
+
+def test_a_frame_that_came_with_the_one_before_has_come() -> None:
+    """The socket has nothing more to read."""
+    ours, peer = socket.socketpair()
+    with ours, peer:
+        ours.settimeout(10)
+        reader = FrameReader(SimpleNamespace(sock=ours, socket_lock=threading.Lock(), write=ours.sendall), 512)
+        assert not reader.has_frame()
+        empty = frame(b"")
+        peer.sendall(empty + empty + empty[:5])
+        for _ in range(2):
+            assert reader.has_frame()
+            assert reader.receive_frame() == (0, (1, b"EMPTY"))
+        assert not reader.has_frame()
+        peer.sendall(empty[5:])
+        assert reader.has_frame()
+        reader.receive_frame()
+        assert not reader.broken
+        peer.close()
+        reader.write(empty)
+        assert reader.broken, "the reason is read first"
+        assert reader.has_frame(), "it would raise"
+        with pytest.raises(ConnectionError):
+            reader.receive_frame()

@@ -5,7 +5,6 @@ A frame header of 8 bytes would make it allocate 4 GB, and so would an array, or
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import ssl
 import struct
@@ -140,6 +139,8 @@ class FrameReader:
         self._transport, self._largest, self._write = transport, largest, transport.write
         #: Seconds to wait for a frame, None for the socket's timeout.
         self.wait: float | None = None
+        #: Whether a write has failed.
+        self.broken = False
         self._source: Source | None = None
         self._data = bytearray()  # read, and not returned yet
 
@@ -150,8 +151,10 @@ class FrameReader:
     def write(self, data: bytes) -> None:
         """As the transport's, but that the connection is broken shows when it is read: after answers, and perhaps the
         reason, that the peer had sent before."""
-        with contextlib.suppress(ConnectionError, ssl.SSLEOFError):
+        try:
             self._write(data)
+        except (ConnectionError, ssl.SSLEOFError):
+            self.broken = True
 
     def receive_frame(self, verify_frame_type: int | None = 0) -> tuple[int | None, tuple[int, Any] | None]:
         """As the transport's: channel and performative of the next frame, or a protocol header, and None twice if none
@@ -167,13 +170,31 @@ class FrameReader:
             raise MalformedError(f"a frame of type {kind} in place of {verify_frame_type}")
         return channel, decoded(frame)
 
+    def has_frame(self) -> bool:
+        """Whether `receive_frame` would not have to wait: for a frame, which may have come with the one before, or to
+        raise an error."""
+        with self._transport.socket_lock:
+            try:
+                return self._read(0.0) is not None
+            except (OSError, MalformedError):
+                return True
+
     def _next(self) -> bytes | None:
         sock = self._transport.sock
         if sock is None:
             raise ConnectionError("the connection is closed")
+        size = self._read(sock.gettimeout() if self.wait is None else self.wait)
+        if size is None:
+            return None
+        frame = bytes(self._data[:size])
+        del self._data[:size]
+        return frame
+
+    def _read(self, wait: float | None) -> int | None:
+        """The size of the frame with which the data begins, once it is whole; None if that takes longer than `wait`
+        seconds."""
         if self._source is None:
             self._source = source_of(self._transport)
-        wait = sock.gettimeout() if self.wait is None else self.wait
         deadline = None if wait is None else time.monotonic() + wait
         while (size := self._size()) is None or len(self._data) < size:
             buffer = bytearray(_READ_BYTES)
@@ -183,9 +204,7 @@ class FrameReader:
             self._data += buffer[:received]
             if not received and left == 0:
                 return None
-        frame = bytes(self._data[:size])
-        del self._data[:size]
-        return frame
+        return size
 
     def _size(self) -> int | None:
         """The size of the next frame; None while its header is incomplete."""

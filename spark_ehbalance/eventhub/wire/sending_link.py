@@ -7,7 +7,6 @@ a small message; and it sends more than the peer has granted credit for.
 from __future__ import annotations
 
 import contextlib
-import selectors
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -70,13 +69,13 @@ class SendingLink:
         `deadline` ends, which each batch that is taken postpones. These are removed from the list. Raises TimeoutError
         or the client's error for the link, but not `refusals`."""
         self._window, self._waiting, self.refusals, self._deadline = window, {}, [], deadline
-        frames, more = self._frames(tuple(window)), True
+        frames, more, reader = self._frames(tuple(window)), True, self._connection._transport.frames
         with cut_off_at(lambda: deadline.attempt_end, lambda: self._connection), self._blocking_writes():
             while more or self._waiting:
                 waits = True
-                if more and self._handler.client_ready():  # not while the token is renewed
+                if more and not reader.broken and self._handler.client_ready():  # not while the token is renewed
                     more, waits = self._write(frames)
-                if waits or self._has_come():
+                if waits or reader.has_frame():
                     self._connection.listen()
                 if self._connection._error:
                     deadline.check()  # it was cut off
@@ -125,13 +124,6 @@ class SendingLink:
             self._connection._transport.write(data)
             self._connection._last_frame_sent_time = time.time()
         return frame is not None, not frame
-
-    def _has_come(self) -> bool:
-        """Whether something can be read at once."""
-        sock = self._connection._transport.sock
-        with selectors.DefaultSelector() as selector:  # `select` refuses file descriptors from 1024 on
-            selector.register(getattr(sock, "sock", sock), selectors.EVENT_READ)  # a websocket has one below
-            return bool(selector.select(0))
 
     def _flow(self, fields: list[Any]) -> None:
         """Take a flow. The client counts one frame for each batch, the peer all of them."""
