@@ -8,7 +8,6 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from types import TracebackType
 from typing import Any, TypeVar
@@ -27,7 +26,7 @@ from spark_ehbalance.errors import (
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.ranges import retained_start
 from spark_ehbalance.eventhub.receiver import PartitionAddress, disconnect_readers
-from spark_ehbalance.eventhub.resolve import has_event, latest_ends, resolve_start
+from spark_ehbalance.eventhub.resolve import has_event, latest_ends, look_in_each, resolve_start
 from spark_ehbalance.group import changes as t
 from spark_ehbalance.group.durations import STORE_SHARE, Durations
 from spark_ehbalance.group.expiry import Observations, expired_leases, overdue_handovers
@@ -50,9 +49,6 @@ _PATIENCE, _READ_INTERVAL = 5.0, 0.2
 
 #: Seconds between two requests for the hub's partitions, and for resolving one starting position.
 _HUB_INTERVAL, _RESOLVE_TIMEOUT = 60.0, 10.0
-
-#: Partitions in which events are looked for at once.
-_AT_ONCE = 8
 
 #: Never-read partitions claimed with one commit: no lease is renewed while their starting positions are resolved.
 _MOST_STARTS = 32
@@ -419,27 +415,21 @@ class DeltaCheckpointStore(CheckpointStore):
     ) -> dict[str, bool]:
         """Whether a geo-replicated hub has the event at each position: a promotion may have lost it. Without those for
         which the hub does not answer in time."""
-        deadline = time.monotonic() + _RESOLVE_TIMEOUT
 
-        def found(partition: str) -> bool | None:
+        def found(address: PartitionAddress, left: float) -> bool:
+            partition = address.partition
             position, state = positions[partition], states[partition]
             if not names_event(position.offset) or position.next <= state.begin:
                 return True
             if position.next >= state.end:
                 return position.offset == state.last_offset
-            why: object = f"partition {partition}: no event came at sequence number {position.sequence_number}"
-            try:
-                left = deadline - time.monotonic()
-                known = has_event(position, self._address(partition), left, leases[partition].epoch)
-            except HubUnavailableError as error:
-                known, why = None, error
+            known = has_event(position, address, left, leases[partition].epoch)
             if known is None:
-                _LOG.warning("%s. The partition is not read until this succeeds", why)
+                number = position.sequence_number
+                raise HubUnavailableError(f"partition {partition}: no event came at sequence number {number}")
             return known
 
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            results = dict(zip(positions, pool.map(found, positions), strict=True))
-        return {partition: each for partition, each in results.items() if each is not None}
+        return look_in_each(map(self._address, positions), time.monotonic() + _RESOLVE_TIMEOUT, found)
 
     # --- releasing ---------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -30,6 +31,9 @@ _MOST = 300
 
 #: No event of a hub ages out before: the shortest retention that can be set.
 _SHORTEST_RETENTION = timedelta(hours=1)
+
+#: Partitions in which something is looked for at once: each takes a connection, and mostly waits.
+_AT_ONCE = 8
 
 #: Partitions that are requested between two log lines: five seconds' worth.
 _LOGGED = round(5 * MOST_REQUESTS)
@@ -177,6 +181,37 @@ def find_offset(address: PartitionAddress, sequence_number: int, owner_level: in
                 return found or START_OFFSET
             back = max(1, 2 * back)
     return None
+
+
+def look_in_each(
+    addresses: Iterable[PartitionAddress],
+    deadline: float,
+    look: Callable[[PartitionAddress, float], _T | None],
+    *,
+    needed: bool = False,
+) -> dict[str, _T]:
+    """What `look`, which takes the seconds left until the monotonic time `deadline`, finds in each partition, if it
+    finds anything.
+
+    A partition where it raises `HubUnavailableError` is logged and omitted; if nothing is found but `needed`, the first
+    error is raised.
+    """
+    errors: list[HubUnavailableError] = []
+
+    def found_in(address: PartitionAddress) -> tuple[str, _T | None]:
+        try:
+            return address.partition, look(address, deadline - time.monotonic())
+        except HubUnavailableError as error:
+            errors.append(error)
+            return address.partition, None
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        results = {partition: found for partition, found in pool.map(found_in, addresses) if found is not None}
+    if errors and needed and not results:
+        raise errors[0]
+    for error in errors:
+        _LOG.warning("%s. The partition is not read until this succeeds", error)
+    return results
 
 
 def has_event(position: Position, address: PartitionAddress, timeout: float, owner_level: int | None) -> bool | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -17,7 +17,14 @@ from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.poll_schedule import PollSchedule
 from spark_ehbalance.eventhub.receiver import PartitionAddress, check_group, disconnect_readers
 from spark_ehbalance.eventhub.refusals import MissingHub
-from spark_ehbalance.eventhub.resolve import find_offset, has_event, latest_ends, received_to, resolve_start
+from spark_ehbalance.eventhub.resolve import (
+    find_offset,
+    has_event,
+    latest_ends,
+    look_in_each,
+    received_to,
+    resolve_start,
+)
 from spark_ehbalance.group.lag import Lag
 from spark_ehbalance.group.position import START_OFFSET, Position, names_event
 from spark_ehbalance.group.starting_positions import StartingPositions
@@ -26,9 +33,6 @@ from spark_ehbalance.text import logger
 _LOG = logger(__name__)
 
 _T = TypeVar("_T")
-
-#: Partitions in which positions are looked for at once: each takes a connection, and mostly waits.
-_RESOLVED_AT_ONCE = 8
 
 #: Newest events of a partition whose offsets are remembered: a batch may end at any of them, some minutes later.
 REMEMBERED_OFFSETS = 1000
@@ -249,7 +253,8 @@ class HubWatcher:
                 return self._latest_ends[address.partition]
             return resolve_start(position, latest, now, address, state, left)
 
-        return self._in_each(known, deadline, resolved, needed=True)  # the others have their turn next
+        # The others have their turn next.
+        return look_in_each(map(self._address, known), deadline, resolved, needed=True)
 
     def offsets(self, positions: Mapping[str, int], owner_level: int | Mapping[str, int | None]) -> dict[str, str]:
         """The offsets of the events with these sequence numbers, by partition, as far as they can be found in time.
@@ -270,7 +275,7 @@ class HubWatcher:
             level = owner_level if isinstance(owner_level, int) else owner_level[partition]
             return find_offset(address, sequence_number, level, left)
 
-        return self._in_each(positions, time.monotonic() + self._patience, offset)
+        return look_in_each(map(self._address, positions), time.monotonic() + self._patience, offset)
 
     def has_events(self, positions: Mapping[str, Position], owner_levels: Mapping[str, int | None]) -> dict[str, bool]:
         """`resolve.has_event` for each position, as far as that is known in time, by receivers with these levels."""
@@ -278,7 +283,7 @@ class HubWatcher:
         def found(address: PartitionAddress, left: float) -> bool | None:
             return has_event(positions[address.partition], address, left, owner_levels[address.partition])
 
-        return self._in_each(positions, time.monotonic() + self._patience, found)
+        return look_in_each(map(self._address, positions), time.monotonic() + self._patience, found)
 
     def received(self, positions: Mapping[str, int], owner_levels: Mapping[str, int | None]) -> dict[str, int]:
         """`resolve.received_to` for each position, as far as an event comes in time, by receivers with these levels."""
@@ -286,34 +291,7 @@ class HubWatcher:
         def end(address: PartitionAddress, left: float) -> int | None:
             return received_to(positions[address.partition], address, left, owner_levels[address.partition])
 
-        return self._in_each(positions, time.monotonic() + self._patience, end)
-
-    def _in_each(
-        self,
-        partitions: Iterable[str],
-        deadline: float,
-        look: Callable[[PartitionAddress, float], _T | None],
-        needed: bool = False,
-    ) -> dict[str, _T]:
-        """What `look`, which takes the seconds that are left, finds in each partition, if it finds anything. Failures
-        are logged; the first one is raised if nothing is found but `needed`."""
-        errors: list[HubUnavailableError] = []
-
-        def found(partition: str) -> _T | None:
-            try:
-                return look(self._address(partition), deadline - time.monotonic())
-            except HubUnavailableError as error:
-                errors.append(error)
-                return None
-
-        with ThreadPoolExecutor(_RESOLVED_AT_ONCE) as pool:
-            results = zip(partitions, pool.map(found, partitions), strict=True)
-            all_found = {partition: each for partition, each in results if each is not None}
-        if errors and needed and not all_found:
-            raise errors[0]
-        for error in errors:
-            _LOG.warning("%s. The partition is not read until this succeeds", error)
-        return all_found
+        return look_in_each(map(self._address, positions), time.monotonic() + self._patience, end)
 
     def _address(self, partition: str) -> PartitionAddress:
         return PartitionAddress(self._connection, self._consumer_group, partition)
@@ -390,7 +368,7 @@ class HubWatcher:
                 metadata.opened_at,
             )
             if changed or before.error:
-                self._changed.set()  # last: whoever sees it must find the new states
+                self._changed.set()  # not before: who sees it reads the new states, without the lock
             self._condition.notify_all()
 
     def _remember_offsets(self, states: Mapping[str, PartitionState]) -> None:
