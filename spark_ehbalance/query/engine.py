@@ -15,11 +15,11 @@ the query owns is decided by the `MemberEngine` in it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.member.engine import MemberEngine
-from spark_ehbalance.group.member.load_meter import CpuTime, LoadMeter
+from spark_ehbalance.group.member.load_meter import LoadMeter
 from spark_ehbalance.group.member.membership import Clocks, Holding
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.position import Position, partition_order
@@ -40,27 +40,23 @@ _LOAD_INTERVAL = 5.0
 
 @dataclass(slots=True)
 class _Planning:
-    """A batch that is being planned: it was requested `since` a monotonic time, `after` an offset; what it is planned
-    from, and the plan once there is one. `first` of this process."""
+    """A batch that is being planned: the `request`, made at monotonic time `since`, what it is planned from, and the
+    plan while offsets are looked up for it."""
 
-    after: StreamOffset
+    request: protocol.BatchRequested
     since: float
     hub: protocol.HubReport
-    cpu: CpuTime | None
     inputs: PlanInputs
-    first: bool
-    waits: bool
     #: What the hub was asked before planning again.
     requested: Request | None = None
-    #: Whose events were looked for; None before that.
+    #: The positions whose events were looked for; None before that.
     looked_for: Mapping[str, Position] | None = None
     plan: BatchPlan | None = None
-    unnamed: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class _Replay:
-    """A logged batch of an earlier process, and what is to be read of it if the hub still has its events."""
+    """The logged batch of an earlier process, and the ranges to read again if the hub still has their events."""
 
     end: StreamOffset
     ranges: Mapping[str, Range]
@@ -153,7 +149,7 @@ class QueryEngine:
         return []
 
     def _batch_requested(self, request: protocol.BatchRequested, now: Clocks) -> list[protocol.Output]:
-        query, first = self.member.query, self._planned_after is None
+        query = self.member.query
         inputs = PlanInputs(
             self.member.holdings(now.monotonic),
             request.hub.states,
@@ -163,11 +159,7 @@ class QueryEngine:
             self._fail_on_data_loss,
             batch_ended=request.start != self._planned_after,
         )
-        # A query that ends by itself may have no later batch, and with Spark 4.0 and 4.1 no second one.
-        waits = first or self.fixed_ends is not None
-        self._pending = planning = _Planning(
-            request.start, now.monotonic, request.hub, request.cpu, inputs, first, waits
-        )
+        self._pending = planning = _Planning(request, now.monotonic, request.hub, inputs)
         self._check_hub(request.hub)
         return self._probe_stalled(planning, now)
 
@@ -179,9 +171,9 @@ class QueryEngine:
 
     def _probe_stalled(self, planning: _Planning, now: Clocks) -> list[protocol.Output]:
         """Have the stalled partitions probed whose probes are due; others are not kept waiting."""
-        holdings, before = planning.inputs.holdings, self._probes
+        holdings, before, first = planning.inputs.holdings, self._probes, self._planned_after is None
         positions = positions_of(planning.inputs)
-        self._probes = stalls.follow(before, holdings, positions, now.monotonic, at_once=planning.first)
+        self._probes = stalls.follow(before, holdings, positions, now.monotonic, at_once=first)
         for line in stalls.warnings(before, self._probes):
             _LOG.warning("%s", line)
         due = {p: probe for p, probe in stalls.waiting(self._probes, holdings).items() if probe.due <= now.monotonic}
@@ -189,9 +181,10 @@ class QueryEngine:
             return self._plan(planning, now)
         asked = {partition: probe.position for partition, probe in due.items()}
         self._probes = stalls.answered(self._probes, asked, {}, float("inf"))
-        epochs = {partition: holdings[partition].epoch for partition in asked}
-        probe: list[protocol.Output] = [protocol.Probe(asked, epochs, planning.waits)]
-        return probe if planning.waits else probe + self._plan(planning, now)
+        # A query that ends by itself may have no later batch, and with Spark 4.0 and 4.1 no second one.
+        waits = first or self.fixed_ends is not None
+        probe: list[protocol.Output] = [protocol.Probe(asked, _epochs(holdings), waits)]
+        return probe if waits else probe + self._plan(planning, now)
 
     def _probed(self, answer: protocol.Probed, now: Clocks) -> list[protocol.Output]:
         again = now.monotonic + self._probe_again
@@ -214,7 +207,6 @@ class QueryEngine:
     def _plan(self, planning: _Planning, now: Clocks) -> list[protocol.Output]:
         """The batch, or what the hub has to be asked first."""
         inputs, holdings = planning.inputs, planning.inputs.holdings
-        epochs = {partition: holding.epoch for partition, holding in holdings.items()}
         if planning.looked_for is None:
             # A probe that ends later counts for the next batch: the events at its position were not looked for.
             readable = {p: probe.readable_to for p, probe in self._probes.items() if p in holdings}
@@ -224,14 +216,14 @@ class QueryEngine:
             doubtful = event_check.doubtful(positions, holdings, hub.states, hub.connection, self._verified)
             planning.looked_for = doubtful
             if doubtful:
-                return [protocol.FindEvents([doubtful], epochs)]
+                return [protocol.FindEvents([doubtful], _epochs(holdings))]
         plan = plan_batch(inputs)
         if isinstance(plan, Request):
             planning.requested = plan
             return [protocol.Refresh(tuple(holdings)) if plan is Request.REFRESH else protocol.CatchUp()]
-        planning.plan, planning.unnamed = plan, event_check.unnamed_ends(plan, inputs.states)
-        if planning.unnamed:
-            return [protocol.FindOffsets(planning.unnamed, epochs)]
+        if unnamed := event_check.unnamed_ends(plan, inputs.states):
+            planning.plan = plan
+            return [protocol.FindOffsets(unnamed, _epochs(holdings))]
         return self._begin(planning, plan, now)
 
     def _events_found(self, answer: protocol.EventsFound, now: Clocks) -> list[protocol.Output]:
@@ -251,12 +243,12 @@ class QueryEngine:
     def _offsets_found(self, offsets: Mapping[str, str], now: Clocks) -> list[protocol.Output]:
         planning = self._planning
         assert planning.plan is not None, "offsets are looked up for a plan"
-        plan = event_check.with_end_offsets(planning.plan, planning.unnamed.keys(), offsets)
+        plan = event_check.with_end_offsets(planning.plan, planning.inputs.states, offsets)
         return self._begin(planning, plan, now)
 
     def _begin(self, planning: _Planning, plan: BatchPlan, now: Clocks) -> list[protocol.Output]:
         """Begin the batch, unless it would read nothing."""
-        self._pending, inputs, start = None, planning.inputs, planning.after
+        self._pending, inputs, start = None, planning.inputs, planning.request.start
         self._planned_after = start
         for warning in plan.warnings:
             _LOG.warning(warning)
@@ -269,13 +261,14 @@ class QueryEngine:
         if named := self.policy.named(start, ranges):
             return [protocol.Planned(self._batch_end(start, named, ranges, holdings, now) or start, ranges)]
         probes = (probe.due for probe in stalls.waiting(self._probes, holdings).values())
-        until = min((planning.since + _LOAD_INTERVAL, *probes, *(each.ends for each in holdings.values())))
+        lease_ends = (holding.ends for holding in holdings.values())
+        until = min((planning.since + _LOAD_INTERVAL, *probes, *lease_ends))
         return [protocol.Planned(start, ranges, until)]
 
     def _measure(self, ranges: Mapping[str, Range], planning: _Planning, now: Clocks) -> None:
         ends = {partition: state.end for partition, state in planning.inputs.states.items()}
         positions = {partition: each.start for partition, each in ranges.items()}
-        before, self.loads = self.loads, self.loads.measured(now.monotonic, ends, positions, planning.cpu)
+        before, self.loads = self.loads, self.loads.measured(now.monotonic, ends, positions, planning.request.cpu)
         if self.loads is not before:
             self.member.measure(self.loads.loads(), self.loads.member_load())
 
@@ -288,8 +281,7 @@ class QueryEngine:
         now: Clocks,
     ) -> StreamOffset | None:
         """The end of the batch, which has begun; None if nothing of it is owned any more."""
-        epochs = {partition: each.epoch for partition, each in named.items()}
-        reserved = self.member.begin_batch(epochs, now.monotonic)
+        reserved = self.member.begin_batch(_epochs(named), now.monotonic)
         table = SeenTable(self.member.table, self.member.known_begun)
         # While the table is away nobody takes a partition, however long that lasts.
         seen = {} if self.member.failures else {p: each.checkpoint.next for p, each in holdings.items()}
@@ -316,20 +308,22 @@ class QueryEngine:
         holdings = self.member.holdings(now.monotonic)
         self._pending = replay = _Replay(end, self._earlier.replay(end, holdings), holdings)
         if any(bounds := event_check.bounds(replay.ranges)):
-            epochs = {partition: each.epoch for partition, each in replay.ranges.items()}
-            return [protocol.FindEvents(bounds, epochs)]
+            return [protocol.FindEvents(bounds, _epochs(replay.ranges))]
         return self._read_again(replay, now)
 
     def _read_again(self, replay: _Replay, now: Clocks) -> list[protocol.Output]:
         end, self._pending = replay.end, None
-        epochs = {partition: each.epoch for partition, each in replay.ranges.items()}
-        reserved = self.member.begin_batch(epochs, now.monotonic)
+        reserved = self.member.begin_batch(_epochs(replay.ranges), now.monotonic)
         # Spark's log keeps the old epochs; these ranges, with the new ones, are checkpointed once the batch has ended.
         ranges = {partition: each for partition, each in replay.ranges.items() if partition in reserved}
         self.batch = BatchInFlight(end, ranges, planned=False, sought=frozenset(filter(replay.sought, ranges)))
         if others := sorted(end.ranges.keys() - ranges.keys(), key=partition_order):
             _LOG.info(
-                "replaying a batch without partitions %s: they go on at the lease table's positions, with whoever owns "
-                "them", ", ".join(others),
-            )  # fmt: skip
+                "replaying a batch without partitions %s: their owners continue at the lease table's positions",
+                ", ".join(others),
+            )
         return [protocol.Read(list(self.batch.read.values()))]
+
+
+def _epochs(owned: Mapping[str, Range | Holding]) -> dict[str, int]:
+    return {partition: each.epoch for partition, each in owned.items()}

@@ -6,7 +6,7 @@ numbers are not compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from spark_ehbalance.eventhub.metadata import PartitionState
@@ -97,10 +97,10 @@ def unnamed_ends(plan: BatchPlan, states: Mapping[str, PartitionState]) -> dict[
     }
 
 
-def with_end_offsets(plan: BatchPlan, wanted: Set[str], offsets: Mapping[str, str]) -> BatchPlan:
-    """The plan with the `offsets` that were found of the `wanted` ends."""
+def with_end_offsets(plan: BatchPlan, states: Mapping[str, PartitionState], offsets: Mapping[str, str]) -> BatchPlan:
+    """The plan with the `offsets` that were found of its `unnamed_ends`."""
     named = {p: offset for p, offset in offsets.items() if names_event(offset)}
-    if missing := sorted(wanted - named.keys(), key=partition_order):
+    if missing := sorted(unnamed_ends(plan, states).keys() - named.keys(), key=partition_order):
         _LOG.warning(
             "partitions %s: the offsets of the last events of the next batch were not found: a promotion of the "
             "event hub that takes these events away would not be noticed",

@@ -83,7 +83,7 @@ class Planner:
         control: PlannerControl | None = None,
     ) -> None:
         """`keeper` drives the engine's member. `keeper` and `hub` set `keeper.changed` when what they return may have
-        changed. `owner_level` is that of the query's readers, by epoch."""
+        changed. `owner_level` returns the owner level of the query's receivers in an epoch."""
         self._engine = engine
         self._keeper = keeper
         self._hub = hub
@@ -328,18 +328,18 @@ class Planner:
             case protocol.CatchUp():
                 self._hub.catch_up(_CATCH_UP_TIMEOUT)
             case protocol.FindEvents(positions, epochs):
-                found = [self._find_events(each, epochs) for each in positions]
+                found = [self._find_events(wanted, epochs) for wanted in positions]
                 return protocol.EventsFound(found, self._report())
             case protocol.FindOffsets(numbers, epochs):
-                levels = self._levels({partition: epochs[partition] for partition in numbers})
-                return protocol.OffsetsFound(self._hub.offsets(numbers, levels))
+                return protocol.OffsetsFound(self._hub.offsets(numbers, self._levels(epochs)))
         return protocol.HubReported(self._report())
 
     def _find_events(self, positions: Mapping[str, Position], epochs: Mapping[str, int]) -> Mapping[str, bool]:
-        """Which of these events the hub has. The states of partitions of which it says nothing are requested."""
+        """Whether the hub has the event before each position. Refreshes the states of partitions for which it does not
+        answer."""
         if not positions:
             return {}
-        found = self._hub.has_events(positions, self._levels({p: epochs[p] for p in positions}))
+        found = self._hub.has_events(positions, self._levels(epochs))
         if silent := positions.keys() - found.keys():
             self._hub.refresh(silent)
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.eventhub.ranges import Range
@@ -14,8 +14,8 @@ from spark_ehbalance.query.offsets import StreamOffset
 
 @dataclass(frozen=True, slots=True)
 class HubReport:
-    """What is known of the event hub: the state of its partitions, when it was created (ms since 1970; None if it does
-    not say), and the time of the `connection` by which it was asked, which tells connections apart."""
+    """What is known of the event hub: the states of its partitions, and when it was created (ms since 1970; None if it
+    does not say). `connection` identifies the connection that was asked, by the time at which it was opened."""
 
     states: Mapping[str, PartitionState]
     created_ms: int | None
@@ -65,8 +65,8 @@ class HubReported:
 
 @dataclass(frozen=True, slots=True)
 class EventsFound:
-    """For each mapping of `FindEvents`, whether the hub has the events; without those of which it said nothing in time.
-    The states of the latter in `hub` were requested after that."""
+    """For each mapping of `FindEvents`, whether the hub has the events, without those for which it did not answer in
+    time: the states of their partitions in `hub` were requested later."""
 
     found: Sequence[Mapping[str, bool]]
     hub: HubReport
@@ -107,7 +107,8 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class FindEvents:
-    """Look for the events before `positions`, as the owner in these `epochs`; the answer is `EventsFound`."""
+    """Look for the events before `positions`, as the owner in these `epochs`, which may be of more partitions; the
+    answer is `EventsFound`."""
 
     positions: Sequence[Mapping[str, Position]]
     epochs: Mapping[str, int]
@@ -115,7 +116,7 @@ class FindEvents:
 
 @dataclass(frozen=True, slots=True)
 class FindOffsets:
-    """Look for the offsets of the events with these `numbers`; the answer is `OffsetsFound`."""
+    """Look for the offsets of the events with these `numbers`, with `epochs` as above; the answer is `OffsetsFound`."""
 
     numbers: Mapping[str, int]
     epochs: Mapping[str, int]
@@ -123,8 +124,8 @@ class FindOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Try to receive events of stalled partitions at `positions`; the answer is `Probed`. If Spark's request `waits`
-    for it, `HubReported` follows."""
+    """Try to receive events of stalled partitions at `positions`, with `epochs` as above; the answer is `Probed`. If
+    Spark's request `waits` for it, `HubReported` follows."""
 
     positions: Mapping[str, int]
     epochs: Mapping[str, int]
@@ -148,7 +149,7 @@ class Planned:
 class Read:
     """The answer to `RangesRequested`: what to read."""
 
-    ranges: Sequence[Range] = field(default_factory=list)
+    ranges: Sequence[Range]
 
 
 Request = Refresh | CatchUp | FindEvents | FindOffsets

@@ -71,7 +71,7 @@ class Service(HttpProxy):
         self.window = 5000
         self.names_limits = True  # of frames, channels and handles
         self.credit = 1000
-        self.credit_each = 0  # for so many batches anew, once that is used up
+        self.credit_each = 0  # batches; granted again whenever it is used up
         self.most_taken = -1  # batches; to more there is no answer
         self.silent = False  # from the start
         self.stall = 0.0  # seconds for which nothing is read after the first batch has begun

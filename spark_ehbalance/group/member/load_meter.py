@@ -97,7 +97,7 @@ class LoadMeter:
 
     def member_load(self) -> MemberLoad:
         """The load of the member, with all partitions, also those measured for a moment only."""
-        loads = [each.load for each in self._partitions.values()]
+        loads = [partition.load for partition in self._partitions.values()]
         batch_seconds = self._batch.value if self._batch else 0.0
         rate, backlog = sum(load.rate for load in loads), sum(load.backlog for load in loads)
         return MemberLoad(rate, backlog, batch_seconds, self._cpu.value if self._cpu else None)

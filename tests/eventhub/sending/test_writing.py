@@ -135,7 +135,7 @@ def test_a_batch_that_is_sent_three_times_is_counted_once(event_hub: EventHub, w
     event_hub.emulator.delay(0)
     event_hub.emulator.drop_connections()
     thread.join(60)
-    assert [(each.batches, each.again) for each in result] == [(1, 1)]
+    assert [(sent.batches, sent.again) for sent in result] == [(1, 1)]
 
 
 def test_a_hub_that_answers_slowly_has_taken_what_it_answers(event_hub: EventHub, write: Callable[..., Sent]) -> None:
@@ -229,18 +229,27 @@ def test_a_hub_that_becomes_silent_is_sent_to_again_and_fails_the_task(
     assert len(event_hub.events()) == 3
 
 
+def fail_in_turn(monkeypatch: pytest.MonkeyPatch, *faults: Exception, takes_one: bool = False) -> None:
+    """Have the next calls of `Sender.send` fail; with `takes_one` the hub takes a batch before the last failure."""
+    send, left = sender.Sender.send, [*faults]
+
+    def faulty(opened: sender.Sender, window: list[Any], deadline: Deadline) -> None:
+        if not left:
+            return send(opened, window, deadline)
+        if takes_one and len(left) == 1:
+            send(opened, first := window[:1], deadline)
+            assert not first
+            del window[:1]
+        opened.close()
+        raise left.pop(0)
+
+    monkeypatch.setattr(sender.Sender, "send", faulty)
+
+
 def test_a_hub_that_is_missing_once_after_other_faults_is_sent_to_again(
     event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    send, faults = sender.Sender.send, [*(Unreachable("broken"),) * 4, MissingError("once")]
-
-    def faulty(each: sender.Sender, *given: Any, **named: Any) -> None:
-        if not faults:
-            return send(each, *given, **named)
-        each.close()
-        raise faults.pop(0)
-
-    monkeypatch.setattr(sender.Sender, "send", faulty)
+    fail_in_turn(monkeypatch, *(Unreachable("broken"),) * 4, MissingError("once"))
     monkeypatch.setattr(writing, "_PAUSES", (0.6, 0.6))
     assert write([{"body": b"x"}]).events == 1
 
@@ -250,20 +259,8 @@ def test_a_hub_that_is_missing_twice_but_not_in_a_row_is_sent_to_again(
     event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch, between: Exception | None
 ) -> None:
     """The service has answered otherwise between the two, or has taken a batch before it gave the second one."""
-    send = sender.Sender.send
-    faults: list[Exception] = [MissingError("once"), *([between] if between else []), MissingError("once more")]
-
-    def faulty(each: sender.Sender, window: list[Any], deadline: Deadline) -> None:
-        if not faults:
-            return send(each, window, deadline)
-        if between is None and len(faults) == 1:
-            send(each, first := window[:1], deadline)
-            assert not first
-            del window[:1]
-        each.close()
-        raise faults.pop(0)
-
-    monkeypatch.setattr(sender.Sender, "send", faulty)
+    faults = [MissingError("once"), *([between] if between else []), MissingError("once more")]
+    fail_in_turn(monkeypatch, *faults, takes_one=between is None)
     monkeypatch.setattr(writing, "_PAUSES", (2.1, 2.1))
     assert write([{"body": b"x", "key": f"{number}"} for number in range(3)], KEYED).events == 3
     assert len(event_hub.events()) == 3
@@ -273,19 +270,7 @@ def test_a_hub_that_is_missing_twice_but_not_in_a_row_is_sent_to_again(
 def test_a_second_token_that_is_refused_is_final_unless_a_batch_was_taken_with_it(
     event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch, taken: bool
 ) -> None:
-    send, refusals = sender.Sender.send, [RefusedError("the first token"), RefusedError("the second token")]
-
-    def faulty(each: sender.Sender, window: list[Any], deadline: Deadline) -> None:
-        if not refusals:
-            return send(each, window, deadline)
-        if taken and len(refusals) == 1:
-            send(each, first := window[:1], deadline)
-            assert not first
-            del window[:1]
-        each.close()
-        raise refusals.pop(0)
-
-    monkeypatch.setattr(sender.Sender, "send", faulty)
+    fail_in_turn(monkeypatch, RefusedError("the first token"), RefusedError("the second token"), takes_one=taken)
     rows = [{"body": b"x", "key": f"{number}"} for number in range(3)]
     if taken:
         assert write(rows, KEYED).events == 3
