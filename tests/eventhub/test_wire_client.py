@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import ssl
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -27,3 +28,22 @@ def test_a_connection_that_is_cut_off_stays_encrypted(websocket: bool) -> None:
                     pass
             with pytest.raises(ssl.SSLError):  # not of the socket below
                 opened.send(b"a token")
+
+
+@pytest.mark.parametrize("websocket", [False, True])
+def test_a_connection_that_gets_its_socket_after_the_deadline_is_cut_off(websocket: bool) -> None:
+    ours, peer = socket.socketpair()
+    with ours, peer:
+        holder = SimpleNamespace(sock=None)
+        transport = SimpleNamespace(sock=holder) if websocket else holder
+        asked = threading.Event()
+
+        def connection() -> SimpleNamespace:
+            asked.set()
+            return SimpleNamespace(_transport=transport)
+
+        with cut_off_after(0.0, connection):
+            assert asked.wait(30), "it was looked for in vain"
+            holder.sock = ours
+            ours.settimeout(30)
+            assert ours.recv(1) == b""

@@ -81,7 +81,8 @@ def cut_off_at(deadline: Callable[[], float], connection: Callable[[], Any]) -> 
 
     def watch() -> None:
         while not ended.wait(max(_AGAIN, deadline() - time.monotonic())):
-            with contextlib.suppress(AttributeError, OSError):  # there may be no socket yet, or it may be closed
+            # There may be no socket yet, or it may be closed.
+            with contextlib.suppress(AttributeError, TypeError, OSError):
                 if time.monotonic() >= deadline():
                     opened = connection()._transport.sock
                     # A websocket has one below. Python's own method for TLS ends that first: what another thread
