@@ -25,9 +25,8 @@ from spark_ehbalance.errors import (
 from spark_ehbalance.eventhub import rows
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.refusals import Unreachable, not_opened, refusal, said
-from spark_ehbalance.eventhub.rows import Rows
+from spark_ehbalance.eventhub.rows import FAIL, Rows, settle, until_gap
 from spark_ehbalance.eventhub.tokens import NoTokenError
-from spark_ehbalance.eventhub.unreadable import FAIL, settle, until_gap
 from spark_ehbalance.eventhub.wire.client import check_open, check_usable, cut_off_after, private_calls
 from spark_ehbalance.eventhub.wire.decoder import Decoder
 from spark_ehbalance.eventhub.wire.frames import bounded_transport

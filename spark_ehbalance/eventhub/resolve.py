@@ -15,8 +15,7 @@ from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.eventhub.poll_schedule import MOST_REQUESTS
 from spark_ehbalance.eventhub.receiver import Disconnected, OffsetRefused, PartitionAddress, Receiver, RowFormat
 from spark_ehbalance.eventhub.refusals import Busy, RefusedError, Unreachable
-from spark_ehbalance.eventhub.rows import sequence_numbers
-from spark_ehbalance.eventhub.unreadable import KEEP
+from spark_ehbalance.eventhub.rows import KEEP, sequence_numbers
 from spark_ehbalance.group.position import START_OFFSET, Position
 from spark_ehbalance.group.starting_positions import AfterOffset, Edge, StartingPositions, UnresolvedPosition
 from spark_ehbalance.settings.secrets import shown

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver, RowFormat
-from spark_ehbalance.eventhub.rows import sequence_numbers
-from spark_ehbalance.eventhub.unreadable import KEEP
+from spark_ehbalance.eventhub.rows import KEEP, sequence_numbers
 
 #: Seconds in which a receiver is opened and gets its first event, if there is one.
 _OPENING = 5.0

@@ -11,7 +11,7 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 #: Reads one range. Ends early, at its next wait, once the event is set.
-Reader = Callable[[threading.Event], Generator[_T, None, None]]
+Reader = Callable[[threading.Event], Generator[_T, None, object]]
 
 
 def read_together(readers: Sequence[Reader[_T]]) -> Iterator[_T]:

@@ -18,8 +18,8 @@ from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.connection_options import CONNECTION_OPTIONS, SECRET_OPTIONS
 from spark_ehbalance.eventhub.credentials import Identity
 from spark_ehbalance.eventhub.network import is_server
+from spark_ehbalance.eventhub.rows import FAIL, POLICIES
 from spark_ehbalance.eventhub.sending.write_options import CHECKPOINT_LOCATION, WRITE_OPTIONS, write_options
-from spark_ehbalance.eventhub.unreadable import FAIL, POLICIES
 from spark_ehbalance.group.capabilities import LEASE_TABLE, Capabilities
 from spark_ehbalance.group.defaults import (
     BALANCE_INTERVAL,

@@ -1,40 +1,29 @@
-"""Reads one exact range of a partition in an executor's Python worker, whatever happens to the connection meanwhile."""
+"""Reads one exact range of a partition in an executor's Python worker: opens receivers, reconnects, ends the range."""
 
 from __future__ import annotations
 
-import contextlib
 import random
 import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_ehbalance.errors import (
-    DataLossError,
-    EhBalanceError,
-    FencedError,
-    ForeignReaderError,
-    HubUnavailableError,
-    MissingError,
-    StoreError,
-)
+from spark_ehbalance.errors import DataLossError, ForeignReaderError, HubUnavailableError, MissingError, StoreError
 from spark_ehbalance.eventhub.conditions import busy_wait
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.eventhub.receiver import Disconnected, PartitionAddress, RowFormat
+from spark_ehbalance.eventhub.receiver import Disconnected, PartitionAddress, Receiver, RowFormat
 from spark_ehbalance.eventhub.refusals import Busy, MissingHub, RefusedError, Unreachable
 from spark_ehbalance.eventhub.rows import COLUMNS, sequence_numbers
 from spark_ehbalance.eventhub.tail import is_bare
-from spark_ehbalance.group.changes import Stall
-from spark_ehbalance.group.model import Author
-from spark_ehbalance.lease_table.contract import LeaseTable, commit_and_record
-from spark_ehbalance.lease_table.opening import open_store
 from spark_ehbalance.query.options import Options
-from spark_ehbalance.query.receivers import RECEIVERS, Key, RangeReceiver, Receivers
+from spark_ehbalance.query.range_lease import RangeLease
+from spark_ehbalance.query.receivers import RECEIVERS, Key, Receivers
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -46,8 +35,8 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
 #: yet: it forgets one as soon as the connection ends; when it notices that a dead one's has is not documented.
 _DEAD_READER = 90.0
 
-#: Seconds without an event after which the hub is asked whether there is any left: it costs connections. After another
-#: answer it is asked again when it has been silent for twice as long.
+#: Seconds without an event after which the hub is queried for remaining events, which costs connections; and again
+#: whenever the silence has lasted twice as long.
 _SILENCE = 5.0
 
 _NO_EVENT = TimeoutError("no event came")
@@ -61,29 +50,34 @@ class Batches(NamedTuple):
     max_rows: int = 10_000
 
 
+class RangeEnd(Enum):
+    """How a range ended that did not fail."""
+
+    COMPLETE = "all its events were read"
+    CANCELLED = "the task ended first"
+    LEASE_LOST = "the lease was lost, and the new owner reads the rest"
+    STALLED = "the partition is silent, as the lease table records"
+    COMPACTED = "compaction has removed the rest"
+
+
 def read_range(
     options: Options,
     wanted: Range,
     owner: str | None,
     owner_level: int | None,
-    ended: threading.Event | None = None,
+    cancelled: threading.Event | None = None,
     *,
     receivers: Receivers = RECEIVERS,
     batches: Batches = Batches(),
-) -> Generator[pa.RecordBatch, None, None]:
-    """The events of `wanted` as rows, in record batches as of `batches`, which may have a few columns more.
+) -> Generator[pa.RecordBatch, None, RangeEnd]:
+    """The events of `wanted` as rows, in record batches as of `batches`, which may have a few columns more; returns how
+    the range ended, soon after `cancelled` is set.
 
     `owner` is the member that holds the lease, None without leases. `receivers` are those that the process keeps open
-    between tasks. Ends early, without an error, if the lease is lost while reading (the new owner reads the rest), if
-    the partition stalls and the lease table records it, and soon after `ended` is set. Raises `ForeignReaderError`,
-    `FencedError`, `DataLossError`, `MalformedEventError`, `HubUnavailableError`, `MissingError`, `ClientVersionError`,
-    `StoreError`.
+    between tasks. Raises `ForeignReaderError`, `FencedError`, `DataLossError`, `MalformedEventError`,
+    `HubUnavailableError`, `MissingError`, `ClientVersionError`, `StoreError`.
     """
-    address = PartitionAddress(options.connection, options.consumer_group, wanted.partition)
-    row_format = RowFormat(batches.columns, options.json_properties, options.on_malformed)
-    key = Key(address, owner_level, row_format, options.compacted)
-    with contextlib.closing(RangeReceiver(receivers, key, options.prefetch, wanted.end, batches.max_rows)) as receiver:
-        yield from _RangeReader(options, wanted, owner, owner_level, receiver).read(ended or threading.Event())
+    return _RangeReader(options, wanted, owner, owner_level, receivers, batches).read(cancelled or threading.Event())
 
 
 @dataclass(slots=True)
@@ -116,29 +110,48 @@ class _RangeReader:
     """Reads one range: `position` is the sequence number to read next."""
 
     def __init__(
-        self, options: Options, wanted: Range, owner: str | None, owner_level: int | None, receiver: RangeReceiver
+        self,
+        options: Options,
+        wanted: Range,
+        owner: str | None,
+        owner_level: int | None,
+        receivers: Receivers,
+        batches: Batches,
     ) -> None:
         self._options = options
         self._wanted = wanted
-        self._owner = owner
+        self._lease = None if owner is None else RangeLease(options, wanted, owner)
         self._owner_level = owner_level
-        self._receiver = receiver
         self._address = PartitionAddress(options.connection, options.consumer_group, wanted.partition)
+        row_format = RowFormat(batches.columns, options.json_properties, options.on_malformed)
+        self._receivers, self._key = receivers, Key(self._address, owner_level, row_format, options.compacted)
+        self._receiver: Receiver | None = None
+        self._max_rows = batches.max_rows
         self._position = wanted.start
         self._end = wanted.end
         self._since = _SinceProgress(time.monotonic())
 
-    def read(self, ended: threading.Event) -> Generator[pa.RecordBatch, None, None]:
-        while self._position < self._end and not ended.is_set():
+    def read(self, cancelled: threading.Event) -> Generator[pa.RecordBatch, None, RangeEnd]:
+        """What `read_range` returns."""
+        try:
+            end = yield from self._read(cancelled)
+        finally:
+            self._release_receiver()
+        _LOG.debug("partition %s: reading ended at %d: %s", self._wanted.partition, self._position, end.value)
+        return end
+
+    def _read(self, cancelled: threading.Event) -> Generator[pa.RecordBatch, None, RangeEnd]:
+        while self._position < self._end:
+            if cancelled.is_set():
+                return RangeEnd.CANCELLED
             try:
-                batch = self._receiver.receive(self._position)
-                compacted = self._options.compacted
-                if compacted and self._receiver.next == self._position and self._rest_is_gone(ended):
-                    return
+                batch, first, after = self._receive()
+                if self._options.compacted and after == self._position and self._rest_is_gone(cancelled):
+                    return RangeEnd.COMPACTED
             except Disconnected as other:
                 self._since.missing.answered()
-                if self._lease_is_lost(other):
-                    return
+                if self._is_lease_lost(other):
+                    return self._lease_lost()
                 self._since.last_error = other
             except (Unreachable, MissingError) as error:
                 self._since.last_error = error
@@ -149,35 +162,63 @@ class _RangeReader:
                 self._renew_token(refusal)
             else:
                 self._since.missing.answered()
-                moved, batch = self._advance(batch)
+                moved, batch = self._advance(batch, first, after)
                 if batch.num_rows:
                     yield batch
                     self._since.at = time.monotonic()  # the sink's time does not count towards receiverTimeout
                 if moved or not self._timed_out():
                     continue
             if not self._timed_out():
-                ended.wait(self._since.backoff())
-                continue
-            state = self._state_if_known()
-            if state is not None and (end_of_loss := self._end_of_loss(state)) > self._position:
-                self._position = end_of_loss
-                self._since = _SinceProgress(time.monotonic())
-            elif state is not None and self._stalls():
-                return
-            else:
-                raise self._timeout() from self._since.last_error
+                cancelled.wait(self._since.backoff())
+            elif (end := self._silent()) is not None:
+                return end
+        return RangeEnd.COMPLETE
+
+    def _receive(self) -> tuple[pa.RecordBatch, int | None, int]:
+        """Events from the position on, the first one's sequence number, and the position after them. Raises what a
+        `Receiver` raises; the next call opens another one."""
+        receiver = self._receiver
+        if receiver is None or receiver.closed or receiver.next != self._position:
+            self._release_receiver()
+            receiver = self._receiver = self._receivers.take(self._key, self._position, self._options.prefetch)
+        left = self._end - self._position
+        try:
+            batch = receiver.receive(min(self._max_rows, left), 1.0, left)
+        except BaseException:
+            self._release_receiver()
+            raise
+        return batch, receiver.first, self._position if receiver.next is None else receiver.next
+
+    def _release_receiver(self) -> None:
+        """Keep the receiver for the next task if it has reached the range's end; else close it."""
+        receiver, self._receiver = self._receiver, None
+        if receiver is not None and receiver.next == self._wanted.end:
+            self._receivers.keep(self._key, receiver)
+        elif receiver is not None:
+            receiver.close()
+
+    def _silent(self) -> RangeEnd | None:
+        """No event came for `receiverTimeout`: continue after lost events, end the range as stalled, or raise."""
+        state = self._state_if_known()
+        if state is not None and (end_of_loss := self._end_of_loss(state)) > self._position:
+            self._position = end_of_loss
+            self._since = _SinceProgress(time.monotonic())
+            return None
+        if state is not None and (end := self._stalled()) is not None:
+            return end
+        raise self._timeout() from self._since.last_error
 
     def _timed_out(self) -> bool:
         return self._since.timed_out(self._options.receiver_timeout)
 
-    def _advance(self, batch: pa.RecordBatch) -> tuple[bool, pa.RecordBatch]:
-        """Move on to after `batch`. Returns whether the position has moved, and the events that are in the range."""
-        before, self._position = self._position, self._receiver.next
-        if self._position == before:
+    def _advance(self, batch: pa.RecordBatch, first: int | None, after: int) -> tuple[bool, pa.RecordBatch]:
+        """Move on to `after` the batch. Returns whether the position has moved, and the events in the range."""
+        before, self._position = self._position, after
+        if after == before:
             return False, batch
         self._since = _SinceProgress(time.monotonic())
-        if self._receiver.first is not None and self._receiver.first != before:
-            self._check_gap(before, self._receiver.first)
+        if first is not None and first != before:
+            self._check_gap(before, first)
         # Sequence numbers may have gaps, so that there are fewer events than was planned.
         beyond = pc.index(pc.greater_equal(sequence_numbers(batch), self._wanted.end), True).as_py()
         return True, batch.slice(0, beyond) if beyond >= 0 else batch
@@ -192,7 +233,7 @@ class _RangeReader:
 
     # --- other readers -----------------------------------------------------------------------------------------
 
-    def _lease_is_lost(self, other: Disconnected) -> bool:
+    def _is_lease_lost(self, other: Disconnected) -> bool:
         """Whether the reader that has disconnected ours is the next owner's. Raises `ForeignReaderError` if it does
         not belong to the group, and has been there for as long as a dead one is remembered.
 
@@ -203,14 +244,18 @@ class _RangeReader:
         Where the store has no epochs the next owner's reader has the same level, and takes its partition in the store
         first. So ours opens again only while the lease is ours, and no two owners disconnect each other for ever.
         """
-        if other.epoch is not None and other.epoch <= self._highest_own_level():
-            if self._options.capabilities.epochs or self._owner is None or self._still_held(self._owner):
-                return False
-            return self._ends_early()
-        if self._owner is None or self._still_held(self._owner):
-            self._wait_for_foreign(other)
+        in_group = other.epoch is not None and other.epoch <= self._highest_own_level()
+        if in_group and self._options.capabilities.epochs:
             return False
-        return self._ends_early()
+        if self._lease is not None and not self._lease.is_held():
+            return True
+        if not in_group:
+            self._wait_for_foreign(other)
+        return False
+
+    def _lease_lost(self) -> RangeEnd:
+        _LOG.info("partition %s: lease lost while reading, ending at %d", self._wanted.partition, self._position)
+        return RangeEnd.LEASE_LOST
 
     def _wait_for_foreign(self, other: Disconnected) -> None:
         """A reader of another group, or one of this group that is dead and not forgotten yet, has the partition. Raises
@@ -225,53 +270,22 @@ class _RangeReader:
         elif time.monotonic() - self._since.foreign_since >= _DEAD_READER:
             raise self._foreign(other) from other
 
-    def _ends_early(self) -> bool:
-        _LOG.info("partition %s: lease lost while reading, ending at %d", self._wanted.partition, self._position)
-        return True
-
     def _highest_own_level(self) -> int:
         """The highest owner level at which another reader may belong to this group."""
         if self._owner_level is not None:
             return self._owner_level
         if not self._options.capabilities.epochs:
             return 0
-        return -1 if self._owner is None else self._wanted.epoch - 1
+        return -1 if self._lease is None else self._wanted.epoch - 1
 
-    def _still_held(self, owner: str) -> bool:
-        """Whether the lease table has `owner` with the range's epoch, or a seek's since. A lease that its owner has
-        given back meanwhile counts: under the same epoch nobody else has it, and its checkpoint is still accepted.
-
-        Raises `StoreError` if it cannot be read: then the batch has to fail, because nobody else may read the rest; and
-        `FencedError` if a later process of this query has claimed it.
-        """
-        options = self._options
-        with self._lease_table() as store:
-            lease = store.read().leases.get(self._wanted.partition)
-        if lease is None or lease.owner not in (owner, None):
-            return False
-        if lease.still_owned(self._wanted.epoch, self._wanted.since_ms):
-            return True
-        if lease.epoch > self._wanted.epoch and 0 < lease.owned_since_ms == self._wanted.since_ms:
-            # A sink may take the rows of a batch that is cut short for the whole batch, which that process runs again.
-            raise FencedError(
-                f"partition {self._wanted.partition}: a later process of this query, {owner}, reads it now. The batch "
-                "of this process fails, so that nothing is written of it. Stop this process"
-            )
-        return not options.capabilities.epochs
-
-    def _lease_table(self) -> LeaseTable:
-        options = self._options
-        assert options.lease_table is not None
-        return open_store(options.lease_table, options.storage_options, group=options.group)
-
-    def _foreign(self, other: Disconnected) -> EhBalanceError:
+    def _foreign(self, other: Disconnected) -> ForeignReaderError:
         return ForeignReaderError(
             f"partition {self._wanted.partition}: a reader outside this group takes it with owner level "
             f"{'unknown' if other.epoch is None else other.epoch}, while this query holds it with "
             f"{self._wanted.epoch}. Stop that reader or give it another consumer group. Event Hubs says: {other}"
         )
 
-    def _timeout(self) -> EhBalanceError:
+    def _timeout(self) -> ForeignReaderError | HubUnavailableError:
         if self._owner_level is None and isinstance(self._since.last_error, Disconnected):
             return self._foreign(self._since.last_error)
         compacted = ". If the event hub is compacted, set compacted=true"
@@ -289,35 +303,27 @@ class _RangeReader:
             f"{self._wanted.end - 1}, now at {self._position}"
         )
 
-    def _stalls(self) -> bool:
-        """Record that the partition is silent, although the hub answers and has events there: others go on without it.
-        Returns whether the range ends early; if not, the batch fails."""
-        owner, since, capabilities = self._owner, self._since, self._options.capabilities
-        if owner is None or not capabilities.epochs or since.foreign_since is not None:
-            return False
+    def _stalled(self) -> RangeEnd | None:
+        """Record that the partition is silent, although the hub answers and has events there. None if that cannot be
+        recorded: then the batch fails."""
+        lease, since = self._lease, self._since
+        if lease is None or not self._options.capabilities.epochs or since.foreign_since is not None:
+            return None
         if not isinstance(since.last_error, (TimeoutError, Unreachable)):
-            return False
-        stall = Stall(
-            by=Author(owner, ""),
-            at_ms=time.time_ns() // 1_000_000,
-            partition=self._wanted.partition,
-            epoch=self._wanted.epoch,
-            since_ms=self._wanted.since_ms,
-        )
+            return None
         try:
-            with self._lease_table() as store:
-                outcome = commit_and_record(store, store.read(), [stall], _LOG.warning)
+            recorded = lease.record_stall()
         except StoreError as error:
-            _LOG.warning("partition %s: the lease table cannot record that it stalls: %s", stall.partition, error)
-            return False
-        if not outcome.accepted:
-            return not self._still_held(owner) and self._ends_early()
+            _LOG.warning("partition %s: cannot record that it stalls: %s", self._wanted.partition, error)
+            return None
+        if not recorded:
+            return None if lease.is_held() else self._lease_lost()
         _LOG.warning(
             "%s, although the event hub has them. The range ends and the lease is released, so that all other "
             "partitions are read on; once this one delivers again, it is read from its checkpoint on. Last seen: %s. "
             'If that lasts, see "A partition stalls" in docs/operations.md', self._silence(), since.last_error,
         )  # fmt: skip
-        return True
+        return RangeEnd.STALLED
 
     # --- events that are gone ----------------------------------------------------------------------------------
 
@@ -331,7 +337,7 @@ class _RangeReader:
             why = f"do not exist, although {begin} is retained. If the event hub is compacted, set compacted=true"
             self._report_loss(expected, min(found, self._end), why)
 
-    def _rest_is_gone(self, ended: threading.Event) -> bool:
+    def _rest_is_gone(self, cancelled: threading.Event) -> bool:
         """Whether the hub has been silent for long, and it is sure that no event is left from the position on, as where
         compaction has taken the newest one, a tombstone. Raises what a `Receiver` raises."""
         if time.monotonic() - self._since.at < max(_SILENCE, self._since.asks_after):
@@ -341,9 +347,9 @@ class _RangeReader:
             state = self._partition_state()
             if state.end < self._end:
                 return False
-            self._receiver.close()  # the hub allows one receiver with this owner level
+            self._release_receiver()  # the hub allows one receiver with this owner level
             if not is_bare(
-                self._address, position, state.begin, self._owner_level, lambda: ended.is_set() or self._timed_out()
+                self._address, position, state.begin, self._owner_level, lambda: cancelled.is_set() or self._timed_out()
             ):
                 return False
         except (RefusedError, MissingError):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_ehbalance.eventhub import rows
-from spark_ehbalance.eventhub.rows import SEQUENCE_NUMBER, Rows, UnreadableError, sequence_numbers
-from spark_ehbalance.eventhub.unreadable import until_gap
+from spark_ehbalance.eventhub.rows import SEQUENCE_NUMBER, Rows, UnreadableError, sequence_numbers, until_gap
 
 
 def _events(*numbers: int | None) -> Rows:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_ehbalance.emulator import Emulator
@@ -29,7 +30,7 @@ from spark_ehbalance.lease_table.contract import commit
 from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.query import range_reader
 from spark_ehbalance.query.options import Options
-from spark_ehbalance.query.range_reader import Batches, read_range
+from spark_ehbalance.query.range_reader import Batches, RangeEnd, read_range
 from tests.query.support import HUB, SOON, CountedReceivers, HeldLease, hub_options
 from tests.waiting import wait_until
 
@@ -63,6 +64,11 @@ def opened() -> Iterator[list[int]]:
     WORKER.opened.clear()
 
 
+def ending(reading: Generator[pa.RecordBatch, None, RangeEnd], expected: RangeEnd) -> Iterator[pa.RecordBatch]:
+    """What `reading` yields until it ends as `expected`."""
+    assert (yield from reading) is expected
+
+
 def read(
     options: Options,
     start: int,
@@ -73,11 +79,14 @@ def read(
     level: int | None = None,
     since_ms: int = 0,
     then: Callable[[], object] | None = None,
+    ends: RangeEnd = RangeEnd.COMPLETE,
 ) -> list[int]:
-    """The sequence numbers that are read; `then` is done when the first ones have come."""
+    """The sequence numbers that are read until the range ends as `ends` says; `then` is done when the first ones have
+    come."""
     got: list[int] = []
     wanted = Range("0", epoch, start, end, since_ms)
-    for batch in read_range(options, wanted, owner, level, receivers=WORKER, batches=Batches(max_rows=ROWS)):
+    reading = read_range(options, wanted, owner, level, receivers=WORKER, batches=Batches(max_rows=ROWS))
+    for batch in ending(reading, ends):
         found = sequence_numbers(batch).to_pylist()
         assert 0 < len(found) <= ROWS
         assert batch["body"].to_pylist() == [b"%d" % number for number in found]
@@ -246,10 +255,11 @@ class Held(HeldLease):
         level: int | None = 5,
         since_ms: int = 0,
         then: Callable[[], object] | None = None,
+        ends: RangeEnd = RangeEnd.COMPLETE,
         **raw: object,
     ) -> list[int]:
         options = hub_options(self.emulator, leaseTable=self.path, prefetch=100, **raw)
-        return read(options, 0, end, epoch=5, owner="me", level=level, since_ms=since_ms, then=then)
+        return read(options, 0, end, epoch=5, owner="me", level=level, since_ms=since_ms, then=then, ends=ends)
 
 
 @pytest.fixture
@@ -265,7 +275,7 @@ def test_a_lease_lost_while_reading_ends_the_range_early_without_an_error(held: 
         held.claim()
         rival(6)
 
-    got = held.read(then=taken_over)
+    got = held.read(then=taken_over, ends=RangeEnd.LEASE_LOST)
     assert 0 < len(got) < EVENTS
     assert got == list(range(len(got)))
 
@@ -273,7 +283,7 @@ def test_a_lease_lost_while_reading_ends_the_range_early_without_an_error(held: 
 def test_a_lease_lost_before_reading_is_an_empty_range(held: Held, rival: Rival) -> None:
     held.claim()
     rival(6)
-    assert held.read() == []
+    assert held.read(ends=RangeEnd.LEASE_LOST) == []
 
 
 def test_a_later_process_of_the_query_fails_the_batch_instead_of_ending_it_early(held: Held, rival: Rival) -> None:
@@ -379,7 +389,7 @@ def silent_after(held: Held, then: Callable[[], object] = lambda: None, **more: 
         held.emulator.pause(HUB, 0)
         then()
 
-    return held.read(then=fall_silent, receiverTimeout="1 s", **more)
+    return held.read(then=fall_silent, ends=RangeEnd.STALLED, receiverTimeout="1 s", **more)
 
 
 def test_a_silent_partition_releases_its_lease_and_ends_the_range(held: Held, caplog: pytest.LogCaptureFixture) -> None:
@@ -398,7 +408,7 @@ def test_a_silent_partition_releases_its_lease_and_ends_the_range(held: Held, ca
 
 def test_another_attempt_at_a_stalled_range_ends_as_for_a_lost_lease(held: Held) -> None:
     silent_after(held)
-    assert held.read(receiverTimeout="1 s") == []
+    assert held.read(ends=RangeEnd.LEASE_LOST, receiverTimeout="1 s") == []
     assert held.lease.stalled == 1, "it counts once"
 
 

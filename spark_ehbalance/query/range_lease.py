@@ -1,0 +1,64 @@
+"""The lease under which a task reads a range, as its lease table has it."""
+
+from __future__ import annotations
+
+import time
+
+from spark_ehbalance.errors import FencedError
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.group.changes import Stall
+from spark_ehbalance.group.model import Author
+from spark_ehbalance.lease_table.contract import LeaseTable, commit_and_record
+from spark_ehbalance.lease_table.opening import open_store
+from spark_ehbalance.query.options import Options
+from spark_ehbalance.text import logger
+
+_LOG = logger(__name__)
+
+
+class RangeLease:
+    """The lease of `owner` on the partition of `wanted`, with its epoch."""
+
+    def __init__(self, options: Options, wanted: Range, owner: str) -> None:
+        self._options, self._wanted, self._owner = options, wanted, owner
+
+    def is_held(self) -> bool:
+        """Whether `owner` still has the lease with the range's epoch, or with a seek's since. A released lease counts:
+        under the same epoch nobody else has it, and its checkpoint is still accepted.
+
+        Raises `StoreError` if the table cannot be read: then the batch has to fail, because nobody else may read the
+        rest; and `FencedError` if a later process of this query has claimed the lease.
+        """
+        wanted = self._wanted
+        with self._table() as store:
+            lease = store.read().leases.get(wanted.partition)
+        if lease is None or lease.owner not in (self._owner, None):
+            return False
+        if lease.still_owned(wanted.epoch, wanted.since_ms):
+            return True
+        if lease.epoch > wanted.epoch and 0 < lease.owned_since_ms == wanted.since_ms:
+            # A sink may take the rows of a batch that is cut short for the whole batch, which that process runs again.
+            raise FencedError(
+                f"partition {wanted.partition}: a later process of this query, {self._owner}, reads it now. The batch "
+                "of this process fails, so that nothing is written of it. Stop this process"
+            )
+        return not self._options.capabilities.epochs
+
+    def record_stall(self) -> bool:
+        """Record that the partition is silent, which releases the lease. Returns whether the table accepts that. Raises
+        `StoreError`."""
+        wanted = self._wanted
+        stall = Stall(
+            by=Author(self._owner, ""),
+            at_ms=time.time_ns() // 1_000_000,
+            partition=wanted.partition,
+            epoch=wanted.epoch,
+            since_ms=wanted.since_ms,
+        )
+        with self._table() as store:
+            return bool(commit_and_record(store, store.read(), [stall], _LOG.warning).accepted)
+
+    def _table(self) -> LeaseTable:
+        options = self._options
+        assert options.lease_table is not None
+        return open_store(options.lease_table, options.storage_options, group=options.group)
