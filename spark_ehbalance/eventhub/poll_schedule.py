@@ -7,7 +7,8 @@ are made at once when a batch has ended, less often the longer nothing comes, an
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 #: Requests a second of a whole group, and of a query that starts: not quite half of what Event Hubs answers, so that
@@ -66,90 +67,85 @@ class Pace:
         return max(0.001, self._made[0][0] + _SECOND - now) if self._made else 0.0
 
 
+@dataclass(frozen=True, slots=True)
 class PollSchedule:
-    """Which partitions to request, and when; the members of a group make `most_requests` a second together. For one
-    thread at a time."""
+    """Which partitions to request, and when. Each method that changes it returns the next one.
 
-    def __init__(self, intervals: PollIntervals = INTERVALS, *, most_requests: float = MOST_REQUESTS) -> None:
-        self.requested_at = 0.0  # time of the last request that was answered
-        self.intervals = intervals
-        self._most_requests = most_requests
-        self._watched: frozenset[str] = frozenset()
-        # Requests a second of this member. Before it knows the group: as if another one started at the same time.
-        self._rate = most_requests / 2
-        self._resting = False
-        self.wanted = False  # a request is due now, as far as the limit allows
-        self._stale: dict[str, float] = {}  # partitions to be renewed, by a request after this time
-        self._known_at: dict[str, float] = {}  # time of the request for each partition's known state
-        self._unknown = 0  # partitions that were never requested
-        self._changed_at = 0.0  # time of the last request whose response differed from the one before
-        self.not_before = 0.0  # the next request is not due sooner, because of the limit
+    The `members` of a group make `most_requests` a second together; before it knows its group, a member is one of two.
+    `stale`: partitions to be renewed, by a request after this time. `known_at`: the time of the request for each known
+    state. `unknown`: the number of partitions that were never requested. `wanted`: a request is due now, as far as the
+    limit allows, which means not before `not_before`. `requested_at`: the time of the last request that was answered;
+    `changed_at`: of the last one whose response differed from the one before.
+    """
 
-    def watch(self, partitions: Iterable[str], members: int) -> bool:
-        """The query waits for events of `partitions`, and shares the limit with `members`. Returns whether a request is
-        due at once: a partition is new, or a batch has just ended."""
-        watched, self._rate = frozenset(partitions), self._most_requests / max(1, members)
-        added, waits = watched - self._watched, self._resting
-        if any(self.known_at(each) < self.requested_at for each in added):
-            self.not_before = 0.0  # a partition from another member does not wait for the limit; that is rare
-        self._watched, self._resting, self.wanted = watched, False, self.wanted or bool(added) or waits
-        return bool(added) or waits
+    intervals: PollIntervals = INTERVALS
+    most_requests: float = MOST_REQUESTS
+    members: int = 2
+    watched: frozenset[str] = frozenset()
+    stale: Mapping[str, float] = field(default_factory=dict)
+    known_at: Mapping[str, float] = field(default_factory=dict)
+    unknown: int = 0
+    resting: bool = False
+    wanted: bool = False
+    not_before: float = 0.0
+    requested_at: float = 0.0
+    changed_at: float = 0.0
 
-    def rest(self) -> None:
+    def watch(self, partitions: Iterable[str], members: int) -> tuple[PollSchedule, bool]:
+        """The query waits for events of `partitions`, and shares the limit with `members`. The second value: whether a
+        request is due at once, because a partition is new, or a batch has just ended."""
+        watched = frozenset(partitions)
+        added = watched - self.watched
+        at_once = bool(added) or self.resting
+        after = replace(self, watched=watched, members=max(1, members), resting=False, wanted=self.wanted or at_once)
+        if any(self.known_at.get(partition, 0.0) < self.requested_at for partition in added):
+            after = replace(after, not_before=0.0)  # one from another member does not wait for the limit; that is rare
+        return after, at_once
+
+    def rest(self) -> PollSchedule:
         """The query runs a batch."""
-        self._resting = True
+        return replace(self, resting=True)
 
-    def renew(self, partitions: Iterable[str], now: float) -> None:
+    def renew(self, partitions: Iterable[str], now: float) -> PollSchedule:
         """The states of `partitions` are wanted as of requests after `now`, as soon as the limit allows, beside those
         that the query waits for."""
-        self._stale.update(dict.fromkeys(partitions, now))
-
-    def renewed(self, partition: str) -> bool:
-        """Whether the last `renew` of `partition`, if there was one, was answered."""
-        return partition not in self._stale
+        return replace(self, stale={**self.stale, **dict.fromkeys(partitions, now)})
 
     def due(self) -> float:
         """When the next request is due, as things are."""
         shortest, longest, resting, *_ = self.intervals
-        waiting = min(max(shortest, _GROWTH * (self.requested_at - self._changed_at)), longest)
-        pause = 0.0 if self.wanted or self._stale or self._unknown else resting if self._resting else waiting
+        waiting = min(max(shortest, _GROWTH * (self.requested_at - self.changed_at)), longest)
+        pause = 0.0 if self.wanted or self.stale or self.unknown else resting if self.resting else waiting
         return max(self.not_before, self.requested_at + pause)
 
-    def known_at(self, partition: str) -> float:
-        """The time of the request for the known state of `partition`; 0 if there was none."""
-        return self._known_at.get(partition, 0.0)
-
-    def choose(self, partitions: Sequence[str], *, also_others: bool) -> list[str]:
+    def choose(self, partitions: Sequence[str], *, also_others: bool) -> tuple[PollSchedule, list[str]]:
         """Which of the hub's `partitions` to request now: at most `MOST_NEW` new ones; and of those to be renewed and
         the watched ones (with `also_others` of all) together as many as a second allows, those with the oldest state
         first."""
-        self.wanted = False
-        most = max(1, int(self._rate))
-        unknown = [partition for partition in partitions if partition not in self._known_at]
-        new, self._unknown = unknown[:MOST_NEW], len(unknown[MOST_NEW:])
-        wanted = self._known_at.keys() & (partitions if also_others else self._watched)
-        oldest = sorted(wanted, key=self.known_at)[:most]
-        for gone in self._stale.keys() - {*partitions}:
-            del self._stale[gone]
+        most = max(1, int(self.most_requests / self.members))
+        unknown = [partition for partition in partitions if partition not in self.known_at]
+        new = unknown[:MOST_NEW]
+        watched = self.known_at.keys() & (partitions if also_others else self.watched)
+        oldest = sorted(watched, key=self.known_at.__getitem__)[:most]
+        stale = {partition: self.stale[partition] for partition in partitions if partition in self.stale}
+        renewed = sorted(stale.keys() - {*new}, key=lambda partition: self.known_at.get(partition, 0.0))
         # those that the query waits for have half of the requests, if they need so many
-        stale = sorted(self._stale.keys() - {*new}, key=self.known_at)[: max((most + 1) // 2, most - len(oldest))]
-        return new + list(dict.fromkeys(stale + oldest))[:most]
+        known = dict.fromkeys(renewed[: max((most + 1) // 2, most - len(oldest))] + oldest)
+        return replace(self, wanted=False, unknown=len(unknown) - len(new), stale=stale), new + list(known)[:most]
 
     def answered(
         self, requested: Sequence[str], began: float, *, changed: bool, others: int = 0, ended: float | None = None
-    ) -> None:
+    ) -> PollSchedule:
         """The states of the partitions `requested` at `began` have come; `changed`: one differs from before. `others`
         are requests that were made besides; `ended` is when the last one was made, if that took a while."""
-        for each in requested:
-            if self._stale.get(each, began) < began:
-                del self._stale[each]
-        self._known_at.update(dict.fromkeys(requested, began))
-        self.requested_at = began
-        self._changed_at = began if changed else self._changed_at
-        if self._unknown:  # `HubMetadata` keeps to the rate, from connection to connection not
-            self.not_before = began if ended is None else ended + _SECOND
-            return
-        # Requests beyond the rate, made because they were urgent, delay the next one by a second at the most.
-        self.not_before = (began if ended is None else ended) + min(
-            len(requested) + others, max(1.0, self._rate)
-        ) / self._rate
+        rate = self.most_requests / self.members
+        if self.unknown:  # `HubMetadata` keeps to the rate, from connection to connection not
+            not_before = began if ended is None else ended + _SECOND
+        else:  # requests beyond the rate, made because they were urgent, delay the next one by a second at the most
+            count = min(len(requested) + others, max(1.0, rate))
+            not_before = (began if ended is None else ended) + count / rate
+        known_at = {**self.known_at, **dict.fromkeys(requested, began)}
+        stale = {partition: since for partition, since in self.stale.items() if since >= known_at.get(partition, 0.0)}
+        changed_at = began if changed else self.changed_at
+        after = replace(self, stale=stale, known_at=known_at, not_before=not_before)
+        return replace(after, requested_at=began, changed_at=changed_at)

@@ -86,7 +86,7 @@ class HubWatcher:
         self._arrivals = Arrivals()
         self._offsets: dict[str, dict[int, str]] = {}  # by partition and sequence number, the oldest first
         self._remembered_offsets = remembered_offsets
-        self._schedule = schedule or PollSchedule()
+        self._schedule = schedule or PollSchedule()  # replaced as a whole, under the lock
         self._list_since = 0.0  # a caller of `refresh` waits for the list as of a request after this time
         self._missing = MissingHub()
         self._changed = changed or threading.Event()
@@ -127,23 +127,24 @@ class HubWatcher:
     def watch(self, partitions: Iterable[str], members: int = 1) -> None:
         """The query waits for events of `partitions`; the group's `members` share the limit of requests."""
         with self._condition:
-            if self._schedule.watch(partitions, members):
+            self._schedule, at_once = self._schedule.watch(partitions, members)
+            if at_once:
                 self._condition.notify_all()
 
     def rest(self) -> None:
         """The query runs a batch, and needs little until it calls `watch` again."""
         with self._condition:
-            self._schedule.rest()
+            self._schedule = self._schedule.rest()
 
     def catch_up(self, patience: float) -> None:
         """Wait for the response to a request made after this call, of as many watched partitions as the limit allows,
         for at most `patience` seconds, and not at all if the limit allows no request within them."""
         with self._condition:
-            since, schedule = time.monotonic(), self._schedule
-            schedule.wanted = True
-            if schedule.due() <= since + patience:
+            since = time.monotonic()
+            self._schedule = replace(self._schedule, wanted=True)
+            if self._schedule.due() <= since + patience:
                 self._condition.notify_all()
-                self._condition.wait_for(lambda: schedule.requested_at > since or self._stopping, patience)
+                self._condition.wait_for(lambda: self._schedule.requested_at > since or self._stopping, patience)
 
     def states(self) -> Mapping[str, PartitionState]:
         """The last known state of each partition: the same mapping until one has changed. Raises `HubUnavailableError`
@@ -169,7 +170,8 @@ class HubWatcher:
     def lag(self, partition: str, next: int) -> Lag | None:
         """What is unread of the partition from sequence number `next` on, as of the last answer; None before one."""
         with self._condition:
-            state, age = self._known.states.get(partition), time.monotonic() - self._schedule.known_at(partition)
+            state, known_at = self._known.states.get(partition), self._schedule.known_at.get(partition, 0.0)
+            age = time.monotonic() - known_at
         if state is None:
             return None
         enqueued_ms = self._arrivals.enqueued(partition, next) if next < state.end else None
@@ -203,7 +205,7 @@ class HubWatcher:
         gone; `patience` seconds at most. Returns the time of the call."""
         with self._condition:
             since = self._list_since = time.monotonic()
-            self._schedule.renew(wanted, since)
+            self._schedule = self._schedule.renew(wanted, since)
             self._condition.notify_all()
             while (left := since + patience - time.monotonic()) > 0 and not self._known.gone:
                 if len(self._renewed(wanted, since)) == len(set(wanted).intersection(self._known.partitions)):
@@ -222,7 +224,7 @@ class HubWatcher:
         `since`."""
         with self._condition:
             listed = self._known.listed_at > since
-            known = [p for p in self._known.partitions if self._schedule.renewed(p)] if listed else []
+            known = [p for p in self._known.partitions if p not in self._schedule.stale] if listed else []
             return [each for each in wanted if each in known]
 
     # --- for the lease keeper -----------------------------------------------------------------------------------
@@ -340,7 +342,7 @@ class HubWatcher:
         before, began, asked_ms = self._known, time.monotonic(), round(1000 * time.time())
         partitions = metadata.partition_ids() if listing else before.partitions
         with self._condition:
-            requested = self._schedule.choose(partitions, also_others=listing)
+            self._schedule, requested = self._schedule.choose(partitions, also_others=listing)
         states = metadata.partition_states(requested)
         ended = None if before.partitions else time.monotonic()
         with self._condition:
@@ -357,7 +359,7 @@ class HubWatcher:
             changed = (partitions, created_ms) != (before.partitions, before.created_ms) or any(
                 before.states.get(p) != state for p, state in states.items()
             )
-            self._schedule.answered(requested, began, changed=changed, others=listing, ended=ended)
+            self._schedule = self._schedule.answered(requested, began, changed=changed, others=listing, ended=ended)
             self._missing.answered()
             self._known = _Known(
                 partitions,

@@ -19,16 +19,16 @@ def requests(
     `changed` seconds: times and partitions, without the request at its start."""
     schedule, now, made, last_change = PollSchedule(), 1000.0, [], 1000.0
     everything = [f"{number}" for number in range(partitions)]
-    schedule.answered(everything, now, changed=True)
-    schedule.watch(everything[: -(-partitions // members)], members)
+    schedule = schedule.answered(everything, now, changed=True)
+    schedule, _ = schedule.watch(everything[: -(-partitions // members)], members)
     if resting:
-        schedule.rest()
+        schedule = schedule.rest()
     while now < 1000.0 + seconds:
         if schedule.due() <= now:
-            chosen = schedule.choose(everything, also_others=False)
+            schedule, chosen = schedule.choose(everything, also_others=False)
             due = now - last_change >= changed
             last_change = now if due else last_change
-            schedule.answered(chosen, now, changed=due)
+            schedule = schedule.answered(chosen, now, changed=due)
             made.append((now, chosen))
         now += 0.005
     return made
@@ -71,12 +71,13 @@ def test_at_most_one_request_a_second_while_a_batch_runs() -> None:
 
 def test_after_a_batch_a_request_is_due_at_once() -> None:
     schedule = PollSchedule()
-    schedule.watch(["0"], 1)
-    schedule.answered(["0"], 10.0, changed=True)
-    schedule.choose(["0"], also_others=False)
-    schedule.rest()
+    schedule, _ = schedule.watch(["0"], 1)
+    schedule = schedule.answered(["0"], 10.0, changed=True)
+    schedule, _ = schedule.choose(["0"], also_others=False)
+    schedule = schedule.rest()
     assert schedule.due() >= 11.0
-    assert schedule.watch(["0"], 1)
+    schedule, at_once = schedule.watch(["0"], 1)
+    assert at_once
     assert schedule.due() < 10.1
 
 
@@ -85,35 +86,40 @@ def test_two_queries_that_start_at_once_stay_within_what_event_hubs_answers(part
     """Each counts itself alone at first; the request for everything includes the list of partitions."""
     everything = [f"{number}" for number in range(partitions)]
     schedule, made = PollSchedule(), partitions + 1
-    schedule.answered(everything, 10.0, changed=True, others=1)
-    assert schedule.watch(everything, 1)
+    schedule = schedule.answered(everything, 10.0, changed=True, others=1)
+    schedule, at_once = schedule.watch(everything, 1)
+    assert at_once
     if schedule.due() < 11.0:
-        made += len(schedule.choose(everything, also_others=False))
+        made += len(schedule.choose(everything, also_others=False)[1])
     assert 2 * made <= QUOTA
 
 
 def test_a_partition_from_another_member_does_not_wait_for_the_limit() -> None:
     schedule = PollSchedule()
     everything = [f"{number}" for number in range(10)]
-    schedule.answered(everything, 10.0, changed=True)
-    schedule.watch(everything[:5], 20)
-    schedule.answered(schedule.choose(everything, also_others=False), 20.0, changed=True)
+    schedule = schedule.answered(everything, 10.0, changed=True)
+    schedule, _ = schedule.watch(everything[:5], 20)
+    schedule, chosen = schedule.choose(everything, also_others=False)
+    schedule = schedule.answered(chosen, 20.0, changed=True)
     assert schedule.due() > 20.5
-    assert schedule.watch(everything[:6], 20)
+    schedule, at_once = schedule.watch(everything[:6], 20)
+    assert at_once
     assert schedule.due() <= 20.0
-    schedule.choose(everything, also_others=False)
-    assert not schedule.watch(everything[:3], 20)
+    schedule, _ = schedule.choose(everything, also_others=False)
+    schedule, at_once = schedule.watch(everything[:3], 20)
+    assert not at_once
 
 
 def test_added_partitions_are_requested_one_piece_after_the_other() -> None:
     schedule = PollSchedule()
-    schedule.answered(["0", "1"], 10.0, changed=True)
-    schedule.watch(["0"], 10)
+    schedule = schedule.answered(["0", "1"], 10.0, changed=True)
+    schedule, _ = schedule.watch(["0"], 10)
     everything, requested = [f"{number}" for number in range(100)], set[str]()
     for now in (20.0, 21.0, 22.0):
-        new = {*schedule.choose(everything, also_others=False)} - {"0"}
+        schedule, chosen = schedule.choose(everything, also_others=False)
+        new = {*chosen} - {"0"}
         assert len(new) <= MOST_NEW
         requested |= new
-        schedule.answered([*new], now, changed=True)
+        schedule = schedule.answered([*new], now, changed=True)
         assert (schedule.due() == now) is (len(requested) < 98), "the next piece is due at once"
     assert requested == {*everything[2:]}

@@ -341,7 +341,7 @@ def test_who_waits_for_a_batch_is_served_while_all_partitions_are_asked_about(em
         watcher.watch(["0"])
         refreshing = threading.Thread(target=lambda: (watcher.refresh(), refreshed.set()))
         refreshing.start()
-        wait_until(lambda: schedule._stale, "it has begun")
+        wait_until(lambda: watcher._schedule.stale, "it has begun")
         for count in (1, 2, 3):
             emulator.append(HUB, 0, [b"x"])
             wait_until(lambda count=count: caught_up(watcher) == count, "the event is seen")  # type: ignore[misc]
