@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
-
-from azure.eventhub import EventHubConsumerClient
 
 from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, MissingError
 from spark_ehbalance.eventhub import conditions
@@ -65,6 +64,24 @@ class PartitionState:
         return Position(self.end - 1, self.last_offset)
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """An open connection, with what closes it. `token` is sent `until` a monotonic time."""
+
+    management: Management
+    auth: Any
+    closing: ExitStack
+    token: str = ""
+    until: float = 0.0
+
+    def with_token(self, now: float) -> _Opened:
+        """With a token that is sent at `now`."""
+        if now < self.until:
+            return self
+        access = self.auth.get_token()
+        return replace(self, token=access.token, until=now + min(_TOKEN_AGE, (access.expires_on - time.time()) / 2))
+
+
 class HubMetadata:
     """Requests a hub's own description. A context manager that closes its connection; for one thread at a time.
 
@@ -86,15 +103,13 @@ class HubMetadata:
         self._connection = connection
         self._consumer_group = consumer_group
         self._response_timeout = response_timeout
-        self._client: EventHubConsumerClient | None = None
-        self._handler: Any = None
-        self._management: Management | None = None
-        self._auth: Any = None
-        self._opened = 0.0
-        self._token, self._token_until = "", 0.0
         self._pace = None if most_requests is None else Pace(most_requests)
-        self._created_ms: int | None = None
-        self._replicated = False
+        self._opened: _Opened | None = None
+        #: When the last connection was opened (monotonic seconds); 0 before that.
+        self.opened_at = 0.0
+        #: When the hub was created, in milliseconds since 1970; None before its partitions were listed, and for a
+        #: geo-replicated hub: whether that time outlives a promotion is not known, and its offsets identify events.
+        self.created_ms: int | None = None
         #: The hub's clock (ms since 1970) at the first answer about a partition; None before one.
         self.first_answer_ms: int | None = None
 
@@ -107,15 +122,9 @@ class HubMetadata:
     def partition_ids(self) -> tuple[str, ...]:
         """The ids of the hub's partitions."""
         found = self._answers([(_HUB, (("name", self._connection.hub),))])[0]
-        self._replicated = found.get(b"georeplication_factor", 1) > 1
-        self._created_ms = round(found[b"created_at"])
+        is_replicated = found.get(b"georeplication_factor", 1) > 1
+        self.created_ms = None if is_replicated else round(found[b"created_at"])
         return tuple(id.decode() for id in found[b"partition_ids"])
-
-    @property
-    def created_ms(self) -> int | None:
-        """When the hub was created, in milliseconds since 1970; None before its partitions were listed, and for a
-        geo-replicated hub: whether that time outlives a promotion is not known, and its offsets identify events."""
-        return None if self._replicated else self._created_ms
 
     def partition_states(self, partitions: Iterable[str]) -> dict[str, PartitionState]:
         """The state of each of `partitions`. So many that the rate of requests would be exceeded take a while."""
@@ -135,21 +144,11 @@ class HubMetadata:
             states.update(zip(some, map(_state, answers), strict=True))
         return states
 
-    @property
-    def opened_at(self) -> float:
-        """When the connection was opened (monotonic seconds); 0 before that."""
-        return self._opened
-
     def close(self) -> None:
         """Close the connection; the next request opens a new one."""
-        handler, client = self._handler, self._client
-        self._handler = self._client = self._management = None
-        for closing in (handler, client):
-            if closing is not None:
-                try:
-                    closing.close()
-                except Exception as error:  # a broken connection has nothing left to close
-                    _LOG.debug("closing a management connection: %s", error)
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.closing.close()
 
     # --- over the open connection ------------------------------------------------------------------------------
 
@@ -176,13 +175,14 @@ class HubMetadata:
         """The responses over the open management connection, errors where the hub was too busy."""
         failed, retried = requests[0], False
         while True:
-            fresh = self._management is None or time.monotonic() - self._opened > _CONNECTION_AGE
+            opened = self._opened
+            fresh = opened is None or time.monotonic() - self.opened_at > _CONNECTION_AGE
             try:
-                if fresh:
+                if opened is None or fresh:
                     self.close()
-                    self._management = self._open()
-                assert self._management is not None
-                answers = self._management.request(requests, self._current_token(), self._response_timeout)
+                    opened = self._opened = self._open()
+                opened = self._opened = opened.with_token(time.monotonic())
+                answers = opened.management.request(requests, opened.token, self._response_timeout)
                 for index, each in enumerate(answers):
                     if isinstance(each, Exception) and not _is_busy(each):
                         failed = requests[index]
@@ -203,24 +203,24 @@ class HubMetadata:
                     self._connection.renew()
                 retried = True
 
-    def _open(self) -> Management:
+    def _open(self) -> _Opened:
         client: Any = self._connection.consumer_client(
             self._consumer_group, amqp_transport=bounded_transport(), **_SETTINGS
         )
-        self._client = client
-        with private_calls():
-            self._auth = client._create_auth()
+        with ExitStack() as closing, private_calls():
+            closing.callback(_close, client)
+            auth = client._create_auth()
             transport, network = client._amqp_transport, self._connection.network
-            handler = transport.create_mgmt_client(client._address, mgmt_auth=self._auth, config=client._config)
-            self._handler = handler
+            handler = transport.create_mgmt_client(client._address, mgmt_auth=auth, config=client._config)
+            closing.callback(_close, handler)
             if network.websocket:  # the client does not pass it on
                 handler._socket_timeout = network.opening_timeout(0.0)
             with cut_off_after(self._response_timeout, lambda: handler._connection):
-                connection = client._conn_manager.get_connection(endpoint=client._address.hostname, auth=self._auth)
+                connection = client._conn_manager.get_connection(endpoint=client._address.hostname, auth=auth)
                 operation = self._opened_operation(handler, connection)
             check_open(handler._connection, handler._session, operation._mgmt_link._response_link)
-            self._opened, self._token_until = time.monotonic(), 0.0
-            return Management(handler, operation, transport.get_error)
+            self.opened_at = time.monotonic()
+            return _Opened(Management(handler, operation, transport.get_error), auth, closing.pop_all())
 
     def _opened_operation(self, handler: Any, connection: Any) -> Any:
         """The client's operation on the hub's `$management`, with connection and links open."""
@@ -238,13 +238,6 @@ class HubMetadata:
             handler._connection.listen()
         return operation
 
-    def _current_token(self) -> str:
-        now = time.monotonic()
-        if now >= self._token_until:
-            access = self._auth.get_token()
-            self._token, self._token_until = access.token, now + min(_TOKEN_AGE, (access.expires_on - time.time()) / 2)
-        return self._token
-
     def _unavailable(self, error: Exception) -> HubUnavailableError:
         is_busy = isinstance(error, Busy)
         if isinstance(error, HubUnavailableError) and not is_busy:
@@ -253,6 +246,13 @@ class HubMetadata:
         where = f"event hub {self._connection.hub!r} at {self._connection.namespace}"
         kind = Busy if is_busy else HubUnavailableError
         return kind(f"{where} {what} (asked for its properties over AMQP): {error}")
+
+
+def _close(part: Any) -> None:
+    try:
+        part.close()
+    except Exception as error:  # a broken connection has nothing left to close
+        _LOG.debug("closing a management connection: %s", error)
 
 
 def _is_busy(error: Exception) -> bool:

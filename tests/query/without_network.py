@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +19,7 @@ from spark_ehbalance.emulator.broker import RequestLimit
 from spark_ehbalance.emulator.management import answer
 from spark_ehbalance.emulator.message import Sections
 from spark_ehbalance.eventhub import watcher
-from spark_ehbalance.eventhub.metadata import HubMetadata
+from spark_ehbalance.eventhub.metadata import HubMetadata, _Opened
 from spark_ehbalance.eventhub.poll_schedule import PollSchedule
 from spark_ehbalance.eventhub.wire.management import ManagementRequest
 
@@ -31,14 +33,14 @@ def ask_without_network(emulator: Emulator, patch: pytest.MonkeyPatch) -> None:
     def request(requests: Sequence[ManagementRequest], *_: object) -> list[dict[bytes, Any]]:
         return [_answer(emulator, {"type": kind, **dict(properties)}) for kind, properties in requests]
 
-    def opened(metadata: HubMetadata) -> Any:
-        metadata._opened = time.monotonic()
-        return SimpleNamespace(request=request)
+    def opened(metadata: HubMetadata) -> _Opened:
+        metadata.opened_at = time.monotonic()
+        management: Any = SimpleNamespace(request=request)
+        return _Opened(management, auth=None, closing=ExitStack(), until=inf)
 
     patch.setattr(watcher, "HubMetadata", partial(HubMetadata, most_requests=None))
     patch.setattr(watcher, "PollSchedule", partial(PollSchedule, most_requests=1000.0))
     patch.setattr(HubMetadata, "_open", opened)
-    patch.setattr(HubMetadata, "_current_token", lambda _: "")
     patch.setattr(watcher, "check_group", lambda _: None)
     patch.setattr(RequestLimit, "check", lambda _: None)
 
