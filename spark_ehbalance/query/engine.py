@@ -22,7 +22,7 @@ from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.load_meter import LoadMeter
 from spark_ehbalance.group.member.membership import Clocks, Holding
 from spark_ehbalance.group.member.query_state import Progress
-from spark_ehbalance.group.position import Position, partition_order
+from spark_ehbalance.group.position import Position, names_event, partition_order
 from spark_ehbalance.query import event_check, protocol, stalls
 from spark_ehbalance.query.batch_in_flight import BatchInFlight
 from spark_ehbalance.query.batch_planning import BatchPlan, PlanInputs, Request, left_out, plan_batch, positions_of
@@ -121,8 +121,8 @@ class QueryEngine:
                 return self._hub_reported(hub, now)
             case protocol.EventsFound():
                 return self._events_found(input, now)
-            case protocol.OffsetsFound(offsets):
-                return self._offsets_found(offsets, now)
+            case protocol.OffsetsFound():
+                return self._offsets_found(input, now)
             case protocol.Probed():
                 return self._probed(input, now)
 
@@ -195,6 +195,8 @@ class QueryEngine:
 
     def _hub_reported(self, hub: protocol.HubReport, now: Clocks) -> list[protocol.Output]:
         planning = self._planning
+        if self._doubts(planning, hub):
+            return self._batch_requested(replace(planning.request, hub=hub), now)
         planning.hub = hub
         if planning.requested is None:
             planning.inputs = replace(planning.inputs, states=hub.states)
@@ -203,6 +205,13 @@ class QueryEngine:
                 self._check_hub(hub)  # a position beyond the hub's end is no surprise then
             planning.inputs = planning.inputs.after(planning.requested, hub.states)
         return self._plan(planning, now)
+
+    @staticmethod
+    def _doubts(planning: _Planning, hub: protocol.HubReport) -> bool:
+        """Whether a geo-replicated hub may have been promoted since the batch was requested, so that other events may
+        have the numbers it is planned with: a promotion ends all connections."""
+        positions = positions_of(planning.inputs).values()
+        return hub.connection != planning.hub.connection and any(names_event(each.offset) for each in positions)
 
     def _plan(self, planning: _Planning, now: Clocks) -> list[protocol.Output]:
         """The batch, or what the hub has to be asked first."""
@@ -232,6 +241,8 @@ class QueryEngine:
             ranges = event_check.replayable(replay.ranges, answer.found, answer.hub.states, replay.sought)
             return self._read_again(replace(replay, ranges=ranges), now)
         planning = self._planning
+        if self._doubts(planning, answer.hub):
+            return self._batch_requested(replace(planning.request, hub=answer.hub), now)
         wanted = planning.looked_for or {}
         known = event_check.judged(wanted, answer.found[0], answer.hub.states)
         event_check.check_none_lost(wanted, known)
@@ -240,10 +251,12 @@ class QueryEngine:
         planning.inputs = replace(planning.inputs, unverified=wanted.keys() - known.keys())
         return self._plan(planning, now)
 
-    def _offsets_found(self, offsets: Mapping[str, str], now: Clocks) -> list[protocol.Output]:
+    def _offsets_found(self, answer: protocol.OffsetsFound, now: Clocks) -> list[protocol.Output]:
         planning = self._planning
+        if self._doubts(planning, answer.hub):
+            return self._batch_requested(replace(planning.request, hub=answer.hub), now)
         assert planning.plan is not None, "offsets are looked up for a plan"
-        plan = event_check.with_end_offsets(planning.plan, planning.inputs.states, offsets)
+        plan = event_check.with_end_offsets(planning.plan, planning.inputs.states, answer.offsets)
         return self._begin(planning, plan, now)
 
     def _begin(self, planning: _Planning, plan: BatchPlan, now: Clocks) -> list[protocol.Output]:

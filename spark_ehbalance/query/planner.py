@@ -331,7 +331,9 @@ class Planner:
                 found = [self._find_events(wanted, epochs) for wanted in positions]
                 return protocol.EventsFound(found, self._report())
             case protocol.FindOffsets(numbers, epochs):
-                return protocol.OffsetsFound(self._hub.offsets(numbers, self._levels(epochs)))
+                offsets = self._hub.offsets(numbers, self._levels(epochs))
+                self._hub.refresh([next(iter(numbers))])  # over a new connection if the hub was promoted
+                return protocol.OffsetsFound(offsets, self._report())
         return protocol.HubReported(self._report())
 
     def _find_events(self, positions: Mapping[str, Position], epochs: Mapping[str, int]) -> Mapping[str, bool]:

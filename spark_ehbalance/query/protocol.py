@@ -74,9 +74,10 @@ class EventsFound:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsFound:
-    """The offsets of events by partition, as far as they were found in time."""
+    """The offsets of events by partition, as far as they were found in time. `hub` was asked after that."""
 
     offsets: Mapping[str, str]
+    hub: HubReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ def geo() -> tuple[OneQuery, StreamOffset]:
     one = OneQuery(partitions=1)
     one.hold("0-9-9", _0=9)
     assert one.ask(limit=4) == [protocol.FindOffsets({"0": 3}, {"0": 1})]
-    (planned,) = one.tell(protocol.OffsetsFound({"0": "0-3-3"}))
+    (planned,) = one.tell(protocol.OffsetsFound({"0": "0-3-3"}, one.hub))
     assert isinstance(planned, protocol.Planned)
     one.tell(protocol.BatchFinished(planned.end))
     return one, planned.end
@@ -140,6 +140,23 @@ def test_reading_continues_only_after_the_event_before_was_found() -> None:
     assert one.ask(end) != [looked_for], "once per connection"
     one.connection = 2.0
     assert one.ask(end) == [looked_for]
+
+
+def test_a_promotion_while_a_batch_is_planned_has_the_event_before_looked_for_again() -> None:
+    one, end = geo()
+    looked_for = protocol.FindEvents([{"0": Position(3, "0-3-3")}], {"0": 1})
+    found = [{"0": True}]
+    assert one.ask(end) == [looked_for]
+    one.connection = 2.0
+    assert one.tell(protocol.EventsFound(found, one.hub)) == [looked_for]
+    assert one.tell(protocol.EventsFound(found, one.hub)) == [protocol.CatchUp()]
+    one.connection = 3.0
+    assert one.tell(protocol.HubReported(one.hub)) == [looked_for]
+
+    assert one.ask(end, limit=4) == [looked_for]
+    assert one.tell(protocol.EventsFound(found, one.hub)) == [protocol.FindOffsets({"0": 7}, {"0": 1})]
+    one.connection = 4.0
+    assert one.tell(protocol.OffsetsFound({"0": "1-7-7"}, one.hub)) == [looked_for]
 
 
 def test_an_event_that_the_hub_does_not_have_is_a_loss() -> None:
@@ -164,7 +181,7 @@ def test_a_probe_that_ends_while_events_are_looked_for_counts_for_the_next_batch
     for end in ("0", "1"):
         one.hold("0-9-9", **{f"_{end}": 9})
     one.ask(limit=8)
-    (planned,) = one.tell(protocol.OffsetsFound({"0": "0-3-3", "1": "0-3-3"}))
+    (planned,) = one.tell(protocol.OffsetsFound({"0": "0-3-3", "1": "0-3-3"}, one.hub))
     assert isinstance(planned, protocol.Planned)
     one.tell(protocol.BatchFinished(planned.end))
     one.turn()
