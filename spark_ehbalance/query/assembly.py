@@ -16,11 +16,11 @@ from spark_ehbalance.eventhub.watcher import REMEMBERED_OFFSETS, HubWatcher
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Resumed
-from spark_ehbalance.group.member.query_state import Progress
+from spark_ehbalance.group.member.query_state import Progress, QueryState
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.group.strategies import REACTIVE, strategy
+from spark_ehbalance.group.strategies import REACTIVE, NamedStrategy
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseStore
 from spark_ehbalance.lease_table.memory import MemoryStore
 from spark_ehbalance.lease_table.opening import open_store
@@ -35,6 +35,7 @@ from spark_ehbalance.query.planner import JOIN_TIMEOUT, Planner
 from spark_ehbalance.query.progress_policy import AloneProgress, ProgressPolicy, SharedProgress
 from spark_ehbalance.query.replay import EarlierBatches
 from spark_ehbalance.query.start_checks import check_past, check_start, join_table, states_at_start
+from spark_ehbalance.query.steps import Seeded
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -119,7 +120,7 @@ def start_planner(
         earlier=place.earlier,
         probe_again=options.receiver_timeout,
     )
-    keeper = Keeper(engine.member, opener, hub, changed=changed, lag_of=hub.lag)
+    keeper = Keeper(engine, opener, hub, changed=changed, lag_of=hub.lag)
     control = PlannerControl(PlannerAddress(query.lineage, processes.jvm_pid()))
     planner = Planner(engine, keeper, hub, options.level, control)
     try:
@@ -151,7 +152,7 @@ def _member(options: Options, query: StreamOffset, place: _Joined, logged: _Logg
     shared = options.lease_table is not None
     name = options.strategy if shared else "greedy"  # a query alone has nobody to share with or to wait for
     settings = Settings(
-        strategy=strategy(name, options.strategy_parameters if shared else None),
+        strategy=NamedStrategy(name, options.strategy_parameters if shared else None),
         strategy_name=name,
         lease_duration=options.lease_duration,
         handover_timeout=options.handover_timeout,
@@ -169,12 +170,9 @@ def _member(options: Options, query: StreamOffset, place: _Joined, logged: _Logg
     return MemberEngine(
         Author(query.owner, query.run),
         settings,
-        random.Random(),
-        progress=place.progress,
+        Seeded(random.getrandbits(64)),
+        query=QueryState(place.progress, batch=logged.finished.batch, begun=logged.last.batch, planner=logged.last.run),
         resume={p: Resumed(each.start, each.since_ms, each.epoch) for p, each in logged.unfinished.ranges.items()},
-        batch=logged.finished.batch,
-        begun=logged.last.batch,
-        planner=logged.last.run,
         latest_ms=query.first_start.at_ms if query.first_start else 0,
         ends=place.latest_ends,
     )

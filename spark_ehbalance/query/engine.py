@@ -15,7 +15,7 @@ the query owns is decided by the `MemberEngine` in it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.member.engine import MemberEngine
@@ -66,6 +66,7 @@ class _Replay:
         return sought_since(self.end.ranges[partition], self.holdings[partition])
 
 
+@dataclass(eq=False)
 class QueryEngine:
     """The decisions of one query. Not thread-safe: a driver with threads calls everything under one lock.
 
@@ -73,26 +74,20 @@ class QueryEngine:
     seconds.
     """
 
-    def __init__(
-        self,
-        member: MemberEngine,
-        policy: ProgressPolicy,
-        *,
-        fail_on_data_loss: bool = True,
-        earlier: EarlierBatches | None = None,
-        probe_again: float = 60.0,
-    ) -> None:
-        self.member = member
-        self.policy = policy
+    member: MemberEngine
+    policy: ProgressPolicy
+    _: KW_ONLY
+    fail_on_data_loss: bool = True
+    earlier: EarlierBatches = field(default_factory=EarlierBatches)
+    probe_again: float = 60.0
+
+    def __post_init__(self) -> None:
         #: The batch that Spark was given last.
         self.batch: BatchInFlight | None = None
         #: Where reading ends for good, by partition (`Trigger.AvailableNow`); None where it does not.
         self.fixed_ends: Mapping[str, int] | None = None
         self.loads = LoadMeter()
-        self._fail_on_data_loss = fail_on_data_loss
-        self._earlier = earlier or EarlierBatches()
-        self._probe_again = probe_again
-        self._finished = self._earlier.finished
+        self._finished = self.earlier.finished
         self._planned_after: StreamOffset | None = None
         self._verified: event_check.Verified = {}
         self._probes: Mapping[str, stalls.Probe] = {}
@@ -104,7 +99,8 @@ class QueryEngine:
         return self.batch is not None and not self.batch.finished
 
     def handle(self, input: protocol.Input, now: Clocks) -> list[protocol.Output]:
-        """What to do after `input`, at that time. A request of Spark that raises an error has ended.
+        """What to do after `input`, at that time. A request of Spark that raises an error has ended. Inputs of the
+        `MemberEngine` are passed on to it.
 
         Raises `DataLossError`.
         """
@@ -125,6 +121,8 @@ class QueryEngine:
                 return self._offsets_found(input, now)
             case protocol.Probed():
                 return self._probed(input, now)
+            case _:
+                return [*self.member.handle(input, now)]
 
     # --- a batch ends ------------------------------------------------------------------------------------------
 
@@ -156,7 +154,7 @@ class QueryEngine:
             {**query.resets, **query.progress},
             self.fixed_ends,
             request.limit,
-            self._fail_on_data_loss,
+            self.fail_on_data_loss,
             batch_ended=request.start != self._planned_after,
         )
         self._pending = planning = _Planning(request, now.monotonic, request.hub, inputs)
@@ -187,7 +185,7 @@ class QueryEngine:
         return probe if waits else probe + self._plan(planning, now)
 
     def _probed(self, answer: protocol.Probed, now: Clocks) -> list[protocol.Output]:
-        again = now.monotonic + self._probe_again
+        again = now.monotonic + self.probe_again
         self._probes = stalls.answered(self._probes, answer.positions, answer.ends, again)
         for partition, end in answer.ends.items():
             _LOG.info("partition %s: delivers events again, and is read up to %d first", partition, end - 1)
@@ -319,7 +317,7 @@ class QueryEngine:
         if batch is not None and batch.planned and batch.end == end:
             return [protocol.Read(list(batch.read.values()))]
         holdings = self.member.holdings(now.monotonic)
-        self._pending = replay = _Replay(end, self._earlier.replay(end, holdings), holdings)
+        self._pending = replay = _Replay(end, self.earlier.replay(end, holdings), holdings)
         if any(bounds := event_check.bounds(replay.ranges)):
             return [protocol.FindEvents(bounds, _epochs(replay.ranges))]
         return self._read_again(replay, now)

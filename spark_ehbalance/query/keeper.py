@@ -28,7 +28,10 @@ from spark_ehbalance.group.model import Lease
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.contract import ATTEMPTS, LeaseStore, commit
+from spark_ehbalance.query.engine import QueryEngine
 from spark_ehbalance.query.housekeeping import Housekeeping
+from spark_ehbalance.query.protocol import Input, Output
+from spark_ehbalance.query.steps import Steps
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -60,7 +63,7 @@ class Keeper:
 
     def __init__(
         self,
-        engine: MemberEngine,
+        engine: QueryEngine,
         open_store: Callable[[], LeaseStore],
         hub: Hub,
         *,
@@ -69,8 +72,9 @@ class Keeper:
     ) -> None:
         """The thread opens the store. `changed` is set when the result of `holdings` may have changed other than by the
         passing of time. `lag_of` tells what is unread, for the store and for `lags`."""
-        self._engine = engine
-        self._me = engine.author.id
+        self._steps = Steps(engine)
+        self._engine = engine.member
+        self._me = self._engine.author.id
         self._open_store = open_store
         self._hub = hub
         self._lag_of = lag_of
@@ -94,9 +98,8 @@ class Keeper:
         """Commit the last progress, give all leases back and leave the group; waits a few seconds at most. Not called
         on SIGKILL: the leases then expire."""
         with self._lock:
-            self._engine.stop()
+            self._step(protocol.StopRequested())
             self._give_up_at = min(self._give_up_at, time.monotonic() + _SHUTDOWN_TIMEOUT)
-            self._lock.notify_all()
         if self._thread.is_alive():
             self._thread.join(_SHUTDOWN_TIMEOUT)
 
@@ -109,6 +112,12 @@ class Keeper:
         with self._lock:
             self._check()
             return self._engine.holdings(time.monotonic())
+
+    def handle(self, input: Input) -> list[Output]:
+        """Pass `input` to the engine. Raises what has ended the keeper."""
+        with self._lock:
+            self._check()
+            return self._step(input)
 
     @contextmanager
     def engine(self) -> Iterator[MemberEngine]:
@@ -138,8 +147,7 @@ class Keeper:
 
     def leave(self) -> None:
         """Take nothing more, and give everything back as soon as the batch in flight has ended."""
-        with self._changing():
-            self._engine.leave()
+        self._step(protocol.LeaveRequested())
 
     def look(self, timeout: float) -> Mapping[str, Lease] | None:
         """All leases, by a look that has begun after this call; None if that takes longer than `timeout` seconds.
@@ -148,8 +156,7 @@ class Keeper:
         """
         with self._lock:
             wanted = self._looks_begun + 1
-            self._engine.look_now()
-            self._lock.notify_all()
+            self._step(protocol.LookRequested())
             looked = self._wait_for(lambda: self._looks_ended >= wanted, timeout)
             return self._engine.leases if looked else None
 
@@ -233,7 +240,7 @@ class Keeper:
         answer: protocol.Input | None = protocol.Tick()
         while answer is not None:
             with self._changing():
-                outputs = self._engine.handle(answer, _clocks())
+                outputs = self._step(answer)
                 if isinstance(answer, protocol.GroupRead):
                     self._looks_ended = self._looks_begun
             answer = None
@@ -243,7 +250,7 @@ class Keeper:
             _LOG.warning("the lease table is back after %d tries", failures)
         return protocol.Left() in outputs
 
-    def _carry_out(self, output: protocol.Output, store: LeaseStore) -> protocol.Input | None:
+    def _carry_out(self, output: Output, store: LeaseStore) -> protocol.Input | None:
         """Do what the engine wants. Returns the answer, where there is one."""
         match output:
             case protocol.ReadGroup():
@@ -330,17 +337,20 @@ class Keeper:
 
     def _settle(self, condition: Callable[[], bool], timeout: float) -> bool:
         """As `_wait_for`, and meanwhile balance again and again as long as there is something to take."""
-        self._engine.settle()
-        self._lock.notify_all()
+        self._step(protocol.SettlingBegan())
         try:
             return self._wait_for(condition, timeout)
         finally:
-            self._engine.settling = False
+            self._step(protocol.SettlingEnded())
 
     def _owned(self, partition: str, epoch: int) -> Holding | None:
         """What this member owns of `partition`, if it still does so in that `epoch`."""
         holding = self._engine.owned.get(partition)
         return holding if holding is not None and holding.epoch == epoch else None
+
+    def _step(self, input: Input) -> list[Output]:
+        with self._changing():
+            return self._steps.take(input, Clocks(time.monotonic(), time.time_ns() // 1_000_000))
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -357,7 +367,3 @@ class Keeper:
             self._error = error
             self.changed.set()
             self._lock.notify_all()
-
-
-def _clocks() -> Clocks:
-    return Clocks(time.monotonic(), time.time_ns() // 1_000_000)

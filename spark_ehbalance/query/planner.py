@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.group.member.membership import Clocks, Holding
+from spark_ehbalance.group.member.membership import Holding
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.query import lag_report, protocol
 from spark_ehbalance.query.batch_in_flight import BatchInFlight
@@ -142,7 +142,7 @@ class Planner:
     def finish(self, end: StreamOffset) -> None:
         """The sink has finished the batch that ends at `end`; may be called again for the same batch. Raises what has
         ended the lease keeper."""
-        self._handle(protocol.BatchFinished(end))
+        self._keeper.handle(protocol.BatchFinished(end))
 
     def still_idle(self, start: StreamOffset) -> bool:
         """Whether `next_batch(start)` would return `start` again, as for nearly all calls of an idle query, so that
@@ -183,7 +183,7 @@ class Planner:
         if not self._keeper.wait_balanced(JOIN_TIMEOUT, settled=True):
             _LOG.warning("the group has not settled within %g s: reading what is owned now", JOIN_TIMEOUT)
         self._hub.refresh(self._keeper.holdings())
-        self._handle(protocol.EndsFixed(self._report()))
+        self._keeper.handle(protocol.EndsFixed(self._report()))
 
     def ranges(self, end: StreamOffset) -> list[Range]:
         """What to read of the batch that ends at `end`: all of it if this process has planned it; else what
@@ -301,14 +301,10 @@ class Planner:
 
     # --- what the engine wants ---------------------------------------------------------------------------------
 
-    def _handle(self, input: protocol.Input) -> list[protocol.Output]:
-        with self._keeper.engine():
-            return self._engine.handle(input, Clocks(time.monotonic(), time.time_ns() // 1_000_000))
-
     def _answer(self, request: protocol.Input) -> protocol.Output:
         """The engine's answer to Spark's `request`, after all that it asks the hub before."""
         while True:
-            for output in self._handle(request):
+            for output in self._keeper.handle(request):
                 match output:
                     case protocol.Probe():
                         if not output.waits:
@@ -351,7 +347,7 @@ class Planner:
         try:
             ends = self._hub.received(probe.positions, self._levels(probe.epochs))
         finally:
-            self._handle(protocol.Probed(probe.positions, ends))
+            self._keeper.handle(protocol.Probed(probe.positions, ends))
             self._changed.set()
 
     def _report(self) -> protocol.HubReport:

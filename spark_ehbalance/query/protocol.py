@@ -1,4 +1,4 @@
-"""What goes into a `QueryEngine`, and what comes out of it."""
+"""What goes into a `QueryEngine`, and what comes out of it, besides what concerns the `MemberEngine` in it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.group.member import protocol
 from spark_ehbalance.group.member.load_meter import CpuTime
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.query.offsets import StreamOffset
@@ -88,7 +89,8 @@ class Probed:
     ends: Mapping[str, int]
 
 
-Input = BatchFinished | BatchRequested | RangesRequested | EndsFixed | HubReported | EventsFound | OffsetsFound | Probed
+Report = HubReported | EventsFound | OffsetsFound | Probed
+Input = BatchFinished | BatchRequested | RangesRequested | EndsFixed | Report | protocol.Input
 
 
 # --- outputs ---------------------------------------------------------------------------------------------------
@@ -154,4 +156,4 @@ class Read:
 
 
 Request = Refresh | CatchUp | FindEvents | FindOffsets
-Output = Request | Probe | Planned | Read
+Output = Request | Probe | Planned | Read | protocol.Output

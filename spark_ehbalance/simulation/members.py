@@ -97,7 +97,7 @@ class Node:
     def stop(self, then: Callable[[], None]) -> None:
         """End in good order, as `query.stop()` does: a batch in flight is broken off. Calls `then` at the end."""
         self._stopping = then
-        self._member.stop()
+        self._member.handle(protocol.StopRequested(), self._clocks())
         self._batch, self._batch_number = None, self._batch_number + 1
         if not self._busy:
             self._wait()

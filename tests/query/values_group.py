@@ -14,10 +14,11 @@ from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Resumed
+from spark_ehbalance.group.member.query_state import QueryState
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.group.strategies import REACTIVE, strategy
+from spark_ehbalance.group.strategies import REACTIVE, NamedStrategy
 from spark_ehbalance.lease_table.contract import commit
 from spark_ehbalance.lease_table.memory import MemoryStore
 from spark_ehbalance.query.batch_planning import progress_of
@@ -27,6 +28,7 @@ from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.query.planner import Planner
 from spark_ehbalance.query.progress_policy import AloneProgress, SharedProgress
 from spark_ehbalance.query.replay import EarlierBatches
+from spark_ehbalance.query.steps import Seeded
 from tests.query.queries import Event, Queries, Query
 
 GROUP = Group("namespace", "hub", "$default")
@@ -132,7 +134,7 @@ class ValueGroup(Queries):
         self.keeper: type[Keeper] = Keeper
         self.changed: type[threading.Event] = threading.Event
         self.watcher: ValueWatcher  # of the query that was started last
-        self._store = MemoryStore(Snapshot(GROUP))
+        self.store = MemoryStore(Snapshot(GROUP))
 
     def query(
         self,
@@ -152,12 +154,12 @@ class ValueGroup(Queries):
         usual = {"lease_duration": 3.0, "balance_interval": 0.1, "strategy_name": name, "reactive": name in REACTIVE}
         author = Author(owner, f"{owner}-{len(self.queries)}")
         resume = {partition: Resumed(each.start, each.since_ms) for partition, each in replay.ranges.items()}
-        store = self._store if shared else MemoryStore(alone.snapshot(GROUP, read, replay))
+        store = self.store if shared else MemoryStore(alone.snapshot(GROUP, read, replay))
         member = MemberEngine(
             author,
-            Settings(strategy(name), **usual | settings),
-            random.Random(),
-            progress=progress_of(read.ranges),
+            Settings(NamedStrategy(name), **usual | settings),
+            Seeded(random.getrandbits(64)),
+            query=QueryState(progress_of(read.ranges)),
             resume=resume,
         )
         engine = QueryEngine(
@@ -167,7 +169,7 @@ class ValueGroup(Queries):
             earlier=EarlierBatches(finished),
             probe_again=0.2,
         )
-        keeper = self.keeper(member, lambda: store, watcher, changed=watcher.changed)
+        keeper = self.keeper(engine, lambda: store, watcher, changed=watcher.changed)
         planner = Planner(engine, keeper, watcher, lambda epoch: epoch)
         self.queries.append(Query(planner, owner, finished, unfinished))
         keeper.start()
@@ -176,10 +178,10 @@ class ValueGroup(Queries):
 
     def steal(self, partition: str) -> None:
         """A member that is no query takes the partition from its owner."""
-        thief, before = Author("thief", "1"), self._store.read()
+        thief, before = Author("thief", "1"), self.store.read()
         join = Join(by=thief, at_ms=0, host="", max_owned=None, strategy="cooperative", lease_duration_ms=3000)
         outcome = commit(
-            self._store,
+            self.store,
             before,
             [join, Steal(by=thief, at_ms=0, partition=partition, epoch=before.leases[partition].epoch)],
         )
@@ -191,10 +193,10 @@ class ValueGroup(Queries):
         stalls = [
             Stall(by=Author(str(leases[p].owner), ""), at_ms=0, partition=p, epoch=leases[p].epoch) for p in partitions
         ]
-        assert not commit(self._store, self._store.read(), stalls).refused
+        assert not commit(self.store, self.store.read(), stalls).refused
 
     def snapshot(self) -> Snapshot:
-        return self._store.read()
+        return self.store.read()
 
     def checkpoints(self) -> set[int]:
         """The sequence numbers at which reading of the partitions goes on, by the store."""

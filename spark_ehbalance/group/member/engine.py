@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from spark_ehbalance.errors import EhBalanceError
@@ -62,33 +62,25 @@ class _Turn:
         return self.pending + self.decided if self.decided else self.pending
 
 
+@dataclass(eq=False)
 class MemberEngine:
     """One query's part in its group. Not thread-safe: a driver with threads calls everything under one lock.
 
-    `progress` is what the sink had finished in an earlier life of the query, up to the batch with that number, `begun`
-    the number of the last one in its log, which the run `planner` has planned, `resume` as in `Membership`. Where the
-    group has not started before, `latest` means `latest_ms` and `ends`, as in `NoteLatest`.
+    `resume` is as in `Membership`. Where the group has not started before, `latest` means `latest_ms` and `ends`, as in
+    `NoteLatest`.
     """
 
-    def __init__(
-        self,
-        author: Author,
-        settings: Settings,
-        rng: random.Random,
-        *,
-        progress: Mapping[str, Progress] | None = None,
-        resume: Mapping[str, Resumed] | None = None,
-        batch: int = 0,
-        begun: int = 0,
-        planner: str = "",
-        latest_ms: int = 0,
-        ends: Mapping[str, Position] | None = None,
-    ) -> None:
-        self._latest_ms, self._ends = latest_ms, ends or {}
-        self.author = author
-        self.settings = settings
-        #: What the query has reported.
-        self.query = QueryState(progress or {}, batch=batch, begun=begun, planner=planner)
+    author: Author
+    settings: Settings
+    rng: random.Random
+    _: KW_ONLY
+    #: What the query has reported; at first what earlier processes of it have left.
+    query: QueryState = field(default_factory=QueryState)
+    resume: Mapping[str, Resumed] = field(default_factory=dict)
+    latest_ms: int = 0
+    ends: Mapping[str, Position] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         #: How many members share the hub, as of the last turn.
         self.members = 1
         #: While this is set, balance again at once as long as there is something to take.
@@ -98,8 +90,7 @@ class MemberEngine:
         self.settled_cycles = 0
         #: Times in a row that the store was not available.
         self.failures = 0
-        self._rng = rng
-        self._member = Membership.of(author, settings, resume)
+        self._member = Membership.of(self.author, self.settings, self.resume)
         self._pace = Pace()
         self._balanced: Ownership | None = None  # who owned what at the last balancing
         self._memory: Any = None  # the strategy's
@@ -124,6 +115,8 @@ class MemberEngine:
                     return self._races_lost(now)
                 case protocol.StoreFailed(writing):
                     return self._store_failed(now, writing=writing)
+                case _:
+                    return self._requested(input)
         except EhBalanceError as error:
             self._member = replace(self._member, held=Held())
             return [protocol.Fail(error)]
@@ -158,28 +151,6 @@ class MemberEngine:
     def note_request(self, at_ms: int, left_out: Mapping[str, str]) -> None:
         """Spark has asked for a batch at that time, and these partitions were left out of it; see `Member`."""
         self.query = replace(self.query, asked_ms=at_ms, left_out=left_out)
-
-    def leave(self) -> None:
-        """Take nothing more, and give back everything that is not in flight, from the next turn on, which is now."""
-        self.query = replace(self.query, leaving=True)
-        self.look_now()
-
-    def stop(self) -> None:
-        """The next turn is the last one, and due at once: it commits the progress, gives all leases back and leaves."""
-        self._stopping, self._pace = True, replace(self._pace, waits_until=0.0)
-
-    def look_now(self) -> None:
-        """The next turn is due at once."""
-        self._pace = replace(self._pace, look_at=0.0)
-
-    def balance_now(self) -> None:
-        """The next turn balances, and is due at once."""
-        self._pace = replace(self._pace, balance_at=0.0)
-
-    def settle(self) -> None:
-        """Balance at once, and again as long as there is something to take, until `settling` is cleared."""
-        self.settling = True
-        self.balance_now()
 
     # --- what the query may know -------------------------------------------------------------------------------
 
@@ -240,6 +211,20 @@ class MemberEngine:
         due = pace.due(member.renewal_due(pace.ahead), progress=self.query.progress_since_look)
         return max(min(due, member.look_due), pace.waits_until)
 
+    def _requested(self, request: protocol.Request) -> list[protocol.Output]:
+        match request:
+            case protocol.SettlingBegan():
+                self.settling, self._pace = True, replace(self._pace, balance_at=0.0)
+            case protocol.SettlingEnded():
+                self.settling = False
+            case protocol.StopRequested():
+                self._stopping, self._pace = True, replace(self._pace, waits_until=0.0)
+            case protocol.LookRequested():
+                self._pace = replace(self._pace, look_at=0.0)
+            case protocol.LeaveRequested():
+                self.query, self._pace = replace(self.query, leaving=True), replace(self._pace, look_at=0.0)
+        return []
+
     # --- the turn ----------------------------------------------------------------------------------------------
 
     def _group_read(self, read: protocol.GroupRead, now: Clocks) -> list[protocol.Output]:
@@ -254,7 +239,7 @@ class MemberEngine:
         leaving = self.leaving is not None
         hurried = leaving or any(each.handover_pending for each in member.holdings.values())
         self._pace = replace(self._pace, hurried=hurried)
-        latest_ms = self._latest_ms if snapshot.latest_ms is None else snapshot.latest_ms
+        latest_ms = self.latest_ms if snapshot.latest_ms is None else snapshot.latest_ms
         if self._stopping:
             self._turn = _Turn(read, now, latest_ms, True, shutdown(member, query, now))
             return self._write(now)
@@ -283,14 +268,14 @@ class MemberEngine:
     def _balance(self, turn: _Turn) -> Sequence[str]:
         """Ask the strategy. Returns the partitions for which the hub must be asked where reading starts."""
         member, read = self._member, turn.read
-        latest = turn.latest_ms, self._ends
+        latest = turn.latest_ms, self.ends
         turn.decided = [*found(member, read.partitions, read.hub_created_ms, *latest, turn.now.wall_ms)]
         if not member.joined:
             # First be seen, then see who else is there, then decide: members that start together share at once.
             turn.decision = Decision("nothing yet, because this member is joining", rebalance_now=True)
             return ()
         self._balanced = member.snapshot.ownership
-        turn.view = balancing.view(member, turn.to_write, read.partitions, turn.now, self._rng, self._memory)
+        turn.view = balancing.view(member, turn.to_write, read.partitions, turn.now, self.rng, self._memory)
         if reason := self.leaving:
             turn.decision = Decision(f"nothing, because {reason}")
         else:
@@ -367,7 +352,7 @@ class MemberEngine:
             self.settled_cycles += turn.view is not None and not goes_on  # without a view the hub did not answer
         self._pace = self._pace.turned(
             self.settings,
-            self._rng,
+            self.rng,
             turn.now.monotonic,
             members=self.members,
             in_handover=in_handover,
@@ -380,7 +365,7 @@ class MemberEngine:
 
     def _races_lost(self, now: Clocks) -> list[protocol.Output]:
         self._turn = None
-        self._pace = replace(self._pace, waits_until=now.monotonic + contended_pause(self._rng))
+        self._pace = replace(self._pace, waits_until=now.monotonic + contended_pause(self.rng))
         return []
 
     def _store_failed(self, now: Clocks, *, writing: bool) -> list[protocol.Output]:
@@ -391,7 +376,7 @@ class MemberEngine:
             self._member = self._member.look_failed(now.monotonic)
         self.failures += 1
         interval = renewal_interval(self._member.duration.own)
-        wait = FIRST_PAUSE if self._stopping else pause(self.settings, self._rng, self.failures, interval)
+        wait = FIRST_PAUSE if self._stopping else pause(self.settings, self.rng, self.failures, interval)
         self._pace = replace(self._pace, waits_until=now.monotonic + wait)
         return []
 

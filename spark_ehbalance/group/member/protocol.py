@@ -1,9 +1,9 @@
-"""What goes into a `MemberEngine`, and what comes out of it."""
+"""What goes into a `MemberEngine`, and what comes out of it. Fields that repeat an input have no place in `repr`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.group.changes import Outcome, Transition
@@ -56,7 +56,33 @@ class StoreFailed:
     writing: bool
 
 
-Input = Tick | GroupRead | HubAnswered | Committed | RacesLost | StoreFailed
+@dataclass(frozen=True, slots=True)
+class LookRequested:
+    """The next turn is due at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettlingBegan:
+    """Balance at once, and again as long as there is something to take, until `SettlingEnded`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettlingEnded:
+    """Balance at the usual intervals again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveRequested:
+    """Take nothing more, and give back everything that is not in flight, from the next turn on, which is now."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """The next turn is the last one, and due at once: it commits the progress, gives all leases back and leaves."""
+
+
+Request = LookRequested | SettlingBegan | SettlingEnded | LeaveRequested | StopRequested
+Input = Tick | GroupRead | HubAnswered | Committed | RacesLost | StoreFailed | Request
 
 
 # --- outputs ---------------------------------------------------------------------------------------------------
@@ -79,7 +105,7 @@ class AskHub:
 class Write:
     """Commit `changes` to the lease table, which contained `base`."""
 
-    base: Snapshot
+    base: Snapshot = field(repr=False)
     changes: Sequence[Transition]
 
 
@@ -88,14 +114,14 @@ class Decided:
     """A balancing cycle has come to `decision`, on `view`; without it the strategy was not asked. To be logged."""
 
     decision: Decision
-    view: View | None
+    view: View | None = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
     """A commit has had this `outcome`: record what it did. With `tidies` tidy the store up as well."""
 
-    outcome: Outcome
+    outcome: Outcome = field(repr=False)
     tidies: bool
 
 

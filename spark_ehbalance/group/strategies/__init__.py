@@ -6,6 +6,8 @@ A module in this folder with a `STRATEGY` is found by itself, and is called as i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -35,16 +37,26 @@ PARAMETERS: dict[str, type[Parameters]] = {name: each.parameters for name, each 
 REACTIVE = frozenset(name for name, each in DECLARATIONS.items() if each.reactive)
 
 
-def strategy(name: str, parameters: Parameters | None = None) -> Strategy:
-    """The strategy called `name`, with its parameters bound: the default ones unless given.
+@dataclass(frozen=True)
+class NamedStrategy:
+    """The strategy called `name`, with its parameters: the default ones unless given.
 
     It also resolves stuck handovers, and follows a common rule in a group whose members have different strategies.
     """
-    declaration = DECLARATIONS[name]
-    chosen = declaration.bound(parameters)
-    if not declaration.resolves_stuck_handovers:
-        chosen = with_stuck_handovers_resolved(chosen)
-    return with_mixed_fallback(chosen)
+
+    name: str
+    parameters: Parameters | None = None
+
+    @cached_property
+    def _decide(self) -> Strategy:
+        declaration = DECLARATIONS[self.name]
+        chosen = declaration.bound(self.parameters)
+        if not declaration.resolves_stuck_handovers:
+            chosen = with_stuck_handovers_resolved(chosen)
+        return with_mixed_fallback(chosen)
+
+    def __call__(self, view: View) -> Decision:
+        return self._decide(view)
 
 
 def parameter_options(name: str) -> dict[str, Declared]:
@@ -53,7 +65,7 @@ def parameter_options(name: str) -> dict[str, Declared]:
 
 
 #: The strategies by name, each with its default parameters.
-STRATEGIES: dict[str, Strategy] = {name: strategy(name) for name in DECLARATIONS}
+STRATEGIES: dict[str, Strategy] = {name: NamedStrategy(name) for name in DECLARATIONS}
 
 __all__ = [
     "DECLARATIONS",
@@ -62,9 +74,9 @@ __all__ = [
     "REACTIVE",
     "STRATEGIES",
     "Decision",
+    "NamedStrategy",
     "Parameters",
     "Strategy",
     "View",
     "parameter_options",
-    "strategy",
 ]

@@ -147,7 +147,7 @@ class Decision:
     transitions: tuple[Transition, ...] = ()
     rebalance_now: bool = False
     rebalance_after: float | None = None
-    memory: Any = None
+    memory: Any = field(default=None, repr=False)
 
 
 #: A pure function. Its parameters, if any, are bound when the strategy is chosen by name.

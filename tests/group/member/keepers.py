@@ -21,7 +21,10 @@ from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import STRATEGIES, Strategy
 from spark_ehbalance.lease_table.contract import LeaseStore, commit
+from spark_ehbalance.query.engine import QueryEngine
 from spark_ehbalance.query.keeper import Keeper
+from spark_ehbalance.query.offsets import StreamOffset
+from spark_ehbalance.query.progress_policy import AloneProgress
 from tests.lease_table.store_conformance import GROUP
 from tests.waiting import wait_until
 
@@ -138,7 +141,8 @@ class Keepers:
         author = Author(name, f"{name}-{len(self.stores)}")
         store, changed = self._watched(), threading.Event()
         engine = MemberEngine(author, Settings(strategy, **(self._common | settings)), random.Random())
-        keeper = Keeper(engine, lambda: store, self.hub, changed=changed)
+        query = QueryEngine(engine, AloneProgress(StreamOffset(name)))
+        keeper = Keeper(query, lambda: store, self.hub, changed=changed)
         self.stores[keeper], self.changed[keeper] = store, changed
         keeper.start()
         return keeper

@@ -11,14 +11,14 @@ from spark_ehbalance.group.changes import Join, Refused, RequestHandover, Transi
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Clocks
-from spark_ehbalance.group.member.protocol import Committed, Decided, Ended, Output, Write
+from spark_ehbalance.group.member.protocol import Committed, Decided, Ended, Output, StopRequested, Write
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Author, Lease
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import STRATEGIES
 from spark_ehbalance.group.strategies.base import Decision
-from tests.group.strategies.members import LEASE, looked, snapshot_of, unfailing
+from tests.group.strategies.members import LEASE, balance_now, looked, snapshot_of, unfailing
 from tests.lease_table.store_conformance import ANN, BOB
 
 OPERATOR = Author("operator", "")
@@ -61,7 +61,7 @@ class One:
         """A turn up to its commit; with `balance` it balances whether that is due or not. The hub has the table's
         partitions and those of `hub`, which all begin at `start`."""
         if balance:
-            self.ann.balance_now()
+            balance_now(self.ann, self.clocks)
         return Turn(*looked(self.ann, self.table, (*self.table.leases, *hub), self.clocks, start))
 
     def end(self, turn: Turn, *, seconds: float = 0.0) -> list[Transition]:
@@ -86,7 +86,7 @@ class One:
 
     def stop(self) -> list[Transition]:
         """The last turn; what it wanted to write."""
-        self.ann.stop()
+        self.ann.handle(StopRequested(), self.clocks)
         return self.end(self.begin())
 
     def reserve(self, *partitions: str) -> None:
@@ -120,7 +120,7 @@ class One:
 
 
 def member(strategy: str = "greedy", **settings: Any) -> MemberEngine:
-    names = ("progress", "resume", "latest_ms", "ends")
+    names = ("query", "resume", "latest_ms", "ends")
     arguments = {name: settings.pop(name) for name in names if name in settings}
     return MemberEngine(ANN, Settings(STRATEGIES[strategy], LEASE, **settings), random.Random(0), **arguments)
 

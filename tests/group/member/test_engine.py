@@ -22,13 +22,20 @@ from spark_ehbalance.group.changes import (
     apply,
 )
 from spark_ehbalance.group.member.membership import Clocks, Resumed
-from spark_ehbalance.group.member.protocol import AskHub, Committed, GroupRead, StoreFailed
-from spark_ehbalance.group.member.query_state import Progress
+from spark_ehbalance.group.member.protocol import (
+    AskHub,
+    Committed,
+    GroupRead,
+    LeaveRequested,
+    SettlingBegan,
+    StoreFailed,
+)
+from spark_ehbalance.group.member.query_state import Progress, QueryState
 from spark_ehbalance.group.model import Lease, Load, MemberLoad, MemberState, TableIdentity
 from spark_ehbalance.group.position import Position
 from tests.group.member.one import AT_MS, OPERATOR, START, One, Turn, kinds, member
 from tests.group.strategies.groups import EVEN
-from tests.group.strategies.members import CYCLE, LEASE, Members, looked, snapshot_of
+from tests.group.strategies.members import CYCLE, LEASE, Members, balance_now, looked, snapshot_of
 from tests.lease_table.store_conformance import ANN, BOB
 
 EACH = pytest.mark.parametrize("strategy", EVEN)
@@ -78,7 +85,7 @@ def test_a_restarted_member_claims_its_own_with_a_new_epoch_in_the_commit_of_its
     other = Lease("1", owner="bob", epoch=4, checkpoint=Position(8))
     free, moved_on = Lease("2", epoch=4, checkpoint=Position(8)), Lease("3", epoch=4, checkpoint=Position(9))
     ann = member(
-        progress={"0": Progress(4, Position(20)), "1": Progress(3, Position(20))},
+        query=QueryState({"0": Progress(4, Position(20)), "1": Progress(3, Position(20))}),
         resume=dict.fromkeys("123", Resumed(9, since_ms=5)),
     )
     table = snapshot_of((), [own, other, free, moved_on])
@@ -168,7 +175,7 @@ def test_progress_waits_no_more_once_others_are_to_go_on_from_there() -> None:
         elif told == "drain":
             one.others(Drain(by=OPERATOR, at_ms=AT_MS, member="ann"))
         elif told == "leave":
-            one.ann.leave()
+            one.ann.handle(LeaveRequested(), one.clocks)
         elif told == "reset":
             one.ann.reset({"1": Progress(1, Position(3))})
         assert one.stop() if told == "stop" else one.turn(), told
@@ -257,7 +264,7 @@ def test_a_drained_member_gives_back_what_is_at_rest_and_takes_part_again_after_
 def test_a_leaving_query_takes_nothing_and_gives_everything_back_after_its_batch() -> None:
     one = One()
     one.reserve("0")
-    one.ann.leave()
+    one.ann.handle(LeaveRequested(), one.clocks)
     assert one.ann.due() == 0.0
     assert one.ann.plannable() == {}, "from that moment on"
     turn = one.begin(balance=True, hub=("2",))
@@ -420,7 +427,7 @@ def test_what_is_taken_from_an_owner_without_a_checkpoint_begins_where_the_hub_s
     one = One(0)
     one.replace_table(replace(one.table, table=TableIdentity("one", latest_ms=7)))
     one.add(*(Lease(str(p), owner="theirs", epoch=1, owned_since_ms=1) for p in range(2)))
-    one.ann.balance_now()
+    balance_now(one.ann, one.clocks)
     read = GroupRead(one.table, tuple(one.table.leases))
     (asked,) = one.ann.handle(read, one.clocks)
     assert isinstance(asked, AskHub)
@@ -435,7 +442,7 @@ def test_a_settling_member_balances_at_once_until_there_is_nothing_more_to_take(
     one = One()
     one.add(Lease("2", checkpoint=START))
     assert not one.begin().balances
-    one.ann.settle()
+    one.ann.handle(SettlingBegan(), one.clocks)
     cycles, settled = one.ann.cycles, one.ann.settled_cycles
     turn = one.begin(balance=True)
     assert turn.balances
@@ -495,7 +502,7 @@ def test_the_next_oldest_leads_when_the_leader_is_dead_though_nobody_may_take_wh
     assert not tidied(one)
     for _ in range(3):
         one.now += LEASE / 2.5
-        one.ann.balance_now()
+        balance_now(one.ann, one.clocks)
         tidies = tidied(one)
     assert one.table.leases["7"].owner == "bob", "ann owns two already"
     assert tidies

@@ -11,7 +11,7 @@ import pytest
 
 from spark_ehbalance.group.capabilities import Capabilities
 from spark_ehbalance.group.changes import Checkpoint, Heartbeat, Release, Renew, Transition, apply
-from spark_ehbalance.group.member.protocol import Committed
+from spark_ehbalance.group.member.protocol import Committed, LeaveRequested
 from tests.group.member.one import One, Turn
 from tests.group.strategies.members import LEASE
 
@@ -100,7 +100,7 @@ def test_progress_is_written_before_partitions_are_released(checkpoint_interval:
     run(one, INTERVAL)
     one.finish(5, "0")
     if not stops:
-        one.ann.leave()
+        one.ann.handle(LeaveRequested(), one.clocks)
         assert one.ann.due() <= one.now, "at once"
     written = [each for each in (one.stop() if stops else one.turn()) if not isinstance(each, (Heartbeat, Renew))]
     assert [type(each) for each in written[:2]] == [Checkpoint, Release]

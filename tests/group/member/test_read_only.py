@@ -22,7 +22,7 @@ from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import STRATEGIES
 from spark_ehbalance.lease_table.contract import commit
 from spark_ehbalance.lease_table.memory import MemoryStore
-from tests.group.strategies.members import looked
+from tests.group.strategies.members import balance_now, looked
 from tests.lease_table.store_conformance import GROUP
 
 #: Seconds: a lease, between two looks, before a retry after a failure (the longest of `pacing.pause`), and a step.
@@ -92,7 +92,7 @@ class Processes:
 
     def _turn(self, process: Process, now: float) -> bool:
         member, before, clocks = process.member, self.store.read(), Clocks(now, round(1000 * (now + 1000)))
-        member.balance_now()
+        balance_now(member, clocks)
         _, write = looked(member, before, tuple(before.leases), clocks)
         if write is None:
             return True

@@ -23,6 +23,9 @@ from spark_ehbalance.group.member.protocol import (
     GroupRead,
     HubAnswered,
     Output,
+    SettlingBegan,
+    SettlingEnded,
+    StopRequested,
     Write,
 )
 from spark_ehbalance.group.member.query_state import Progress
@@ -136,7 +139,7 @@ class Members:
     def leave(self, name: str) -> None:
         """Stop in good order, as `query.stop()` does; a batch in flight is broken off."""
         node = self.nodes.pop(name)
-        node.member.stop()
+        node.member.handle(StopRequested(), self._clocks())
         self._commit(node, self._begin(node, self.store.read()))
 
     def crash(self, name: str) -> None:
@@ -235,7 +238,7 @@ class Members:
                 self._end_batch(node)
             node.member.measure(loads)
             if balance:
-                node.member.balance_now()
+                balance_now(node.member, self._clocks())
             write = self._begin(node, snapshot)
             (self._late if late and self.rng.random() < late else turns).append((node, write))
         self.rng.shuffle(turns)
@@ -305,6 +308,14 @@ def looked(
     if asked := next((each for each in outputs if isinstance(each, AskHub)), None):
         outputs = unfailing(member.handle(HubAnswered(dict.fromkeys(asked.partitions, start)), now))
     return outputs, next((each for each in outputs if isinstance(each, Write)), None)
+
+
+def balance_now(member: MemberEngine, now: Clocks) -> None:
+    """Have the next turn of `member` balance, whether that is due or not."""
+    settling = member.settling
+    member.handle(SettlingBegan(), now)
+    if not settling:
+        member.handle(SettlingEnded(), now)
 
 
 def unfailing(outputs: list[Output]) -> list[Output]:

@@ -11,7 +11,7 @@ from spark_ehbalance.group.changes import Heartbeat, apply
 from spark_ehbalance.group.expiry import Observation, Observations
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.group.strategies import PARAMETERS, Decision, View, strategy
+from spark_ehbalance.group.strategies import PARAMETERS, Decision, NamedStrategy, View
 
 
 def view_of(
@@ -50,7 +50,7 @@ class Observer:
     def __init__(self, name: str, me: str, parameters: dict[str, Any]) -> None:
         self.me = Author(me, "1")
         self.now = 0.0
-        self._strategy = strategy(name, PARAMETERS[name](**parameters))
+        self._strategy = NamedStrategy(name, PARAMETERS[name](**parameters))
         self._observations = Observations()
         self._memory: Any = None
 
