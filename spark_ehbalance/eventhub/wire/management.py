@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 from spark_ehbalance.eventhub.wire.client import check_open, check_usable
@@ -59,7 +60,7 @@ class Management:
         self._refusal = refusal
         self._token = ""
         self._encoded: dict[ManagementRequest, tuple[bytes, bytes]] = {}  # before the id and after it
-        self._next_id = 0
+        self._ids = count()
 
     def request(self, requests: Sequence[ManagementRequest], token: str, timeout: float) -> list[Any]:
         """The response to each request, sent with the security `token`; of a refused one the `refusal`.
@@ -75,8 +76,7 @@ class Management:
             frames = bytearray()
             for _ in range(min(len(unsent), self._allowed())):
                 index, request = unsent.pop()
-                request_id = f"{self._next_id:08x}".encode()
-                self._next_id = (self._next_id + 1) % _IDS
+                request_id = f"{next(self._ids) % _IDS:08x}".encode()
                 waiting[request_id] = index
                 frames += self._frame(request, request_id)
             if frames:
