@@ -58,9 +58,8 @@ class Folder:
         identity, plain_options = split(self.options)
         self._address, self._plain_options = for_libraries(uri, plain_options)
         self._tokens = None if identity is None else StorageTokens(identity)
-        self._shown: set[str] = set()  # tokens that delta-rs was given
-        #: When a table that delta-rs has opened last can no longer be used, in seconds since 1970.
-        self.opened_until = math.inf
+        #: The token that delta-rs was given last, as an option, and when it ends, in seconds since 1970.
+        self.token: tuple[dict[str, str], float] = {}, math.inf
         self._title = title or uri
         self._storage: ObjectStore | None = None
 
@@ -74,9 +73,8 @@ class Folder:
         """The options for delta-rs to open the folder now. Raises `StoreUnavailableError` if there is no token."""
         if self._tokens is None:
             return self._plain_options
-        token, self.opened_until = self._tokens.option()
-        self._shown = set(token.values())
-        return self._plain_options | token
+        self.token = self._tokens.option()
+        return self._plain_options | self.token[0]
 
     def is_table(self) -> bool:
         """Whether there is a Delta table in the folder. delta-rs takes any file in the log for one. Raises
@@ -236,7 +234,7 @@ class Folder:
 
     def _text(self, error: Exception) -> str:
         """The error in one line. delta-rs repeats the value of an option that it does not understand."""
-        hidden = {value for name, value in self.options.items() if _hidden(name, value)} | self._shown
+        hidden = {value for name, value in self.options.items() if _hidden(name, value)}.union(self.token[0].values())
         if any(value in str(error) for value in hidden):
             error.args = ("it does not understand a storage option that may hold a secret",)  # in tracebacks as well
         return storage_error_text(error)

@@ -54,8 +54,8 @@ class History:
         self._table: DeltaTable | None = None  # as of the last append
         self._tag: str | None = None  # of that version's log file
         self._until = math.inf  # when it can no longer be used
-        self._followed = frozenset[str]()  # the data files that `follow` has read
-        self._read_up_to: tuple[int, str | None] = (0, None)  # the version read last, and its log file's tag
+        # The version that `follow` has read, its log file's tag, and its data files.
+        self._followed: tuple[int, str | None, frozenset[str]] = (0, None, frozenset())
 
     def append(self, changes: Sequence[OwnershipChange]) -> None:
         """Append `changes`, which makes the table if it is missing."""
@@ -97,7 +97,7 @@ class History:
             self._check_columns(table)
         except StoreFormatError as error:
             raise StoreUnavailableError(str(error)) from None
-        self._until = self._folder.opened_until
+        _, self._until = self._folder.token
         return table
 
     def _append(self, table: DeltaTable, rows: pa.Table) -> None:
@@ -119,15 +119,14 @@ class History:
         """The changes in the files that were written at `since_ms` or later and that no earlier call has read; after
         files were joined some changes are returned again."""
         with self._folder.errors("read"):
-            version, tag = self._read_up_to
+            version, tag, files = self._followed
             if tag and self._tag_of(version + 1) is None and self._tag_of(version) == tag:
                 return []
             table = self._newest()
             if table is None:
                 return []
-            changes = self._changes(frozenset(file_names(table, since_ms)) - self._followed)
-            self._followed = frozenset(file_names(table))
-            self._read_up_to = table.version(), self._tag_of(table.version())
+            changes = self._changes(frozenset(file_names(table, since_ms)) - files)
+            self._followed = table.version(), self._tag_of(table.version()), frozenset(file_names(table))
             return changes
 
     def _newest(self) -> DeltaTable | None:

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
@@ -62,14 +62,15 @@ def _clock() -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was read or written last: the snapshot, its data files, the table's metadata action, and the version's log
-    file, by its tag and by a hash of its content."""
+    """What was read or written last: the snapshot, its data files, the table's metadata action, the version's log file,
+    by its tag and by a hash of its content, and when that version was the newest."""
 
     snapshot: Snapshot
     files: frozenset[str]
     metadata: dict[str, Any]
     tag: str
     content: int
+    newest_at: float = 0.0
 
     @property
     def version(self) -> int:
@@ -79,6 +80,15 @@ class _Known:
     def table(self) -> str:
         """The table's id."""
         return str(self.metadata["metaData"]["id"])
+
+
+class _Check(NamedTuple):
+    """The last check that the log is still there: what was `known` then, the number of `looks` since, and the versions
+    `written` since, with their tokens."""
+
+    known: _Known | None = None
+    looks: int = 0
+    written: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +122,7 @@ class DeltaStore(LeaseTable):
         self._clock = clock
         self._known: _Known | None = None
         self._last: _Known | None = None  # what was known before the table had to be opened again
-        self._newest_at = 0.0  # when the known version was the newest
-        self._unchecked_looks = 0
-        self._checked: _Known | None = None  # what was known at the last check
-        self._unchecked: dict[int, str] = {}  # tokens of the versions written since, by version
+        self._check = _Check()
         self._winner: _LogFile | None = None  # the log file that has won a race against this handle
 
     def __repr__(self) -> str:
@@ -185,8 +192,7 @@ class DeltaStore(LeaseTable):
         except StoreDamagedError:
             self._forget()
             raise
-        self._known = self._last = known
-        self._newest_at = began
+        self._known = self._last = replace(known, newest_at=began)
         return known.snapshot
 
     def _advanced(self, known: _Known) -> _Known | None:
@@ -222,7 +228,7 @@ class DeltaStore(LeaseTable):
         snapshot = self._snapshot(files, group, version)
         tag, content = (newest.tag, hash(newest.content)) if newest else ("", 0)
         known = _Known(snapshot, frozenset(files), metadata, tag, content)
-        self._note_check(known)
+        self._check = _Check(known)
         return known
 
     def _check_not_set_back(self, version: int) -> None:
@@ -276,14 +282,14 @@ class DeltaStore(LeaseTable):
         even if members go on writing. Nor if versions were cleaned up since, after a long suspension: the next one may
         be missing only for that.
         """
-        if self._is_stale():
+        if self._is_stale(known):
             return False
-        self._unchecked_looks += 1
-        if not self._folder.is_local and self._unchecked_looks < _LOOKS_PER_CHECK:
+        self._check = self._check._replace(looks=self._check.looks + 1)
+        if not self._folder.is_local and self._check.looks < _LOOKS_PER_CHECK:
             return True
-        checked = self._checked or known
+        checked = self._check.known or known
         if self._tag(checked.version) == checked.tag:
-            self._note_check(known)
+            self._check = _Check(known)
             return True
         self._withdraw_strays()
         return False
@@ -291,26 +297,22 @@ class DeltaStore(LeaseTable):
     def _tag(self, version: int) -> str | None:
         return self._folder.tag(commit_file(version))
 
-    def _note_check(self, known: _Known) -> None:
-        self._checked, self._unchecked_looks = known, 0
-        self._unchecked.clear()
-
     def _withdraw_strays(self) -> None:
         """Remove the log files that this handle wrote since the last check into the log of another table, after a gap:
         with a gap no reader can open that table."""
         names = [file.name for file in self._folder.listed(LOG)]
         versions, checkpoint = {version_of(name) for name in names}, log.newest_checkpoint(names)
-        for version, token in sorted(self._unchecked.items()):
+        for version, token in sorted(self._check.written):
             reachable = version <= checkpoint or version - 1 in versions
             with contextlib.suppress(FileNotFoundError):
                 if not reachable and log.is_by(token, self._folder.read(commit_file(version))):
                     self._folder.remove([commit_file(version)])
                     versions.discard(version)
-        self._unchecked.clear()
+        self._check = self._check._replace(written=())
 
-    def _is_stale(self) -> bool:
+    def _is_stale(self, known: _Known) -> bool:
         """Whether the log files after the known version may have been cleaned up."""
-        return self._clock() - self._newest_at > maintenance.LOG_SECONDS / 2
+        return self._clock() - known.newest_at > maintenance.LOG_SECONDS / 2
 
     def _newest(self, known: _Known) -> _LogFile | None:
         """The log file of the newest version; None if that is the known one."""
@@ -385,8 +387,8 @@ class DeltaStore(LeaseTable):
         began = self._clock()
         entry = log.overwrite(base.version, known.table, known.files, add, token)
         tag = self._commit(version, entry, token)
-        self._unchecked[version] = token
-        if self._is_stale() and not self._is_whole_from(known):
+        self._check = self._check._replace(written=(*self._check.written, (version, token)))
+        if self._is_stale(known) and not self._is_whole_from(known):
             self._folder.remove([commit_file(version)])
             self._forget()
             raise StoreUnavailableError(
@@ -395,8 +397,7 @@ class DeltaStore(LeaseTable):
             )
         written = replace(new, version=version)
         files = frozenset({add["add"]["path"]})
-        self._known = self._last = _Known(written, files, known.metadata, tag, hash(entry))
-        self._newest_at = began
+        self._known = self._last = _Known(written, files, known.metadata, tag, hash(entry), began)
         return written
 
     def _is_whole_from(self, known: _Known) -> bool:
@@ -445,7 +446,7 @@ class DeltaStore(LeaseTable):
     def _checkpointed(self) -> tuple[int, str] | None:
         """Write a checkpoint of the newest version; that version and its data file. None, and nothing is written, if
         the log was replaced, or another program wrote that version. Other threads read and write meanwhile."""
-        known, checked = self._known, self._checked
+        known, checked = self._known, self._check.known
         # Later versions may be this handle's own commits into the log of another table.
         if known is None or checked is None or self._tag(checked.version) != checked.tag:
             return None
