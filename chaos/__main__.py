@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from chaos import contention, jobs, moves, run, soak
+from chaos import contention, jobs, moves, run, silence, soak
 from chaos.results import Form, log
 
 SCENARIOS: dict[str, Callable[[Form], bool]] = {
@@ -18,6 +18,7 @@ SCENARIOS: dict[str, Callable[[Form], bool]] = {
     "tokens": run.tokens,
     "copy": run.copy,
     "moves": moves.run,
+    "silence": silence.run,
     "jobs": jobs.run,
     "soak": soak.run,
     "contention": contention.run,
