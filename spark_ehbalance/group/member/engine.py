@@ -95,6 +95,7 @@ class MemberEngine:
         self._balanced: Ownership | None = None  # who owned what at the last balancing
         self._memory: Any = None  # the strategy's
         self._turn: _Turn | None = None
+        self._look_begun: float | None = None  # the time before the look whose answer is to come
         self._stopping = False
         self._hang = Hang()
         self._tidied = (0, 0.0)  # version and time
@@ -104,6 +105,7 @@ class MemberEngine:
         try:
             match input:
                 case protocol.Tick():
+                    self._look_begun = now.monotonic
                     return [protocol.ReadGroup()] if now.monotonic >= self.due() else []
                 case protocol.GroupRead():
                     return self._group_read(input, now)
@@ -233,7 +235,7 @@ class MemberEngine:
         From here on no batch is planned with what this turn gives away.
         """
         snapshot = read.snapshot
-        self._member = member = self._member.seen(snapshot, now, self.query)
+        self._member = member = self._member.seen(snapshot, now, self.query, self._look_begun)
         self.query = query = self.query.looked()
         self._hang = self._hang.checked(query, self.settings.max_stall, now.monotonic, member.holdings)
         leaving = self.leaving is not None
@@ -373,7 +375,7 @@ class MemberEngine:
         if writing:
             self._member = self._member.commit_failed()
         else:
-            self._member = self._member.look_failed(now.monotonic)
+            self._member = self._member.look_failed(now.monotonic, self._look_begun)
         self.failures += 1
         interval = renewal_interval(self._member.duration.own)
         wait = FIRST_PAUSE if self._stopping else pause(self.settings, self.rng, self.failures, interval)

@@ -68,15 +68,19 @@ class Resumed(NamedTuple):
 class Look:
     """What the last look has found. `drained`: an operator, or this member itself, has set its state to leaving.
 
-    Times are monotonic: of this look and the one `before`, when the table was first seen as it is, and `unwritable_at`,
-    the last time at which it was seen not to have changed for half a lease duration. All live members try to write
-    within a third, so nobody can write, and nobody's lease expires for anybody else. `tried` is when a look was last
-    tried, `away` whether the store could not be read then.
+    Times are monotonic: of this look's answer, of when it and the one `before` it had `begun`, when the table was first
+    seen as it is, and `unwritable_at`, the last time at which it was seen not to have changed for half a lease
+    duration. All live members try to write within a third, so nobody can write, and nobody's lease expires for anybody
+    else. `tried` is when a look was last tried, `away` whether the store could not be read then.
+
+    A process may be suspended between a look's begin and its answer, so what the answer contains was only true at the
+    begin.
     """
 
     snapshot: Snapshot | None = None
     drained: bool = False
     at: float = float("-inf")
+    begun: float = float("-inf")
     before: float = float("-inf")
     changed_at: float = float("inf")
     unwritable_at: float = float("-inf")
@@ -164,14 +168,14 @@ class Membership:
 
     # --- a look at the table -----------------------------------------------------------------------------------
 
-    def seen(self, snapshot: Snapshot, now: Clocks, query: QueryState) -> Membership:
-        """Take in the group's state.
+    def seen(self, snapshot: Snapshot, now: Clocks, query: QueryState, begun: float | None = None) -> Membership:
+        """Take in the group's state, by a look that had `begun` at that monotonic time (None: just now).
 
         Raises `FencedError` if a later process uses this member's id, and `DataLossError` if this is another table or
         one that was rolled back, which does not know how far the group has read.
         """
         self._check_table(snapshot, query)
-        member = self._following(snapshot)._observing(snapshot, now)
+        member = self._following(snapshot)._observing(snapshot, now, now.monotonic if begun is None else begun)
         if not self.joined:
             return member
         self._check_fence(snapshot)
@@ -223,11 +227,12 @@ class Membership:
             float("inf") if self.look.snapshot is None else self.look.tried + renewal_interval(self.duration.shortest)
         )
 
-    def look_failed(self, now: float) -> Membership:
-        """The store could not be read at that monotonic time."""
-        return replace(self, look=replace(self.look, tried=now, away=True))
+    def look_failed(self, now: float, begun: float | None = None) -> Membership:
+        """The store could not be read at that monotonic time, by a look that had `begun` then (None: just now)."""
+        suspended = begun is not None and now - begun >= 2 * self.settings.balance_interval  # the store may be back
+        return replace(self, look=replace(self.look, tried=now, away=not suspended))
 
-    def _observing(self, snapshot: Snapshot, now: Clocks) -> Membership:
+    def _observing(self, snapshot: Snapshot, now: Clocks, begun: float) -> Membership:
         """With the next look, and the observations that follow from it."""
         last, at, observations = self.look, now.monotonic, self.belief.observations
         if self._writes_failed_for_long(now) or at - last.at > self.duration.shortest / 2:
@@ -236,14 +241,15 @@ class Membership:
             # full lease duration again.
             observations = observations.afresh()
         changed = last.snapshot is None or last.snapshot.version != snapshot.version
-        unchanged_for_long = not changed and at - last.changed_at > self.duration.durations.longest / 2
+        unchanged_for_long = not changed and begun - last.changed_at > self.duration.durations.longest / 2
         look = replace(
             last,
             snapshot=snapshot,
             at=at,
-            before=last.at,
+            begun=begun,
+            before=last.begun,
             changed_at=at if changed else last.changed_at,
-            unwritable_at=at if unchanged_for_long else last.unwritable_at,
+            unwritable_at=begun if unchanged_for_long else last.unwritable_at,
             tried=at,
             away=False,
         )
@@ -373,8 +379,8 @@ class Membership:
         belief = replace(self.belief, leases=snapshot.leases, table=snapshot.table or self.belief.table)
         if own == self.held.leases and not renewed:
             return replace(self, belief=belief)
-        # What another has given to this member counts from then on, which was after the look before this one.
-        since = self.look.before if renewed is None else now.monotonic
+        # What another has given to this member counts from then on, which was after the last look that did not show it.
+        since = self.look.before if renewed is None else self.look.begun
         holdings = {}
         for lease in own:
             before, again = held.get(lease.partition), renewed is not None and lease.partition in renewed
@@ -383,7 +389,7 @@ class Membership:
                 continue
             assert lease.checkpoint is not None, "a claim without a position is refused"
             same_epoch = before is not None and before.epoch == lease.epoch
-            renewed_at, lasts = since, self.duration.own
+            renewed_at, lasts = now.monotonic if again else since, self.duration.own
             if before is not None and same_epoch and not again:
                 renewed_at, lasts = before.renewed, before.lasts
             if renewed is None and before is not None and not same_epoch:

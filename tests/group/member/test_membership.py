@@ -8,13 +8,16 @@ from dataclasses import replace
 import pytest
 
 from spark_ehbalance.errors import DataLossError, FencedError
-from spark_ehbalance.group.changes import Join
+from spark_ehbalance.group.changes import HandOver, Heartbeat, Join, RequestHandover, Steal, apply
+from spark_ehbalance.group.member.protocol import Committed, GroupRead, ReadGroup, StoreFailed, Tick
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Author, TableIdentity
 from spark_ehbalance.group.orders import Seek
 from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
 from tests.group.member.one import AT_MS, OPERATOR, One
-from tests.group.strategies.members import LEASE, LOOK, Members
+from tests.group.strategies.members import LEASE, LOOK, Members, unfailing
+from tests.lease_table.store_conformance import BOB
 
 # --- who it is -------------------------------------------------------------------------------------------------
 
@@ -126,3 +129,47 @@ def test_a_member_that_was_suspended_alone_requests_what_it_has_lost() -> None:
     group.run(5 * LOOK)
     assert group.counts() == {"ann": 4, "bob": 4, "cat": 4}
     assert all(move.planned for move in group.moves)
+
+
+# --- a process that is suspended while it waits for the table --------------------------------------------------
+
+
+def suspended_look(one: One, table: Snapshot, seconds: float) -> None:
+    """ann's look is answered with `table`, and she is suspended before she has the answer."""
+    one.ann.balance_now()
+    assert one.ann.handle(Tick(), one.clocks) == [ReadGroup()]
+    one.now += seconds
+    unfailing(one.ann.handle(GroupRead(table, tuple(table.leases)), one.clocks))
+
+
+def test_suspended_during_a_look_it_holds_nothing_that_has_expired() -> None:
+    """An unchanged table would mean that nobody can write, but it was unchanged only before the suspension."""
+    one = One()
+    suspended_look(one, one.table, 2 * LEASE)
+    assert not one.ann.holdings(one.now)
+
+
+def test_suspended_during_a_look_it_counts_what_it_is_given_meanwhile_from_before() -> None:
+    one = One()
+    one.others(Join(by=BOB, at_ms=AT_MS))
+    one.others(Steal(by=BOB, at_ms=AT_MS, partition="1", epoch=1))
+    one.turn()
+    old, began = one.table, one.now
+    one.others(RequestHandover(by=BOB, at_ms=AT_MS, partition="1", epoch=2, to="ann", timeout_ms=30_000))
+    one.others(HandOver(by=BOB, at_ms=AT_MS, partition="1", epoch=2))
+    suspended_look(one, old, LEASE / 2)
+    outcome = apply(one.table, [Heartbeat(by=one.ann.author, at_ms=AT_MS)])
+    unfailing(one.ann.handle(Committed(replace(outcome, seconds=0.0)), one.clocks))
+    assert one.ann.owned["1"].renewed == began
+
+
+def test_suspended_while_a_look_fails_it_is_not_in_safe_mode() -> None:
+    one = One()
+    assert one.ann.handle(Tick(), replace(one.clocks, monotonic=one.now + LEASE / 3)) == [ReadGroup()]
+    one.now += 2 * LEASE
+    one.ann.handle(StoreFailed(writing=False), one.clocks)
+    assert not one.ann.holdings(one.now)
+    one.now += 1
+    one.ann.handle(Tick(), one.clocks)
+    one.ann.handle(StoreFailed(writing=False), one.clocks)
+    assert one.ann.holdings(one.now).keys() == {"0", "1"}, "the table is away now"
