@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -260,11 +261,13 @@ class Keeper:
             case protocol.Write(base, changes):
                 return self._write(store, base, changes)
             case protocol.Decided(decision, view):
-                level, line = self._decisions.note(self._me, view, decision)
+                self._decisions, level, line = self._decisions.note(self._me, view, decision)
                 _LOG.log(level, "%s", line)
-                # A query that waits for the group to settle may end before others start: it warns at once.
-                if view is not None and (warning := self._shortage.note(view, at_once=self._engine.settling)):
-                    _LOG.warning("%s", warning)
+                if view is not None:
+                    # A query that waits for the group to settle may end before others start: it warns at once.
+                    self._shortage, warning = self._shortage.note(view, at_once=self._engine.settling)
+                    if warning is not None:
+                        _LOG.warning("%s", warning)
             case protocol.Ended(outcome, tidies):
                 self._keep_house(store, outcome, tidies=tidies)
             case protocol.Fail(error):
@@ -293,7 +296,7 @@ class Keeper:
                 changes = with_lags(changes, base.leases, self._lag_of)
             return protocol.Committed(commit(store, base, changes), time.monotonic() - began)
         except ConflictError:
-            self.counts.lost += ATTEMPTS
+            self.counts = replace(self.counts, lost=self.counts.lost + ATTEMPTS)
             _LOG.info("the lease table is contended: trying again later")
             return protocol.RacesLost()
         except StoreUnavailableError as error:
@@ -307,7 +310,7 @@ class Keeper:
     def _keep_house(self, store: LeaseStore, outcome: Outcome, *, tidies: bool) -> None:
         """Have history recorded and, as the leader, the store tidied up: no lease depends on either."""
         changes = ownership_changes(outcome)
-        self.counts.committed(outcome, changes)
+        self.counts = self.counts.committed(outcome, changes)
         if changes:
             self._recording.do(partial(store.record, changes))
             if not store.capabilities.epochs:

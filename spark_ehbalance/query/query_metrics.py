@@ -52,4 +52,4 @@ def query_samples(planner: Planner) -> Iterator[Sample]:
             (of.BUSY, BUSY.of(hub.name)),
         )
     )
-    yield from by_label(of.MOVES, dict(counts.moves), *me)
+    yield from by_label(of.MOVES, counts.moves, *me)

@@ -10,19 +10,16 @@ from spark_ehbalance.group.changes import Outcome
 from spark_ehbalance.group.history import OwnershipChange
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Counts:
-    """Since its process began: `commits`, the races that they `lost`, and `moves` by
-    the history's events. One thread writes them."""
+    """Since its process began: `commits`, the races that they `lost`, and `moves` by the history's events."""
 
     commits: int = 0
     lost: int = 0
     moves: Counter[str] = field(default_factory=Counter)
 
-    def committed(self, outcome: Outcome, changes: Sequence[OwnershipChange]) -> None:
-        """Count a commit and what it made of the group's ownership."""
-        self.lost += outcome.lost_races
-        if outcome.seconds is not None:
-            self.commits += 1
-        for each in changes:
-            self.moves[each.event] += 1
+    def committed(self, outcome: Outcome, changes: Sequence[OwnershipChange]) -> Counts:
+        """The counts after a commit that changed the group's ownership by `changes`."""
+        commits = self.commits if outcome.seconds is None else self.commits + 1
+        moves = self.moves + Counter(change.event for change in changes)
+        return Counts(commits, self.lost + outcome.lost_races, moves)

@@ -13,9 +13,12 @@ from tests.group.strategies.members import snapshot_of
 
 def test_a_line_says_what_is_done_and_why_and_doing_nothing_again_is_for_debugging_only() -> None:
     log, seen, nothing = DecisionLog(), limited(0.0, None), Decision("nothing, because all is owned")
+    levels = []
     claim = Decision("claim, because they are free", (seen.claim("1"), seen.claim("2"), seen.cancel("3")))
-    assert [log.note("a", seen, each)[0] for each in (nothing, nothing, claim, claim)] == [20, 10, 20, 20]
-    line = log.note("a", seen, claim)[1]
+    for decision in (nothing, nothing, claim, claim):
+        log, level, line = log.note("a", seen, decision)
+        levels.append(level)
+    assert levels == [20, 10, 20, 20]
     assert json.loads(line.removeprefix("balance: ")) == {
         "member": "a",
         "strategy": "",
@@ -24,7 +27,10 @@ def test_a_line_says_what_is_done_and_why_and_doing_nothing_again_is_for_debuggi
         "why": "claim, because they are free",
     }
     other = Decision("nothing, because this member is leaving")
-    assert [log.note("a", None, each)[0] for each in (nothing, other, other)] == [20, 20, 10], "for another reason"
+    for decision in (nothing, other, other):
+        log, level, _ = log.note("a", None, decision)
+        levels.append(level)
+    assert levels[4:] == [20, 20, 10], "for another reason"
 
 
 def limited(now: float, *limits: int | None) -> View:
@@ -37,10 +43,16 @@ def limited(now: float, *limits: int | None) -> View:
 
 def test_limits_that_leave_partitions_unread_are_reported_once_after_a_lease_duration() -> None:
     shortage = Shortage()
-    assert [shortage.note(limited(now, 1, 2), at_once=False) for now in (100.0, 129.0)] == [None, None]
-    assert shortage.note(limited(130.0, 1, 2), at_once=False)
-    assert not any(shortage.note(limited(now, 1, 2), at_once=True) for now in (131.0, 500.0)), "reported already"
-    assert shortage.note(limited(501.0, 1, 2, 1), at_once=True) is None
-    assert shortage.note(limited(502.0, 1, 2), at_once=True), "it was over in between"
-    for limits in ((1, None), (2, 2), (4,)):
-        assert Shortage().note(limited(100.0, *limits), at_once=True) is None
+    for now, limits, at_once, warned in (
+        (100.0, (1, 2), False, False),
+        (129.0, (1, 2), False, False),
+        (130.0, (1, 2), False, True),
+        (131.0, (1, 2), True, False),  # reported already
+        (500.0, (1, 2), True, False),
+        (501.0, (1, 2, 1), True, False),
+        (502.0, (1, 2), True, True),  # it was over in between
+    ):
+        shortage, warning = shortage.note(limited(now, *limits), at_once=at_once)
+        assert (warning is not None) is warned, now
+    for enough in ((1, None), (2, 2), (4,)):
+        assert Shortage().note(limited(100.0, *enough), at_once=True) == (Shortage(), None)
