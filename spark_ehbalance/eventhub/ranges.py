@@ -39,19 +39,19 @@ class Range:
 
 
 def limit_by_backlog(backlogs: Mapping[str, int], limit: int | None) -> dict[str, int]:
-    """The number of events to read of each partition: at most `limit` together, in proportion to the backlogs.
+    """The number of events to read of each partition: `limit` together, in proportion to the backlogs.
 
-    As with maxOffsetsPerTrigger of Spark's Kafka source. Each partition with a backlog gets one event first, as long as
-    the limit allows it, so that none starves beside a large one; the rest of the limit is divided in proportion.
+    As with maxOffsetsPerTrigger of Spark's Kafka source, each partition with a backlog gets one event at least, so that
+    none starves beside a large one, even if these are more than `limit`.
     """
     total = sum(backlogs.values())
     if limit is None or total <= limit:
         return dict(backlogs)
     first = {partition: min(backlog, 1) for partition, backlog in backlogs.items()}
-    if sum(first.values()) > limit:
-        first = dict.fromkeys(backlogs, 0)
     rest = {partition: backlog - first[partition] for partition, backlog in backlogs.items()}
     left, total_rest = limit - sum(first.values()), sum(rest.values())
+    if left <= 0:
+        return first
     counts = {partition: first[partition] + left * more // total_rest for partition, more in rest.items()}
     # Largest remainder method: the events left over by rounding down go to the partitions that lost most by it.
     by_remainder = sorted(rest, key=lambda p: (-(left * rest[p] % total_rest), p))

@@ -19,9 +19,9 @@ from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot, oldest_active
 from spark_ehbalance.group.working_copy import WorkingCopy
 
-#: Milliseconds for which a query that has ended is remembered: Event Hubs retains events for 90 days at most, so that
-#: no older checkpoint can go on.
-_REMEMBERED_MS = 100 * 24 * 3600 * 1000
+#: Queries remembered, running ones not counted as surplus: hourly jobs that each begin a new checkpoint make as many in
+#: six weeks. A limit of time would let one machine with a fast clock have all others forgotten.
+_MOST_QUERIES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +131,6 @@ class Join(Transition):
         if not self.lineage:
             return
         before = state.queries.get(self.lineage)
-        for each in state.queries.all().values():
-            if self.at_ms - each.at_ms > _REMEMBERED_MS:
-                del state.queries[each.lineage]
         begun, planner = self.begun, self.planner
         if before is not None and before.begun > begun:
             begun, planner = before.begun, before.planner
@@ -148,6 +145,10 @@ class Join(Transition):
             self.at_ms,
             self.host,
         )
+        others = [query for query in state.queries.all().values() if query.lineage != self.lineage]
+        stopped = sorted((query for query in others if query.owner not in state.members), key=lambda query: query.at_ms)
+        for query in stopped[: max(0, len(state.queries) - _MOST_QUERIES)]:
+            del state.queries[query.lineage]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

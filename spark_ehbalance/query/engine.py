@@ -274,7 +274,18 @@ class QueryEngine:
         probes = (probe.due for probe in stalls.waiting(self._probes, holdings).values())
         lease_ends = (holding.ends for holding in holdings.values())
         until = min((planning.since + _LOAD_INTERVAL, *probes, *lease_ends))
-        return [protocol.Planned(start, ranges, until)]
+        return [protocol.Planned(start, ranges, until, self._unread())]
+
+    def _unread(self) -> frozenset[str]:
+        """Partitions not read to their fixed ends that no other member owns and that are not stalled."""
+        query, unread = self.member.query, set[str]()
+        progress = {**query.resets, **query.progress}
+        for partition, end in (self.fixed_ends or {}).items():
+            lease, own = self.member.leases[partition], progress.get(partition)
+            position = own.position if own is not None and own.epoch == lease.epoch else lease.checkpoint
+            if lease.owner in (self.member.author.id, None) and not lease.stalled and position and position.next < end:
+                unread.add(partition)
+        return frozenset(unread)
 
     def _measure(self, ranges: Mapping[str, Range], planning: _Planning, now: Clocks) -> None:
         ends = {partition: state.end for partition, state in planning.inputs.states.items()}
@@ -311,16 +322,24 @@ class QueryEngine:
     # --- a logged batch ----------------------------------------------------------------------------------------
 
     def _ranges_requested(self, end: StreamOffset, now: Clocks) -> list[protocol.Output]:
-        """Read all of the batch that ends at `end` if this process has planned it; else what `plan_replay` returns."""
+        """Read all of the batch that ends at `end` that other members have not taken, if this process has planned it;
+        else what `plan_replay` returns."""
         self.member.give_batch(end.batch, end.run)
         batch = self.batch
         if batch is not None and batch.planned and batch.end == end:
+            self.batch = batch = replace(batch, ranges={p: r for p, r in batch.ranges.items() if not self._taken(p)})
             return [protocol.Read(list(batch.read.values()))]
         holdings = self.member.holdings(now.monotonic)
         self._pending = replay = _Replay(end, self.earlier.replay(end, holdings), holdings)
         if any(bounds := event_check.bounds(replay.ranges)):
             return [protocol.FindEvents(bounds, _epochs(replay.ranges))]
         return self._read_again(replay, now)
+
+    def _taken(self, partition: str) -> bool:
+        """Whether another member has taken the partition, as after this process was suspended. Where epochs do not
+        fence, the range's task finds that out."""
+        owner = self.member.leases[partition].owner
+        return self.member.settings.capabilities.epochs and owner not in (None, self.member.author.id)
 
     def _read_again(self, replay: _Replay, now: Clocks) -> list[protocol.Output]:
         end, self._pending = replay.end, None

@@ -150,7 +150,8 @@ class Options:
     max_events_per_trigger: int | None = declared(
         None,
         whole(1),
-        "maximum number of events per micro-batch, shared in proportion to the partitions' backlogs",
+        "maximum number of events per micro-batch, shared in proportion to the partitions' backlogs; each partition "
+        "with a backlog gets at least one",
         shown="all",
         only=STREAM,
     )

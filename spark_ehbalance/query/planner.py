@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.member.membership import Holding
-from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.position import Position, partition_order
 from spark_ehbalance.query import lag_report, protocol
 from spark_ehbalance.query.batch_in_flight import BatchInFlight
 from spark_ehbalance.query.control_socket import PlannerAddress, PlannerControl
@@ -40,6 +40,9 @@ _LOOK_TIMEOUT = 1.0
 #: Seconds at the end of a query for the driver to say that the last batch is finished, where Spark does not: its
 #: listener hears of that when the query ends, and others take the partitions only after this.
 _REPORT_TIMEOUT = 5.0
+
+#: Seconds between two plans while partitions cannot be planned that `Trigger.AvailableNow` has to read.
+_UNREAD_WAIT = 0.5
 
 #: Every third answer that there is nothing to read waits so many seconds for something to read. Spark asks again 10 ms
 #: after each answer, which is what an idle query costs; the other answers keep `latestOffset` fast.
@@ -158,10 +161,20 @@ class Planner:
 
         Raises `DataLossError`, `HubUnavailableError`, and what has ended the lease keeper (`FencedError`, ...).
         """
-        self._changed.clear()
-        self._hub.watch(self._keeper.holdings(), self._engine.member.members)
-        planned = self._answer(protocol.BatchRequested(start, limit, self._report(), cpu_time()))
-        assert isinstance(planned, protocol.Planned)
+        give_up_at = time.monotonic() + JOIN_TIMEOUT
+        while True:
+            self._changed.clear()
+            self._hub.watch(self._keeper.holdings(), self._engine.member.members)
+            planned = self._answer(protocol.BatchRequested(start, limit, self._report(), cpu_time()))
+            assert isinstance(planned, protocol.Planned)
+            if planned.end is not start or not planned.unread:
+                break
+            # To answer that there is nothing to read would end the run of Trigger.AvailableNow.
+            if time.monotonic() >= give_up_at:
+                unread = ", ".join(sorted(planned.unread, key=partition_order))
+                _LOG.warning("the run ends before partitions %s are read: the next run continues there", unread)
+                break
+            self._changed.wait(_UNREAD_WAIT)
         self.lag.planned(planned.ranges)
         self._planned = planned
         if planned.end is not start:

@@ -140,12 +140,14 @@ class Planned:
     """The answer to `BatchRequested`: the `end` of the next batch, or the start, if there is nothing to read. That
     stays so until something changes, and need not be looked into until the monotonic time `until`.
 
-    `ranges` are of every partition that a batch could be planned with, with or without events.
+    `ranges` are of every partition that a batch could be planned with, with or without events. `unread` are those that
+    `Trigger.AvailableNow` has not read to their ends, though no other member owns them: they cannot be planned yet.
     """
 
     end: StreamOffset
     ranges: Mapping[str, Range]
     until: float = 0.0
+    unread: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -622,10 +622,19 @@ def test_a_query_has_not_owned_what_a_forgotten_namesake_has() -> None:
     assert again.leases["0"].owned_since_ms == AT, "its own leases stay its own"
 
 
-def test_a_query_is_forgotten_when_no_event_that_it_has_read_can_be_left() -> None:
-    old = after(group(), run_of(STRANGER))
-    days_later = replace(run_of(BOB, "new"), by=Author("bob", "bob-2"), at_ms=AT + 101 * 24 * 3600 * 1000)
-    assert {*after(old, days_later).queries} == {"new"}
+def test_the_oldest_stopped_query_is_forgotten_when_there_are_too_many() -> None:
+    state = after(group(), replace(run_of(STRANGER, "running"), at_ms=AT - 9))
+    for number in range(1000):
+        author = Author(f"job-{number}", "1")
+        job = Join(by=author, at_ms=AT + number, lineage=f"l{number}")
+        state = after(state, job, Leave(by=author, at_ms=AT))
+    assert {*state.queries} == {"running", *(f"l{number}" for number in range(1, 1000))}
+
+
+def test_a_fast_clock_forgets_no_query() -> None:
+    state = after(group(), run_of(STRANGER), Leave(by=STRANGER, at_ms=AT))
+    fast = Join(by=BOB, at_ms=AT + 10 * 365 * 24 * 3600 * 1000, lineage="new")
+    assert {*after(state, fast).queries} == {"l", "new"}
 
 
 @pytest.mark.parametrize("by", [ANN, OPERATOR])

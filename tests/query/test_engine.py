@@ -9,7 +9,7 @@ import pytest
 
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.eventhub.metadata import PartitionState
-from spark_ehbalance.group.changes import Stall
+from spark_ehbalance.group.changes import Join, Stall, Steal
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.query import protocol
@@ -17,7 +17,8 @@ from spark_ehbalance.query.engine import QueryEngine
 from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.query.progress_policy import SharedProgress
 from tests.group.member.one import One
-from tests.lease_table.store_conformance import ANN
+from tests.group.strategies.members import LEASE
+from tests.lease_table.store_conformance import ANN, BOB
 
 START = StreamOffset("ann")
 
@@ -47,9 +48,9 @@ class OneQuery(One):
     def ask(self, start: StreamOffset = START, limit: int | None = None) -> list[protocol.Output]:
         return self.tell(protocol.BatchRequested(start, limit, self.hub))
 
-    def batch(self, start: StreamOffset = START) -> StreamOffset:
+    def batch(self, start: StreamOffset = START, limit: int | None = None) -> StreamOffset:
         """The end of the next batch, which needs no question but for newer events."""
-        outputs = self.ask(start)
+        outputs = self.ask(start, limit)
         if outputs == [protocol.CatchUp()]:
             outputs = self.tell(protocol.HubReported(self.hub))
         (planned,) = outputs
@@ -234,3 +235,40 @@ def test_ends_stay_where_they_were_fixed() -> None:
     one.hold(_0=9, _1=9)
     one.tell(protocol.EndsFixed(one.hub))
     assert spans(one.batch()) == {"0": (0, 5), "1": (0, 3)}
+
+
+def test_available_now_does_not_end_before_what_it_owns_is_read() -> None:
+    """The answer that there is nothing to read would end the run."""
+    one = OneQuery()
+    one.hold(_0=5, _1=5)
+    one.tell(protocol.EndsFixed(one.hub))
+    end = one.batch(limit=4)
+    one.tell(protocol.BatchFinished(end))
+    one.now += 2 * LEASE  # the process was suspended
+    assert one.ask(end) == [protocol.Planned(end, {}, one.now + 5.0, frozenset("01"))]
+    one.turn()
+    assert spans(one.batch(end)) == {"0": (2, 5), "1": (2, 5)}
+
+
+def test_a_process_suspended_while_a_batch_is_planned_plans_none() -> None:
+    one = OneQuery()
+    one.hold(_0=5, _1=5)
+    assert one.ask() == [protocol.CatchUp()]
+    one.now += 2 * LEASE
+    (planned,) = one.tell(protocol.HubReported(one.hub))
+    assert isinstance(planned, protocol.Planned)
+    assert planned.end is START
+
+
+def test_partitions_taken_before_the_batch_is_read_are_left_to_their_new_owner() -> None:
+    one = OneQuery()
+    one.hold(_0=5, _1=5)
+    end = one.batch()
+    lease = one.table.leases["1"]
+    one.others(Join(by=BOB, at_ms=0), Steal(by=BOB, at_ms=0, partition="1", epoch=lease.epoch))
+    one.turn()
+    (read,) = one.tell(protocol.RangesRequested(end))
+    assert isinstance(read, protocol.Read)
+    assert [(each.partition, each.start, each.end) for each in read.ranges] == [("0", 0, 5)]
+    one.tell(protocol.BatchFinished(end))
+    assert {p: each.position.next for p, each in one.ann.query.progress.items()} == {"0": 5}

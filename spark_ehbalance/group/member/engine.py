@@ -128,7 +128,7 @@ class MemberEngine:
     def begin_batch(self, epochs: Mapping[str, int], now: float) -> frozenset[str]:
         """Begin a batch with partitions and the epochs that it was planned with. Returns those that may be read; they
         are kept until the batch ends, unless another member takes them by force."""
-        held = self.plannable()
+        held = self.holdings(now)
         partitions = frozenset(p for p, epoch in epochs.items() if p in held and held[p].epoch == epoch)
         self.query = replace(self.query, in_flight=partitions, batch_began=now)
         return partitions

@@ -22,6 +22,10 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
+#: The longest time between two tries to read the table, as a part of the lease duration: a pause of a sixth, with
+#: jitter, and two requests that time out after a sixth each.
+_BETWEEN_TRIES = 2 / 3
+
 #: Renewed, and lasts: of nothing.
 _NEVER = (float("inf"), 0.0)
 
@@ -307,7 +311,8 @@ class Membership:
         still keep two readers apart. A process that was suspended holds nothing until it has looked again.
         """
         unwritable = now - self.look.unwritable_at < renewal_interval(self.duration.own)
-        if unwritable or (self.look.away and now - self.look.tried < 2 * self.settings.balance_interval):
+        between_tries = max(2 * self.settings.balance_interval, _BETWEEN_TRIES * self.duration.own)
+        if unwritable or (self.look.away and now - self.look.tried < between_tries):
             return holdings
         return {p: holding for p, holding in holdings.items() if now < holding.ends}
 

@@ -458,8 +458,9 @@ def test_a_settling_member_balances_at_once_until_there_is_nothing_more_to_take(
 # --- the store -------------------------------------------------------------------------------------------------
 
 
-def test_what_is_owned_may_be_read_while_the_store_is_away_but_not_after_a_suspension() -> None:
-    one = One()
+@pytest.mark.parametrize("balance_interval", [CYCLE, 0.5])
+def test_what_is_owned_may_be_read_while_the_store_is_away_but_not_after_a_suspension(balance_interval: float) -> None:
+    one = One(balance_interval=balance_interval)
     late = one.now + LEASE
     assert one.ann.holdings(late - 0.1).keys() == {"0", "1"}
     assert one.ann.holdings(late) == {}, "it has not looked"
