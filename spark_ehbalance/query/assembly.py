@@ -40,6 +40,9 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
+#: Seconds: nobody takes the partitions of a query without a lease table, however long its process was suspended.
+_FOREVER = 1e9
+
 OpenStore = Callable[[], LeaseStore]
 
 
@@ -54,11 +57,18 @@ class _Logged(NamedTuple):
     def last(self) -> StreamOffset:
         return self.finished if self.unfinished.is_initial else self.unfinished
 
+    def finished_progress(self) -> dict[str, Progress]:
+        """Where the sink has finished the partitions of the last batches. After a reset a batch begins further back."""
+        begun = {
+            p: Progress(each.epoch, Position(each.start - 1, each.start_offset))
+            for p, each in self.unfinished.ranges.items()
+        }
+        return progress_of(self.finished.ranges) | begun
+
     def progress(self) -> dict[str, Progress]:
         """How far the sink has finished each partition that the checkpoint names."""
         others = {p: Progress(each.epoch, Position.before(each.next)) for p, each in self.last.other_positions.items()}
-        begun = {p: Progress(e.epoch, Position.before(e.start)) for p, e in self.unfinished.ranges.items()}
-        return others | begun | progress_of(self.finished.ranges)
+        return others | self.finished_progress()
 
 
 class _Joined(NamedTuple):
@@ -154,7 +164,7 @@ def _member(options: Options, query: StreamOffset, place: _Joined, logged: _Logg
     settings = Settings(
         strategy=NamedStrategy(name, options.strategy_parameters if shared else None),
         strategy_name=name,
-        lease_duration=options.lease_duration,
+        lease_duration=options.lease_duration if shared else _FOREVER,
         handover_timeout=options.handover_timeout,
         max_owned=options.max_partitions_owned,
         host=socket.gethostname(),
@@ -181,7 +191,7 @@ def _member(options: Options, query: StreamOffset, place: _Joined, logged: _Logg
 def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatcher) -> _Joined:
     """Check that hub and lease table fit what the query has read; creates the table at a first start."""
     assert query.hub is not None, "the hub was asked"
-    finished = progress_of(logged.finished.ranges)
+    finished = logged.finished_progress()
     if options.lease_table is None:
         check_past(options, logged.last, None, query.hub)
         ends: Mapping[str, Position] = {}
@@ -194,7 +204,7 @@ def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatche
     with _open(options, options.lease_table, hub) as store:
         found, ends = join_table(store, options, last, query.hub, hub)
     record = found.queries.get(query.lineage)
-    progress = finished if record is None else _missing(logged.progress(), found) | finished
+    progress = finished if record is None else _missing(logged.progress(), found)
     return _Joined(progress, EarlierBatches(logged.finished, record.batch if record else 0), ends)
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from spark_ehbalance.errors import (
     StoreFormatError,
     StoreUnavailableError,
 )
+from spark_ehbalance.query import keeper
 from spark_ehbalance.query.assembly import joined
 from spark_ehbalance.query.offsets import StreamOffset
 from tests.query.queries import PARTITIONS, Group
@@ -111,6 +115,35 @@ def test_alone_all_progress_is_in_the_offset(group: Group, tmp_path: Path, monke
     again.read(8)
     assert Counter(first.seen + again.seen) == group.everything()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_alone_a_logged_batch_is_read_again_also_after_a_suspension(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else reads it, and the offset would say that it was read."""
+    group.append(2)
+    first = group.query("a", shared=False)
+    end = first.batch()
+    first.stop()
+    again = group.query("a", unfinished=end, shared=False)
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600, time_ns=time.time_ns)
+    monkeypatch.setattr(keeper, "time", later)
+    again.run(end)
+    assert Counter(again.seen) == group.everything()
+
+
+def test_alone_a_restart_in_a_batch_after_a_reset_continues_in_it(group: Group) -> None:
+    """A hub that lost events has others under the numbers that the batch before the reset has read."""
+    group.append(9)
+    first = group.query("a", shared=False, failOnDataLoss="false")
+    first.read(9 * PARTITIONS)
+    first.stop()
+    ranges = {p: replace(each, start=0, end=4) for p, each in first.finished.ranges.items()}
+    logged = replace(first.finished, ranges=ranges, batch=first.finished.batch + 1)
+    again = group.query("a", first.finished, logged, shared=False, failOnDataLoss="false")
+    again.run(logged)
+    again.read(9 * PARTITIONS)
+    assert Counter(again.seen) == group.everything()
 
 
 def test_alone_the_first_offset_stores_where_reading_starts(group: Group) -> None:

@@ -16,7 +16,7 @@ from spark_ehbalance.group.orders import Seek
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from tests.group.member.one import AT_MS, OPERATOR, One
-from tests.group.strategies.members import LEASE, LOOK, Members, unfailing
+from tests.group.strategies.members import LEASE, LOOK, Members, balance_now, unfailing
 from tests.lease_table.store_conformance import BOB
 
 # --- who it is -------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def test_a_member_that_was_suspended_alone_requests_what_it_has_lost() -> None:
 
 def suspended_look(one: One, table: Snapshot, seconds: float) -> None:
     """ann's look is answered with `table`, and she is suspended before she has the answer."""
-    one.ann.balance_now()
+    balance_now(one.ann, one.clocks)
     assert one.ann.handle(Tick(), one.clocks) == [ReadGroup()]
     one.now += seconds
     unfailing(one.ann.handle(GroupRead(table, tuple(table.leases)), one.clocks))
