@@ -28,7 +28,7 @@ from spark_ehbalance.query.batch_in_flight import BatchInFlight
 from spark_ehbalance.query.batch_planning import BatchPlan, PlanInputs, Request, left_out, plan_batch, positions_of
 from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.query.past import changed_hub
-from spark_ehbalance.query.progress_policy import ProgressPolicy, SeenTable
+from spark_ehbalance.query.progress_policy import ProgressPolicy, SeenTable, SharedProgress
 from spark_ehbalance.query.replay import EarlierBatches, sought_since
 from spark_ehbalance.text import logger
 
@@ -327,7 +327,7 @@ class QueryEngine:
         self.member.give_batch(end.batch, end.run)
         batch = self.batch
         if batch is not None and batch.planned and batch.end == end:
-            self.batch = batch = replace(batch, ranges={p: r for p, r in batch.ranges.items() if not self._taken(p)})
+            self.batch = batch = replace(batch, ranges={p: r for p, r in batch.ranges.items() if not self._is_taken(r)})
             return [protocol.Read(list(batch.read.values()))]
         holdings = self.member.holdings(now.monotonic)
         self._pending = replay = _Replay(end, self.earlier.replay(end, holdings), holdings)
@@ -335,11 +335,11 @@ class QueryEngine:
             return [protocol.FindEvents(bounds, _epochs(replay.ranges))]
         return self._read_again(replay, now)
 
-    def _taken(self, partition: str) -> bool:
-        """Whether another member has taken the partition, as after this process was suspended. Where epochs do not
-        fence, the range's task finds that out."""
-        owner = self.member.leases[partition].owner
-        return self.member.settings.capabilities.epochs and owner not in (None, self.member.author.id)
+    def _is_taken(self, planned: Range) -> bool:
+        """Whether another member has taken the partition since, as after this process was suspended. Where epochs do
+        not fence, the range's task finds that out."""
+        shared = self.member.settings.capabilities.epochs and isinstance(self.policy, SharedProgress)
+        return shared and not self.member.leases[planned.partition].still_owned(planned.epoch, planned.since_ms)
 
     def _read_again(self, replay: _Replay, now: Clocks) -> list[protocol.Output]:
         end, self._pending = replay.end, None

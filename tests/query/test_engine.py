@@ -260,13 +260,16 @@ def test_a_process_suspended_while_a_batch_is_planned_plans_none() -> None:
     assert planned.end is START
 
 
-def test_partitions_taken_before_the_batch_is_read_are_left_to_their_new_owner() -> None:
+@pytest.mark.parametrize("taken_back", [False, True])
+def test_partitions_taken_before_the_batch_is_read_are_left_to_their_new_owner(taken_back: bool) -> None:
     one = OneQuery()
     one.hold(_0=5, _1=5)
     end = one.batch()
-    lease = one.table.leases["1"]
-    one.others(Join(by=BOB, at_ms=0), Steal(by=BOB, at_ms=0, partition="1", epoch=lease.epoch))
+    one.others(Join(by=BOB, at_ms=0), Steal(by=BOB, at_ms=0, partition="1", epoch=1))
     one.turn()
+    if taken_back:
+        one.others(Steal(by=one.ann.author, at_ms=0, partition="1", epoch=2))
+        one.turn()
     (read,) = one.tell(protocol.RangesRequested(end))
     assert isinstance(read, protocol.Read)
     assert [(each.partition, each.start, each.end) for each in read.ranges] == [("0", 0, 5)]
