@@ -30,7 +30,7 @@ run: setup ## Run the job stream_to_delta, twice at once, on a hub of the emulat
 test: setup ## Run the tests: make test ARGS="-k lease"
 	@.venv/bin/python -m pytest --numprocesses=4 --dist=loadgroup --no-loadscope-reorder -m "not heavy" $(ARGS)
 
-test-heavy: setup ## Tests with Spark that take minutes, which `make test` leaves out
+test-heavy: setup ## Tests that take minutes, which `make test` leaves out
 	@.venv/bin/python -m pytest -m heavy $(ARGS)
 
 test-azure: setup ## What can be run against a real event hub, which the environment names: docs/real-service.md
