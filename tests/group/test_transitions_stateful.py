@@ -266,5 +266,5 @@ class SeveralMembers(RuleBasedStateMachine):
 
 TestSeveralMembers = SeveralMembers.TestCase
 TestSeveralMembers.settings = settings(
-    max_examples=150, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=75, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -135,7 +135,7 @@ _RAISED: list[Any] = [(0, ("set", 120.0)), (0, ("beat", 0)), (0, ("commit", 0))]
 _SILENT: list[Any] = [(10, ("only look", 1))]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     configured=st.tuples(_SECONDS, _SECONDS, _SECONDS),
     in_table=_SECONDS,

@@ -122,7 +122,7 @@ def outage() -> st.SearchStrategy[Outage]:
 ALL = [(0, 5.0, 100.0), (1, 5.0, 101.0), (2, 5.0, 103.0)]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(outages=st.lists(outage(), max_size=6), seed=st.integers(0, 5))
 @example(outages=ALL, seed=0)
 @example(outages=ALL[:2], seed=0)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.group.model import Load
 from spark_ehbalance.group.strategies.cooperative import TOLERANCE, assignment  # type: ignore[attr-defined]
-from tests.group.strategies.groups import SOME, assert_stable, given_layout, seeds
+from tests.group.strategies.groups import FEW, SOME, assert_stable, given_layout, seeds
 from tests.group.strategies.members import CYCLE, LEASE, Members, snapshot_of
 from tests.group.strategies.views import view_of
 
@@ -67,7 +67,7 @@ def skewed_rates(draw: st.DrawFn) -> dict[str, float]:
     return {str(p): 100 * (heavy if p < 1 + count // 20 else 1) for p in range(count)}
 
 
-@SOME
+@FEW
 @given(rates=skewed_rates(), members=st.integers(2, 8), seed=seeds)
 def test_skewed_loads_are_evened_out_and_stay_so(rates: dict[str, float], members: int, seed: int) -> None:
     group = loaded_group(rates, 0.2, members=members, seed=seed)
@@ -99,7 +99,7 @@ def test_skewed_loads_are_evened_out_and_stay_so(rates: dict[str, float], member
         assert all(later - earlier >= MINIMUM_TENURE for earlier, later in pairwise(times))
 
 
-@pytest.mark.parametrize(("count", "members"), [(62, 5), (16, 6), (36, 8), (28, 3)])
+@pytest.mark.parametrize(("count", "members"), [(62, 5), (16, 6), (28, 3)])
 def test_a_slightly_skewed_group_rests(count: int, members: int) -> None:
     """One partition has 1.7 times the load of each other: hardly worth a move, and not one after the other."""
     group = loaded_group({str(p): 170.0 if p == 0 else 100.0 for p in range(count)}, 0.2, members=members, seed=1)

@@ -15,11 +15,6 @@ def group_of(owners: str, free: int = 0) -> Snapshot:
     return snapshot_of(sorted({*owners, "d"}), layout_of([*owners, *[None] * free]))
 
 
-def test_it_claims_no_more_than_its_limit() -> None:
-    assert len(eph(view_of(group_of("", 5), "d", max_owned=2)).transitions) == 2
-    assert not eph(view_of(group_of("dd", 3), "d", max_owned=2)).transitions
-
-
 def test_pinned_partitions_are_neither_claimed_nor_stolen() -> None:
     (stolen,) = eph(view_of(group_of("aaabb"), "d", pinned="012")).transitions
     assert isinstance(stolen, Steal)

@@ -15,15 +15,13 @@ from spark_ehbalance.group.model import Handover, Lease, Pin
 from spark_ehbalance.group.orders import PinTo, Transfer, Unpin
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.group.strategies import STRATEGIES as NAMES
 from spark_ehbalance.group.strategies import Decision, View
 from spark_ehbalance.group.strategies.overrides import with_overrides
 from tests.group.strategies.groups import EVEN
 from tests.group.strategies.members import OPERATOR, Members, snapshot_of
 from tests.group.strategies.views import view_of
 
-STRATEGIES = pytest.mark.parametrize("strategy", sorted(NAMES))
-WHOSE_GROUPS_BECOME_EVEN = pytest.mark.parametrize("strategy", EVEN)
+EACH = pytest.mark.parametrize("strategy", EVEN)
 
 #: Cycles after which any of the strategies has come to rest with what these tests ask of it.
 ENOUGH = 40
@@ -69,28 +67,11 @@ def pinned_groups(draw: st.DrawFn) -> tuple[int, int, dict[str, str], int]:
     return members, partitions, pins, draw(st.integers(0, 1000))
 
 
-@WHOSE_GROUPS_BECOME_EVEN
+@EACH
 @given(pinned_groups())
 @example((3, 7, {f"{number}": "member-0" for number in range(5)}, 1))
-@settings(max_examples=10, deadline=None)
-def test_pinned_partitions_move_to_their_member_and_stay(
-    strategy: str, drawn: tuple[int, int, dict[str, str], int]
-) -> None:
-    count, partitions, pins, seed = drawn
-    group = Members(partitions, seed=seed, strategy=strategy)
-    group.join_many(count)
-    group.cycles(ENOUGH)
-    group.order(*(pin(partition, to) for partition, to in pins.items()))
-    group.cycles(ENOUGH)
-    assert_as_ordered(group, pins)
-    assert_at_rest(group)
-    assert_balanced(group, pins)
-
-
-@STRATEGIES
-@given(pinned_groups())
-@settings(max_examples=5, deadline=None)
-def test_a_pin_leaves_nothing_unread_and_holds_again_when_its_member_is_back(
+@settings(max_examples=4, deadline=None)
+def test_pinned_partitions_move_to_their_member_and_stay_while_it_is_there(
     strategy: str, drawn: tuple[int, int, dict[str, str], int]
 ) -> None:
     count, partitions, pins, seed = drawn
@@ -99,6 +80,9 @@ def test_a_pin_leaves_nothing_unread_and_holds_again_when_its_member_is_back(
     group.cycles(2)
     group.order(*(pin(partition, to) for partition, to in pins.items()))
     group.cycles(ENOUGH)
+    assert_as_ordered(group, pins)
+    assert_at_rest(group)
+    assert_balanced(group, pins)
     for gone, lost in (("member-0", group.crash), ("member-0", group.leave)):
         lost(gone)
         group.cycles(ENOUGH)
@@ -116,7 +100,7 @@ def test_a_pin_leaves_nothing_unread_and_holds_again_when_its_member_is_back(
     assert_at_rest(group)
 
 
-@WHOSE_GROUPS_BECOME_EVEN
+@EACH
 def test_a_transfer_order_holds_for_the_minimum_tenure_and_then_ends(strategy: str) -> None:
     group = Members(4, strategy=strategy)
     ann, bob = group.join("ann", "bob")
@@ -136,7 +120,7 @@ def test_a_transfer_order_holds_for_the_minimum_tenure_and_then_ends(strategy: s
     assert group.counts() == {ann: 2, bob: 2}
 
 
-@WHOSE_GROUPS_BECOME_EVEN
+@EACH
 def test_a_transfer_order_waits_for_the_batch_in_flight_up_to_its_deadline(strategy: str) -> None:
     group = Members(2, strategy=strategy)
     ann, bob = group.join("ann", "bob")
@@ -158,7 +142,7 @@ def test_a_transfer_order_waits_for_the_batch_in_flight_up_to_its_deadline(strat
     assert group.snapshot.leases[moving].owner == ann, "taken after the deadline"
 
 
-@WHOSE_GROUPS_BECOME_EVEN
+@EACH
 @pytest.mark.parametrize("how", ["crash", "leave", "drain"])
 def test_a_transfer_order_to_a_member_that_leaves_ends_and_the_owner_reads_on(strategy: str, how: str) -> None:
     group = Members(2, strategy=strategy)
@@ -174,7 +158,7 @@ def test_a_transfer_order_to_a_member_that_leaves_ends_and_the_owner_reads_on(st
     assert moving in group.nodes[ann].member.plannable()
 
 
-@WHOSE_GROUPS_BECOME_EVEN
+@EACH
 def test_the_strategy_decides_about_unpinned_partitions_again(strategy: str) -> None:
     group = Members(6, strategy=strategy)
     ann, _ = group.join("ann", "bob")

@@ -23,7 +23,7 @@ STEALING = pytest.mark.parametrize("strategy", [name for name, each in DECLARATI
 #: Strategies that move by handover, and the seconds within which a group is balanced, whatever happened before: the
 #: transfer shedder waits for some cycles and cools down. `cooperative` has stricter tests of its own.
 HANDOVER = pytest.mark.parametrize(("strategy", "soon"), [("race", 90.0), ("transfer", 1920.0)])
-MANY = settings(FEW, max_examples=30)
+MANY = settings(FEW, max_examples=15)
 
 
 @STEALING
@@ -63,21 +63,12 @@ def test_a_group_comes_to_rest_after_anything_that_happens(strategy: str, data: 
 @HANDOVER
 @FEW
 @given(data=st.data())
-def test_any_layout_comes_to_a_balanced_rest_by_handover(strategy: str, soon: float, data: st.DataObject) -> None:
-    group = data.draw(groups(strategy, 8, 48))
-    run_until(group, soon, lambda: is_balanced(group))
-    assert_at_rest(group, 480)
-
-
-@HANDOVER
-@FEW
-@given(data=st.data())
-def test_a_group_is_balanced_by_handover_after_joins_leaves_and_crashes(
+def test_any_layout_is_balanced_by_handover_also_after_joins_leaves_and_crashes(
     strategy: str, soon: float, data: st.DataObject
 ) -> None:
-    group = data.draw(groups(strategy, 8, 48))
+    group = data.draw(groups(strategy, 8, 24))
     group.run(soon / 4)
-    for _ in range(3):
+    for _ in range(data.draw(st.sampled_from([0, 3]))):
         match data.draw(st.sampled_from(["join", "leave", "crash"])):
             case "leave" if len(group.nodes) > 1:
                 group.leave(data.draw(st.sampled_from(sorted(group.nodes))))

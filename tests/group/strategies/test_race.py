@@ -16,7 +16,7 @@ from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import Decision
 from spark_ehbalance.simulation.ideal import fewest_moves
 from tests.group.strategies.groups import SOME, is_balanced, run_until, seeds
-from tests.group.strategies.members import CYCLE, LEASE, Members, layout_of, snapshot_of
+from tests.group.strategies.members import Members, layout_of, snapshot_of
 from tests.group.strategies.views import Observer
 
 #: Seconds, by default, for a lease duration of 30 s.
@@ -155,15 +155,3 @@ def test_a_single_partition_never_moves(members: int, seed: int, slowness: float
     group.join_many(2)
     group.run(20 * NORMAL_LEASE)
     assert group.moves == [move]
-
-
-@SOME
-@given(count=st.integers(2, 64), members=st.integers(2, 8), seed=seeds)
-def test_a_killed_members_partitions_are_spread_after_the_lease_duration(count: int, members: int, seed: int) -> None:
-    group = Members(count, seed=seed, strategy="race")
-    group.join_many(members)
-    group.run(3 * NORMAL_LEASE)
-    group.crash(max(group.counts(), key=group.counts().__getitem__))
-    group.run(LEASE / 2)
-    assert sum(group.counts().values()) < count, "not before"
-    run_until(group, 3 * CYCLE, lambda: sum(group.counts().values()) == count)
