@@ -2,7 +2,6 @@
 
     <!-- run -->                     tests/docs/test_run.py runs it, after the page's earlier ones
     <!-- run: in the background -->  the same; it runs until all have run
-    <!-- run: as a program -->       Python with a process of its own, until it has printed something
     <!-- run: as a file -->          Python that is saved under the name in its first line, for later commands
     <!-- run by: FILE::TEST -->      another test runs the same
     <!-- not run: REASON -->         Python that needs what tests do not have

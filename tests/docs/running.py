@@ -45,8 +45,6 @@ class PageRun:
             name = text.partition("\n")[0].removeprefix("# ")
             (self.folder / name).write_text(text)
             return ""
-        if block.detail == "as a program":
-            return self._background([sys.executable, "-c", text], "\n")
         if block.detail == "in the background":
             words = ["bash", "-c", f"{self._exports}exec {text}"]
             return self._background(words, "ready" if text.startswith("ehbalance ") else "\n")

@@ -6,8 +6,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.group.model import Lease, Member
 from spark_ehbalance.group.position import Position
@@ -24,13 +22,6 @@ def test_emulator(start: Start) -> None:
     assert run.next() == "1\n"
     assert "CA file" in run.next()
     run.next()
-
-
-def test_consumers(start: Start, hub: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    send(hub, 8)
-    monkeypatch.setenv("EVENTHUB_CONNECTION_STRING", hub.connection_string(HUB))
-    monkeypatch.setenv("LEASE_TABLE", str(tmp_path / "leases"))
-    assert '{"id": "flight ' in start("docs/consumers.md").next()
 
 
 def test_orders(start: Start, hub: Emulator, tmp_path: Path, ehbalance: Command) -> None:
