@@ -21,13 +21,17 @@ _SHARED = {"spark": "spark", "processes": "spark processes"}
 
 #: The groups that take longest: whatever comes later runs beside them instead of after them.
 _FIRST = (
+    "exactly once",
     "spark",
-    "second spark",
     "spark processes",
+    "own spark",
+    "simulation/test_runs.py",
     "processors/test_sharing.py",
+    "processors/test_queries.py",
+    "group/strategies/test_cooperative.py",
+    "group/strategies/test_limits.py",
     "query/test_forced_take.py",
     "query/test_past_combinations.py",
-    "own spark",
     "query/test_range_reader.py",
 )
 

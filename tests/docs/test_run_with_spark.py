@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 #: Seconds for a Spark of its own to start and to read.
 _START = 180
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("second spark")]
+pytestmark = pytest.mark.spark
 
 
 @pytest.fixture

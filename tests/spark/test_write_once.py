@@ -40,9 +40,9 @@ from tests.spark.conftest import HUB
 from tests.spark.merge_race import race
 from tests.spark.tables import held
 from tests.spark.test_single_query import fill, run_available
-from tests.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+# A Spark of its own: with all others' tests in one after the other it would end long after everything else.
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("exactly once")]
 
 COLUMNS = "partition string, sequenceNumber long, body string"
 
@@ -559,39 +559,6 @@ def test_a_crash_between_sink_and_checkpoint_and_a_stolen_range_that_ended_early
     assert held(target) == expected
 
 
-def test_a_partition_that_stalls_is_left_out_and_written_exactly_once_later(
-    spark: SparkSession, hub: Emulator, shared_options: dict[str, str], tmp_path: Path
-) -> None:
-    """Its range ends somewhere, and the query ends without the rest of it."""
-    appended, merged = str(tmp_path / "appended"), str(tmp_path / "merged")
-    write, silenced = once(appended), threading.Event()
-
-    def silence() -> None:
-        wait_until(lambda: hub.readers(HUB, "0"), "partition 0 is read")
-        hub.pause(HUB, "0")
-        silenced.set()
-
-    def process(df: DataFrame, batch_id: int) -> None:
-        if not silenced.is_set():
-            threading.Thread(target=silence).start()
-        write(df, batch_id)
-        merge(df, merged)
-
-    sent = fill(hub, 300)
-    hub.delay(0.2, HUB, "0")  # not all of it comes before it is silent
-    options = {**shared_options, "receiverTimeout": "2 s", "prefetch": "10"}
-    run_available(spark, options, tmp_path, process=process)
-    others = Counter(each for each in sent if each[0] != "0")
-    assert silenced.is_set()
-    assert held(appended) == others
-    with DeltaStore(shared_options["leaseTable"]) as table:
-        assert table.read().leases["0"].stalled == 1
-    hub.delay(0.0, HUB, "0")
-    hub.resume(HUB, "0")
-    run_available(spark, options, tmp_path, process=process)
-    assert held(appended) == held(merged) == Counter(sent)
-
-
 def test_a_query_with_state_goes_on_after_a_crash_and_after_a_lost_partition(
     spark: SparkSession, hub: Emulator, shared_options: dict[str, str], tmp_path: Path
 ) -> None:
@@ -672,7 +639,7 @@ def test_marks_of_one_table_are_not_used_for_another_of_the_same_name(
     assert held(tmp_path / "one/flights") == held(tmp_path / "two/flights") == Counter(sent)
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [pytest.param(1, marks=pytest.mark.heavy), 2])
 def test_a_union_of_a_source_with_itself_is_written_in_each_version_of_the_offset_log(
     spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path, version: int
 ) -> None:
