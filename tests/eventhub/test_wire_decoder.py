@@ -109,7 +109,7 @@ def expected(sent: list[bytes], json_properties: bool = False) -> object:
     return record_batch(map(alone, sent), "0", json_properties=json_properties)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 @given(groups=st.lists(GROUPS, min_size=1, max_size=3), json_properties=st.booleans(), data=st.data())
 def test_the_rows_are_those_of_one_message_at_a_time(
     make: partial[Decoder], groups: list[list[bytes]], json_properties: bool, data: st.DataObject
@@ -123,7 +123,7 @@ def test_the_rows_are_those_of_one_message_at_a_time(
         assert batch.equals(expected(sent, json_properties))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(sent=shapes(), json_properties=st.booleans(), data=st.data())
 def test_a_changed_message_among_others_is_what_it_is_alone(
     make: partial[Decoder], sent: list[bytes], json_properties: bool, data: st.DataObject
@@ -178,7 +178,7 @@ def test_the_lowest_sequence_number_is_read_by_every_tier(make: partial[Decoder]
 SOME_COLUMNS = st.one_of(st.just({"body"}), st.just(set[str]()), st.sets(st.sampled_from(sorted(COLUMNS))))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(
     groups=st.lists(GROUPS, min_size=1, max_size=3),
     columns=SOME_COLUMNS,

@@ -147,7 +147,7 @@ def _short(value: object) -> str:
     return repr(value)[:30]
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(BODIES)
 def test_what_is_stored_and_written_again_is_what_was_sent(body: str) -> None:
     reader = JsonReader(SCHEMA)

@@ -216,7 +216,7 @@ class LeaseTableConformance(StoreConformance):
         assert theirs.read() == written
 
     @given(snapshot=snapshots(GROUP))
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
     def test_every_field_is_stored(self, mine: LeaseStore, theirs: LeaseStore, snapshot: Snapshot) -> None:
         written = mine.write(mine.read(), snapshot)
         found = theirs.read()

@@ -183,7 +183,7 @@ PROCESSES = st.lists(st.tuples(st.integers(1, 30), st.lists(st.integers(0, 9), m
 LAST = (10_000, [0] * 90)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(PROCESSES)
 def test_the_same_is_read_whether_spark_tells_the_start_or_not(processes: list[tuple[int, list[int]]]) -> None:
     for tells_start in (True, False):

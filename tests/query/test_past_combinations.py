@@ -384,7 +384,7 @@ def running() -> Iterator[tuple[Emulator, Lives]]:
 
 def test_no_event_is_lost_in_silence(running: tuple[Emulator, Lives]) -> None:
     # A smaller scenario would be looked for with 20 s for each that loses events.
-    @settings(max_examples=60, deadline=None, phases=(Phase.generate,))
+    @settings(max_examples=30, deadline=None, phases=(Phase.generate,))
     @given(st.sampled_from([*KINDS, "Delta's own", "file"]), _scenarios)
     def scenario(kind: str, rounds: list[list[Step]]) -> None:
         with closing(World(*running, kind)) as world:
