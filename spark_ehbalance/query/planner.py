@@ -23,6 +23,7 @@ from spark_ehbalance.query.keeper import Keeper
 from spark_ehbalance.query.lag_report import LagReport, lag_answer
 from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.query.processes import cpu_time
+from spark_ehbalance.query.two_sources import two_sources
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -141,6 +142,22 @@ class Planner:
         self._keeper.stop()
 
     # --- Spark's thread ----------------------------------------------------------------------------------------
+
+    def latest_offset(self, start: StreamOffset, limit: int | None, *, available_now: bool = False) -> StreamOffset:
+        """The end of the next batch of at most `limit` events after `start`, up to which the sink has finished; `start`
+        itself if there is nothing to read. With `available_now` as `fix_ends`.
+
+        Raises what `next_batch` raises, and `OptionError` if the query has another source with this lease table.
+        """
+        if self.still_idle(start):
+            return start
+        self.finish(start)
+        if self.is_one_of_two:
+            raise two_sources(self._engine.policy.location)
+        if available_now:
+            self.fix_ends()
+        end = self.next_batch(start, limit)
+        return self.empty_end(start) if end is start else end
 
     def finish(self, end: StreamOffset) -> None:
         """The sink has finished the batch that ends at `end`; may be called again for the same batch. Raises what has

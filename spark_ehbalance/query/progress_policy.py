@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.identity import Group
@@ -77,6 +77,7 @@ class AloneProgress:
     """
 
     query: StreamOffset
+    location: ClassVar[None] = None
 
     def snapshot(self, group: Group, finished: StreamOffset, unfinished: StreamOffset) -> Snapshot:
         """The state of a group of this query alone, from the ends of its last finished batch and of a batch that was

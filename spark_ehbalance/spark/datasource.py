@@ -48,7 +48,7 @@ from spark_ehbalance.query.processes import local_cores, mint_owner_id, spark_ma
 from spark_ehbalance.query.query_metrics import export_metrics
 from spark_ehbalance.query.range_reader import Batches, read_range
 from spark_ehbalance.query.tasks import plan_tasks
-from spark_ehbalance.query.two_sources import check_one_source, two_sources
+from spark_ehbalance.query.two_sources import check_one_source
 from spark_ehbalance.settings.locations import is_relative
 from spark_ehbalance.settings.secrets import shown
 from spark_ehbalance.spark.error_line import single_line_errors
@@ -227,18 +227,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The end of a batch of at most `limit` events after `start`, the end of the last finished batch."""
         if start != self._start:
             self._start, self._start_offset = start, StreamOffset.from_json(start)
-        elif self._planner is not None and self._planner.still_idle(self._start_offset):
-            return start
-        begin = self._start_offset
-        planner = self._running_planner(begin)
-        planner.finish(begin)
-        if planner.is_one_of_two:
-            raise two_sources(self._options.lease_table)
-        if self._available_now:
-            planner.fix_ends()
-        end = planner.next_batch(begin, limit)
-        end = planner.empty_end(begin) if end is begin else end
-        if end is begin:
+        planner = self._running_planner(self._start_offset)
+        end = planner.latest_offset(self._start_offset, limit, available_now=self._available_now)
+        if end is self._start_offset:
             return start
         # Spark 4.0 and 4.1 ask for no latest offset, and report this one as such.
         return end.to_json() | ({} if self._told is None else planner.lag.behind())

@@ -55,24 +55,15 @@ class OnePartition:
     finished: StreamOffset
     newest: Callable[[], int]
     said_finished: list[StreamOffset] = field(default_factory=list)
-    is_one_of_two: bool = False
     cores: int | None = None
     lag: SomeLag = field(default_factory=SomeLag)
 
-    def still_idle(self, start: StreamOffset) -> bool:
-        return False
-
-    def finish(self, end: StreamOffset) -> None:
-        self.finished = end
-        self.said_finished.append(end)
-
-    def next_batch(self, start: StreamOffset, limit: int | None) -> StreamOffset:
+    def latest_offset(self, start: StreamOffset, limit: int | None, *, available_now: bool) -> StreamOffset:
+        self.finished = start
+        self.said_finished.append(start)
         begin = start.ranges["0"].end if start.ranges else 0
         end = min(self.newest(), begin + (limit or ROWS))
         return StreamOffset(self.owner, {"0": Range("0", 0, begin, end)}) if end > begin else start
-
-    def empty_end(self, start: StreamOffset) -> StreamOffset:
-        return start
 
     def ranges(self, end: StreamOffset) -> list[Range]:
         return list(end.ranges.values())

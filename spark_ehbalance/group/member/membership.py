@@ -289,7 +289,11 @@ class Membership:
         written, snapshot = self.written, outcome.after
         row, record = snapshot.members.get(self.author.id), self._record(snapshot)
         if row is not None and row.incarnation == self.author.incarnation:
-            written = replace(written, joined=row.joined)
+            # An earlier process of this member may have claimed leases since the look. Its epochs fence it only if they
+            # are claimed again, so this one joins again and claims all.
+            claimed = {lease.partition for lease in snapshot.owned_by(self.author.id)} <= _renewed(outcome)
+            if self.joined or claimed or not self.settings.capabilities.epochs:
+                written = replace(written, joined=row.joined)
             written = replace(written, start=record.start, begun=record.begun) if record else written
         if any(isinstance(each, (Join, Heartbeat)) for each in outcome.accepted):
             written = replace(written, heartbeat=at)
@@ -380,7 +384,8 @@ class Membership:
 
     def _holding(self, snapshot: Snapshot, now: Clocks, renewed: Set[str] | None = None) -> Membership:
         """Hold what `snapshot` says is own; `renewed` are partitions renewed by a commit (None: there was none)."""
-        own, seen, held = snapshot.owned_by(self.author.id), self.belief.leases, self.holdings
+        own = snapshot.owned_by(self.author.id) if self.joined else ()
+        seen, held = self.belief.leases, self.holdings
         belief = replace(self.belief, leases=snapshot.leases, table=snapshot.table or self.belief.table)
         if own == self.held.leases and not renewed:
             return replace(self, belief=belief)
