@@ -70,7 +70,7 @@ def pinned_groups(draw: st.DrawFn) -> tuple[int, int, dict[str, str], int]:
 @EACH
 @given(pinned_groups())
 @example((3, 7, {f"{number}": "member-0" for number in range(5)}, 1))
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 def test_pinned_partitions_move_to_their_member_and_stay_while_it_is_there(
     strategy: str, drawn: tuple[int, int, dict[str, str], int]
 ) -> None:
