@@ -53,6 +53,9 @@ from spark_ehbalance.simulation.store import SimulatedStore
 #: Seconds that a group is simulated, and after which nothing happens to it any more.
 LENGTH, FAULTS_END = 3600.0, 2700.0
 
+#: Seconds after the hour in which an uneven group has to become even: a cool-down of `transfer`, and some cycles.
+SETTLING = 300.0
+
 #: Monotonic clocks run faster or slower by up to this part, wall clocks are wrong by up to so many milliseconds: two of
 #: them differ by no more than `CLOCK_SKEW_ALLOWANCE`.
 DRIFT, SKEW_MS = 1e-4, 150_000
@@ -365,6 +368,7 @@ class RandomGroup:
         try:
             self.engine.run(LENGTH)
             self._check_end()
+            self._check_even()
         except EhBalanceError as error:
             raise Violation(f"a member ends with {error}") from error
 
@@ -506,13 +510,31 @@ class RandomGroup:
             lease = snapshot.leases.get(p, Lease(p))
             if lease.owner in running and lease.owner not in limits:
                 raise Violation(f"{lease.owner} owns it, which is drained", p)
-        ledger = Ledger(snapshot, lambda: LENGTH, self.hub.rates, self.lease_duration)
+
+    def _check_even(self) -> None:
+        """Check that the partitions are evenly shared. A member that has just lost a lease to contention may wait for a
+        steal or a cool-down first."""
+        uneven = self._uneven()
+        while uneven and self.engine.now < LENGTH + SETTLING:
+            self.engine.run(self.engine.now + 10.0)
+            uneven = self._uneven()
+        if uneven:
+            raise Violation(uneven)
+
+    def _uneven(self) -> str:
+        """How the partitions are shared, if unevenly."""
+        snapshot = self.store.snapshot
+        rows = [snapshot.members.get(process.name) for process in self._awake()]
+        active = [row for row in rows if row is not None and row.state is MemberState.ACTIVE]
+        limits = {row.id: row.max_owned for row in active}
+        ledger = Ledger(snapshot, lambda: self.engine.now, self.hub.rates, self.lease_duration)
         ledger.running(limits, len(self.hub.ids))
         owned = {id: snapshot.ownership.owned.get(id, ()) for id in limits}
         counts, names = [len(theirs) for theirs in owned.values()], {row.strategy for row in active}
         if not ledger.balanced[-1][1] and not (names == {"transfer"} and self._tolerable(owned)):
             unowned = [p for p in self.hub.ids if p not in snapshot.leases or snapshot.leases[p].owner is None]
-            raise Violation(f"uneven at the end: {counts} with {names} and {limits}, unowned {unowned}")
+            return f"uneven at the end: {counts} with {names} and {limits}, unowned {unowned}"
+        return ""
 
     def _tolerable(self, owned: Mapping[str, Sequence[str]]) -> bool:
         """Whether the loads, as they were measured, are within `transfer.target`, and nobody is idle."""

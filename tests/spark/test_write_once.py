@@ -679,7 +679,8 @@ def steal(hub: Emulator, lease_table: str, partition: str) -> Receiver:
     """Take a partition in the lease table, and disconnect its reader by a receiver with the new epoch."""
     with DeltaStore(lease_table) as store:
         before = store.read()
-        join = Join(by=THIEF, at_ms=0, host="", max_owned=None, strategy="cooperative", lease_duration_ms=6000)
+        # Long: it never renews, and nobody may take the partition back before the test gives it back.
+        join = Join(by=THIEF, at_ms=0, host="", max_owned=None, strategy="cooperative", lease_duration_ms=600_000)
         epoch = before.leases[partition].epoch
         outcome = commit(store, before, [join, Steal(by=THIEF, at_ms=0, partition=partition, epoch=epoch)])
     assert not outcome.refused
