@@ -195,7 +195,7 @@ class Process(Node):
             return
         joined, self.away_at = self._member._member.joined, float("-inf")
         self.known = max(self.known, reading.snapshot.version)
-        if self._now - self.read_at > self._member._member.duration.durations.longest / 2:
+        if self._now - self.read_at > self._member._member.duration.shortest / 2:
             self.blind_until = self._now
         self.read_at = self._now
         if reading.still:
