@@ -531,13 +531,14 @@ class RandomGroup:
         ledger.running(limits, len(self.hub.ids))
         owned = {id: snapshot.ownership.owned.get(id, ()) for id in limits}
         counts, names = [len(theirs) for theirs in owned.values()], {row.strategy for row in active}
-        if not ledger.balanced[-1][1] and not (names == {"transfer"} and self._tolerable(owned)):
+        if not ledger.balanced[-1][1] and not (names <= {"cooperative", "transfer"} and self._tolerable(owned)):
             unowned = [p for p in self.hub.ids if p not in snapshot.leases or snapshot.leases[p].owner is None]
             return f"uneven at the end: {counts} with {names} and {limits}, unowned {unowned}"
         return ""
 
     def _tolerable(self, owned: Mapping[str, Sequence[str]]) -> bool:
-        """Whether the loads, as they were measured, are within `transfer.target`, and nobody is idle."""
+        """Whether the measured loads, by which cooperative and transfer share, are within `transfer.target`, and no
+        member is idle."""
         known = demands(self.store.snapshot)
         loads = [sum(known.get(p, 0.0) for p in theirs) for theirs in owned.values()]
         return pstdev(loads) <= 0.25 * fmean(loads) and (min(loads) > 0 or max(map(len, owned.values())) < 2)
