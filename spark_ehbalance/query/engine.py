@@ -142,8 +142,8 @@ class QueryEngine:
 
     def _ends_fixed(self, hub: protocol.HubReport, now: Clocks) -> list[protocol.Output]:
         if self.fixed_ends is None:
-            holdings, states = self.member.holdings(now.monotonic), hub.states
-            self.fixed_ends = {partition: states[partition].end for partition in holdings if partition in states}
+            owned, states = self.member.plannable(), hub.states  # also leases that await a look after a suspension
+            self.fixed_ends = {partition: states[partition].end for partition in owned if partition in states}
         return []
 
     def _batch_requested(self, request: protocol.BatchRequested, now: Clocks) -> list[protocol.Output]:
@@ -270,14 +270,18 @@ class QueryEngine:
         self.member.note_request(now.wall_ms, left_out(ranges, sound, inputs.states, self.fixed_ends))
         self._measure(ranges, planning, now)
         if named := self.policy.named(start, ranges):
-            return [protocol.Planned(self._batch_end(start, named, ranges, holdings, now) or start, ranges)]
+            end = self._batch_end(start, named, ranges, holdings, now)
+            return [protocol.Planned(end, ranges) if end else protocol.Planned(start, ranges, unread=self._unread())]
         probes = (probe.due for probe in stalls.waiting(self._probes, holdings).values())
         lease_ends = (holding.ends for holding in holdings.values())
         until = min((planning.since + _LOAD_INTERVAL, *probes, *lease_ends))
         return [protocol.Planned(start, ranges, until, self._unread())]
 
     def _unread(self) -> frozenset[str]:
-        """Partitions not read to their fixed ends that no other member owns and that are not stalled."""
+        """Partitions not read to their fixed ends that no other member owns and that are not stalled; none once this
+        member leaves, which plans nothing more."""
+        if self.member.is_leaving:
+            return frozenset()
         query, unread = self.member.query, set[str]()
         progress = {**query.resets, **query.progress}
         for partition, end in (self.fixed_ends or {}).items():

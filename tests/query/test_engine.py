@@ -10,6 +10,7 @@ import pytest
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.group.changes import Join, Stall, Steal
+from spark_ehbalance.group.member.protocol import LeaveRequested
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.query import protocol
@@ -275,3 +276,28 @@ def test_partitions_taken_before_the_batch_is_read_are_left_to_their_new_owner(t
     assert [(each.partition, each.start, each.end) for each in read.ranges] == [("0", 0, 5)]
     one.tell(protocol.BatchFinished(end))
     assert {p: each.position.next for p, each in one.ann.query.progress.items()} == {"0": 5}
+
+
+def test_available_now_ends_when_the_member_leaves() -> None:
+    one = OneQuery()
+    one.hold(_0=5, _1=5)
+    one.tell(protocol.EndsFixed(one.hub))
+    end = one.batch(limit=4)
+    one.tell(protocol.BatchFinished(end))
+    one.ann.handle(LeaveRequested(), one.clocks)
+    (planned,) = one.ask(end)
+    assert isinstance(planned, protocol.Planned)
+    assert planned.unread == set()
+
+
+def test_ends_are_fixed_and_kept_although_the_process_was_suspended() -> None:
+    one, end = geo()
+    one.now += 2 * LEASE
+    one.tell(protocol.EndsFixed(one.hub))
+    one.turn()
+    one.ask(end, limit=3)
+    one.tell(protocol.EventsFound([{"0": True}], one.hub))
+    one.now += 2 * LEASE
+    (planned,) = one.tell(protocol.OffsetsFound({"0": "0-6-6"}, one.hub))
+    assert isinstance(planned, protocol.Planned)
+    assert (planned.end, planned.unread) == (end, {"0"})

@@ -354,6 +354,7 @@ class RandomGroup:
         self.losses: dict[tuple[str, int], Loss] = {}  # by partition and the epoch that was lost
         self.opened: defaultdict[str, dict[int, float]] = defaultdict(dict)  # receivers at the hub, by epoch
         self.sought: dict[str, int] = {}  # the epoch since the last seek
+        self.takers: dict[str, str] = {}  # the process that took a partition last; not after a handover
         self.covered: dict[str, int] = {}  # all events before were read, since the last seek
         self.stories: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=14))
         for _ in range(members):
@@ -424,6 +425,10 @@ class RandomGroup:
         by_partition: dict[str, list[Transition]] = defaultdict(list)
         for transition in outcome.accepted:
             by_partition[getattr(transition, "partition", "")].append(transition)
+            if isinstance(transition, (Claim, Steal)):
+                self.takers[transition.partition] = transition.by.incarnation
+            elif isinstance(transition, HandOver):
+                self.takers.pop(transition.partition, None)
         for p, lease in after.leases.items():
             if (old := before.leases.get(p, Lease(p))) is not lease:
                 self._landed(old, lease, by_partition[p], after)
@@ -434,7 +439,9 @@ class RandomGroup:
             if isinstance(transition, (HandOver, Release)) and self.max_stall is None:
                 self._check_given_back(transition)
         for id, row in after.members.items():
-            if row.max_owned is not None and len(after.ownership.owned.get(id, ())) > row.max_owned:
+            # What an earlier process of the member took just before this one joined is released by its next commit.
+            own = [p for p in after.ownership.owned.get(id, ()) if self.takers.get(p) in (None, row.incarnation)]
+            if row.max_owned is not None and len(own) > row.max_owned:
                 raise Violation(f"{id} owns more than maxPartitionsOwned={row.max_owned}")
         for process in self.processes:
             if process.running and after.ownership is not before.ownership:

@@ -187,7 +187,12 @@ class MemberEngine:
         """Why everything owned is to be given back; None if it is not."""
         if self._hang.active:
             return "the query hangs"
-        return "this member is leaving" if self.query.leaving or self._member.look.drained else None
+        return "this member is leaving" if self.is_leaving else None
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the query, or an operator, wants everything given back for good."""
+        return self.query.leaving or self._member.look.drained
 
     @property
     def idle(self) -> bool:

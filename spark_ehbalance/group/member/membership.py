@@ -100,6 +100,9 @@ class Written:
     """
 
     joined: int | None = None
+    #: Partition and epoch of leases that an earlier process of this member claimed between this one's look and its
+    #: join. They are released, because the hub cannot fence that process by the same epoch.
+    unclaimed: frozenset[tuple[str, int]] = frozenset()
     start: int = 0
     begun: int = 0
     heartbeat: float = float("-inf")
@@ -289,11 +292,11 @@ class Membership:
         written, snapshot = self.written, outcome.after
         row, record = snapshot.members.get(self.author.id), self._record(snapshot)
         if row is not None and row.incarnation == self.author.incarnation:
-            # An earlier process of this member may have claimed leases since the look. Its epochs fence it only if they
-            # are claimed again, so this one joins again and claims all.
-            claimed = {lease.partition for lease in snapshot.owned_by(self.author.id)} <= _renewed(outcome)
-            if self.joined or claimed or not self.settings.capabilities.epochs:
-                written = replace(written, joined=row.joined)
+            if not self.joined and self.settings.capabilities.epochs:
+                own, claimed = snapshot.owned_by(self.author.id), _renewed(outcome)
+                unclaimed = frozenset((each.partition, each.epoch) for each in own if each.partition not in claimed)
+                written = replace(written, unclaimed=unclaimed)
+            written = replace(written, joined=row.joined)
             written = replace(written, start=record.start, begun=record.begun) if record else written
         if any(isinstance(each, (Join, Heartbeat)) for each in outcome.accepted):
             written = replace(written, heartbeat=at)
@@ -384,8 +387,9 @@ class Membership:
 
     def _holding(self, snapshot: Snapshot, now: Clocks, renewed: Set[str] | None = None) -> Membership:
         """Hold what `snapshot` says is own; `renewed` are partitions renewed by a commit (None: there was none)."""
-        own = snapshot.owned_by(self.author.id) if self.joined else ()
-        seen, held = self.belief.leases, self.holdings
+        own, seen, held = snapshot.owned_by(self.author.id), self.belief.leases, self.holdings
+        if unclaimed := self.written.unclaimed:
+            own = [lease for lease in own if (lease.partition, lease.epoch) not in unclaimed]
         belief = replace(self.belief, leases=snapshot.leases, table=snapshot.table or self.belief.table)
         if own == self.held.leases and not renewed:
             return replace(self, belief=belief)

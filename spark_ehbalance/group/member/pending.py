@@ -62,6 +62,7 @@ def pending(
     if not member.joined:
         transitions += _progress(member, query, at_ms)
         return transitions + _resumed(member, apply(snapshot, transitions).after, at_ms)
+    transitions += _unclaimed(member, at_ms)
     if by.id in snapshot.members and member.written.heartbeat + part * member.duration.own <= now.monotonic:
         transitions.append(member.beat(at_ms, query))
     transitions += _progress(member, query, at_ms)
@@ -109,13 +110,22 @@ def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transit
     if not member.joined:
         return []
     by, at_ms = member.author, now.wall_ms
-    transitions = _progress(member, query, at_ms)
+    transitions = _progress(member, query, at_ms) + _unclaimed(member, at_ms)
     for partition, holding in member.holdings.items():
         if holding.handover_pending:
             transitions.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
         # Refused after a handover, which changes the epoch; accepted if the next owner has left meanwhile.
         transitions.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
     return [*transitions, *member.advance(at_ms, query), Leave(by=by, at_ms=at_ms)]
+
+
+def _unclaimed(member: Membership, at_ms: int) -> list[Transition]:
+    """What gives back the leases in `Written.unclaimed`."""
+    own = {(lease.partition, lease.epoch) for lease in member.snapshot.owned_by(member.author.id)}
+    return [
+        Release(by=member.author, at_ms=at_ms, partition=partition, epoch=epoch)
+        for partition, epoch in sorted(member.written.unclaimed & own)
+    ]
 
 
 def _progress(member: Membership, query: QueryState, at_ms: int) -> list[Transition]:

@@ -30,6 +30,7 @@ from spark_ehbalance.group.member.protocol import (
     GroupRead,
     LeaveRequested,
     SettlingBegan,
+    StopRequested,
     StoreFailed,
 )
 from spark_ehbalance.group.member.query_state import Progress, QueryState
@@ -107,7 +108,8 @@ def test_a_restarted_member_claims_its_own_with_a_new_epoch_in_the_commit_of_its
     assert "Checkpoint" not in kinds(again), "a refused checkpoint is dropped"
 
 
-def test_a_lease_that_an_earlier_process_claims_meanwhile_is_claimed_again() -> None:
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_lease_that_an_earlier_process_claims_meanwhile_is_claimed_again(stops: bool) -> None:
     """Both would own it in the same epoch, and the hub could not fence the earlier one."""
     one = One()
     one.add(Lease("2", checkpoint=START))
@@ -122,9 +124,14 @@ def test_a_lease_that_an_earlier_process_claims_meanwhile_is_claimed_again() -> 
         later.handle(Committed(outcome), one.clocks)
 
     turn(Claim(by=ANN, at_ms=AT_MS, partition="2", epoch=0))
-    assert later.owned == {}
+    assert later.owned.keys() == {"0", "1"}
+    if stops:
+        later.handle(StopRequested(), one.clocks)
     turn()
-    assert {p: holding.epoch for p, holding in later.owned.items()} == {"0": 3, "1": 3, "2": 2}
+    if stops:
+        assert {lease.owner for lease in one.table.leases.values()} == {None}
+        return
+    assert {p: holding.epoch for p, holding in later.owned.items()} == {"0": 2, "1": 2, "2": 2}
 
 
 def test_a_forgotten_member_joins_again_and_keeps_its_leases() -> None:
