@@ -40,9 +40,6 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Seconds: nobody takes the partitions of a query without a lease table, however long its process was suspended.
-_FOREVER = 1e9
-
 OpenStore = Callable[[], LeaseStore]
 
 
@@ -164,7 +161,8 @@ def _member(options: Options, query: StreamOffset, place: _Joined, logged: _Logg
     settings = Settings(
         strategy=NamedStrategy(name, options.strategy_parameters if shared else None),
         strategy_name=name,
-        lease_duration=options.lease_duration if shared else _FOREVER,
+        lease_duration=options.lease_duration,
+        alone=not shared,
         handover_timeout=options.handover_timeout,
         max_owned=options.max_partitions_owned,
         host=socket.gethostname(),

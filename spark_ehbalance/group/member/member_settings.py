@@ -43,6 +43,8 @@ class Settings:
     #: The same while a handover is pending that concerns this member, so that it takes about a second in all.
     handover_look_interval: float = 0.2
     tidy_interval: float = TIDY_INTERVAL
+    #: Nobody else knows the table, so that no lease ends, however long the process was suspended.
+    alone: bool = False
     #: Those of the store. Without `atomic` writes, routine ones wait for the next balancing.
     capabilities: Capabilities = LEASE_TABLE
 

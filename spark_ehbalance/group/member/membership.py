@@ -236,7 +236,7 @@ class Membership:
 
     def look_failed(self, now: float, begun: float | None = None) -> Membership:
         """The store could not be read at that monotonic time, by a look that had `begun` then (None: just now)."""
-        suspended = begun is not None and now - begun >= 2 * self.settings.balance_interval  # the store may be back
+        suspended = begun is not None and now - begun >= self._between_tries  # the store may be back
         return replace(self, look=replace(self.look, tried=now, away=not suspended))
 
     def _observing(self, snapshot: Snapshot, now: Clocks, begun: float) -> Membership:
@@ -318,10 +318,15 @@ class Membership:
         still keep two readers apart. A process that was suspended holds nothing until it has looked again.
         """
         unwritable = now - self.look.unwritable_at < renewal_interval(self.duration.own)
-        between_tries = max(2 * self.settings.balance_interval, _BETWEEN_TRIES * self.duration.own)
-        if unwritable or (self.look.away and now - self.look.tried < between_tries):
+        away = self.look.away and now - self.look.tried < self._between_tries
+        if self.settings.alone or unwritable or away:
             return holdings
         return {p: holding for p, holding in holdings.items() if now < holding.ends}
+
+    @property
+    def _between_tries(self) -> float:
+        """Seconds without a try to read the table after which this process counts as suspended."""
+        return max(2 * self.settings.balance_interval, _BETWEEN_TRIES * self.duration.own)
 
     def in_handover(self, snapshot: Snapshot) -> bool:
         """Whether a handover from or to this member is pending."""

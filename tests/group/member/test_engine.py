@@ -29,9 +29,11 @@ from spark_ehbalance.group.member.protocol import (
     Committed,
     GroupRead,
     LeaveRequested,
+    ReadGroup,
     SettlingBegan,
     StopRequested,
     StoreFailed,
+    Tick,
 )
 from spark_ehbalance.group.member.query_state import Progress, QueryState
 from spark_ehbalance.group.model import Lease, Load, MemberLoad, MemberState, TableIdentity
@@ -496,6 +498,15 @@ def test_what_is_owned_may_be_read_while_the_store_is_away_but_not_after_a_suspe
     one.ann.handle(StoreFailed(writing=False), Clocks(late, 0))
     assert one.ann.holdings(late + 1.9 * CYCLE).keys() == {"0", "1"}, "nobody else can take it"
     assert one.ann.holdings(late + 2 * CYCLE) == {}
+
+
+def test_a_store_that_does_not_answer_for_long_is_no_suspension() -> None:
+    one = One(balance_interval=0.5)
+    one.now += LEASE
+    assert one.ann.handle(Tick(), one.clocks) == [ReadGroup()]
+    one.now += 5.0  # a request's time limit
+    one.ann.handle(StoreFailed(writing=False), one.clocks)
+    assert one.ann.holdings(one.now).keys() == {"0", "1"}
 
 
 def tidied(one: One) -> bool:
