@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.eventhub.ranges import Range, limit_by_backlog, retained_start
@@ -16,6 +17,8 @@ from spark_ehbalance.group.member.membership import Holding
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.position import Position, names_event
 from spark_ehbalance.query.tasks import EVENTS_PER_TASK
+
+_Checkpoint = TypeVar("_Checkpoint", Position, "Position | None")
 
 
 class Request(enum.Enum):
@@ -142,16 +145,17 @@ def progress_of(ranges: Mapping[str, Range]) -> dict[str, Progress]:
 
 
 def positions_of(inputs: PlanInputs) -> dict[str, Position]:
-    """The position in each owned partition whose state is known. Progress counts only under its epoch:
-    under another one the checkpoint knows better."""
-    positions = {}
-    for partition, holding in inputs.holdings.items():
-        if partition in inputs.states:
-            own = inputs.progress.get(partition)
-            positions[partition] = (
-                own.position if own is not None and own.epoch == holding.epoch else holding.checkpoint
-            )
-    return positions
+    """The position in each owned partition whose state is known."""
+    return {
+        partition: position_under(holding.epoch, inputs.progress.get(partition), holding.checkpoint)
+        for partition, holding in inputs.holdings.items()
+        if partition in inputs.states
+    }
+
+
+def position_under(epoch: int, progress: Progress | None, checkpoint: _Checkpoint) -> Position | _Checkpoint:
+    """Where reading continues in a lease's `epoch`: after progress made under it, else at the checkpoint."""
+    return progress.position if progress is not None and progress.epoch == epoch else checkpoint
 
 
 def _backlogs(inputs: PlanInputs, positions: Mapping[str, int]) -> dict[str, int]:

@@ -25,7 +25,15 @@ from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.position import Position, names_event, partition_order
 from spark_ehbalance.query import event_check, protocol, stalls
 from spark_ehbalance.query.batch_in_flight import BatchInFlight
-from spark_ehbalance.query.batch_planning import BatchPlan, PlanInputs, Request, left_out, plan_batch, positions_of
+from spark_ehbalance.query.batch_planning import (
+    BatchPlan,
+    PlanInputs,
+    Request,
+    left_out,
+    plan_batch,
+    position_under,
+    positions_of,
+)
 from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.query.past import changed_hub
 from spark_ehbalance.query.progress_policy import ProgressPolicy, SeenTable, SharedProgress
@@ -105,6 +113,10 @@ class QueryEngine:
         Raises `DataLossError`.
         """
         match input:
+            case protocol.HubReported(hub) | protocol.EventsFound(_, hub) | protocol.OffsetsFound(_, hub) if isinstance(
+                self._pending, _Planning
+            ) and self._doubts(self._pending, hub):
+                return self._batch_requested(replace(self._pending.request, hub=hub), now)
             case protocol.BatchFinished(end):
                 return self._batch_finished(end, now)
             case protocol.BatchRequested():
@@ -117,8 +129,8 @@ class QueryEngine:
                 return self._hub_reported(hub, now)
             case protocol.EventsFound():
                 return self._events_found(input, now)
-            case protocol.OffsetsFound():
-                return self._offsets_found(input, now)
+            case protocol.OffsetsFound(offsets):
+                return self._offsets_found(offsets, now)
             case protocol.Probed():
                 return self._probed(input, now)
             case _:
@@ -193,8 +205,6 @@ class QueryEngine:
 
     def _hub_reported(self, hub: protocol.HubReport, now: Clocks) -> list[protocol.Output]:
         planning = self._planning
-        if self._doubts(planning, hub):
-            return self._batch_requested(replace(planning.request, hub=hub), now)
         planning.hub = hub
         if planning.requested is None:
             planning.inputs = replace(planning.inputs, states=hub.states)
@@ -209,7 +219,7 @@ class QueryEngine:
         """Whether a geo-replicated hub may have been promoted since the batch was requested, so that other events may
         have the numbers it is planned with: a promotion ends all connections."""
         positions = positions_of(planning.inputs).values()
-        return hub.connection != planning.hub.connection and any(names_event(each.offset) for each in positions)
+        return hub.connection != planning.hub.connection and any(names_event(position.offset) for position in positions)
 
     def _plan(self, planning: _Planning, now: Clocks) -> list[protocol.Output]:
         """The batch, or what the hub has to be asked first."""
@@ -239,8 +249,6 @@ class QueryEngine:
             ranges = event_check.replayable(replay.ranges, answer.found, answer.hub.states, replay.sought)
             return self._read_again(replace(replay, ranges=ranges), now)
         planning = self._planning
-        if self._doubts(planning, answer.hub):
-            return self._batch_requested(replace(planning.request, hub=answer.hub), now)
         wanted = planning.looked_for or {}
         known = event_check.judged(wanted, answer.found[0], answer.hub.states)
         event_check.check_none_lost(wanted, known)
@@ -249,12 +257,10 @@ class QueryEngine:
         planning.inputs = replace(planning.inputs, unverified=wanted.keys() - known.keys())
         return self._plan(planning, now)
 
-    def _offsets_found(self, answer: protocol.OffsetsFound, now: Clocks) -> list[protocol.Output]:
+    def _offsets_found(self, offsets: Mapping[str, str], now: Clocks) -> list[protocol.Output]:
         planning = self._planning
-        if self._doubts(planning, answer.hub):
-            return self._batch_requested(replace(planning.request, hub=answer.hub), now)
         assert planning.plan is not None, "offsets are looked up for a plan"
-        plan = event_check.with_end_offsets(planning.plan, planning.inputs.states, answer.offsets)
+        plan = event_check.with_end_offsets(planning.plan, planning.inputs.states, offsets)
         return self._begin(planning, plan, now)
 
     def _begin(self, planning: _Planning, plan: BatchPlan, now: Clocks) -> list[protocol.Output]:
@@ -285,8 +291,8 @@ class QueryEngine:
         query, unread = self.member.query, set[str]()
         progress = {**query.resets, **query.progress}
         for partition, end in (self.fixed_ends or {}).items():
-            lease, own = self.member.leases[partition], progress.get(partition)
-            position = own.position if own is not None and own.epoch == lease.epoch else lease.checkpoint
+            lease = self.member.leases[partition]
+            position = position_under(lease.epoch, progress.get(partition), lease.checkpoint)
             if lease.owner in (self.member.author.id, None) and not lease.stalled and position and position.next < end:
                 unread.add(partition)
         return frozenset(unread)

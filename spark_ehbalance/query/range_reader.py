@@ -128,7 +128,6 @@ class _RangeReader:
         self._receiver: Receiver | None = None
         self._max_rows = batches.max_rows
         self._position = wanted.start
-        self._end = wanted.end
         self._since = _SinceProgress(time.monotonic())
 
     def read(self, cancelled: threading.Event) -> Generator[pa.RecordBatch, None, RangeEnd]:
@@ -141,7 +140,7 @@ class _RangeReader:
         return end
 
     def _read(self, cancelled: threading.Event) -> Generator[pa.RecordBatch, None, RangeEnd]:
-        while self._position < self._end:
+        while self._position < self._wanted.end:
             if cancelled.is_set():
                 return RangeEnd.CANCELLED
             try:
@@ -181,7 +180,7 @@ class _RangeReader:
         if receiver is None or receiver.closed or receiver.next != self._position:
             self._release_receiver()
             receiver = self._receiver = self._receivers.take(self._key, self._position, self._options.prefetch)
-        left = self._end - self._position
+        left = self._wanted.end - self._position
         try:
             batch = receiver.receive(min(self._max_rows, left), 1.0, left)
         except BaseException:
@@ -332,10 +331,12 @@ class _RangeReader:
         have aged out."""
         begin = self._partition_state().begin
         if begin > expected:
-            self._report_loss(expected, min(found, self._end), f"have aged out (the first retained event is {begin})")
+            self._report_loss(
+                expected, min(found, self._wanted.end), f"have aged out (the first retained event is {begin})"
+            )
         elif not self._options.compacted:
             why = f"do not exist, although {begin} is retained. If the event hub is compacted, set compacted=true"
-            self._report_loss(expected, min(found, self._end), why)
+            self._report_loss(expected, min(found, self._wanted.end), why)
 
     def _rest_is_gone(self, cancelled: threading.Event) -> bool:
         """Whether the hub has been silent for long, and it is sure that no event is left from the position on, as where
@@ -345,7 +346,7 @@ class _RangeReader:
         partition, position = self._wanted.partition, self._position
         try:
             state = self._partition_state()
-            if state.end < self._end:
+            if state.end < self._wanted.end:
                 return False
             self._release_receiver()  # the hub allows one receiver with this owner level
             if not is_bare(
@@ -361,7 +362,7 @@ class _RangeReader:
             self._since.asks_after = 2 * (time.monotonic() - self._since.at)
         _LOG.warning(
             "partition %s: events %d to %d do not exist, and none after them, although earlier ones come. That is "
-            "normal in a compacted event hub only", partition, position, self._end - 1,
+            "normal in a compacted event hub only", partition, position, self._wanted.end - 1,
         )  # fmt: skip
         return True
 
@@ -375,7 +376,7 @@ class _RangeReader:
 
     def _end_of_loss(self, state: PartitionState) -> int:
         """Where reading goes on if the events from the position on are gone; the position if they are not."""
-        position, end = self._position, self._end
+        position, end = self._position, self._wanted.end
         if state.begin > position:
             end, why = min(state.begin, end), f"have aged out (the first retained event is {state.begin})"
         elif state.end < end and state.end <= position:  # else the events before the new end are late, not lost

@@ -116,7 +116,7 @@ class _Reader:
                 }
             case ast.Call(made, arguments, named):
                 value = self._value(made)(
-                    *map(self._value, arguments), **{str(each.arg): self._value(each.value) for each in named}
+                    *map(self._value, arguments), **{str(keyword.arg): self._value(keyword.value) for keyword in named}
                 )
                 self._snapshot = value if isinstance(value, Snapshot) else self._snapshot
                 return value

@@ -238,13 +238,19 @@ def test_ends_stay_where_they_were_fixed() -> None:
     assert spans(one.batch()) == {"0": (0, 5), "1": (0, 3)}
 
 
-def test_available_now_does_not_end_before_what_it_owns_is_read() -> None:
-    """The answer that there is nothing to read would end the run."""
+def available_now() -> tuple[OneQuery, StreamOffset]:
+    """A query with `Trigger.AvailableNow` that has finished four of ten events."""
     one = OneQuery()
     one.hold(_0=5, _1=5)
     one.tell(protocol.EndsFixed(one.hub))
     end = one.batch(limit=4)
     one.tell(protocol.BatchFinished(end))
+    return one, end
+
+
+def test_available_now_does_not_end_before_owned_partitions_are_read() -> None:
+    """The answer that there is nothing to read would end the run."""
+    one, end = available_now()
     one.now += 2 * LEASE  # the process was suspended
     assert one.ask(end) == [protocol.Planned(end, {}, one.now + 5.0, frozenset("01"))]
     one.turn()
@@ -279,11 +285,7 @@ def test_partitions_taken_before_the_batch_is_read_are_left_to_their_new_owner(t
 
 
 def test_available_now_ends_when_the_member_leaves() -> None:
-    one = OneQuery()
-    one.hold(_0=5, _1=5)
-    one.tell(protocol.EndsFixed(one.hub))
-    end = one.batch(limit=4)
-    one.tell(protocol.BatchFinished(end))
+    one, end = available_now()
     one.ann.handle(LeaveRequested(), one.clocks)
     (planned,) = one.ask(end)
     assert isinstance(planned, protocol.Planned)

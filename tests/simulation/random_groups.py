@@ -511,12 +511,16 @@ class RandomGroup:
         for row, process in zip(rows, self._awake(), strict=True):
             if row is None or row.incarnation != process.author.incarnation:
                 raise Violation(f"{process.author.incarnation} runs and is no member")
-        active = [row for row in rows if row is not None and row.state is MemberState.ACTIVE]
-        limits, running = {row.id: row.max_owned for row in active}, {process.name for process in self._awake()}
+        active, running = {row.id for row in self._active()}, {process.name for process in self._awake()}
         for p in self.hub.ids:
             lease = snapshot.leases.get(p, Lease(p))
-            if lease.owner in running and lease.owner not in limits:
+            if lease.owner in running and lease.owner not in active:
                 raise Violation(f"{lease.owner} owns it, which is drained", p)
+
+    def _active(self) -> list[Member]:
+        """The rows of the members that run and are not drained."""
+        rows = [self.store.snapshot.members.get(process.name) for process in self._awake()]
+        return [row for row in rows if row is not None and row.state is MemberState.ACTIVE]
 
     def _check_even(self) -> None:
         """Check that the partitions are evenly shared. A member that has just lost a lease to contention may wait for a
@@ -530,9 +534,7 @@ class RandomGroup:
 
     def _uneven(self) -> str:
         """How the partitions are shared, if unevenly."""
-        snapshot = self.store.snapshot
-        rows = [snapshot.members.get(process.name) for process in self._awake()]
-        active = [row for row in rows if row is not None and row.state is MemberState.ACTIVE]
+        snapshot, active = self.store.snapshot, self._active()
         limits = {row.id: row.max_owned for row in active}
         ledger = Ledger(snapshot, lambda: self.engine.now, self.hub.rates, self.lease_duration)
         ledger.running(limits, len(self.hub.ids))

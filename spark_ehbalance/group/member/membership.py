@@ -294,7 +294,7 @@ class Membership:
         if row is not None and row.incarnation == self.author.incarnation:
             if not self.joined and self.settings.capabilities.epochs:
                 own, claimed = snapshot.owned_by(self.author.id), _renewed(outcome)
-                unclaimed = frozenset((each.partition, each.epoch) for each in own if each.partition not in claimed)
+                unclaimed = frozenset((lease.partition, lease.epoch) for lease in own if lease.partition not in claimed)
                 written = replace(written, unclaimed=unclaimed)
             written = replace(written, joined=row.joined)
             written = replace(written, start=record.start, begun=record.begun) if record else written
