@@ -344,11 +344,13 @@ class HubWatcher:
         with self._condition:
             self._schedule, requested = self._schedule.choose(partitions, also_others=listing)
         states = metadata.partition_states(requested)
-        ended = None if before.partitions else time.monotonic()
+        ended, kept = None if before.partitions else time.monotonic(), before.states
         with self._condition:
             if metadata.opened_at != before.connected_at:
                 # A geo-replicated hub may have been promoted: other events may have these numbers now.
-                for partition in [p for p, state in before.states.items() if names_event(state.last_offset)]:
+                doubtful = {p for p, state in before.states.items() if names_event(state.last_offset)}
+                kept = {p: state for p, state in before.states.items() if p not in doubtful}
+                for partition in doubtful:
                     self._offsets.pop(partition, None)
             for partition, state in states.items():
                 at = state.last_enqueued
@@ -356,14 +358,13 @@ class HubWatcher:
                 self._arrivals.answered(partition, state.end, enqueued_ms, asked_ms)
             self._remember_offsets(states)
             created_ms = metadata.created_ms or before.created_ms
-            changed = (partitions, created_ms) != (before.partitions, before.created_ms) or any(
-                before.states.get(p) != state for p, state in states.items()
-            )
+            now_known = {**kept, **states}
+            changed = (partitions, created_ms, now_known) != (before.partitions, before.created_ms, before.states)
             self._schedule = self._schedule.answered(requested, began, changed=changed, others=listing, ended=ended)
             self._missing.answered()
             self._known = _Known(
                 partitions,
-                {**before.states, **states} if changed else before.states,
+                now_known if changed else before.states,
                 created_ms,
                 time.monotonic(),
                 began if listing else before.listed_at,

@@ -115,7 +115,6 @@ _SECONDS = {"silence", "duration", "unowned", "within", "ran", "usual", "waited"
 
 #: Why a query leaves a partition out of its batches (`Member.left_out`), and `trigger`: Spark asks for no batch.
 _PAUSES = {
-    "late": "they came after this run of Trigger.AvailableNow began",
     "state": "the event hub has not reported their state",
     "position": "the event before the checkpoint is not in the event hub",
     "limit": "other partitions use up maxEventsPerTrigger",

@@ -110,21 +110,19 @@ def left_out(
     ranges: Mapping[str, Range],
     owned: Iterable[str],
     states: Mapping[str, PartitionState],
-    fixed_ends: Mapping[str, int] | None,
+    *,
+    available_now: bool,
 ) -> dict[str, str]:
     """Why `owned` partitions are left out of a batch of these `ranges`, although there may be something to read: the
-    hub has not told its `state`; its `position` is not found there; `late`: it came after the run of
-    Trigger.AvailableNow had begun; or the `limit` is smaller than what is unread."""
+    hub has not told its `state`; its `position` is not found there; or the `limit` is smaller than what is unread,
+    unless Trigger.AvailableNow leaves later events to the next run."""
     out = {}
     for partition in owned:
         state, planned = states.get(partition), ranges.get(partition)
         if state is None or planned is None:
             out[partition] = "state" if state is None else "position"
-        elif not len(planned) and planned.start < state.end:
-            if fixed_ends is None:
-                out[partition] = "limit"
-            elif partition not in fixed_ends:
-                out[partition] = "late"
+        elif not len(planned) and planned.start < state.end and not available_now:
+            out[partition] = "limit"
     return out
 
 

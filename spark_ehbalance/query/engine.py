@@ -92,7 +92,8 @@ class QueryEngine:
     def __post_init__(self) -> None:
         #: The batch that Spark was given last.
         self.batch: BatchInFlight | None = None
-        #: Where reading ends for good, by partition (`Trigger.AvailableNow`); None where it does not.
+        #: Where reading ends for good, by partition (`Trigger.AvailableNow`): the newest event when it was first owned,
+        #: or when the run began. None where reading does not end.
         self.fixed_ends: Mapping[str, int] | None = None
         self.loads = LoadMeter()
         self._finished = self.earlier.finished
@@ -100,6 +101,11 @@ class QueryEngine:
         self._verified: event_check.Verified = {}
         self._probes: Mapping[str, stalls.Probe] = {}
         self._pending: _Planning | _Replay | None = None
+
+    @property
+    def without_end(self) -> frozenset[str]:
+        """The owned partitions whose ends are not fixed, with leases that await a look after a suspension."""
+        return frozenset(self.member.plannable().keys() - (self.fixed_ends or {}).keys())
 
     @property
     def in_batch(self) -> bool:
@@ -153,9 +159,8 @@ class QueryEngine:
     # --- the next batch ----------------------------------------------------------------------------------------
 
     def _ends_fixed(self, hub: protocol.HubReport, now: Clocks) -> list[protocol.Output]:
-        if self.fixed_ends is None:
-            owned, states = self.member.plannable(), hub.states  # also leases that await a look after a suspension
-            self.fixed_ends = {partition: states[partition].end for partition in owned if partition in states}
+        newly = {partition: hub.states[partition].end for partition in self.without_end if partition in hub.states}
+        self.fixed_ends = {**(self.fixed_ends or {}), **newly}
         return []
 
     def _batch_requested(self, request: protocol.BatchRequested, now: Clocks) -> list[protocol.Output]:
@@ -273,26 +278,31 @@ class QueryEngine:
             self.member.reset(plan.resets)  # so that each is reported once and not at every trigger
         holdings, ranges = inputs.holdings, plan.ranges
         sound = [partition for partition, each in holdings.items() if not each.stalled]  # the table says the others
-        self.member.note_request(now.wall_ms, left_out(ranges, sound, inputs.states, self.fixed_ends))
+        omitted = left_out(ranges, sound, inputs.states, available_now=self.fixed_ends is not None)
+        self.member.note_request(now.wall_ms, omitted)
         self._measure(ranges, planning, now)
         if named := self.policy.named(start, ranges):
             end = self._batch_end(start, named, ranges, holdings, now)
-            return [protocol.Planned(end, ranges) if end else protocol.Planned(start, ranges, unread=self._unread())]
+            return [
+                protocol.Planned(end, ranges) if end else protocol.Planned(start, ranges, unread=self._unread(inputs))
+            ]
         probes = (probe.due for probe in stalls.waiting(self._probes, holdings).values())
         lease_ends = (holding.ends for holding in holdings.values())
         until = min((planning.since + _LOAD_INTERVAL, *probes, *lease_ends))
-        return [protocol.Planned(start, ranges, until, self._unread())]
+        return [protocol.Planned(start, ranges, until, self._unread(inputs))]
 
-    def _unread(self) -> frozenset[str]:
+    def _unread(self, inputs: PlanInputs) -> frozenset[str]:
         """Partitions not read to their fixed ends that no other member owns and that are not stalled; none once this
         member leaves, which plans nothing more."""
-        if self.member.is_leaving:
+        if self.fixed_ends is None or self.member.is_leaving:
             return frozenset()
-        query, unread = self.member.query, set[str]()
+        query, unread = self.member.query, set(self.without_end)
         progress = {**query.resets, **query.progress}
-        for partition, end in (self.fixed_ends or {}).items():
+        for partition, end in self.fixed_ends.items():
             lease = self.member.leases[partition]
             position = position_under(lease.epoch, progress.get(partition), lease.checkpoint)
+            if partition in inputs.states:
+                end = min(end, inputs.states[partition].end)  # a promotion of the hub may have lost the rest
             if lease.owner in (self.member.author.id, None) and not lease.stalled and position and position.next < end:
                 unread.add(partition)
         return frozenset(unread)
@@ -331,12 +341,21 @@ class QueryEngine:
 
     # --- a logged batch ----------------------------------------------------------------------------------------
 
+    def knows_owners(self, end: StreamOffset, now: float) -> bool:
+        """Whether it is known who owns the partitions of the batch that ends at `end`; a process that was suspended for
+        a lease duration has to look first. Always, if this process has planned the batch."""
+        lapsed = self.member.plannable().keys() - self.member.holdings(now).keys()
+        return self._planned(end) is not None or lapsed.isdisjoint(end.ranges)
+
+    def _planned(self, end: StreamOffset) -> BatchInFlight | None:
+        batch = self.batch
+        return batch if batch is not None and batch.planned and batch.end == end else None
+
     def _ranges_requested(self, end: StreamOffset, now: Clocks) -> list[protocol.Output]:
         """Read all of the batch that ends at `end` that other members have not taken, if this process has planned it;
         else what `plan_replay` returns."""
         self.member.give_batch(end.batch, end.run)
-        batch = self.batch
-        if batch is not None and batch.planned and batch.end == end:
+        if (batch := self._planned(end)) is not None:
             self.batch = batch = replace(batch, ranges={p: r for p, r in batch.ranges.items() if not self._is_taken(r)})
             return [protocol.Read(list(batch.read.values()))]
         holdings = self.member.holdings(now.monotonic)

@@ -103,7 +103,9 @@ class Options:
         metadata={
             "options": {
                 f"{_STORAGE}*": Declared(
-                    meaning="delta-rs's options for the storage of that table; secrets by reference only", only=SHARED
+                    meaning="delta-rs's options for the storage of that table; secrets by reference only; keep "
+                    "`timeout` to a sixth of `leaseDuration`, the default, or less",
+                    only=SHARED,
                 ),
                 f"{_STORAGE_SECRET}*": Declared(
                     meaning="the same for those whose values are secrets: `storageSecrets.account_key`", only=SHARED

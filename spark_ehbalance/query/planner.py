@@ -181,6 +181,8 @@ class Planner:
         give_up_at = time.monotonic() + JOIN_TIMEOUT
         while True:
             self._changed.clear()
+            if self._engine.fixed_ends is not None:
+                self.fix_ends()  # of partitions that other members have left since
             self._hub.watch(self._keeper.holdings(), self._engine.member.members)
             planned = self._answer(protocol.BatchRequested(start, limit, self._report(), cpu_time()))
             assert isinstance(planned, protocol.Planned)
@@ -204,20 +206,22 @@ class Planner:
         return self._engine.policy.empty_end(start, self._engine.member.table)
 
     def fix_ends(self) -> None:
-        """From now on read only the partitions owned now, up to their newest events now (`Trigger.AvailableNow`).
+        """From now on read partitions only up to their newest events now (`Trigger.AvailableNow`); those that are not
+        owned yet, up to their newest when they are.
 
-        Waits until the group has settled. May be called again; the ends stay the same.
+        Waits until the group has settled, the first time.
         """
-        if self._engine.fixed_ends is not None:
-            return
-        if not self._keeper.wait_balanced(JOIN_TIMEOUT, settled=True):
+        first = self._engine.fixed_ends is None
+        if first and not self._keeper.wait_balanced(JOIN_TIMEOUT, settled=True):
             _LOG.warning("the group has not settled within %g s: reading what is owned now", JOIN_TIMEOUT)
-        self._hub.refresh(self._keeper.holdings())
-        self._keeper.handle(protocol.EndsFixed(self._report()))
+        if (partitions := self._engine.without_end) or first:
+            self._hub.refresh(partitions)
+            self._keeper.handle(protocol.EndsFixed(self._report()))
 
     def ranges(self, end: StreamOffset) -> list[Range]:
         """What to read of the batch that ends at `end`: all of it if this process has planned it; else what
         `plan_replay` returns."""
+        self._keeper.wait_until(lambda: self._engine.knows_owners(end, time.monotonic()), JOIN_TIMEOUT)
         answer = self._answer(protocol.RangesRequested(end))
         assert isinstance(answer, protocol.Read)
         return list(answer.ranges)
@@ -287,7 +291,7 @@ class Planner:
 
     def _offset_of(self, partition: str, number: int, read: Mapping[str, Range]) -> str | None:
         """The offset of an event as `about_batch` answers it."""
-        if number >= self.latest()[partition]:  # what is known may be older than the event
+        if number >= self.latest().get(partition, 0):  # what is known may be older than the event
             self._hub.refresh([partition])
         if number >= self.latest()[partition]:
             return ""

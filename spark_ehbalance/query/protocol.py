@@ -52,7 +52,8 @@ class RangesRequested:
 
 @dataclass(frozen=True, slots=True)
 class EndsFixed:
-    """The query reads what the hub has now, of the partitions owned now, and ends (`Trigger.AvailableNow`)."""
+    """The query reads what the hub has now and ends (`Trigger.AvailableNow`). Comes again when it owns partitions that
+    it did not own before."""
 
     hub: HubReport
 

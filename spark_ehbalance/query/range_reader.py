@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from spark_ehbalance.errors import DataLossError, ForeignReaderError, HubUnavailableError, MissingError, StoreError
 from spark_ehbalance.eventhub.conditions import busy_wait
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
+from spark_ehbalance.eventhub.network import NetworkError
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.eventhub.receiver import Disconnected, PartitionAddress, Receiver, RowFormat
 from spark_ehbalance.eventhub.refusals import Busy, MissingHub, RefusedError, Unreachable
@@ -145,6 +146,8 @@ class _RangeReader:
                 return RangeEnd.CANCELLED
             try:
                 batch, first, after = self._receive()
+                if first is not None and first != self._position:
+                    self._check_gap(first)
                 if self._options.compacted and after == self._position and self._rest_is_gone(cancelled):
                     return RangeEnd.COMPACTED
             except Disconnected as other:
@@ -161,7 +164,7 @@ class _RangeReader:
                 self._renew_token(refusal)
             else:
                 self._since.missing.answered()
-                moved, batch = self._advance(batch, first, after)
+                moved, batch = self._advance(batch, after)
                 if batch.num_rows:
                     yield batch
                     self._since.at = time.monotonic()  # the sink's time does not count towards receiverTimeout
@@ -210,14 +213,12 @@ class _RangeReader:
     def _timed_out(self) -> bool:
         return self._since.timed_out(self._options.receiver_timeout)
 
-    def _advance(self, batch: pa.RecordBatch, first: int | None, after: int) -> tuple[bool, pa.RecordBatch]:
+    def _advance(self, batch: pa.RecordBatch, after: int) -> tuple[bool, pa.RecordBatch]:
         """Move on to `after` the batch. Returns whether the position has moved, and the events in the range."""
         before, self._position = self._position, after
         if after == before:
             return False, batch
         self._since = _SinceProgress(time.monotonic())
-        if first is not None and first != before:
-            self._check_gap(before, first)
         # Sequence numbers may have gaps, so that there are fewer events than was planned.
         beyond = pc.index(pc.greater_equal(sequence_numbers(batch), self._wanted.end), True).as_py()
         return True, batch.slice(0, beyond) if beyond >= 0 else batch
@@ -326,17 +327,21 @@ class _RangeReader:
 
     # --- events that are gone ----------------------------------------------------------------------------------
 
-    def _check_gap(self, expected: int, found: int) -> None:
-        """A new receiver at `expected` began with `found`. That is normal in a compacted hub unless the events between
-        have aged out."""
-        begin = self._partition_state().begin
-        if begin > expected:
-            self._report_loss(
-                expected, min(found, self._wanted.end), f"have aged out (the first retained event is {begin})"
-            )
+    def _check_gap(self, found: int) -> None:
+        """A new receiver began with `found`, not at the position. That is normal in a compacted hub unless the events
+        between have aged out. Raises what a `Receiver` raises."""
+        try:
+            begin = self._partition_state().begin
+        except (RefusedError, MissingError, NetworkError):
+            raise
+        except HubUnavailableError as error:
+            raise Unreachable(str(error)) from error
+        end = min(found, self._wanted.end)
+        if begin > self._position:
+            self._report_loss(self._position, end, f"have aged out (the first retained event is {begin})")
         elif not self._options.compacted:
             why = f"do not exist, although {begin} is retained. If the event hub is compacted, set compacted=true"
-            self._report_loss(expected, min(found, self._wanted.end), why)
+            self._report_loss(self._position, end, why)
 
     def _rest_is_gone(self, cancelled: threading.Event) -> bool:
         """Whether the hub has been silent for long, and it is sure that no event is left from the position on, as where

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -71,6 +72,25 @@ def test_new_partitions_show_up(emulator: Emulator, start: Start) -> None:
     emulator.trim(HUB, 3, 2)
     wait_until(lambda: watcher.partition_ids() == ("0", "1", "2", "3"), "they are listed")
     assert (watcher.states()["3"].begin, watcher.states()["3"].end) == (2, 5)
+
+
+def test_what_is_known_of_a_geo_replicated_hub_is_of_one_connection() -> None:
+    with Emulator(geo_replicated=True) as emulator, ExitStack() as stack:
+        partitions = MOST_NEW + 8  # more than one request asks about
+        emulator.add_hub(HUB, partitions)
+        for partition in range(partitions):
+            emulator.append(HUB, partition, [b"x"] * 3)
+        connection, earliest = hub_options(emulator).connection, StartingPositions.parse("earliest")
+        watcher = HubWatcher(connection, "$Default", earliest, 20.0)
+        stack.callback(watcher.stop)
+        watcher.start()
+        watcher.watch(map(str, range(partitions)))
+        watcher.refresh()
+        before = watcher.connected_at()
+        emulator.promote(HUB, 1)
+        wait_until(lambda: watcher.connected_at() != before, "it has connected again")
+        assert {state.end for state in watcher.states().values()} == {2}
+        wait_until(lambda: len(watcher.states()) == partitions, "all are asked about")
 
 
 def test_refresh_tries_again_after_an_error(emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

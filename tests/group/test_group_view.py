@@ -118,7 +118,7 @@ CASES: Mapping[str, tuple[GroupView, str, str, dict[str, Any]]] = {
         {"member": "ann", "silence": 40},
     ),
     "left out of its batches": (
-        view(lease("0", "ann", 600), lease("1", "ann"), members=[member("ann", left_out={"0": "limit", "1": "late"})]),
+        view(lease("0", "ann", 600), lease("1", "ann"), members=[member("ann", left_out={"0": "limit", "1": "state"})]),
         "paused",
         "0",
         {"member": "ann", "events": 20, "reason": "limit"},

@@ -19,9 +19,9 @@ from spark_ehbalance.errors import (
     StoreUnavailableError,
 )
 from spark_ehbalance.query import keeper
-from spark_ehbalance.query.assembly import joined
+from spark_ehbalance.query.assembly import joined, start_planner
 from spark_ehbalance.query.offsets import StreamOffset
-from tests.query.queries import PARTITIONS, Group
+from tests.query.queries import PARTITIONS, Group, Query
 from tests.query.support import HUB
 from tests.waiting import wait_until
 
@@ -115,6 +115,22 @@ def test_alone_all_progress_is_in_the_offset(group: Group, tmp_path: Path, monke
     again.read(8)
     assert Counter(first.seen + again.seen) == group.everything()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_alone_the_lag_is_recorded_while_a_batch_runs(group: Group) -> None:
+    options = replace(group.options(shared=False), lease_duration=1.0, balance_interval=0.3)
+    group.queries.append(Query(start_planner(options, "a"), "a"))
+    group.append(10)
+    (query,) = group.queries
+    query.batch()
+    group.append(1000)
+    keeper, _, _ = query.planner.parts
+
+    def behind() -> set[int]:
+        leases = keeper.snapshot.leases.values() if keeper.snapshot else ()
+        return {lag.events for lease in leases if (lag := lease.behind)}
+
+    wait_until(lambda: behind() == {1010}, "all that is unread is recorded")
 
 
 def test_alone_a_logged_batch_is_read_again_also_after_a_suspension(

@@ -83,13 +83,12 @@ def test_a_stalled_partition_whose_position_aged_out_is_data_loss() -> None:
 
 
 def test_what_is_left_out_is_said_with_why() -> None:
-    holdings = {p: held(3) for p in ("read", "done", "late", "limit", "position", "state")}
+    holdings = {p: held(3) for p in ("read", "done", "limit", "position", "state")}
     states = dict.fromkeys(holdings.keys() - {"state"}, events(0, 10)) | {"done": events(0, 3)}
     ranges = {p: Range(p, 1, 3, 10 if p == "read" else 3) for p in holdings if p not in ("position", "state")}
     unknown = {"position": "position", "state": "state"}
-    assert left_out(ranges, holdings, states, None) == {"late": "limit", "limit": "limit", **unknown}
-    ends = dict.fromkeys(holdings.keys() - {"late"}, 3)
-    assert left_out(ranges, holdings, states, ends) == {"late": "late", **unknown}
+    assert left_out(ranges, holdings, states, available_now=False) == {"limit": "limit", **unknown}
+    assert left_out(ranges, holdings, states, available_now=True) == unknown
 
 
 # --- when the hub is asked first -------------------------------------------------------------------------------

@@ -257,6 +257,22 @@ def test_available_now_does_not_end_before_owned_partitions_are_read() -> None:
     assert spans(one.batch(end)) == {"0": (2, 5), "1": (2, 5)}
 
 
+def test_available_now_reads_partitions_that_come_later() -> None:
+    one = OneQuery()
+    one.hold(_0=5, _1=5)
+    states, one.states = one.states, {"0": one.states["0"]}
+    one.tell(protocol.EndsFixed(one.hub))
+    end = one.batch()
+    assert spans(end) == {"0": (0, 5)}
+    one.tell(protocol.BatchFinished(end))
+    (planned,) = one.ask(end)
+    assert isinstance(planned, protocol.Planned)
+    assert (planned.end, planned.unread) == (end, {"1"})
+    one.states = states
+    one.tell(protocol.EndsFixed(one.hub))
+    assert spans(one.batch(end)) == {"1": (0, 5)}
+
+
 def test_a_process_suspended_while_a_batch_is_planned_plans_none() -> None:
     one = OneQuery()
     one.hold(_0=5, _1=5)
@@ -282,6 +298,18 @@ def test_partitions_taken_before_the_batch_is_read_are_left_to_their_new_owner(t
     assert [(each.partition, each.start, each.end) for each in read.ranges] == [("0", 0, 5)]
     one.tell(protocol.BatchFinished(end))
     assert {p: each.position.next for p, each in one.ann.query.progress.items()} == {"0": 5}
+
+
+def test_available_now_does_not_wait_for_events_that_a_promotion_took() -> None:
+    one = OneQuery(partitions=1)
+    one.hold(_0=9)
+    one.tell(protocol.EndsFixed(one.hub))
+    one.hold(_0=5)
+    end = one.batch()
+    one.tell(protocol.BatchFinished(end))
+    (planned,) = one.ask(end)
+    assert isinstance(planned, protocol.Planned)
+    assert planned.unread == set()
 
 
 def test_available_now_ends_when_the_member_leaves() -> None:

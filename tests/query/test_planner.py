@@ -193,6 +193,17 @@ def test_a_logged_batch_is_replayed_after_several_restarts(
         assert {each.partition for each in again.planner.ranges(end)} == EVERYTHING
 
 
+def test_a_logged_batch_is_replayed_after_the_process_was_suspended(group: ValueGroup) -> None:
+    group.hub.append(10)
+    end = group.query("a").batch()
+    again = group.query("a", None, end, lease_duration=0.5)
+    wait_until(lambda: len(again.owned()) == 8, "it has all again")
+    keeper, _, _ = again.planner.parts
+    with keeper.engine():  # which takes no turn meanwhile
+        wait_until(lambda: not again.owned(), "its leases have lapsed")
+        assert {each.partition for each in again.planner.ranges(end)} == EVERYTHING
+
+
 # --- Trigger.AvailableNow --------------------------------------------------------------------------------------
 
 
@@ -221,17 +232,41 @@ def test_available_now_waits_until_there_is_nothing_more_to_take(group: ValueGro
     assert query.plan() is None
 
 
+def test_available_now_continues_after_batches_longer_than_max_stall(group: ValueGroup) -> None:
+    group.hub.append(10)
+    logged = group.query("a").batch(40)
+    query = group.query("a", None, logged, max_stall=0.3, look_interval=0.1)
+
+    def given_back() -> bool:
+        return not any(lease.owner for lease in group.leases().values())
+
+    ranges = query.planner.ranges(logged)
+    wait_until(given_back, "the replay hangs")
+    query.seen += [(each.partition, number) for each in ranges for number in range(each.start, each.end)]
+    query.finished = logged
+    query.planner.finish(logged)
+    query.planner.fix_ends()
+    query.run(query.batch(20))
+    assert len(query.seen) == 60
+    query.batch(10)
+    wait_until(given_back, "the next batch hangs")
+    query.run(query.logged)
+    while query.step(20):
+        pass
+    assert Counter(query.seen) == group.hub.everything()
+
+
 def test_available_now_ends_when_partitions_come_and_go(group: ValueGroup, caplog: pytest.LogCaptureFixture) -> None:
     group.hub.append(5)
     a, b = group.query("a"), group.query("b")
     group.wait_owned(4, 4)
     a.planner.fix_ends()
-    mine = a.owned()
     b.stop()
     wait_until(lambda: len(a.owned()) == 8, "a gets more")
-    a.read(20)
-    assert a.plan() is None
-    assert {partition for partition, _ in a.seen} == mine, "only what it had when it began"
+    there = group.hub.everything()
+    while a.step(20):
+        group.hub.append(5)
+    assert Counter(a.seen) == there, "it is read to where it ended when it came"
 
 
 # --- an idle query ---------------------------------------------------------------------------------------------

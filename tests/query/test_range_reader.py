@@ -198,6 +198,23 @@ def test_gaps_are_normal_in_a_compacted_hub(
     assert "do not exist" not in caplog.text
 
 
+def test_a_gap_is_found_again_if_the_hub_is_away_when_it_is_asked(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulator.compact(HUB, 0, 0, 5)
+    receive, away = Receiver.receive, [refused]
+
+    def receive_and_lose(self: Receiver, *args: Any) -> pa.RecordBatch:
+        batch = receive(self, *args)
+        if batch.num_rows and away:
+            away.pop()(emulator)
+        return batch
+
+    monkeypatch.setattr(Receiver, "receive", receive_and_lose)
+    assert read(hub_options(emulator, compacted=True), 0, 1000, level=3) == list(range(5, 1000))
+    assert not away
+
+
 def test_a_gap_is_an_error_in_any_other_hub(emulator: Emulator, opened: list[int]) -> None:
     emulator.compact(HUB, 0, 100, 105)
     with pytest.raises(DataLossError, match=r"100 to 104 .*although 0 is retained.*set compacted=true.*failOnDataLoss"):

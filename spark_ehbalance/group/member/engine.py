@@ -187,12 +187,12 @@ class MemberEngine:
         """Why everything owned is to be given back; None if it is not."""
         if self._hang.active:
             return "the query hangs"
-        return "this member is leaving" if self.is_leaving else None
+        return "this member is leaving" if self.query.leaving or self._member.look.drained else None
 
     @property
     def is_leaving(self) -> bool:
         """Whether the query, or an operator, wants everything given back for good."""
-        return self.query.leaving or self._member.look.drained
+        return self.query.leaving or (self._member.look.drained and not self._hang.drained)
 
     @property
     def idle(self) -> bool:
@@ -284,7 +284,8 @@ class MemberEngine:
         self._balanced = member.snapshot.ownership
         turn.view = balancing.view(member, turn.to_write, read.partitions, turn.now, self.rng, self._memory)
         if reason := self.leaving:
-            turn.decision = Decision(f"nothing, because {reason}")
+            # Once the batch has ended, the next turn takes part again.
+            turn.decision = Decision(f"nothing, because {reason}", rebalance_now=self._hang.is_over)
         else:
             turn.decision = with_overrides(self.settings.strategy)(turn.view)
         self._memory = turn.decision.memory

@@ -21,6 +21,11 @@ class Hang:
     active: bool = False
     drained: bool = False
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the batch has ended, and this turn undoes what was set because of it."""
+        return self.drained and not self.active
+
     def checked(self, query: QueryState, limit: float | None, now: float, owned: Iterable[str]) -> Hang:
         """As of monotonic time `now`, with maxStall=`limit` seconds. `owned` is for the log."""
         ran = now - query.batch_began
@@ -44,4 +49,4 @@ class Hang:
         if self.active and is_active:
             return replace(self, drained=True), [drain]
         after = replace(self, drained=self.drained and not is_active)
-        return after, [replace(drain, undo=True)] if after.drained and not self.active else []
+        return after, [replace(drain, undo=True)] if after.is_over else []

@@ -101,7 +101,7 @@ class Written:
 
     joined: int | None = None
     #: Partition and epoch of leases that an earlier process of this member claimed between this one's look and its
-    #: join. They are released, because the hub cannot fence that process by the same epoch.
+    #: join. They are claimed again, because the hub cannot fence that process by the same epoch.
     unclaimed: frozenset[tuple[str, int]] = frozenset()
     start: int = 0
     begun: int = 0

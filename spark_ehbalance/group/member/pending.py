@@ -3,7 +3,7 @@ back. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import filterfalse
 
 from spark_ehbalance.group.changes import (
@@ -62,7 +62,7 @@ def pending(
     if not member.joined:
         transitions += _progress(member, query, at_ms)
         return transitions + _resumed(member, apply(snapshot, transitions).after, at_ms)
-    transitions += _unclaimed(member, at_ms)
+    transitions += _claims(member, _unclaimed(member), len(member.holdings), at_ms)
     if by.id in snapshot.members and member.written.heartbeat + part * member.duration.own <= now.monotonic:
         transitions.append(member.beat(at_ms, query))
     transitions += _progress(member, query, at_ms)
@@ -110,7 +110,9 @@ def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transit
     if not member.joined:
         return []
     by, at_ms = member.author, now.wall_ms
-    transitions = _progress(member, query, at_ms) + _unclaimed(member, at_ms)
+    transitions = _progress(member, query, at_ms)
+    for lease in _unclaimed(member):
+        transitions.append(Release(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch))
     for partition, holding in member.holdings.items():
         if holding.handover_pending:
             transitions.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
@@ -119,13 +121,10 @@ def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transit
     return [*transitions, *member.advance(at_ms, query), Leave(by=by, at_ms=at_ms)]
 
 
-def _unclaimed(member: Membership, at_ms: int) -> list[Transition]:
-    """What gives back the leases in `Written.unclaimed`."""
-    own = {(lease.partition, lease.epoch) for lease in member.snapshot.owned_by(member.author.id)}
-    return [
-        Release(by=member.author, at_ms=at_ms, partition=partition, epoch=epoch)
-        for partition, epoch in sorted(member.written.unclaimed & own)
-    ]
+def _unclaimed(member: Membership) -> list[Lease]:
+    """The leases in `Written.unclaimed` that are still as they were."""
+    own, unclaimed = member.snapshot.owned_by(member.author.id), member.written.unclaimed
+    return [lease for lease in own if (lease.partition, lease.epoch) in unclaimed]
 
 
 def _progress(member: Membership, query: QueryState, at_ms: int) -> list[Transition]:
@@ -166,27 +165,30 @@ def _resumed(member: Membership, snapshot: Snapshot, at_ms: int) -> list[Transit
     """
     by, limit = member.author, member.settings.max_owned
     own = _resumable(member, snapshot)
-    kept = own[:limit]
-    transitions: list[Transition] = []
-    for lease in own[len(kept) :]:  # before the claims, which the limit would refuse
-        transitions.append(Claim(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch))
-        transitions.append(Release(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch + 1))
+    transitions = _claims(member, own, 0, at_ms)
     if limit is not None:
         coming = [p for p, each in snapshot.ownership.pending.items() if each.to == by.id]
         transitions += [
             CancelHandover(by=by, at_ms=at_ms, partition=p, epoch=snapshot.leases[p].epoch)
-            for p in coming[limit - len(kept) :]
+            for p in coming[max(0, limit - len(own)) :]
         ]
-    return transitions + [
-        Claim(
-            by=by,
-            at_ms=at_ms,
-            partition=each.partition,
-            epoch=each.epoch,
-            owned_since_ms=_earlier(member, each.partition).since_ms,
-        )
-        for each in kept
-    ]
+    return transitions
+
+
+def _claims(member: Membership, own: Sequence[Lease], held: int, at_ms: int) -> list[Transition]:
+    """Claims of leases that an earlier process of this member had, which itself holds so many others; those beyond its
+    limit are released."""
+    by, limit = member.author, member.settings.max_owned
+    kept = own if limit is None else own[: max(0, limit - held)]
+    transitions: list[Transition] = []
+    for lease in own[len(kept) :]:  # before the claims, which the limit would refuse
+        transitions.append(Claim(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch))
+        transitions.append(Release(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch + 1))
+    for lease in kept:
+        since = _earlier(member, lease.partition).since_ms
+        claim = Claim(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch, owned_since_ms=since)
+        transitions.append(claim)
+    return transitions
 
 
 def _resumable(member: Membership, snapshot: Snapshot) -> list[Lease]:

@@ -134,6 +134,7 @@ def test_a_lease_that_an_earlier_process_claims_meanwhile_is_claimed_again(stops
         assert {lease.owner for lease in one.table.leases.values()} == {None}
         return
     assert {p: holding.epoch for p, holding in later.owned.items()} == {"0": 2, "1": 2, "2": 2}
+    assert one.table.leases["2"].owned_since_ms == AT_MS, "it was owned without a break"
 
 
 def test_a_forgotten_member_joins_again_and_keeps_its_leases() -> None:
