@@ -127,8 +127,10 @@ class HubMetadata:
         return tuple(id.decode() for id in found[b"partition_ids"])
 
     def partition_states(self, partitions: Iterable[str]) -> dict[str, PartitionState]:
-        """The state of each of `partitions`. So many that the rate of requests would be exceeded take a while."""
-        remaining, states = list(partitions), dict[str, PartitionState]()
+        """The state of each of `partitions`, all by one connection. So many that the rate of requests would be exceeded
+        take a while."""
+        partitions = list(partitions)
+        remaining, states, connection = partitions, dict[str, PartitionState](), 0.0
         while remaining:
             count = len(remaining)
             if self._pace is not None:
@@ -141,6 +143,10 @@ class HubMetadata:
             answers = self._answers(requests)
             if self.first_answer_ms is None:
                 self.first_answer_ms = min(map(_retrieved_ms, answers))
+            if states and connection != self.opened_at:
+                remaining, states = partitions, {}
+                continue
+            connection = self.opened_at
             states.update(zip(some, map(_state, answers), strict=True))
         return states
 
