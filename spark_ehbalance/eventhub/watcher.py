@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import TypeVar
@@ -91,7 +92,6 @@ class HubWatcher:
         self._missing = MissingHub()
         self._changed = changed or threading.Event()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="ehbalance-hub-watcher", daemon=True)
 
     @property
     def name(self) -> str:
@@ -107,16 +107,20 @@ class HubWatcher:
         """Request the states of the partitions, of many only the first, then start the thread. Raises
         `HubUnavailableError`, `MissingError` if hub or consumer group do not exist, `OptionError` if the starting
         positions do not match the partitions."""
-        with HubMetadata(self._connection, self._consumer_group) as metadata, ThreadPoolExecutor(1) as beside:
-            group = beside.submit(check_group, self._address("0"))
-            self._poll(metadata, listing=True)
-            group.result()
+        with ExitStack() as stack:
+            metadata = stack.enter_context(HubMetadata(self._connection, self._consumer_group))
+            with ThreadPoolExecutor(1) as beside:
+                group = beside.submit(check_group, self._address("0"))
+                self._poll(metadata, listing=True)
+                group.result()
             assert metadata.first_answer_ms is not None, "every hub has partitions"
             self._latest_ms, self._latest_at = metadata.first_answer_ms, time.monotonic()
-        self._starting_positions.check(self._known.partitions)
-        states = self._known.states
-        self._latest_ends = latest_ends(self._starting_positions, states, lambda _: states)
-        self._thread.start()
+            self._starting_positions.check(self._known.partitions)
+            states = self._known.states
+            self._latest_ends = latest_ends(self._starting_positions, states, lambda _: states)
+            thread = threading.Thread(target=self._run, args=(metadata,), name="ehbalance-hub-watcher", daemon=True)
+            thread.start()
+            stack.pop_all()  # the thread closes the connection
 
     def stop(self) -> None:
         """Have the thread end soon; does not wait for it."""
@@ -304,8 +308,8 @@ class HubWatcher:
 
     # --- the thread ---------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
-        with HubMetadata(self._connection, self._consumer_group) as metadata:
+    def _run(self, metadata: HubMetadata) -> None:
+        with metadata:
             while self._wait():
                 age = time.monotonic() - self._known.listed_at
                 listing = self._known.listed_at <= self._list_since or age > self._schedule.intervals.listing
@@ -343,12 +347,18 @@ class HubWatcher:
         partitions = metadata.partition_ids() if listing else before.partitions
         with self._condition:
             self._schedule, requested = self._schedule.choose(partitions, also_others=listing)
+            watched = self._schedule.watched
         states = metadata.partition_states(requested)
+        doubtful = frozenset[str]()
+        if metadata.opened_at != before.connected_at:
+            # A geo-replicated hub may have been promoted: other events may have these numbers now.
+            doubtful = frozenset(p for p, state in before.states.items() if names_event(state.last_offset))
+            if again := doubtful & watched - states.keys():
+                requested += again
+                states = metadata.partition_states(requested)
         ended, kept = None if before.partitions else time.monotonic(), before.states
         with self._condition:
-            if metadata.opened_at != before.connected_at:
-                # A geo-replicated hub may have been promoted: other events may have these numbers now.
-                doubtful = {p for p, state in before.states.items() if names_event(state.last_offset)}
+            if doubtful:
                 kept = {p: state for p, state in before.states.items() if p not in doubtful}
                 for partition in doubtful:
                     self._offsets.pop(partition, None)

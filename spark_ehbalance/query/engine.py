@@ -186,9 +186,10 @@ class QueryEngine:
 
     def _probe_stalled(self, planning: _Planning, now: Clocks) -> list[protocol.Output]:
         """Have the stalled partitions probed whose probes are due; others are not kept waiting."""
-        holdings, before, first = planning.inputs.holdings, self._probes, self._planned_after is None
-        positions = positions_of(planning.inputs)
-        self._probes = stalls.follow(before, holdings, positions, now.monotonic, at_once=first)
+        holdings, before, positions = planning.inputs.holdings, self._probes, positions_of(planning.inputs)
+        # A query that ends by itself may have no later batch, and with Spark 4.0 and 4.1 no second one.
+        waits = self._planned_after is None or self.fixed_ends is not None
+        self._probes = stalls.follow(before, holdings, positions, now.monotonic, at_once=waits)
         for line in stalls.warnings(before, self._probes):
             _LOG.warning("%s", line)
         due = {p: probe for p, probe in stalls.waiting(self._probes, holdings).items() if probe.due <= now.monotonic}
@@ -196,8 +197,6 @@ class QueryEngine:
             return self._plan(planning, now)
         asked = {partition: probe.position for partition, probe in due.items()}
         self._probes = stalls.answered(self._probes, asked, {}, float("inf"))
-        # A query that ends by itself may have no later batch, and with Spark 4.0 and 4.1 no second one.
-        waits = first or self.fixed_ends is not None
         probe: list[protocol.Output] = [protocol.Probe(asked, _epochs(holdings), waits)]
         return probe if waits else probe + self._plan(planning, now)
 
@@ -292,18 +291,21 @@ class QueryEngine:
         return [protocol.Planned(start, ranges, until, self._unread(inputs))]
 
     def _unread(self, inputs: PlanInputs) -> frozenset[str]:
-        """Partitions not read to their fixed ends that no other member owns and that are not stalled; none once this
-        member leaves, which plans nothing more."""
+        """Partitions not read to their fixed ends and not stalled that this member owns or may take; none once it
+        leaves, as it plans nothing more."""
         if self.fixed_ends is None or self.member.is_leaving:
             return frozenset()
         query, unread = self.member.query, set(self.without_end)
+        most = self.member.settings.max_owned
+        may_take = most is None or len(self.member.owned) < most
         progress = {**query.resets, **query.progress}
         for partition, end in self.fixed_ends.items():
             lease = self.member.leases[partition]
             position = position_under(lease.epoch, progress.get(partition), lease.checkpoint)
             if partition in inputs.states:
                 end = min(end, inputs.states[partition].end)  # a promotion of the hub may have lost the rest
-            if lease.owner in (self.member.author.id, None) and not lease.stalled and position and position.next < end:
+            readable = lease.owner == self.member.author.id or (lease.owner is None and may_take)
+            if readable and not lease.stalled and position and position.next < end:
                 unread.add(partition)
         return frozenset(unread)
 

@@ -142,7 +142,7 @@ class Planned:
     stays so until something changes, and need not be looked into until the monotonic time `until`.
 
     `ranges` are of every partition that a batch could be planned with, with or without events. `unread` are those that
-    `Trigger.AvailableNow` has not read to their ends, though no other member owns them: they cannot be planned yet.
+    `Trigger.AvailableNow` has not read to their ends, though it owns or may take them: they cannot be planned yet.
     """
 
     end: StreamOffset

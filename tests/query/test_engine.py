@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.eventhub.metadata import PartitionState
-from spark_ehbalance.group.changes import Join, Stall, Steal
+from spark_ehbalance.group.changes import Join, Release, Stall, Steal
 from spark_ehbalance.group.member.protocol import LeaveRequested
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.position import Position
@@ -310,6 +311,19 @@ def test_available_now_does_not_wait_for_events_that_a_promotion_took() -> None:
     (planned,) = one.ask(end)
     assert isinstance(planned, protocol.Planned)
     assert planned.unread == set()
+
+
+def test_available_now_does_not_wait_for_partitions_beyond_the_member_s_limit() -> None:
+    one, end = available_now()
+    one.ann.settings = replace(one.ann.settings, max_owned=1)
+    one.others(Release(by=one.ann.author, at_ms=0, partition="1", epoch=1))
+    one.turn()
+    end = one.batch(end)
+    assert spans(end) == {"0": (2, 5)}
+    one.tell(protocol.BatchFinished(end))
+    (planned,) = one.ask(end)
+    assert isinstance(planned, protocol.Planned)
+    assert (planned.end, planned.unread) == (end, set())
 
 
 def test_available_now_ends_when_the_member_leaves() -> None:

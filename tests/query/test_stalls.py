@@ -134,6 +134,22 @@ def test_available_now_probes_once_and_ends(values: ValueGroup, times: int, capl
     assert (last.step(), last.step()) == (5, 0), "in the next run it is there at once"
 
 
+def test_available_now_also_probes_a_partition_that_comes_later(values: ValueGroup) -> None:
+    earlier = values.query("a")
+    values.hub.append(5)
+    query = values.query("b")
+    values.wait_owned(1, 1)
+    (stalled,) = earlier.owned()
+    for _ in range(3):
+        wait_until(lambda: earlier.owned() == {stalled}, "it owns it")
+        values.stall(stalled)
+    query.planner.fix_ends()
+    assert query.step() == 5
+    earlier.stop()
+    wait_until(lambda: len(query.owned()) == 2, "it has both")
+    assert (query.step(), query.step()) == (5, 0)
+
+
 # --- queries ---------------------------------------------------------------------------------------------------
 
 
