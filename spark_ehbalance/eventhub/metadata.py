@@ -159,12 +159,16 @@ class HubMetadata:
     # --- over the open connection ------------------------------------------------------------------------------
 
     def _answers(self, requests: Sequence[ManagementRequest]) -> list[Any]:
-        """The response to each request. Waits and asks again as long as the hub is too busy."""
-        found: dict[int, Any] = {}
+        """The response to each request, all by one connection. Waits and asks again as long as the hub is too busy."""
+        found, connection = dict[int, Any](), 0.0
         give_up = time.monotonic() + _BUSY_PATIENCE
         while True:
             left = [index for index in range(len(requests)) if index not in found]
             answers = self._request([requests[index] for index in left])
+            if found and connection != self.opened_at:
+                found.clear()
+                continue
+            connection = self.opened_at
             refused = [each for each in answers if isinstance(each, Exception)]
             found.update({i: each for i, each in zip(left, answers, strict=True) if not isinstance(each, Exception)})
             if not refused:

@@ -58,7 +58,9 @@ def judged(
     event there by newer `states`."""
     known = dict(found)
     for partition in positions.keys() - found.keys():
-        state, position = states[partition], positions[partition]
+        state, position = states.get(partition), positions[partition]
+        if state is None:  # the hub was promoted, and has not been asked since
+            continue
         if state.end < position.next or (state.end == position.next and state.last_offset != position.offset):
             known[partition] = False
     return known

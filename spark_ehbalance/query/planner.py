@@ -221,8 +221,7 @@ class Planner:
     def ranges(self, end: StreamOffset) -> list[Range]:
         """What to read of the batch that ends at `end`: all of it if this process has planned it; else what
         `plan_replay` returns."""
-        self._keeper.wait_until(lambda: self._engine.knows_owners(end, time.monotonic()), JOIN_TIMEOUT)
-        answer = self._answer(protocol.RangesRequested(end))
+        answer = self._answer(protocol.RangesRequested(end), lambda: self._engine.knows_owners(end, time.monotonic()))
         assert isinstance(answer, protocol.Read)
         return list(answer.ranges)
 
@@ -335,9 +334,11 @@ class Planner:
 
     # --- what the engine wants ---------------------------------------------------------------------------------
 
-    def _answer(self, request: protocol.Input) -> protocol.Output:
-        """The engine's answer to Spark's `request`, after all that it asks the hub before."""
+    def _answer(self, request: protocol.Input, ready: Callable[[], bool] = lambda: True) -> protocol.Output:
+        """The engine's answer to Spark's `request`, after all that it asks the hub before. Each step waits until the
+        engine is `ready` for it."""
         while True:
+            self._keeper.wait_until(ready, JOIN_TIMEOUT)
             for output in self._keeper.handle(request):
                 match output:
                     case protocol.Probe():

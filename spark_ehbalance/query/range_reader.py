@@ -332,7 +332,7 @@ class _RangeReader:
         between have aged out. Raises what a `Receiver` raises."""
         try:
             begin = self._partition_state().begin
-        except (RefusedError, MissingError, NetworkError):
+        except (RefusedError, MissingError, NetworkError, Unreachable):
             raise
         except HubUnavailableError as error:
             raise Unreachable(str(error)) from error

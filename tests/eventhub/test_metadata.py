@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -78,6 +79,20 @@ def test_a_dropped_connection_is_replaced_without_an_error(
         emulator.append(HUB, 0, [b"x"])
         assert metadata.partition_states(["0"])["0"].end == count
         assert len(clients) == count + 1
+
+
+def test_states_that_many_requests_have_found_are_all_of_one_connection() -> None:
+    with Emulator(geo_replicated=True) as emulator:
+        emulator.add_hub(HUB, 4)
+        for partition in range(4):
+            emulator.append(HUB, partition, [b"x"] * 3)
+        promotion = threading.Timer(0.5, emulator.promote, (HUB, 1))  # the second half is asked about later
+        with HubMetadata(hub_options(emulator).connection, "$Default", most_requests=2) as metadata:
+            metadata.partition_ids()
+            promotion.start()
+            states = metadata.partition_states("0123")
+        promotion.join()
+    assert [state.end for state in states.values()] == [2, 2, 2, 2]
 
 
 def test_an_old_connection_is_replaced_before_its_token_expires(

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.group.model import MemberState
 from spark_ehbalance.group.strategies import STRATEGIES
 from spark_ehbalance.query import engine, planner
 from spark_ehbalance.query.offsets import StreamOffset
@@ -238,7 +239,8 @@ def test_available_now_continues_after_batches_longer_than_max_stall(group: Valu
     query = group.query("a", None, logged, max_stall=0.3, look_interval=0.1)
 
     def given_back() -> bool:
-        return not any(lease.owner for lease in group.leases().values())
+        seen, owners = query.planner.parts[0].snapshot, {lease.owner for lease in group.leases().values()}
+        return seen is not None and seen.members["a"].state is MemberState.LEAVING and owners == {None}
 
     ranges = query.planner.ranges(logged)
     wait_until(given_back, "the replay hangs")
