@@ -14,7 +14,7 @@ unexport SPARK_HOME
 # Spark and the tests start hundreds of Pythons, each of which would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run test test-heavy test-azure test-matrix test-lowest sdk-tests bench chaos lint format types check docs package clean
+.PHONY: help setup run test test-heavy test-azure test-matrix test-lowest sdk-tests bench chaos storm lint format types check docs package clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,9 @@ bench: setup ## Measure speed, latency and cost beside their bars: make bench AR
 
 chaos: setup ## Kill, pause and disturb queries, then count every event: make chaos MINUTES=10 SEED=1 ARGS="--scenario soak"
 	@.venv/bin/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+storm: setup ## Play random lives of queries in simulated time: make storm ARGS="--seeds 10000 --first 5000"
+	@.venv/bin/python -m storm $(ARGS)
 
 lint: setup ## Check style and formatting
 	@.venv/bin/ruff check .

@@ -19,13 +19,11 @@ from spark_ehbalance.group.member.membership import Resumed
 from spark_ehbalance.group.member.query_state import Progress, QueryState
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
-from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import REACTIVE, NamedStrategy
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseStore
 from spark_ehbalance.lease_table.memory import MemoryStore
 from spark_ehbalance.lease_table.opening import open_store
 from spark_ehbalance.query import processes
-from spark_ehbalance.query.batch_planning import progress_of
 from spark_ehbalance.query.control_socket import PlannerAddress, PlannerControl
 from spark_ehbalance.query.engine import QueryEngine
 from spark_ehbalance.query.keeper import Keeper
@@ -33,7 +31,7 @@ from spark_ehbalance.query.offsets import FirstStart, HubReference, StreamOffset
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.planner import JOIN_TIMEOUT, Planner
 from spark_ehbalance.query.progress_policy import AloneProgress, ProgressPolicy, SharedProgress
-from spark_ehbalance.query.replay import EarlierBatches
+from spark_ehbalance.query.replay import EarlierBatches, Logged, unknown_progress
 from spark_ehbalance.query.start_checks import check_past, check_start, join_table, states_at_start
 from spark_ehbalance.query.steps import Seeded
 from spark_ehbalance.text import logger
@@ -41,31 +39,6 @@ from spark_ehbalance.text import logger
 _LOG = logger(__name__)
 
 OpenStore = Callable[[], LeaseStore]
-
-
-class _Logged(NamedTuple):
-    """What Spark's checkpoint tells a planner that starts: the end of the last batch that the sink has finished, and
-    the end of a batch that was logged but not finished. Both are initial offsets where there is none."""
-
-    finished: StreamOffset
-    unfinished: StreamOffset
-
-    @property
-    def last(self) -> StreamOffset:
-        return self.finished if self.unfinished.is_initial else self.unfinished
-
-    def finished_progress(self) -> dict[str, Progress]:
-        """Where the sink has finished the partitions of the last batches. After a reset a batch begins further back."""
-        begun = {
-            p: Progress(each.epoch, Position(each.start - 1, each.start_offset))
-            for p, each in self.unfinished.ranges.items()
-        }
-        return progress_of(self.finished.ranges) | begun
-
-    def progress(self) -> dict[str, Progress]:
-        """How far the sink has finished each partition that the checkpoint names."""
-        others = {p: Progress(each.epoch, Position.before(each.next)) for p, each in self.last.other_positions.items()}
-        return others | self.finished_progress()
 
 
 class _Joined(NamedTuple):
@@ -94,7 +67,7 @@ def start_planner(
     Raises before anything is created if hub or store cannot be reached or do not fit: `HubUnavailableError`,
     `OptionError`, `DataLossError`, `StoreError`.
     """
-    logged = _Logged(finished or StreamOffset(owner), unfinished or StreamOffset(owner))
+    logged = Logged(finished or StreamOffset(owner), unfinished or StreamOffset(owner))
     changed, run = threading.Event(), uuid.uuid4().hex
     hub = HubWatcher(
         options.connection,
@@ -155,7 +128,7 @@ def joined(keeper: Keeper, patience: float, *, whole: bool = True) -> bool:
     return True
 
 
-def _member(options: Options, query: StreamOffset, place: _Joined, logged: _Logged) -> MemberEngine:
+def _member(options: Options, query: StreamOffset, place: _Joined, logged: Logged) -> MemberEngine:
     shared = options.lease_table is not None
     name = options.strategy if shared else "greedy"  # a query alone has nobody to share with or to wait for
     settings = Settings(
@@ -186,7 +159,7 @@ def _member(options: Options, query: StreamOffset, place: _Joined, logged: _Logg
     )
 
 
-def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatcher) -> _Joined:
+def _join(options: Options, logged: Logged, query: StreamOffset, hub: HubWatcher) -> _Joined:
     """Check that hub and lease table fit what the query has read; creates the table at a first start."""
     assert query.hub is not None, "the hub was asked"
     finished = logged.finished_progress()
@@ -202,23 +175,11 @@ def _join(options: Options, logged: _Logged, query: StreamOffset, hub: HubWatche
     with _open(options, options.lease_table, hub) as store:
         found, ends = join_table(store, options, last, query.hub, hub)
     record = found.queries.get(query.lineage)
-    progress = finished if record is None else _missing(logged.progress(), found)
+    progress = finished if record is None else unknown_progress(logged.progress(), found)
     return _Joined(progress, EarlierBatches(logged.finished, record.batch if record else 0), ends)
 
 
-def _missing(progress: Mapping[str, Progress], found: Snapshot) -> dict[str, Progress]:
-    """Progress the table is missing although ownership has not changed: it was unreachable when the query ended."""
-    return {
-        partition: each
-        for partition, each in progress.items()
-        if (lease := found.leases.get(partition)) is not None
-        and lease.epoch == each.epoch
-        and lease.checkpoint is not None
-        and lease.checkpoint.next < each.position.next
-    }
-
-
-def _store_opener(options: Options, logged: _Logged, policy: ProgressPolicy, hub: HubWatcher) -> OpenStore:
+def _store_opener(options: Options, logged: Logged, policy: ProgressPolicy, hub: HubWatcher) -> OpenStore:
     if isinstance(policy, AloneProgress):
         group = options.group
         private = MemoryStore(policy.snapshot(group, logged.finished, logged.unfinished))

@@ -6,10 +6,52 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.member.membership import Holding
+from spark_ehbalance.group.member.query_state import Progress
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.query.batch_planning import progress_of
 from spark_ehbalance.query.offsets import StreamOffset
+
+
+class Logged(NamedTuple):
+    """What Spark's checkpoint tells a planner that starts: the end of the last batch that the sink has finished, and
+    the end of a batch that was logged but not finished. Both are initial offsets where there is none."""
+
+    finished: StreamOffset
+    unfinished: StreamOffset
+
+    @property
+    def last(self) -> StreamOffset:
+        return self.finished if self.unfinished.is_initial else self.unfinished
+
+    def finished_progress(self) -> dict[str, Progress]:
+        """Where the sink has finished the partitions of the last batches. After a reset a batch begins further back."""
+        begun = {
+            p: Progress(each.epoch, Position(each.start - 1, each.start_offset))
+            for p, each in self.unfinished.ranges.items()
+        }
+        return progress_of(self.finished.ranges) | begun
+
+    def progress(self) -> dict[str, Progress]:
+        """How far the sink has finished each partition that the checkpoint names."""
+        others = {p: Progress(each.epoch, Position.before(each.next)) for p, each in self.last.other_positions.items()}
+        return others | self.finished_progress()
+
+
+def unknown_progress(progress: Mapping[str, Progress], found: Snapshot) -> dict[str, Progress]:
+    """Progress the table is missing although ownership has not changed: it was unreachable when the query ended."""
+    return {
+        partition: each
+        for partition, each in progress.items()
+        if (lease := found.leases.get(partition)) is not None
+        and lease.epoch == each.epoch
+        and lease.checkpoint is not None
+        and lease.checkpoint.next < each.position.next
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,275 @@
+"""One streaming query in a storm: Spark's logs and calls, its tasks, its sink, and the process with the engines.
+
+Spark 4.2's order: `latestOffset` (plan), the offset log (log), `partitions` (ask), the tasks (read), the sink (write),
+the commit log (commit). Between any two of these the process may be killed; the next one continues with the logs.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.group.changes import Stall
+from spark_ehbalance.group.member import protocol as member_protocol
+from spark_ehbalance.group.member.engine import MemberEngine
+from spark_ehbalance.group.member.member_settings import Settings
+from spark_ehbalance.group.member.membership import Holding, Resumed
+from spark_ehbalance.group.member.query_state import QueryState
+from spark_ehbalance.group.model import Author
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.strategies import REACTIVE, NamedStrategy
+from spark_ehbalance.query import protocol
+from spark_ehbalance.query.engine import QueryEngine
+from spark_ehbalance.query.offsets import FirstStart, HubReference, StreamOffset, group_name
+from spark_ehbalance.query.past import mismatch
+from spark_ehbalance.query.progress_policy import SharedProgress
+from spark_ehbalance.query.replay import EarlierBatches, Logged, unknown_progress
+from storm.world import Event, Violation, World
+
+_TABLE = "/leases"
+_HUB = HubReference("hub", "namespace", 1)
+
+#: Seconds within which a process joins, whatever the others do.
+_JOINS_WITHIN = 100.0
+
+
+class Step(enum.Enum):
+    """What Spark does next."""
+
+    PLAN = "latestOffset"
+    LOG = "write the offset log"
+    ASK = "partitions"
+    READ = "run the tasks"
+    WRITE = "write the sink"
+    COMMIT = "write the commit log"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What all processes of a query have in common. The sink `skips_known` batch numbers, as Delta's own does."""
+
+    owner: str
+    strategy: str
+    skips_known: bool
+    checkpoint_interval: float = 0.0
+    max_owned: int | None = None
+
+
+class Query:
+    """A query on Spark, with at most one process. `trouble` is what is wrong with the process's way to the table:
+    "unreadable", "unwritable", or "unknown" (it can write, but does not hear that it has)."""
+
+    def __init__(self, world: World, kind: Kind) -> None:
+        self._world, self.kind = world, kind
+        self.offsets: list[StreamOffset] = []
+        self.commits = 0
+        self.running = False
+        self.trouble: str | None = None
+        #: How likely a task finds that its partition delivers nothing.
+        self.stalling = 0.0
+        self._starts = 0
+        self._has_written: set[int] = set()
+
+    def holdings(self) -> Mapping[str, Holding]:
+        """What its process may plan a batch with now, by what it has seen in the table. Without the table it plans on,
+        and the hub's epochs keep it apart from a next owner."""
+        return self.member.holdings(self._world.now) if self.running and not self.member.failures else {}
+
+    # --- the process -------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start a process with what Spark has logged. Raises `Violation` if it does not join the group in time."""
+        world, self._starts, self.running, self.trouble = self._world, self._starts + 1, True, None
+        initial = StreamOffset(self.kind.owner, group=group_name(_TABLE), lineage=f"lineage of {self.kind.owner}")
+        finished = self.offsets[self.commits - 1] if self.commits else initial
+        unfinished = self.offsets[self.commits] if len(self.offsets) > self.commits else StreamOffset(self.kind.owner)
+        logged = Logged(StreamOffset.from_json(finished.to_json()), StreamOffset.from_json(unfinished.to_json()))
+        found = world.table
+        if wrong := mismatch(logged.last, found if found.leases else None, _HUB, _TABLE):
+            raise Violation(f"{self.kind.owner} must not start: {wrong.error()}")
+        run = f"{self.kind.owner}-{self._starts}"
+        query = replace(initial, run=run, hub=_HUB, first_start=FirstStart(1, len(world.ends)))
+        record = found.queries.get(initial.lineage)
+        self.member = MemberEngine(
+            Author(self.kind.owner, run),
+            self._settings(initial.lineage),
+            random.Random(world.rng.random()),
+            query=QueryState(
+                logged.finished_progress() if record is None else unknown_progress(logged.progress(), found),
+                batch=logged.finished.batch,
+                begun=logged.last.batch,
+                planner=logged.last.run,
+            ),
+            resume={p: Resumed(each.start, each.since_ms, each.epoch) for p, each in logged.unfinished.ranges.items()},
+            latest_ms=1,
+        )
+        earlier = EarlierBatches(logged.finished, record.batch if record else 0)
+        self.engine = QueryEngine(self.member, SharedProgress(query, _TABLE), earlier=earlier)
+        self._start, self._end = logged.finished, logged.unfinished
+        self._step = Step.PLAN if logged.unfinished.is_initial else Step.ASK
+        world.tell(f"{run} starts; batch {logged.finished.batch} is finished, {logged.unfinished.batch} is not")
+        give_up = world.now + _JOINS_WITHIN
+        while not (self.member.cycles or self.member.owned):
+            if world.now > give_up:
+                raise Violation(f"{run} has not joined within {_JOINS_WITHIN:g} s")
+            world.pass_time(0.05)
+
+    def _settings(self, lineage: str) -> Settings:
+        name = self.kind.strategy
+        return Settings(
+            NamedStrategy(name),
+            30.0,
+            strategy_name=name,
+            lineage=lineage,
+            balance_interval=5.0,
+            reactive=name in REACTIVE,
+            checkpoint_interval=self.kind.checkpoint_interval,
+            handover_timeout=10.0,
+            max_owned=self.kind.max_owned,
+        )
+
+    def turn(self) -> bool:
+        """One turn of the lease keeper. Returns whether it was the last one."""
+        answer: member_protocol.Input | None = member_protocol.Tick()
+        outputs: Sequence[member_protocol.Output] = ()
+        while answer is not None:
+            outputs = self.member.handle(answer, self._world.clocks)
+            answer = None
+            for output in outputs:
+                answer = self._answer(output)
+        return member_protocol.Left() in outputs
+
+    def _answer(self, output: member_protocol.Output) -> member_protocol.Input | None:
+        world, trouble = self._world, self.trouble
+        match output:
+            case member_protocol.ReadGroup():
+                if trouble == "unreadable":
+                    return member_protocol.StoreFailed(writing=False)
+                return member_protocol.GroupRead(world.table, tuple(world.ends), 1)
+            case member_protocol.AskHub(partitions, _):
+                return member_protocol.HubAnswered(dict.fromkeys(partitions, Position.before(0)))
+            case member_protocol.Write(_, changes):
+                if trouble in ("unreadable", "unwritable"):
+                    return member_protocol.StoreFailed(writing=True)
+                outcome = world.commit(changes)
+                if trouble == "unknown":
+                    return member_protocol.StoreFailed(writing=True)
+                return member_protocol.Committed(outcome, 0.01)
+            case member_protocol.Fail(error):
+                raise Violation(f"{self.kind.owner} fails: {error}")
+        return None
+
+    def kill(self) -> None:
+        self._world.tell(f"{self.member.author.incarnation} is killed; next it would {self._step.value}")
+        self.running = False
+
+    def finish(self) -> None:
+        """End the batch in flight, as a query does that is stopped in order."""
+        while self._step is not Step.PLAN and self.step():
+            pass
+        if self._step is Step.PLAN:
+            self.engine.handle(protocol.BatchFinished(self._start), self._world.clocks)
+
+    def stop(self) -> None:
+        """Stop the process in order, wherever Spark is."""
+        self._world.tell(f"{self.member.author.incarnation} is stopped; next it would {self._step.value}")
+        self.member.handle(member_protocol.StopRequested(), self._world.clocks)
+        for _ in range(20):
+            self._world.now += 0.1
+            if self.turn():
+                break
+        self.running = False
+
+    # --- Spark -------------------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Do what is next. Returns False if there is nothing to read."""
+        match self._step:
+            case Step.PLAN:
+                return self._plan()
+            case Step.LOG:
+                self.offsets.append(self._end)
+                ranges = {p: (each.start, each.end, each.epoch) for p, each in self._end.ranges.items()}
+                self._world.tell(f"{self.kind.owner} logs batch {self._end.batch}: {ranges}")
+                self._step = Step.ASK
+            case Step.ASK:
+                if not self.engine.knows_owners(self._end, self._world.now):
+                    return False
+                (read,) = self.engine.handle(protocol.RangesRequested(self._end), self._world.clocks)
+                assert isinstance(read, protocol.Read)
+                self._ranges, self._step = read.ranges, Step.READ
+            case Step.READ:
+                self._rows = [event for each in self._ranges for event in self._read(each)]
+                self._step = Step.WRITE
+            case Step.WRITE:
+                self._write()
+                self._step = Step.COMMIT
+            case Step.COMMIT:
+                self.commits += 1
+                self._start, self._step = self._end, Step.PLAN
+        return True
+
+    def _plan(self) -> bool:
+        world = self._world
+        self.engine.handle(protocol.BatchFinished(self._start), world.clocks)
+        limit = world.rng.choice([None, None, 1, 2, 7])
+        outputs = self.engine.handle(protocol.BatchRequested(self._start, limit, world.hub), world.clocks)
+        while not isinstance(planned := outputs[-1], protocol.Planned):
+            for output in outputs:
+                if isinstance(output, protocol.Probe):
+                    self._probe(output)
+            outputs = self.engine.handle(protocol.HubReported(world.hub), world.clocks)
+        for output in outputs:
+            if isinstance(output, protocol.Probe):
+                self._probe(output)
+        end = planned.end
+        if end is self._start:
+            end = self.engine.policy.empty_end(end, self.member.table)
+        if end is self._start:
+            return False
+        self._end, self._step = StreamOffset.from_json(end.to_json()), Step.LOG
+        return True
+
+    def _probe(self, probe: protocol.Probe) -> None:
+        """The hub delivers again."""
+        ends = {p: self._world.ends[p] for p, position in probe.positions.items() if position < self._world.ends[p]}
+        self.engine.handle(protocol.Probed(probe.positions, ends), self._world.clocks)
+
+    def _read(self, wanted: Range) -> list[Event]:
+        """What a task reads: a range whose lease is lost, or whose partition stalls, ends somewhere before its end."""
+        world, lease, end = self._world, self._world.table.leases[wanted.partition], wanted.end
+        if lease.owner not in (self.kind.owner, None) or not lease.still_owned(wanted.epoch, wanted.since_ms):
+            end = world.rng.randint(wanted.start, wanted.end)
+        elif lease.owner is not None and len(wanted) > 1 and world.rng.random() < self.stalling:
+            end = world.rng.randint(wanted.start, wanted.end - 1)
+            task = Author(self.kind.owner, "")
+            stall = Stall(
+                by=task,
+                at_ms=world.clocks.wall_ms,
+                partition=wanted.partition,
+                epoch=wanted.epoch,
+                since_ms=wanted.since_ms,
+            )
+            if not world.commit([stall]).accepted:
+                end = wanted.end
+            else:
+                world.tell(f"{self.kind.owner}: partition {wanted.partition} stalls at {end}")
+        return [(wanted.partition, number) for number in range(wanted.start, end)]
+
+    def _write(self) -> None:
+        number = self._end.batch
+        if self.kind.skips_known and number in self._has_written:
+            self._world.tell(f"{self.kind.owner}: the sink has batch {number}")
+            return
+        self._has_written.add(number)
+        self._world.written.update(self._rows)
+        self._world.tell(f"{self.kind.owner} writes batch {number}: {_spans(self._rows)}")
+
+
+def _spans(rows: Sequence[Event]) -> dict[str, tuple[int, int]]:
+    partitions = dict.fromkeys(partition for partition, _ in rows)
+    numbers = {p: [number for partition, number in rows if partition == p] for p in partitions}
+    return {partition: (found[0], found[-1] + 1) for partition, found in numbers.items()}
