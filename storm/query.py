@@ -35,6 +35,10 @@ _HUB = HubReference("hub", "namespace", 1)
 #: Seconds within which a process joins, whatever the others do.
 _JOINS_WITHIN = 100.0
 
+#: Seconds for which a planner waits for the group to settle, and for partitions that it cannot plan yet; and between
+#: two tries.
+_PATIENCE, _RETRY = 60.0, 0.5
+
 
 class Step(enum.Enum):
     """What Spark does next."""
@@ -48,22 +52,25 @@ class Step(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """What all processes of a query have in common. The sink `skips_known` batch numbers, as Delta's own does."""
+class Profile:
+    """What all processes of a query have in common. The sink `skips_known` batch numbers, as Delta's own does. With
+    `available_now` each process reads what there is and ends."""
 
     owner: str
     strategy: str
     skips_known: bool
     checkpoint_interval: float = 0.0
     max_owned: int | None = None
+    max_stall: float | None = None
+    available_now: bool = False
 
 
 class Query:
     """A query on Spark, with at most one process. `trouble` is what is wrong with the process's way to the table:
     "unreadable", "unwritable", or "unknown" (it can write, but does not hear that it has)."""
 
-    def __init__(self, world: World, kind: Kind) -> None:
-        self._world, self.kind = world, kind
+    def __init__(self, world: World, profile: Profile) -> None:
+        self._world, self.profile = world, profile
         self.offsets: list[StreamOffset] = []
         self.commits = 0
         self.running = False
@@ -83,18 +90,20 @@ class Query:
     def start(self) -> None:
         """Start a process with what Spark has logged. Raises `Violation` if it does not join the group in time."""
         world, self._starts, self.running, self.trouble = self._world, self._starts + 1, True, None
-        initial = StreamOffset(self.kind.owner, group=group_name(_TABLE), lineage=f"lineage of {self.kind.owner}")
+        initial = StreamOffset(self.profile.owner, group=group_name(_TABLE), lineage=f"lineage of {self.profile.owner}")
         finished = self.offsets[self.commits - 1] if self.commits else initial
-        unfinished = self.offsets[self.commits] if len(self.offsets) > self.commits else StreamOffset(self.kind.owner)
+        unfinished = (
+            self.offsets[self.commits] if len(self.offsets) > self.commits else StreamOffset(self.profile.owner)
+        )
         logged = Logged(StreamOffset.from_json(finished.to_json()), StreamOffset.from_json(unfinished.to_json()))
         found = world.table
         if wrong := mismatch(logged.last, found if found.leases else None, _HUB, _TABLE):
-            raise Violation(f"{self.kind.owner} must not start: {wrong.error()}")
-        run = f"{self.kind.owner}-{self._starts}"
+            raise Violation(f"{self.profile.owner} must not start: {wrong.error()}")
+        run = f"{self.profile.owner}-{self._starts}"
         query = replace(initial, run=run, hub=_HUB, first_start=FirstStart(1, len(world.ends)))
         record = found.queries.get(initial.lineage)
         self.member = MemberEngine(
-            Author(self.kind.owner, run),
+            Author(self.profile.owner, run),
             self._settings(initial.lineage),
             random.Random(world.rng.random()),
             query=QueryState(
@@ -110,7 +119,7 @@ class Query:
         self.engine = QueryEngine(self.member, SharedProgress(query, _TABLE), earlier=earlier)
         self._start, self._end = logged.finished, logged.unfinished
         self._step = Step.PLAN if logged.unfinished.is_initial else Step.ASK
-        world.tell(f"{run} starts; batch {logged.finished.batch} is finished, {logged.unfinished.batch} is not")
+        world.note(f"{run} starts; batch {logged.finished.batch} is finished, {logged.unfinished.batch} is not")
         give_up = world.now + _JOINS_WITHIN
         while not (self.member.cycles or self.member.owned):
             if world.now > give_up:
@@ -118,7 +127,7 @@ class Query:
             world.pass_time(0.05)
 
     def _settings(self, lineage: str) -> Settings:
-        name = self.kind.strategy
+        name = self.profile.strategy
         return Settings(
             NamedStrategy(name),
             30.0,
@@ -126,9 +135,10 @@ class Query:
             lineage=lineage,
             balance_interval=5.0,
             reactive=name in REACTIVE,
-            checkpoint_interval=self.kind.checkpoint_interval,
+            checkpoint_interval=self.profile.checkpoint_interval,
             handover_timeout=10.0,
-            max_owned=self.kind.max_owned,
+            max_owned=self.profile.max_owned,
+            max_stall=self.profile.max_stall,
         )
 
     def turn(self) -> bool:
@@ -159,11 +169,11 @@ class Query:
                     return member_protocol.StoreFailed(writing=True)
                 return member_protocol.Committed(outcome, 0.01)
             case member_protocol.Fail(error):
-                raise Violation(f"{self.kind.owner} fails: {error}")
+                raise Violation(f"{self.profile.owner} fails: {error}")
         return None
 
     def kill(self) -> None:
-        self._world.tell(f"{self.member.author.incarnation} is killed; next it would {self._step.value}")
+        self._world.note(f"{self.member.author.incarnation} is killed; next it would {self._step.value}")
         self.running = False
 
     def finish(self) -> None:
@@ -175,7 +185,7 @@ class Query:
 
     def stop(self) -> None:
         """Stop the process in order, wherever Spark is."""
-        self._world.tell(f"{self.member.author.incarnation} is stopped; next it would {self._step.value}")
+        self._world.note(f"{self.member.author.incarnation} is stopped; next it would {self._step.value}")
         self.member.handle(member_protocol.StopRequested(), self._world.clocks)
         for _ in range(20):
             self._world.now += 0.1
@@ -193,7 +203,7 @@ class Query:
             case Step.LOG:
                 self.offsets.append(self._end)
                 ranges = {p: (each.start, each.end, each.epoch) for p, each in self._end.ranges.items()}
-                self._world.tell(f"{self.kind.owner} logs batch {self._end.batch}: {ranges}")
+                self._world.note(f"{self.profile.owner} logs batch {self._end.batch}: {ranges}")
                 self._step = Step.ASK
             case Step.ASK:
                 if not self.engine.knows_owners(self._end, self._world.now):
@@ -213,8 +223,54 @@ class Query:
         return True
 
     def _plan(self) -> bool:
+        self.engine.handle(protocol.BatchFinished(self._start), self._world.clocks)
+        if self.profile.available_now and self.engine.fixed_ends is None:
+            self._settle()
+        planned, give_up = self._planned(), self._world.now + _PATIENCE
+        while planned.end is self._start and planned.unread and self._world.now < give_up:
+            self._world.pass_time(_RETRY)
+            planned = self._planned()
+        end = planned.end
+        if end is self._start:
+            end = self.engine.policy.empty_end(end, self.member.table)
+        if end is self._start:
+            if self.profile.available_now:
+                self._check_read(gave_up=bool(planned.unread))
+                self.stop()
+            return False
+        self._end, self._step = StreamOffset.from_json(end.to_json()), Step.LOG
+        return True
+
+    def _settle(self) -> None:
+        """Wait until there is nothing more to take."""
+        before, give_up = self.member.settled_cycles, self._world.now + _PATIENCE
+        self.member.handle(member_protocol.SettlingBegan(), self._world.clocks)
+        while self.member.settled_cycles == before and self._world.now < give_up:
+            self._world.pass_time(_RETRY)
+        self.member.handle(member_protocol.SettlingEnded(), self._world.clocks)
+        self._to_read = dict(self._world.ends)
+        self.engine.handle(protocol.EndsFixed(self._world.hub), self._world.clocks)
+
+    def _check_read(self, *, gave_up: bool) -> None:
+        """Raise `Violation` if the run ends before all that it owns is read that there was when it began. Without
+        others it is to own everything."""
+        world, me = self._world, self.profile.owner
+        others = any(member.running for member in world.members if member is not self)
+        if gave_up or self.trouble or self.member.failures or self.member.query.leaving:
+            return
+        for partition, lease in world.table.leases.items():
+            known = self.member.leases[partition].owner
+            free = lease.owner is known is None and not others and self.profile.max_owned is None
+            owned = free or lease.owner == known == me
+            unread = [n for n in range(self._to_read[partition]) if (partition, n) not in world.written]
+            if owned and unread and not lease.stalled and not lease.handover:
+                raise Violation(f"the run of {me} ends, and event {unread[0]} of partition {partition} is not read")
+
+    def _planned(self) -> protocol.Planned:
+        """The engine's answer to a request for a batch."""
         world = self._world
-        self.engine.handle(protocol.BatchFinished(self._start), world.clocks)
+        if self.profile.available_now and self.engine.without_end:
+            self.engine.handle(protocol.EndsFixed(world.hub), world.clocks)
         limit = world.rng.choice([None, None, 1, 2, 7])
         outputs = self.engine.handle(protocol.BatchRequested(self._start, limit, world.hub), world.clocks)
         while not isinstance(planned := outputs[-1], protocol.Planned):
@@ -225,13 +281,7 @@ class Query:
         for output in outputs:
             if isinstance(output, protocol.Probe):
                 self._probe(output)
-        end = planned.end
-        if end is self._start:
-            end = self.engine.policy.empty_end(end, self.member.table)
-        if end is self._start:
-            return False
-        self._end, self._step = StreamOffset.from_json(end.to_json()), Step.LOG
-        return True
+        return planned
 
     def _probe(self, probe: protocol.Probe) -> None:
         """The hub delivers again."""
@@ -241,11 +291,11 @@ class Query:
     def _read(self, wanted: Range) -> list[Event]:
         """What a task reads: a range whose lease is lost, or whose partition stalls, ends somewhere before its end."""
         world, lease, end = self._world, self._world.table.leases[wanted.partition], wanted.end
-        if lease.owner not in (self.kind.owner, None) or not lease.still_owned(wanted.epoch, wanted.since_ms):
+        if lease.owner not in (self.profile.owner, None) or not lease.still_owned(wanted.epoch, wanted.since_ms):
             end = world.rng.randint(wanted.start, wanted.end)
         elif lease.owner is not None and len(wanted) > 1 and world.rng.random() < self.stalling:
             end = world.rng.randint(wanted.start, wanted.end - 1)
-            task = Author(self.kind.owner, "")
+            task = Author(self.profile.owner, "")
             stall = Stall(
                 by=task,
                 at_ms=world.clocks.wall_ms,
@@ -256,17 +306,17 @@ class Query:
             if not world.commit([stall]).accepted:
                 end = wanted.end
             else:
-                world.tell(f"{self.kind.owner}: partition {wanted.partition} stalls at {end}")
+                world.note(f"{self.profile.owner}: partition {wanted.partition} stalls at {end}")
         return [(wanted.partition, number) for number in range(wanted.start, end)]
 
     def _write(self) -> None:
         number = self._end.batch
-        if self.kind.skips_known and number in self._has_written:
-            self._world.tell(f"{self.kind.owner}: the sink has batch {number}")
+        if self.profile.skips_known and number in self._has_written:
+            self._world.note(f"{self.profile.owner}: the sink has batch {number}")
             return
         self._has_written.add(number)
         self._world.written.update(self._rows)
-        self._world.tell(f"{self.kind.owner} writes batch {number}: {_spans(self._rows)}")
+        self._world.note(f"{self.profile.owner} writes batch {number}: {_spans(self._rows)}")
 
 
 def _spans(rows: Sequence[Event]) -> dict[str, tuple[int, int]]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from spark_ehbalance.eventhub.metadata import PartitionState
-from spark_ehbalance.group.changes import Claim, Outcome, Steal, Transition, apply
+from spark_ehbalance.group.changes import Claim, Outcome, Stall, Steal, Transition, apply
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.member.membership import Clocks
 from spark_ehbalance.group.snapshot import Snapshot
@@ -22,9 +22,9 @@ Event = tuple[str, int]
 _PAUSES = (0.05, 0.2, 0.5)
 
 
-def _forces(change: Steal | Claim) -> bool:
-    """Whether it takes a lease that has neither expired nor been given back."""
-    return isinstance(change, Steal) or change.overdue_handover is not None
+def _forces(change: Steal | Claim | Stall) -> bool:
+    """Whether it takes a lease that has neither expired nor been given back by the owner's process."""
+    return not isinstance(change, Claim) or change.overdue_handover is not None
 
 
 class Violation(Exception):
@@ -40,7 +40,7 @@ class Member(Protocol):
 
 
 class World:
-    """`now` is in seconds; `told` is the story so far, in lines."""
+    """`now` is in seconds, `story` is what has happened, in lines, and `faults` how often each fault has."""
 
     def __init__(self, rng: random.Random, partitions: int) -> None:
         self.rng = rng
@@ -51,7 +51,8 @@ class World:
         self.written: Counter[Event] = Counter()
         #: Partition and epoch of leases that were taken by force: the former owner learns that by its next look.
         self.stolen: set[tuple[str, int]] = set()
-        self.told: list[str] = []
+        self.story: list[str] = []
+        self.faults: Counter[str] = Counter()
 
     @property
     def clocks(self) -> Clocks:
@@ -63,8 +64,8 @@ class World:
         states = {partition: PartitionState(0, end, None, None) for partition, end in self.ends.items()}
         return HubReport(states, created_ms=1, connection=1.0)
 
-    def tell(self, line: str) -> None:
-        self.told.append(f"{self.now:9.2f} s  {line}")
+    def note(self, line: str) -> None:
+        self.story.append(f"{self.now:9.2f} s  {line}")
 
     def unwritten(self) -> set[Event]:
         """The events of the hub that no sink has."""
@@ -84,9 +85,7 @@ class World:
             if before.checkpoint and after.checkpoint and after.checkpoint.next < before.checkpoint.next:
                 raise Violation(f"the checkpoint of partition {partition} has fallen to {after.checkpoint.next}")
         self.table = outcome.after
-        taken = (
-            change.partition for change in outcome.accepted if isinstance(change, (Steal, Claim)) and _forces(change)
-        )
+        taken = (x.partition for x in outcome.accepted if isinstance(x, (Steal, Claim, Stall)) and _forces(x))
         self.stolen |= {(partition, self.table.leases[partition].epoch) for partition in taken}
         return outcome
 

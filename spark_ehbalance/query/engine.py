@@ -295,17 +295,19 @@ class QueryEngine:
         leaves, as it plans nothing more."""
         if self.fixed_ends is None or self.member.is_leaving:
             return frozenset()
-        query, unread = self.member.query, set(self.without_end)
+        query, unread, me = self.member.query, set(self.without_end), self.member.author.id
         most = self.member.settings.max_owned
         may_take = most is None or len(self.member.owned) < most
         progress = {**query.resets, **query.progress}
-        for partition, end in self.fixed_ends.items():
-            lease = self.member.leases[partition]
+        for partition, lease in self.member.leases.items():
+            is_free = lease.owner is None and may_take and (lease.pin is None or lease.pin.to == me)
+            if lease.stalled or not (is_free or lease.owner == me):
+                continue
             position = position_under(lease.epoch, progress.get(partition), lease.checkpoint)
-            if partition in inputs.states:
-                end = min(end, inputs.states[partition].end)  # a promotion of the hub may have lost the rest
-            readable = lease.owner == self.member.author.id or (lease.owner is None and may_take)
-            if readable and not lease.stalled and position and position.next < end:
+            fixed, state = self.fixed_ends.get(partition), inputs.states.get(partition)
+            ends = [fixed] if fixed is not None else []
+            ends += [state.end] if state is not None else []  # a promotion of the hub may have lost what is fixed
+            if position is None or not ends or position.next < min(ends):
                 unread.add(partition)
         return frozenset(unread)
 

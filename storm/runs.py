@@ -1,6 +1,6 @@
-"""Random lives of queries: what happens in them is drawn from a seed, and whatever that is, no event may be lost.
+"""Random runs of queries: what happens in them is drawn from a seed, and whatever that is, no event may be lost.
 
-In a calm life everything is planned (joins, stops in order, transfers), and every event is written exactly once, unless
+In a calm run everything is planned (joins, stops in order, transfers), and every event is written exactly once, unless
 the strategy takes partitions by force.
 """
 
@@ -16,7 +16,7 @@ from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.orders import Transfer
 from spark_ehbalance.group.strategies import STRATEGIES
-from storm.query import Kind, Query
+from storm.query import Profile, Query
 from storm.world import Violation, World
 
 PARTITIONS = 3
@@ -33,7 +33,7 @@ _ORDINARY = frozenset({"work", "time", "events", "start", "heal"})
 _READ_WITHIN = 1500.0
 
 
-class Happening(NamedTuple):
+class Action(NamedTuple):
     """Something that happens to a query. Its details are drawn from `seed`, so that others may be left out."""
 
     what: str
@@ -42,97 +42,100 @@ class Happening(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Life:
+class Run:
     """All that a seed decides."""
 
     seed: int
     calm: bool
-    kinds: Sequence[Kind]
-    happenings: Sequence[Happening]
+    profiles: Sequence[Profile]
+    actions: Sequence[Action]
 
     @classmethod
-    def of(cls, seed: int) -> Life:
+    def of(cls, seed: int) -> Run:
         rng = random.Random(seed)
         calm, strategy = rng.random() < 0.3, rng.choice(sorted(STRATEGIES))
-        kinds = [
-            Kind(
+        profiles = [
+            Profile(
                 owner,
                 strategy,
                 skips_known=rng.random() < 0.5,
                 checkpoint_interval=0.0 if calm else rng.choice([0.0, 0.0, 10.0]),
+                max_owned=None if owner == "a" else rng.choice([None, None, 1, 2]),  # one can own all
+                max_stall=None if calm else rng.choice([None, 15.0]),
+                available_now=rng.random() < 0.25,
             )
             for owner in "abc"[: rng.randint(1, 3)]
         ]
         odds = CALM if calm else WILD
         whats = rng.choices([*odds], [*odds.values()], k=rng.randint(20, 120))
-        happenings = [Happening(what, rng.randrange(len(kinds)), rng.getrandbits(32)) for what in whats]
-        return cls(seed, calm, kinds, happenings)
-
-    @property
-    def faults(self) -> Counter[str]:
-        """How often each kind of fault happens."""
-        return Counter(each.what for each in self.happenings if each.what not in _ORDINARY)
+        actions = [Action(what, rng.randrange(len(profiles)), rng.getrandbits(32)) for what in whats]
+        return cls(seed, calm, profiles, actions)
 
 
-class Outcome(NamedTuple):
-    """How a life ended: the violation, if there was one, and the story until then."""
+class Ending(NamedTuple):
+    """How a run ended: the violation, if there was one, the story until then, and how often each fault happened."""
 
     violation: str | None
     story: Sequence[str]
+    faults: Counter[str]
 
 
-def live(life: Life) -> Outcome:
-    """Live it to its end."""
-    world = World(random.Random(life.seed), PARTITIONS)
-    queries = [Query(world, kind) for kind in life.kinds]
+def play(run: Run) -> Ending:
+    """Play it to its end."""
+    world = World(random.Random(run.seed), PARTITIONS)
+    queries = [Query(world, profile) for profile in run.profiles]
     world.members += queries
+    violation = None
     try:
         queries[0].start()
-        for happening in life.happenings:
-            _happen(world, queries, happening)
+        for action in run.actions:
+            _act(world, queries, action)
             _check_owners(world, queries)
         _read_rest(world, queries)
         repeated = sorted(event for event, times in world.written.items() if times > 1)
-        if life.calm and repeated and not world.stolen:
+        if run.calm and repeated and not world.stolen:
             raise Violation(f"all moves were planned, and events were written more than once: {repeated[:10]}")
-    except Violation as violation:
-        return Outcome(str(violation), world.told)
-    except (AssertionError, EhBalanceError, LookupError) as error:
-        return Outcome(f"{type(error).__name__}: {error}", world.told)
-    return Outcome(None, world.told)
+    except (Violation, AssertionError, EhBalanceError, LookupError) as error:
+        violation = str(error) if isinstance(error, Violation) else repr(error)
+    return Ending(violation, world.story, world.faults)
 
 
-def shortest(life: Life) -> Life:
-    """The life with as few happenings as can be found of those that end in a violation: leaves out halves, quarters and
+def shortest(run: Run) -> Run:
+    """The run with as few actions as can be found of those that end in a violation: leaves out halves, quarters and
     so on, as long as it still does."""
-    size = len(life.happenings) // 2
+    size = len(run.actions) // 2
     while size:
         position = 0
-        while position < len(life.happenings):
-            rest = [*life.happenings[:position], *life.happenings[position + size :]]
-            shorter = Life(life.seed, life.calm, life.kinds, rest)
-            if live(shorter).violation:
-                life = shorter
+        while position < len(run.actions):
+            rest = [*run.actions[:position], *run.actions[position + size :]]
+            shorter = Run(run.seed, run.calm, run.profiles, rest)
+            if play(shorter).violation:
+                run = shorter
             else:
                 position += size
         size //= 2
-    return life
+    return run
 
 
-def _happen(world: World, queries: Sequence[Query], happening: Happening) -> None:
-    query, what = queries[happening.query], happening.what
-    world.rng = rng = random.Random(happening.seed)
+def _act(world: World, queries: Sequence[Query], action: Action) -> None:
+    query, what = queries[action.query], action.what
+    world.rng = rng = random.Random(action.seed)
     if what == "events":
         for partition in rng.sample(sorted(world.ends), rng.randint(1, PARTITIONS)):
             world.ends[partition] += rng.randint(1, 5)
     elif what == "time":
-        world.pass_time(rng.choice([0.2, 1.0, 3.0, 8.0]))
+        world.pass_time(rng.choice([0.2, 1.0, 3.0, 8.0, 20.0]))
     elif what == "start":
         if not query.running:
             query.start()
-    elif not query.running:
-        return
-    elif what == "work":
+    elif query.running:
+        if what not in _ORDINARY:
+            world.faults[what] += 1
+        _act_on(world, query, what, rng)
+
+
+def _act_on(world: World, query: Query, what: str, rng: random.Random) -> None:
+    if what == "work":
         for _ in range(rng.randint(1, 8)):
             if not query.step():
                 break
@@ -142,7 +145,7 @@ def _happen(world: World, queries: Sequence[Query], happening: Happening) -> Non
         query.finish()
         query.stop()
     elif what == "suspend":
-        world.tell(f"{query.kind.owner} is suspended")
+        world.note(f"{query.profile.owner} is suspended")
         world.pass_time(rng.choice([10.0, 20.0, 40.0]), suspended=(query,))
     elif what == "transfer":
         _transfer(world, query, rng.choice(sorted(world.ends)))
@@ -150,14 +153,16 @@ def _happen(world: World, queries: Sequence[Query], happening: Happening) -> Non
         query.stalling = rng.choice([0.0, 0.1, 0.3])
     else:
         query.trouble = None if what == "heal" else what
-        world.tell(f"{query.kind.owner}: the lease table is {query.trouble or 'well'}")
+        world.note(f"{query.profile.owner}: the lease table is {query.trouble or 'well'}")
 
 
 def _transfer(world: World, to: Query, partition: str) -> None:
     operator = Author("operator", "")
-    order = Transfer(by=operator, at_ms=world.clocks.wall_ms, partition=partition, to=to.kind.owner, timeout_ms=30_000)
+    order = Transfer(
+        by=operator, at_ms=world.clocks.wall_ms, partition=partition, to=to.profile.owner, timeout_ms=30_000
+    )
     if world.commit([order]).accepted:
-        world.tell(f"partition {partition} is to go to {to.kind.owner}")
+        world.note(f"partition {partition} is to go to {to.profile.owner}")
 
 
 def _check_owners(world: World, queries: Sequence[Query]) -> None:
@@ -165,30 +170,35 @@ def _check_owners(world: World, queries: Sequence[Query]) -> None:
     owners: dict[str, tuple[str, int]] = {}
     for query in queries:
         for partition, holding in query.holdings().items():
-            other, epoch = owners.setdefault(partition, (query.kind.owner, holding.epoch))
+            other, epoch = owners.setdefault(partition, (query.profile.owner, holding.epoch))
             stolen = (partition, min(epoch, holding.epoch) + 1) in world.stolen
-            if other != query.kind.owner and not stolen:
-                raise Violation(f"{other} and {query.kind.owner} may both plan partition {partition}")
+            if other != query.profile.owner and not stolen:
+                raise Violation(f"{other} and {query.profile.owner} may both plan partition {partition}")
 
 
 def _read_rest(world: World, queries: Sequence[Query]) -> None:
     """Heal everything, start all queries, and read what is left. Raises `Violation` if that does not succeed."""
-    world.tell("no more faults")
+    world.note("no more faults")
     world.rng = random.Random(0)
     for query in queries:
         query.trouble, query.stalling = None, 0.0
-    for query in queries:
-        if not query.running:
-            query.start()
     for partition in world.ends:
         world.ends[partition] += 1
+    _start_all(queries)
     give_up = world.now + _READ_WITHIN
     while unwritten := world.unwritten():
         if world.now > give_up:
             raise Violation(f"events were never written: {sorted(unwritten)[:10]}")
-        world.pass_time(0.5)
+        world.pass_time(2.0)
+        _start_all(queries)
         _check_owners(world, queries)
         for query in queries:
             for _ in range(12):
-                if not query.step():
+                if not query.running or not query.step():
                     break
+
+
+def _start_all(queries: Sequence[Query]) -> None:
+    for query in queries:
+        if not query.running:
+            query.start()
