@@ -331,7 +331,10 @@ class QueryEngine:
         table = SeenTable(self.member.table, self.member.known_begun)
         # While the table is away nobody takes a partition, however long that lasts.
         seen = {} if self.member.failures else {p: each.checkpoint.next for p, each in holdings.items()}
-        end = self.policy.batch_end(start, named, ranges, reserved, table, seen)
+        leases, progress = self.member.leases, self.member.query.progress
+        lapsed = {p: x for p, x in progress.items() if p not in holdings and p in leases and leases[p].epoch == x.epoch}
+        seen |= {p: known.next for p in lapsed if (known := leases[p].checkpoint) is not None}
+        end = self.policy.batch_end(start, named, ranges, reserved, table, seen, lapsed)
         if not end.ranges:
             return None
         self.batch = BatchInFlight(end, end.ranges, planned=True)

@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.identity import Group
+from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Lease, TableIdentity
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
@@ -44,19 +45,22 @@ class SharedProgress:
         reserved: Collection[str],
         table: SeenTable,
         checkpoints: Mapping[str, int],
+        lapsed: Mapping[str, Progress],
     ) -> StreamOffset:
         """The end of the batch of `named` after `start`, of which the partitions `reserved` are still owned. The
-        `checkpoints` are where the `table` has reading continue."""
+        `checkpoints` are where the `table` has reading continue. Of partitions whose leases have `lapsed`, progress
+        waits to be committed."""
         read = {partition: each for partition, each in named.items() if partition in reserved}
-        others = {p: EpochPosition(each.epoch, each.start) for p, each in ranges.items() if p not in read}
+        positions = {p: EpochPosition(each.epoch, each.position.next) for p, each in lapsed.items()}
+        positions |= {p: EpochPosition(each.epoch, each.start) for p, each in ranges.items()}
         return replace(
             self.query,
             ranges=read,
             table=self._table(table.identity),
-            other_positions=others,
+            other_positions={p: each for p, each in positions.items() if p not in read},
             batch=start.batch + 1,
             table_begun=table.begun,
-            checkpoints={p: each for p, each in checkpoints.items() if p in ranges and each < ranges[p].start},
+            checkpoints={p: each for p, each in checkpoints.items() if p in positions and each < positions[p].next},
         )
 
     def empty_end(self, start: StreamOffset, table: TableIdentity | None) -> StreamOffset:

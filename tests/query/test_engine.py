@@ -10,13 +10,14 @@ import pytest
 
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.eventhub.metadata import PartitionState
-from spark_ehbalance.group.changes import Join, Release, Stall, Steal
-from spark_ehbalance.group.member.protocol import LeaveRequested
+from spark_ehbalance.group.changes import HandOver, Join, Release, RequestHandover, Stall, Steal
+from spark_ehbalance.group.member.protocol import LeaveRequested, StoreFailed
 from spark_ehbalance.group.member.query_state import Progress
+from spark_ehbalance.group.model import Lease
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.query import protocol
 from spark_ehbalance.query.engine import QueryEngine
-from spark_ehbalance.query.offsets import StreamOffset
+from spark_ehbalance.query.offsets import EpochPosition, StreamOffset
 from spark_ehbalance.query.progress_policy import SharedProgress
 from tests.group.member.one import One
 from tests.group.strategies.members import LEASE
@@ -116,6 +117,28 @@ def test_a_position_moved_to_retained_events_is_reported_once(caplog: pytest.Log
     one.hold(_0=6, begin=4)
     assert spans(one.batch()) == {"0": (4, 6)}
     assert caplog.text.count("Going on at 4") == 1
+
+
+def test_an_offset_names_progress_under_a_lapsed_lease() -> None:
+    """A query that is killed before it can commit that progress resumes there, if nobody has taken the lease."""
+    one = OneQuery(partitions=1)
+    one.hold(_0=5)
+    one.tell(protocol.BatchFinished(first := one.batch()))
+    one.others(Join(by=BOB, at_ms=0))
+    one.add(Lease("1", owner=BOB.id, epoch=1, checkpoint=Position(-1)))
+    one.others(RequestHandover(by=ANN, at_ms=0, partition="1", epoch=1, to=ANN.id, timeout_ms=30_000))
+    one.now += LEASE - 3
+    for look in range(4):
+        one.begin()
+        one.tell(StoreFailed(writing=True))
+        one.now += 1
+        if look == 1:
+            one.others(HandOver(by=BOB, at_ms=0, partition="1", epoch=1))
+    one.hold(_1=3)
+    end = one.batch(first)
+    assert spans(end) == {"1": (0, 3)}
+    assert end.other_positions == {"0": EpochPosition(1, 5)}
+    assert end.checkpoints == {"0": 0}, "for a group without its lease table"
 
 
 # --- a geo-replicated hub --------------------------------------------------------------------------------------
