@@ -18,7 +18,7 @@ from storm.runs import Run, play, shortest
 def play_seed(seed: int) -> tuple[int, Counter[str], str | None]:
     """The seed, its faults, and the violation."""
     logging.disable()
-    violation, _, faults = play(Run.of(seed))
+    violation, _, faults = play(Run.from_seed(seed))
     return seed, faults, violation
 
 
@@ -48,7 +48,7 @@ def main(
 
 def print_story(console: Console, seed: int) -> None:
     """The shortest story with a violation that the seed's run contains."""
-    run = shortest(Run.of(seed))
+    run = shortest(Run.from_seed(seed))
     violation, story, _ = play(run)
     console.print(f"seed {seed}, {run.profiles[0].strategy}:", highlight=False)
     for line in story:

@@ -16,8 +16,7 @@ from spark_ehbalance.group.changes import Stall
 from spark_ehbalance.group.member import protocol as member_protocol
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
-from spark_ehbalance.group.member.membership import Holding, Resumed
-from spark_ehbalance.group.member.query_state import QueryState
+from spark_ehbalance.group.member.membership import Holding
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.strategies import REACTIVE, NamedStrategy
@@ -26,7 +25,7 @@ from spark_ehbalance.query.engine import QueryEngine
 from spark_ehbalance.query.offsets import FirstStart, HubReference, StreamOffset, group_name
 from spark_ehbalance.query.past import mismatch
 from spark_ehbalance.query.progress_policy import SharedProgress
-from spark_ehbalance.query.replay import EarlierBatches, Logged, unknown_progress
+from spark_ehbalance.query.replay import Logged, recover
 from storm.world import Event, Violation, World
 
 _TABLE = "/leases"
@@ -101,21 +100,15 @@ class Query:
             raise Violation(f"{self.profile.owner} must not start: {wrong.error()}")
         run = f"{self.profile.owner}-{self._starts}"
         query = replace(initial, run=run, hub=_HUB, first_start=FirstStart(1, len(world.ends)))
-        record = found.queries.get(initial.lineage)
+        progress, earlier = recover(logged, found, initial.lineage)
         self.member = MemberEngine(
             Author(self.profile.owner, run),
             self._settings(initial.lineage),
             random.Random(world.rng.random()),
-            query=QueryState(
-                logged.finished_progress() if record is None else unknown_progress(logged.progress(), found),
-                batch=logged.finished.batch,
-                begun=logged.last.batch,
-                planner=logged.last.run,
-            ),
-            resume={p: Resumed(each.start, each.since_ms, each.epoch) for p, each in logged.unfinished.ranges.items()},
+            query=logged.query_state(progress),
+            resume=logged.resumed(),
             latest_ms=1,
         )
-        earlier = EarlierBatches(logged.finished, record.batch if record else 0)
         self.engine = QueryEngine(self.member, SharedProgress(query, _TABLE), earlier=earlier)
         self._start, self._end = logged.finished, logged.unfinished
         self._step = Step.PLAN if logged.unfinished.is_initial else Step.ASK
@@ -202,7 +195,7 @@ class Query:
                 return self._plan()
             case Step.LOG:
                 self.offsets.append(self._end)
-                ranges = {p: (each.start, each.end, each.epoch) for p, each in self._end.ranges.items()}
+                ranges = {p: (span.start, span.end, span.epoch) for p, span in self._end.ranges.items()}
                 self._world.note(f"{self.profile.owner} logs batch {self._end.batch}: {ranges}")
                 self._step = Step.ASK
             case Step.ASK:
@@ -212,7 +205,7 @@ class Query:
                 assert isinstance(read, protocol.Read)
                 self._ranges, self._step = read.ranges, Step.READ
             case Step.READ:
-                self._rows = [event for each in self._ranges for event in self._read(each)]
+                self._rows = [event for wanted in self._ranges for event in self._read(wanted)]
                 self._step = Step.WRITE
             case Step.WRITE:
                 self._write()
@@ -273,15 +266,13 @@ class Query:
             self.engine.handle(protocol.EndsFixed(world.hub), world.clocks)
         limit = world.rng.choice([None, None, 1, 2, 7])
         outputs = self.engine.handle(protocol.BatchRequested(self._start, limit, world.hub), world.clocks)
-        while not isinstance(planned := outputs[-1], protocol.Planned):
+        while True:
             for output in outputs:
                 if isinstance(output, protocol.Probe):
                     self._probe(output)
+            if isinstance(planned := outputs[-1], protocol.Planned):
+                return planned
             outputs = self.engine.handle(protocol.HubReported(world.hub), world.clocks)
-        for output in outputs:
-            if isinstance(output, protocol.Probe):
-                self._probe(output)
-        return planned
 
     def _probe(self, probe: protocol.Probe) -> None:
         """The hub delivers again."""

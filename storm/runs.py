@@ -51,7 +51,7 @@ class Run:
     actions: Sequence[Action]
 
     @classmethod
-    def of(cls, seed: int) -> Run:
+    def from_seed(cls, seed: int) -> Run:
         rng = random.Random(seed)
         calm, strategy = rng.random() < 0.3, rng.choice(sorted(STRATEGIES))
         profiles = [

@@ -15,8 +15,7 @@ from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.eventhub.watcher import REMEMBERED_OFFSETS, HubWatcher
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
-from spark_ehbalance.group.member.membership import Resumed
-from spark_ehbalance.group.member.query_state import Progress, QueryState
+from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.strategies import REACTIVE, NamedStrategy
@@ -31,7 +30,7 @@ from spark_ehbalance.query.offsets import FirstStart, HubReference, StreamOffset
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.planner import JOIN_TIMEOUT, Planner
 from spark_ehbalance.query.progress_policy import AloneProgress, ProgressPolicy, SharedProgress
-from spark_ehbalance.query.replay import EarlierBatches, Logged, unknown_progress
+from spark_ehbalance.query.replay import EarlierBatches, Logged, recover
 from spark_ehbalance.query.start_checks import check_past, check_start, join_table, states_at_start
 from spark_ehbalance.query.steps import Seeded
 from spark_ehbalance.text import logger
@@ -152,8 +151,8 @@ def _member(options: Options, query: StreamOffset, place: _Joined, logged: Logge
         Author(query.owner, query.run),
         settings,
         Seeded(random.getrandbits(64)),
-        query=QueryState(place.progress, batch=logged.finished.batch, begun=logged.last.batch, planner=logged.last.run),
-        resume={p: Resumed(each.start, each.since_ms, each.epoch) for p, each in logged.unfinished.ranges.items()},
+        query=logged.query_state(place.progress),
+        resume=logged.resumed(),
         latest_ms=query.first_start.at_ms if query.first_start else 0,
         ends=place.latest_ends,
     )
@@ -162,7 +161,6 @@ def _member(options: Options, query: StreamOffset, place: _Joined, logged: Logge
 def _join(options: Options, logged: Logged, query: StreamOffset, hub: HubWatcher) -> _Joined:
     """Check that hub and lease table fit what the query has read; creates the table at a first start."""
     assert query.hub is not None, "the hub was asked"
-    finished = logged.finished_progress()
     if options.lease_table is None:
         check_past(options, logged.last, None, query.hub)
         ends: Mapping[str, Position] = {}
@@ -170,13 +168,11 @@ def _join(options: Options, logged: Logged, query: StreamOffset, hub: HubWatcher
             check_start(options, states_at_start(options, hub))
             if logged.last.first_start is None:  # a later start must not begin later
                 ends = hub.latest_ends(hub.partition_ids())
-        return _Joined(finished, EarlierBatches(logged.finished), ends)
+        return _Joined(logged.finished_progress(), EarlierBatches(logged.finished), ends)
     last = logged.last if options.capabilities.epochs else logged.last.without_epochs()
     with _open(options, options.lease_table, hub) as store:
         found, ends = join_table(store, options, last, query.hub, hub)
-    record = found.queries.get(query.lineage)
-    progress = finished if record is None else unknown_progress(logged.progress(), found)
-    return _Joined(progress, EarlierBatches(logged.finished, record.batch if record else 0), ends)
+    return _Joined(*recover(logged, found, query.lineage), ends)
 
 
 def _store_opener(options: Options, logged: Logged, policy: ProgressPolicy, hub: HubWatcher) -> OpenStore:

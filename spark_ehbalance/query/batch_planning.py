@@ -114,7 +114,7 @@ def left_out(
     available_now: bool,
 ) -> dict[str, str]:
     """Why `owned` partitions are left out of a batch of these `ranges`, although there may be something to read: the
-    hub has not told its `state`; its `position` is not found there; or the `limit` is smaller than what is unread,
+    hub has not reported its `state`; its `position` is not found there; or the `limit` is smaller than what is unread,
     unless Trigger.AvailableNow leaves later events to the next run."""
     out = {}
     for partition in owned:

@@ -282,9 +282,9 @@ class QueryEngine:
         self._measure(ranges, planning, now)
         if named := self.policy.named(start, ranges):
             end = self._batch_end(start, named, ranges, holdings, now)
-            return [
-                protocol.Planned(end, ranges) if end else protocol.Planned(start, ranges, unread=self._unread(inputs))
-            ]
+            if end is None:
+                return [protocol.Planned(start, ranges, unread=self._unread(inputs))]
+            return [protocol.Planned(end, ranges)]
         probes = (probe.due for probe in stalls.waiting(self._probes, holdings).values())
         lease_ends = (holding.ends for holding in holdings.values())
         until = min((planning.since + _LOAD_INTERVAL, *probes, *lease_ends))

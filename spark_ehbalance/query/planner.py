@@ -334,11 +334,12 @@ class Planner:
 
     # --- what the engine wants ---------------------------------------------------------------------------------
 
-    def _answer(self, request: protocol.Input, ready: Callable[[], bool] = lambda: True) -> protocol.Output:
+    def _answer(self, request: protocol.Input, ready: Callable[[], bool] | None = None) -> protocol.Output:
         """The engine's answer to Spark's `request`, after all that it asks the hub before. Each step waits until the
-        engine is `ready` for it."""
+        engine is `ready` for it, if that is given."""
         while True:
-            self._keeper.wait_until(ready, JOIN_TIMEOUT)
+            if ready is not None:
+                self._keeper.wait_until(ready, JOIN_TIMEOUT)
             for output in self._keeper.handle(request):
                 match output:
                     case protocol.Probe():

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.group.member.membership import Holding
-from spark_ehbalance.group.member.query_state import Progress
+from spark_ehbalance.group.member.membership import Holding, Resumed
+from spark_ehbalance.group.member.query_state import Progress, QueryState
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.query.batch_planning import progress_of
@@ -18,7 +18,7 @@ from spark_ehbalance.query.offsets import StreamOffset
 
 
 class Logged(NamedTuple):
-    """What Spark's checkpoint tells a planner that starts: the end of the last batch that the sink has finished, and
+    """What Spark's checkpoint contains when a planner starts: the end of the last batch that the sink has finished, and
     the end of a batch that was logged but not finished. Both are initial offsets where there is none."""
 
     finished: StreamOffset
@@ -41,8 +41,16 @@ class Logged(NamedTuple):
         others = {p: Progress(each.epoch, Position.before(each.next)) for p, each in self.last.other_positions.items()}
         return others | self.finished_progress()
 
+    def resumed(self) -> dict[str, Resumed]:
+        """What the earlier process was reading."""
+        return {p: Resumed(each.start, each.since_ms, each.epoch) for p, each in self.unfinished.ranges.items()}
 
-def unknown_progress(progress: Mapping[str, Progress], found: Snapshot) -> dict[str, Progress]:
+    def query_state(self, progress: Mapping[str, Progress]) -> QueryState:
+        """What the next process reports to its member at first, with `progress` that the table does not know."""
+        return QueryState(progress, batch=self.finished.batch, begun=self.last.batch, planner=self.last.run)
+
+
+def _unknown_progress(progress: Mapping[str, Progress], found: Snapshot) -> dict[str, Progress]:
     """Progress the table is missing although ownership has not changed: it was unreachable when the query ended."""
     return {
         partition: each
@@ -68,6 +76,14 @@ class EarlierBatches:
     def replay(self, end: StreamOffset, holdings: Mapping[str, Holding]) -> dict[str, Range]:
         """What to read again of the logged batch that ends at `end`."""
         return plan_replay(end.ranges, holdings, finished=end.batch <= self.finished_number)
+
+
+def recover(logged: Logged, found: Snapshot, lineage: str) -> tuple[dict[str, Progress], EarlierBatches]:
+    """What the sink has finished and the table `found` may not contain, and what earlier processes have left."""
+    record = found.queries.get(lineage)
+    if record is None:
+        return logged.finished_progress(), EarlierBatches(logged.finished)
+    return _unknown_progress(logged.progress(), found), EarlierBatches(logged.finished, record.batch)
 
 
 def plan_replay(

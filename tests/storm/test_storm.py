@@ -30,7 +30,7 @@ SEEDS = [*range(40), 1843, 1873]
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_run_loses_events_or_has_two_owners(seed: int) -> None:
-    violation, story, _ = play(Run.of(seed))
+    violation, story, _ = play(Run.from_seed(seed))
     assert violation is None, "\n".join([*story, violation or ""])
 
 
@@ -63,12 +63,12 @@ FAULTS: Mapping[str, tuple[Any, str, Any, str]] = {
 def test_a_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, name, broken, violation = FAULTS[fault]
     monkeypatch.setattr(where, name, broken)
-    assert any(violation in (play(Run.of(seed)).violation or "") for seed in range(400))
+    assert any(violation in (play(Run.from_seed(seed)).violation or "") for seed in range(400))
 
 
 def test_a_story_is_as_short_as_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Membership, "valid", never_lapse)
-    found = next(run for run in map(Run.of, range(400)) if play(run).violation)
+    found = next(run for run in map(Run.from_seed, range(400)) if play(run).violation)
     short = shortest(found)
     assert play(short).violation
     assert len(short.actions) < len(found.actions) / 4

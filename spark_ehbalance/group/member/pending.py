@@ -176,7 +176,7 @@ def _resumed(member: Membership, snapshot: Snapshot, at_ms: int) -> list[Transit
 
 
 def _claims(member: Membership, own: Sequence[Lease], held: int, at_ms: int) -> list[Transition]:
-    """Claims of leases that an earlier process of this member had, which itself holds so many others; those beyond its
+    """Claims of leases that an earlier process of this member had. This one holds `held` others; leases beyond its
     limit are released."""
     by, limit = member.author, member.settings.max_owned
     kept = own if limit is None else own[: max(0, limit - held)]
