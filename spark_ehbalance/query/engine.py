@@ -279,7 +279,8 @@ class QueryEngine:
         sound = [partition for partition, each in holdings.items() if not each.stalled]  # the table says the others
         omitted = left_out(ranges, sound, inputs.states, available_now=self.fixed_ends is not None)
         self.member.note_request(now.wall_ms, omitted)
-        self._measure(ranges, planning, now)
+        if planning.request.measures:
+            self._measure(ranges, planning, now)
         if named := self.policy.named(start, ranges):
             end = self._batch_end(start, named, ranges, holdings, now)
             if end is None:

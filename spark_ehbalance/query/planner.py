@@ -184,7 +184,9 @@ class Planner:
             if self._engine.fixed_ends is not None:
                 self.fix_ends()  # of partitions that other members have left since
             self._hub.watch(self._keeper.holdings(), self._engine.member.members)
-            planned = self._answer(protocol.BatchRequested(start, limit, self._report(), cpu_time()))
+            measures = self._engine.loads.is_due(time.monotonic())
+            cpu = cpu_time() if measures else None  # beside a busy JVM some systems take 0.2 s to tell
+            planned = self._answer(protocol.BatchRequested(start, limit, self._report(), cpu, measures))
             assert isinstance(planned, protocol.Planned)
             if planned.end is not start or not planned.unread:
                 break

@@ -35,12 +35,14 @@ class BatchFinished:
 
 @dataclass(frozen=True, slots=True)
 class BatchRequested:
-    """Spark asks for a batch of at most `limit` events after `start`. `cpu` is a reading of the host's cores."""
+    """Spark asks for a batch of at most `limit` events after `start`. If it `measures`, loads are measured, and `cpu`
+    is a reading of the host's cores."""
 
     start: StreamOffset
     limit: int | None
     hub: HubReport
     cpu: CpuTime | None = None
+    measures: bool = True
 
 
 @dataclass(frozen=True, slots=True)

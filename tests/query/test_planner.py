@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -203,6 +204,16 @@ def test_a_logged_batch_is_replayed_after_the_process_was_suspended(group: Value
     with keeper.engine():  # which takes no turn meanwhile
         wait_until(lambda: not again.owned(), "its leases have lapsed")
         assert {each.partition for each in again.planner.ranges(end)} == EVERYTHING
+
+
+def test_the_host_s_times_are_read_with_measurements_only(group: ValueGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+    readings: list[None] = []
+    monkeypatch.setattr(planner, "cpu_time", lambda: readings.append(None))
+    query, began = group.query("a"), time.monotonic()
+    for _ in range(20):
+        group.hub.append(1)
+        query.run(query.batch())
+    assert 1 <= len(readings) <= 1 + (time.monotonic() - began)
 
 
 # --- Trigger.AvailableNow --------------------------------------------------------------------------------------

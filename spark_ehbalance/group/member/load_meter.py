@@ -62,6 +62,10 @@ class LoadMeter:
     _reading: tuple[float, CpuTime] | None = None
     _cpu: _Average | None = None
 
+    def is_due(self, now: float) -> bool:
+        """Whether it is time for a new measurement."""
+        return now >= self._due
+
     def batch_begun(self, now: float) -> LoadMeter:
         """The query has been given a batch."""
         return replace(self, _began=now)
@@ -80,7 +84,7 @@ class LoadMeter:
         """The partitions in `positions`, at which reading continues, have these `ends` (the sequence numbers after
         their last events); `cpu` is a reading of the host's cores, None where it has none. Itself if it is too early
         for a new measurement."""
-        if now < self._due:
+        if not self.is_due(now):
             return self
         partitions = {p: self._measure(p, now, ends[p], positions[p]) for p in positions if p in ends}
         return replace(
