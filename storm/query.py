@@ -17,12 +17,13 @@ from spark_ehbalance.group.member import protocol as member_protocol
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Holding
+from spark_ehbalance.group.mismatch import Mismatch
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.strategies import REACTIVE, NamedStrategy
 from spark_ehbalance.query import protocol
 from spark_ehbalance.query.engine import QueryEngine
-from spark_ehbalance.query.offsets import FirstStart, HubReference, StreamOffset, group_name
+from spark_ehbalance.query.offsets import FirstStart, HubReference, LoggedBatch, StreamOffset, group_name
 from spark_ehbalance.query.past import mismatch
 from spark_ehbalance.query.progress_policy import SharedProgress
 from spark_ehbalance.query.replay import Logged, recover
@@ -76,8 +77,15 @@ class Query:
         self.trouble: str | None = None
         #: How likely a task finds that its partition delivers nothing.
         self.stalling = 0.0
+        #: Of its checkpoint.
+        self.lineage = f"lineage of {profile.owner}"
         self._starts = 0
         self._has_written: set[int] = set()
+
+    @property
+    def log(self) -> list[LoggedBatch]:
+        """Its batches in Spark's checkpoint."""
+        return [LoggedBatch(end, number < self.commits) for number, end in enumerate(self.offsets)]
 
     def holdings(self) -> Mapping[str, Holding]:
         """What its process may plan a batch with now, by what it has seen in the table. Without the table it plans on,
@@ -87,23 +95,17 @@ class Query:
     # --- the process -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start a process with what Spark has logged. Raises `Violation` if it does not join the group in time."""
-        world, self._starts, self.running, self.trouble = self._world, self._starts + 1, True, None
-        initial = StreamOffset(self.profile.owner, group=group_name(_TABLE), lineage=f"lineage of {self.profile.owner}")
-        finished = self.offsets[self.commits - 1] if self.commits else initial
-        unfinished = (
-            self.offsets[self.commits] if len(self.offsets) > self.commits else StreamOffset(self.profile.owner)
-        )
-        logged = Logged(StreamOffset.from_json(finished.to_json()), StreamOffset.from_json(unfinished.to_json()))
-        found = world.table
-        if wrong := mismatch(logged.last, found if found.leases else None, _HUB, _TABLE):
+        """Start a process with what Spark has logged. Raises `Violation` if it must not start, or does not join the
+        group in time."""
+        if wrong := self.mismatch():
             raise Violation(f"{self.profile.owner} must not start: {wrong.error()}")
-        run = f"{self.profile.owner}-{self._starts}"
-        query = replace(initial, run=run, hub=_HUB, first_start=FirstStart(1, len(world.ends)))
-        progress, earlier = recover(logged, found, initial.lineage)
+        world, self._starts, self.running, self.trouble = self._world, self._starts + 1, True, None
+        logged, run = self._logged(), f"{self.profile.owner}-{self._starts}"
+        query = replace(self._initial(), run=run, hub=_HUB, first_start=FirstStart(1, len(world.ends)))
+        progress, earlier = recover(logged, world.table, self.lineage)
         self.member = MemberEngine(
             Author(self.profile.owner, run),
-            self._settings(initial.lineage),
+            self._settings(),
             random.Random(world.rng.random()),
             query=logged.query_state(progress),
             resume=logged.resumed(),
@@ -119,13 +121,28 @@ class Query:
                 raise Violation(f"{run} has not joined within {_JOINS_WITHIN:g} s")
             world.pass_time(0.05)
 
-    def _settings(self, lineage: str) -> Settings:
+    def mismatch(self) -> Mismatch | None:
+        """Why a process must not start, if that is so."""
+        found = self._world.table
+        return mismatch(self._logged().last, found if found.leases else None, _HUB, _TABLE)
+
+    def _initial(self) -> StreamOffset:
+        return StreamOffset(self.profile.owner, group=group_name(_TABLE), lineage=self.lineage)
+
+    def _logged(self) -> Logged:
+        finished = self.offsets[self.commits - 1] if self.commits else self._initial()
+        unfinished = (
+            self.offsets[self.commits] if len(self.offsets) > self.commits else StreamOffset(self.profile.owner)
+        )
+        return Logged(StreamOffset.from_json(finished.to_json()), StreamOffset.from_json(unfinished.to_json()))
+
+    def _settings(self) -> Settings:
         name = self.profile.strategy
         return Settings(
             NamedStrategy(name),
             30.0,
             strategy_name=name,
-            lineage=lineage,
+            lineage=self.lineage,
             balance_interval=5.0,
             reactive=name in REACTIVE,
             checkpoint_interval=self.profile.checkpoint_interval,

@@ -6,6 +6,7 @@ the strategy takes partitions by force.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +16,9 @@ from typing import NamedTuple
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.orders import Transfer
+from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.strategies import STRATEGIES
+from spark_ehbalance.query.positions import of_queries
 from storm.query import Profile, Query
 from storm.world import Violation, World
 
@@ -91,6 +94,7 @@ def play(run: Run) -> Ending:
         for action in run.actions:
             _act(world, queries, action)
             _check_owners(world, queries)
+            _check_positions(world, queries)
         _read_rest(world, queries)
         repeated = sorted(event for event, times in world.written.items() if times > 1)
         if run.calm and repeated and not world.stolen:
@@ -174,6 +178,22 @@ def _check_owners(world: World, queries: Sequence[Query]) -> None:
             stolen = (partition, min(epoch, holding.epoch) + 1) in world.stolen
             if other != query.profile.owner and not stolen:
                 raise Violation(f"{other} and {query.profile.owner} may both plan partition {partition}")
+
+
+def _check_positions(world: World, queries: Sequence[Query]) -> None:
+    """Raise `Violation` if a lease table made of the checkpoints of some queries would skip an event."""
+    unwritten = world.unwritten()
+    logs = {query.profile.owner: [query.log] for query in queries if query.log}
+    for count in range(1, len(logs) + 1 if unwritten else 1):
+        for owners in itertools.combinations(logs, count):
+            named = of_queries({owner: logs[owner] for owner in owners}, None).named
+            for partition, number in unwritten:
+                position = named.get(partition)
+                if isinstance(position, Position) and number < position.next:
+                    raise Violation(
+                        f"by the checkpoints of {owners} partition {partition} continues at {position.next}, and event "
+                        f"{number} was never written"
+                    )
 
 
 def _read_rest(world: World, queries: Sequence[Query]) -> None:

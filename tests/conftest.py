@@ -30,7 +30,6 @@ _FIRST = (
     "processors/test_queries.py",
     "group/strategies/test_cooperative.py",
     "group/strategies/test_limits.py",
-    "query/test_forced_take.py",
     "query/test_past_combinations.py",
     "query/test_range_reader.py",
 )

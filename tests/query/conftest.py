@@ -15,7 +15,6 @@ from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.eventhub.watcher import HubWatcher
 from spark_ehbalance.query import assembly
 from tests.eventhub.receiving import handlers
-from tests.query.lives import Lives
 from tests.query.queries import Group
 from tests.query.support import CountedReceivers, hub_options
 from tests.query.without_network import ask_without_network
@@ -30,11 +29,6 @@ def group(emulator: Emulator, tmp_path: Path) -> Iterator[Group]:
     made = Group(emulator, tmp_path)
     yield made
     made.close()
-
-
-@pytest.fixture
-def lives(monkeypatch: pytest.MonkeyPatch) -> Lives:
-    return Lives(monkeypatch)
 
 
 @pytest.fixture

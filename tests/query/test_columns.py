@@ -13,7 +13,7 @@ from spark_ehbalance.query.columns import ALL_COLUMNS, Columns
 
 TYPES = dict(each.split(" ") for each in SPARK_SCHEMA.split(", "))
 
-bodies = st.lists(st.none() | st.binary(max_size=20), max_size=20)
+bodies = st.lists(st.none() | st.binary(max_size=9), max_size=9)
 
 
 def batch_of(bodies: list[bytes | None]) -> pa.RecordBatch:

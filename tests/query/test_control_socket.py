@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import stat
@@ -60,22 +59,13 @@ def send_bytes(planner: FakePlanner, text: bytes) -> bytes:
         return sender.recv(100)
 
 
-@pytest.mark.parametrize("answer", [True, False])
-def test_a_message_arrives_and_is_answered(planner: FakePlanner, answer: bool) -> None:
-    planner.answer = answer
-    assert send(PlannerAddress("ann"), {"leave": True}) is answer
-    assert planner.messages == [{"leave": True}]
-
-
-def test_a_question_is_answered_with_an_object(planner: FakePlanner) -> None:
-    planner.answer = {str(number): "x" * 100 for number in range(2000)}
-    assert ask(PlannerAddress("ann"), {"n": 1}) == planner.answer
-    assert send(PlannerAddress("ann"), {"n": 1}) == planner.answer
-    bob = FakePlanner("bob")
-    assert send_to_all(bob.control.planner, {"n": 1}) is False, "which is no yes"
-    bob.control.close()
-    planner.answer = KeyError("no answer")
-    assert ask(PlannerAddress("ann"), {"n": 1}) is None
+def test_a_message_arrives_and_is_answered(planner: FakePlanner) -> None:
+    large = {str(number): "x" * 100 for number in range(2000)}
+    for answer in (True, False, large):
+        planner.answer = answer
+        assert send(PlannerAddress("ann"), {"leave": True}) == answer
+    assert planner.messages == [{"leave": True}] * 3
+    assert ask(PlannerAddress("ann"), {"n": 1}) == large
     with pytest.raises(ConnectionError, match="the query's planner cannot be asked"):
         ask(PlannerAddress("bob"), {"n": 1})
 
@@ -84,22 +74,17 @@ def test_whether_one_of_the_other_planners_answers_yes(planner: FakePlanner) -> 
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
         dead.bind(str(socket_path(PlannerAddress("dead"))))
     assert send_to_all(PlannerAddress("ann"), {"n": 1}) is False, "there is no other"
-    bob, cid = FakePlanner("bob"), FakePlanner("cid")
-    assert send_to_all(PlannerAddress("ann"), {"n": 2}) is True
-    bob.answer = cid.answer = False
-    assert send_to_all(PlannerAddress("ann"), {"n": 3}) is False
-    assert {"n": 3} in bob.messages
-    assert {"n": 3} in cid.messages
-    assert planner.messages == [{"n": 1}, {"n": 2}, {"n": 3}]
-    assert send_to_all(PlannerAddress("eve"), {"n": 4}) is False, "its own planner is not on this machine"
-    assert {"n": 4} not in planner.messages + bob.messages + cid.messages
+    bob = FakePlanner("bob")
+    for answer in (True, False, {"an object": "is no yes"}):
+        bob.answer = answer
+        assert send_to_all(PlannerAddress("ann"), {"n": 2}) is (answer is True)
     bob.control.close()
-    cid.control.close()
+    assert bob.messages == [{"n": 2}] * 3
+    assert send_to_all(PlannerAddress("eve"), {"n": 3}) is False, "its own planner is not on this machine"
+    assert planner.messages == [{"n": 1}] + [{"n": 2}] * 3
 
 
-@pytest.mark.parametrize(
-    "garbage", [b"", b"\xff\xfe", b"{", b"[]", b"1", b'"leave"', b"null", b"[" * 50_000, b'{"a":' * 50_000]
-)
+@pytest.mark.parametrize("garbage", [b"", b"\xff\xfe", b"{", b"[]", b'"leave"', b"[" * 50_000, b'{"a":' * 50_000])
 def test_garbage_does_not_end_the_thread(planner: FakePlanner, garbage: bytes) -> None:
     planner.answer = TypeError("not what was expected")
     assert send_bytes(planner, garbage) == b""
@@ -114,9 +99,8 @@ def test_a_message_that_cannot_be_handled_is_logged_and_not_answered(
 ) -> None:
     planner.answer = kind("finished")
     assert send(PlannerAddress("ann"), {}) is None
-    wait_until(
-        lambda: f"a control message could not be handled: {kind.__name__}('finished')" in caplog.text, "it is logged", 5
-    )
+    logged = f"a control message could not be handled: {kind.__name__}('finished')"
+    wait_until(lambda: logged in caplog.text, "it is logged", 5)
     planner.answer = True
     assert send(PlannerAddress("ann"), {}) is True
 
@@ -147,16 +131,7 @@ def test_an_earlier_process_that_closes_late_does_not_remove_the_later_one_s_soc
     assert not later.path.exists()
 
 
-def test_without_a_socket_there_are_no_messages(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    socket_path(PlannerAddress("ann")).parent.write_text("a file")
-    with caplog.at_level(logging.WARNING):
-        made = FakePlanner("ann")
-    assert "the control socket could not be opened" in caplog.text
-    assert send(PlannerAddress("ann"), {"n": 1}) is None
-    made.control.close()
-
-
-@pytest.mark.parametrize("obstacle", ["a link", "a link to nothing", "another's", "open to all", "open to its group"])
+@pytest.mark.parametrize("obstacle", ["a file", "a link", "a link to nothing", "another's", "open to its group"])
 def test_a_folder_that_others_can_use_is_refused_with_a_warning(
     obstacle: str, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -165,9 +140,11 @@ def test_a_folder_that_others_can_use_is_refused_with_a_warning(
         path.symlink_to(folder / "elsewhere")
         if obstacle == "a link":
             (folder / "elsewhere").mkdir(mode=0o700)
+    elif obstacle == "a file":
+        path.write_text("")
     else:
         path.mkdir(mode=0o700)
-        path.chmod({"open to all": 0o707, "open to its group": 0o710}.get(obstacle, 0o700))
+        path.chmod(0o710 if obstacle == "open to its group" else 0o700)
         if obstacle == "another's":
             if os.getuid() != 0:
                 pytest.skip("only root can give a folder away")
@@ -175,7 +152,7 @@ def test_a_folder_that_others_can_use_is_refused_with_a_warning(
     made = FakePlanner("ann").control
     assert f"handovers wait for triggers: {path} must be a folder" in caplog.text
     assert "remove it" in caplog.text
-    assert list(path.iterdir() if path.exists() else []) == []
+    assert list(path.iterdir() if path.is_dir() else []) == []
     made.close()
 
 

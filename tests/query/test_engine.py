@@ -51,14 +51,31 @@ class OneQuery(One):
     def ask(self, start: StreamOffset = START, limit: int | None = None) -> list[protocol.Output]:
         return self.tell(protocol.BatchRequested(start, limit, self.hub))
 
-    def batch(self, start: StreamOffset = START, limit: int | None = None) -> StreamOffset:
-        """The end of the next batch, which needs no question but for newer events."""
-        outputs = self.ask(start, limit)
+    def planned(self, outputs: list[protocol.Output]) -> protocol.Planned:
+        """What is planned, which needs no further question but for newer events."""
         if outputs == [protocol.CatchUp()]:
             outputs = self.tell(protocol.HubReported(self.hub))
         (planned,) = outputs
         assert isinstance(planned, protocol.Planned)
-        return planned.end
+        return planned
+
+    def batch(self, start: StreamOffset = START, limit: int | None = None) -> StreamOffset:
+        """The end of the next batch."""
+        return self.planned(self.ask(start, limit)).end
+
+    def events_found(self, *found: bool | None) -> list[protocol.Output]:
+        """Whether the hub has the event before each position of partition 0; None: it does not say."""
+        answers = [{} if each is None else {"0": each} for each in found]
+        return self.tell(protocol.EventsFound(answers, self.hub))
+
+    def read(self, end: StreamOffset) -> list[tuple[str, int, int]]:
+        """What is read of the batch, whose ranges need no question."""
+        return self.ranges(self.tell(protocol.RangesRequested(end)))
+
+    def ranges(self, outputs: list[protocol.Output]) -> list[tuple[str, int, int]]:
+        (read,) = outputs
+        assert isinstance(read, protocol.Read)
+        return [(each.partition, each.start, each.end) for each in read.ranges]
 
 
 def spans(end: StreamOffset) -> dict[str, tuple[int, int]]:
@@ -71,9 +88,7 @@ def test_a_batch_leads_from_request_to_progress() -> None:
     end = one.batch()
     assert spans(end) == {"0": (0, 5), "1": (0, 3)}
     assert one.engine.in_batch
-    (read,) = one.tell(protocol.RangesRequested(end))
-    assert isinstance(read, protocol.Read)
-    assert {(each.partition, each.end) for each in read.ranges} == {("0", 5), ("1", 3)}
+    assert one.read(end) == [("0", 0, 5), ("1", 0, 3)]
     one.tell(protocol.BatchFinished(end))
     assert not one.engine.in_batch
     assert one.engine.loads.events == 8
@@ -89,8 +104,7 @@ def test_a_batch_leads_from_request_to_progress() -> None:
 def test_newer_events_are_asked_for_once_after_a_batch() -> None:
     one = OneQuery()
     assert one.ask() == [protocol.CatchUp()]
-    (planned,) = one.tell(protocol.HubReported(one.hub))
-    assert isinstance(planned, protocol.Planned)
+    planned = one.planned(one.tell(protocol.HubReported(one.hub)))
     assert planned.end is START
     assert planned.until == one.now + 5
     (again,) = one.ask()
@@ -149,8 +163,7 @@ def geo() -> tuple[OneQuery, StreamOffset]:
     one = OneQuery(partitions=1)
     one.hold("0-9-9", _0=9)
     assert one.ask(limit=4) == [protocol.FindOffsets({"0": 3}, {"0": 1})]
-    (planned,) = one.tell(protocol.OffsetsFound({"0": "0-3-3"}, one.hub))
-    assert isinstance(planned, protocol.Planned)
+    planned = one.planned(one.tell(protocol.OffsetsFound({"0": "0-3-3"}, one.hub)))
     one.tell(protocol.BatchFinished(planned.end))
     return one, planned.end
 
@@ -159,10 +172,7 @@ def test_reading_continues_only_after_the_event_before_was_found() -> None:
     one, end = geo()
     looked_for = protocol.FindEvents([{"0": Position(3, "0-3-3")}], {"0": 1})
     assert one.ask(end) == [looked_for]
-    assert one.tell(protocol.EventsFound([{"0": True}], one.hub)) == [protocol.CatchUp()]
-    (planned,) = one.tell(protocol.HubReported(one.hub))
-    assert isinstance(planned, protocol.Planned)
-    assert spans(planned.end) == {"0": (4, 9)}
+    assert spans(one.planned(one.events_found(True)).end) == {"0": (4, 9)}
     assert one.ask(end) != [looked_for], "once per connection"
     one.connection = 2.0
     assert one.ask(end) == [looked_for]
@@ -171,16 +181,15 @@ def test_reading_continues_only_after_the_event_before_was_found() -> None:
 def test_a_promotion_while_a_batch_is_planned_has_the_event_before_looked_for_again() -> None:
     one, end = geo()
     looked_for = protocol.FindEvents([{"0": Position(3, "0-3-3")}], {"0": 1})
-    found = [{"0": True}]
     assert one.ask(end) == [looked_for]
     one.connection = 2.0
-    assert one.tell(protocol.EventsFound(found, one.hub)) == [looked_for]
-    assert one.tell(protocol.EventsFound(found, one.hub)) == [protocol.CatchUp()]
+    assert one.events_found(True) == [looked_for]
+    assert one.events_found(True) == [protocol.CatchUp()]
     one.connection = 3.0
     assert one.tell(protocol.HubReported(one.hub)) == [looked_for]
 
     assert one.ask(end, limit=4) == [looked_for]
-    assert one.tell(protocol.EventsFound(found, one.hub)) == [protocol.FindOffsets({"0": 7}, {"0": 1})]
+    assert one.events_found(True) == [protocol.FindOffsets({"0": 7}, {"0": 1})]
     one.connection = 4.0
     assert one.tell(protocol.OffsetsFound({"0": "1-7-7"}, one.hub)) == [looked_for]
 
@@ -189,15 +198,17 @@ def test_an_event_that_the_hub_does_not_have_is_a_loss() -> None:
     one, end = geo()
     one.ask(end)
     with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
-        one.tell(protocol.EventsFound([{"0": False}], one.hub))
+        one.events_found(False)
+    one.ask(end)
+    one.hold("1-3-3", _0=4)
+    with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
+        one.events_found(None)  # the newest event is another one
 
 
 def test_a_partition_of_which_the_hub_says_nothing_is_left_out() -> None:
     one, end = geo()
     one.ask(end)
-    assert one.tell(protocol.EventsFound([{}], one.hub)) == [protocol.CatchUp()]
-    (planned,) = one.tell(protocol.HubReported(one.hub))
-    assert isinstance(planned, protocol.Planned)
+    planned = one.planned(one.events_found(None))
     assert (planned.end, planned.ranges) == (end, {})
 
 
@@ -207,8 +218,7 @@ def test_a_probe_that_ends_while_events_are_looked_for_counts_for_the_next_batch
     for end in ("0", "1"):
         one.hold("0-9-9", **{f"_{end}": 9})
     one.ask(limit=8)
-    (planned,) = one.tell(protocol.OffsetsFound({"0": "0-3-3", "1": "0-3-3"}, one.hub))
-    assert isinstance(planned, protocol.Planned)
+    planned = one.planned(one.tell(protocol.OffsetsFound({"0": "0-3-3", "1": "0-3-3"}, one.hub)))
     one.tell(protocol.BatchFinished(planned.end))
     one.turn()
     one.others(Stall(by=ANN, at_ms=0, partition="1", epoch=1))
@@ -220,20 +230,7 @@ def test_a_probe_that_ends_while_events_are_looked_for_counts_for_the_next_batch
     (found,) = [each for each in outputs if isinstance(each, protocol.FindEvents)]
     assert (probe.positions, probe.waits, found.positions[0].keys()) == ({"1": 4}, False, {"0"})
     one.tell(protocol.Probed({"1": 4}, {"1": 9}))
-    outputs = one.tell(protocol.EventsFound([{"0": True}], one.hub))
-    if outputs == [protocol.CatchUp()]:
-        outputs = one.tell(protocol.HubReported(one.hub))
-    (planned,) = outputs
-    assert isinstance(planned, protocol.Planned)
-    assert spans(planned.end) == {"0": (4, 9)}
-
-
-def test_the_newest_event_tells_of_a_loss_where_no_event_comes() -> None:
-    one, end = geo()
-    one.ask(end)
-    one.hold("1-3-3", _0=4)
-    with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
-        one.tell(protocol.EventsFound([{}], one.hub))
+    assert spans(one.planned(one.events_found(True)).end) == {"0": (4, 9)}
 
 
 def test_a_logged_batch_is_read_again_only_if_the_hub_has_its_events() -> None:
@@ -243,11 +240,9 @@ def test_a_logged_batch_is_read_again_only_if_the_hub_has_its_events() -> None:
     (asked,) = one.tell(protocol.RangesRequested(end))
     assert asked == protocol.FindEvents(({}, {"0": Position(3, "0-3-3")}), {"0": 1})
     with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
-        one.tell(protocol.EventsFound([{}, {"0": False}], one.hub))
+        one.events_found(None, False)
     one.tell(protocol.RangesRequested(end))
-    (read,) = one.tell(protocol.EventsFound([{}, {"0": True}], one.hub))
-    assert isinstance(read, protocol.Read)
-    assert [(each.start, each.end) for each in read.ranges] == [(0, 4)]
+    assert one.ranges(one.events_found(None, True)) == [("0", 0, 4)]
 
 
 # --- Trigger.AvailableNow --------------------------------------------------------------------------------------
@@ -289,8 +284,7 @@ def test_available_now_reads_partitions_that_come_later() -> None:
     end = one.batch()
     assert spans(end) == {"0": (0, 5)}
     one.tell(protocol.BatchFinished(end))
-    (planned,) = one.ask(end)
-    assert isinstance(planned, protocol.Planned)
+    planned = one.planned(one.ask(end))
     assert (planned.end, planned.unread) == (end, {"1"})
     one.states = states
     one.tell(protocol.EndsFixed(one.hub))
@@ -302,9 +296,7 @@ def test_a_process_suspended_while_a_batch_is_planned_plans_none() -> None:
     one.hold(_0=5, _1=5)
     assert one.ask() == [protocol.CatchUp()]
     one.now += 2 * LEASE
-    (planned,) = one.tell(protocol.HubReported(one.hub))
-    assert isinstance(planned, protocol.Planned)
-    assert planned.end is START
+    assert one.planned(one.tell(protocol.HubReported(one.hub))).end is START
 
 
 @pytest.mark.parametrize("taken_back", [False, True])
@@ -317,9 +309,7 @@ def test_partitions_taken_before_the_batch_is_read_are_left_to_their_new_owner(t
     if taken_back:
         one.others(Steal(by=one.ann.author, at_ms=0, partition="1", epoch=2))
         one.turn()
-    (read,) = one.tell(protocol.RangesRequested(end))
-    assert isinstance(read, protocol.Read)
-    assert [(each.partition, each.start, each.end) for each in read.ranges] == [("0", 0, 5)]
+    assert one.read(end) == [("0", 0, 5)]
     one.tell(protocol.BatchFinished(end))
     assert {p: each.position.next for p, each in one.ann.query.progress.items()} == {"0": 5}
 
@@ -331,9 +321,7 @@ def test_available_now_does_not_wait_for_events_that_a_promotion_took() -> None:
     one.hold(_0=5)
     end = one.batch()
     one.tell(protocol.BatchFinished(end))
-    (planned,) = one.ask(end)
-    assert isinstance(planned, protocol.Planned)
-    assert planned.unread == set()
+    assert one.planned(one.ask(end)).unread == set()
 
 
 def test_available_now_does_not_wait_for_partitions_beyond_the_member_s_limit() -> None:
@@ -344,17 +332,14 @@ def test_available_now_does_not_wait_for_partitions_beyond_the_member_s_limit() 
     end = one.batch(end)
     assert spans(end) == {"0": (2, 5)}
     one.tell(protocol.BatchFinished(end))
-    (planned,) = one.ask(end)
-    assert isinstance(planned, protocol.Planned)
+    planned = one.planned(one.ask(end))
     assert (planned.end, planned.unread) == (end, set())
 
 
 def test_available_now_ends_when_the_member_leaves() -> None:
     one, end = available_now()
     one.ann.handle(LeaveRequested(), one.clocks)
-    (planned,) = one.ask(end)
-    assert isinstance(planned, protocol.Planned)
-    assert planned.unread == set()
+    assert one.planned(one.ask(end)).unread == set()
 
 
 def test_ends_are_fixed_and_kept_although_the_process_was_suspended() -> None:
@@ -363,8 +348,7 @@ def test_ends_are_fixed_and_kept_although_the_process_was_suspended() -> None:
     one.tell(protocol.EndsFixed(one.hub))
     one.turn()
     one.ask(end, limit=3)
-    one.tell(protocol.EventsFound([{"0": True}], one.hub))
+    one.events_found(True)
     one.now += 2 * LEASE
-    (planned,) = one.tell(protocol.OffsetsFound({"0": "0-6-6"}, one.hub))
-    assert isinstance(planned, protocol.Planned)
+    planned = one.planned(one.tell(protocol.OffsetsFound({"0": "0-6-6"}, one.hub)))
     assert (planned.end, planned.unread) == (end, {"0"})

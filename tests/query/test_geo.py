@@ -25,8 +25,6 @@ PARTITIONS = 2
 #: Events of each partition before a promotion, and how many it loses.
 SENT, LOST = 10, 3
 
-ALONE_OR_SHARED = pytest.mark.parametrize("shared", [True, False], ids=["shared", "alone"])
-
 
 @pytest.fixture
 def emulator() -> Iterator[Emulator]:
@@ -61,10 +59,8 @@ def assert_lost(act: Callable[[], object]) -> None:
         act()
 
 
-@ALONE_OR_SHARED
-def test_queries_continue_where_no_event_that_was_read_is_lost(
-    emulator: Emulator, group: Group, *, shared: bool
-) -> None:
+@pytest.mark.parametrize("shared", [True, False])
+def test_queries_continue_where_no_event_that_was_read_is_lost(emulator: Emulator, group: Group, shared: bool) -> None:
     """Also after a position within the hub's events, an event that has aged out, and one that was compacted away."""
     group.append(SENT, PARTITIONS)
     query = group.query(shared=shared)
@@ -85,14 +81,17 @@ def test_queries_continue_where_no_event_that_was_read_is_lost(
     assert max((seen + Counter(query.seen)).values()) == 1
 
 
-@ALONE_OR_SHARED
-@pytest.mark.parametrize("running", [True, False])
 @pytest.mark.parametrize(
-    ("new", "refuse_lost"),
-    [(0, False), (LOST, False), (LOST + 5, True)],
+    ("shared", "running", "new", "refuse_lost"),
+    [
+        (True, True, 0, False),
+        (True, False, LOST + 5, True),
+        (False, True, LOST + 5, False),
+        (False, False, LOST, False),
+    ],
 )
 def test_a_lost_event_is_an_error_whatever_the_service_does_with_its_offset(
-    emulator: Emulator, group: Group, *, shared: bool, running: bool, new: int, refuse_lost: bool
+    emulator: Emulator, group: Group, shared: bool, running: bool, new: int, refuse_lost: bool
 ) -> None:
     """The hub's last number is below, at and beyond that of the last event read."""
     group.append(SENT, PARTITIONS)
@@ -103,17 +102,6 @@ def test_a_lost_event_is_an_error_whatever_the_service_does_with_its_offset(
     if not running:
         query = again(group, query, shared=shared)
     assert_lost(lambda: wait_until(query.plan, "the loss is noticed"))
-
-
-def test_the_next_owner_notices_a_loss(emulator: Emulator, group: Group) -> None:
-    group.append(SENT, PARTITIONS)
-    query = group.query()
-    query.run(query.batch())
-    query.tell()
-    query.stop()
-    emulator.promote(HUB, LOST)
-    group.append(LOST + 5, PARTITIONS)
-    assert_lost(group.query("b").batch)
 
 
 def test_the_sink_is_told_of_an_event_that_the_hub_has_never_had(group: Group) -> None:
@@ -128,10 +116,9 @@ def test_the_sink_is_told_of_an_event_that_the_hub_has_never_had(group: Group) -
     assert query.planner.about_batch(end, event=("0", SENT))["offset"], "the hub is asked anew"
 
 
-@ALONE_OR_SHARED
-@pytest.mark.parametrize("lost", [LOST, SENT + LOST], ids=["of the batch", "before it"])
+@pytest.mark.parametrize(("shared", "lost"), [(True, LOST), (False, SENT + LOST)], ids=["of the batch", "before it"])
 def test_a_logged_batch_with_lost_events_is_not_replayed(
-    emulator: Emulator, group: Group, *, shared: bool, lost: int
+    emulator: Emulator, group: Group, shared: bool, lost: int
 ) -> None:
     """After a seek the next batch reads on from there."""
     group.append(SENT, PARTITIONS)

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import spark_ehbalance
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.errors import ConflictError, EhBalanceError, HubUnavailableError, OptionError
+from spark_ehbalance.errors import EhBalanceError, HubUnavailableError, OptionError
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
-from spark_ehbalance.group.model import Member, Pin
-from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.group.changes import Join, Steal
+from spark_ehbalance.group.model import Author
 from spark_ehbalance.query.options import stream_options
 from spark_ehbalance.text import logger, plain
 from tests.query.queries import Group
@@ -34,37 +33,26 @@ def logged() -> Iterator[list[str]]:
         def emit(self, record: logging.LogRecord) -> None:
             lines.append(self.format(record))
 
-    owned = [(logging.getLogger(name), Handler()) for name in (None, "spark_ehbalance")]
-    for each, handler in owned:
+    handler, loggers = Handler(), [logging.getLogger(), logging.getLogger("spark_ehbalance")]
+    for each in loggers:
         each.addHandler(handler)
-    package = owned[1][0]
-    package.setLevel(logging.DEBUG)
+    loggers[1].setLevel(logging.DEBUG)
     yield lines
-    package.setLevel(logging.NOTSET)
-    for each, handler in owned:
+    loggers[1].setLevel(logging.NOTSET)
+    for each in loggers:
         each.removeHandler(handler)
 
 
 def test_names_in_the_lease_table(group: Group, logged: list[str]) -> None:
-    """A member with partitions, and orders for it, that somebody else writes while a query reads."""
-    query, ann = group.query("b"), f"ann{HOSTILE}"
+    """A member that somebody else writes, and that takes a partition while a query reads."""
+    query, ann = group.query("b"), Author(f"ann{HOSTILE}", f"token{HOSTILE}")
     wait_until(lambda: len(query.owned()) == 8, "the query has all partitions")
-    member = Member(ann, f"token{HOSTILE}", 99, host=f"host{HOSTILE}", strategy=f"strategy{HOSTILE}")
-    pin = Pin(ann, by=f"me{HOSTILE}", why=f"why{HOSTILE}")
-    with DeltaStore(str(group.table)) as store:
-
-        def written() -> bool:
-            found = store.read()
-            taken = {p: replace(each, owner=ann, epoch=each.epoch + 1, pin=pin) for p, each in found.leases.items()}
-            try:
-                store.write(found, replace(found, leases=taken, members={**found.members, ann: member}))
-            except ConflictError:
-                return False
-            return True
-
-        wait_until(written, "the table is written")
+    group.order(
+        Join(by=ann, at_ms=0, host=f"host{HOSTILE}", strategy=f"strategy{HOSTILE}", lease_duration_ms=60_000),
+        Steal(by=ann, at_ms=0, partition="0", epoch=group.leases()["0"].epoch),
+    )
     wait_until(lambda: any("no longer owned, now by ann" in line for line in logged), "the query has noticed")
-    assert any(plain(ann) in line for line in logged)
+    assert any(plain(ann.id) in line for line in logged)
     assert [line for line in logged if not line.isprintable()] == []
 
 

@@ -13,7 +13,6 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.message import Event
 from spark_ehbalance.errors import MalformedEventError
 from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver, RowFormat
 from spark_ehbalance.query import receivers
 from spark_ehbalance.query.range_reader import read_range
 from tests.query.poison import NUMBERED, READABLE, UNNUMBERED
@@ -45,30 +44,27 @@ def read(emulator: Emulator, end: int, start: int = 0, **raw: object) -> pa.Tabl
 
 
 LAYOUTS = [".x.x.xx.", "xxxxx", "." * 50 + "x" + "." * 50 + "xx"]
-EACH = pytest.mark.parametrize(("what", "layout"), [(what, layout) for what in NUMBERED for layout in LAYOUTS])
 
 
-def test_each_skipped_event_beside_a_gap_is_told_once(emulator: Emulator, caplog: pytest.LogCaptureFixture) -> None:
-    fill(emulator, ".x...x.", NUMBERED["unknown type"])
-    emulator.compact(HUB, 0, 3, 4)
-    table = read(emulator, 7, onMalformed="skip", failOnDataLoss=False)
-    assert table["sequenceNumber"].to_pylist() == [0, 2, 4, 6]
-    told = [record.args for record in caplog.records if "left out, because onMalformed=skip" in record.getMessage()]
-    assert sum(args[1] for args in told if isinstance(args, tuple)) == 2
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_malformed_events_are_skipped(emulator: Emulator, layout: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("layout", "gap"), [*((layout, 0) for layout in LAYOUTS), (".x...x.", 3)])
+def test_malformed_events_are_skipped(
+    emulator: Emulator, layout: str, gap: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And each is told once, also beside a gap."""
     fill(emulator, layout, NUMBERED["unknown type"])
-    table = read(emulator, len(layout), onMalformed="skip")
-    sound = [number for number, kind in enumerate(layout) if kind == "."]
+    if gap:
+        emulator.compact(HUB, 0, gap, gap + 1)
+    table = read(emulator, len(layout), onMalformed="skip", failOnDataLoss=False)
+    sound = [number for number, kind in enumerate(layout) if kind == "." and not (gap and number == gap)]
     assert table["body"].to_pylist() == [b"%d" % number for number in sound]
     assert table["sequenceNumber"].to_pylist() == sound
     told = [record.args for record in caplog.records if "left out, because onMalformed=skip" in record.getMessage()]
     assert sum(args[1] for args in told if isinstance(args, tuple)) == layout.count("x")  # type: ignore[misc]
 
 
-@EACH
+@pytest.mark.parametrize(
+    ("what", "layout"), [*((what, LAYOUTS[0]) for what in NUMBERED), *(("cut off", layout) for layout in LAYOUTS[1:])]
+)
 def test_malformed_events_are_kept_as_rows(emulator: Emulator, what: str, layout: str) -> None:
     fill(emulator, layout, NUMBERED[what])
     rows = read(emulator, len(layout), onMalformed="keep").to_pylist()
@@ -105,27 +101,16 @@ def test_an_event_without_a_number_fails_the_range(emulator: Emulator, policy: s
 
 
 @pytest.mark.parametrize("what", NUMBERED)
-@pytest.mark.parametrize("before", [5])
-def test_a_malformed_event_fails_the_range_at_once(emulator: Emulator, what: str, before: int) -> None:
-    fill(emulator, "." * before + "x.", NUMBERED[what])
-    got = []
-
-    def read_on() -> None:
-        for batch in read_range(hub_options(emulator), Range("0", 0, 0, before + 2), None, None):
-            got.extend(batch["sequenceNumber"].to_pylist())
-
+def test_a_malformed_event_fails_the_range_at_once(emulator: Emulator, what: str) -> None:
+    fill(emulator, ".....x.", NUMBERED[what])
+    batches = read_range(hub_options(emulator), Range("0", 0, 0, 7), None, None)
+    assert next(batches)["sequenceNumber"].to_pylist() == [*range(5)]
     with pytest.raises(MalformedEventError) as caught:
-        read_on()
-    for part in (f"partition 0: event {before} cannot be read: ", "Set onMalformed=skip", "onMalformed=keep"):
+        next(batches)
+    for part in ("partition 0: event 5 cannot be read: ", "Set onMalformed=skip", "onMalformed=keep"):
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert got == list(range(before))
-
-
-def test_a_malformed_event_after_the_range_does_not_matter(emulator: Emulator) -> None:
-    fill(emulator, "...x..", NUMBERED["unknown type"])
-    assert read(emulator, 3)["sequenceNumber"].to_pylist() == [0, 1, 2]
-    assert read(emulator, 6, start=4)["sequenceNumber"].to_pylist() == [4, 5]
+    assert read(emulator, 5)["sequenceNumber"].to_pylist() == [*range(5)], "after the range it does not matter"
 
 
 def test_the_next_range_goes_on_after_a_skipped_last_event(emulator: Emulator) -> None:
@@ -144,22 +129,3 @@ def test_unusual_events_are_read(emulator: Emulator, what: str) -> None:
     emulator.append_encoded(HUB, "0", event)
     row = read(emulator, 1, onMalformed="keep").to_pylist()[0]
     assert (dict(row["properties"]), row["body"]) == ({"p": expected}, b"body")
-
-
-def test_a_time_is_found_although_the_first_event_is_malformed(emulator: Emulator) -> None:
-    fill(emulator, "xx..", NUMBERED["unknown type"])
-    moment = emulator.partition_state(HUB, 0).last_enqueued_time
-    assert moment is not None
-    reader = Receiver(
-        PartitionAddress(hub_options(emulator).connection, "$Default", "0"),
-        moment.replace(year=moment.year - 1),
-        owner_level=None,
-        prefetch=1,
-        row_format=RowFormat(on_malformed="keep"),
-    )
-    try:
-        batch = reader.receive(1, 5.0)
-        assert batch.num_rows == 1
-        assert batch["body"].to_pylist() == [None]
-    finally:
-        reader.close()

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
 import runpy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.eventhub.credentials import Identity
 from spark_ehbalance.group.starting_positions import EARLIEST, LATEST, Edge
 from spark_ehbalance.group.strategies import PARAMETERS, STRATEGIES
 from spark_ehbalance.group.strategies.race import RaceParameters
-from spark_ehbalance.group.strategies.transfer import TransferParameters
 from spark_ehbalance.query.no_such_option import KAFKA_OPTIONS, SCALA_OPTIONS
 from spark_ehbalance.query.options import (
     OPTIONS,
@@ -61,21 +57,6 @@ def refusal(raw: Mapping[str, str], *, batch: bool = False) -> str:
 CONTAINER = {"leaseTable": "https://account.blob.core.windows.net/container", "storageSecrets.account_key": "a2V5"}
 RACE = SHARED | {"strategy": "race"}
 
-WRONG_STRINGS = [
-    "",
-    " ",
-    "nonsense",
-    KEY,
-    f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKey={KEY}",
-    f"SharedAccessKeyName=reader;SharedAccessKey={KEY}",
-    f"{NO_PATH};SharedAccessKey={KEY}",
-    f"{NO_PATH};oops",
-    f"Endpoint=;SharedAccessKeyName=reader;SharedAccessKey={KEY}",
-    f"Endpoint=sb://ns:59990000/;SharedAccessKeyName=reader;SharedAccessKey={KEY};EntityPath=hub",
-    f"endpoint {STRING}",
-    "Endpoint=sb://ns.servicebus.windows.net/",
-    "Endpoint=sb:/hub",
-]
 FORM = "Endpoint=sb://NAMESPACE.servicebus.windows.net/;SharedAccessKeyName=NAME;SharedAccessKey=KEY"
 
 #: An option that is like another, and that one.
@@ -105,34 +86,15 @@ NEED_A_TABLE = {
 REFUSED: list[tuple[dict[str, str], list[str]]] = [
     # the way in
     ({}, ["connectionString", "fullyQualifiedNamespace", "one of them is needed"]),
-    ({"eventHubName": "hub"}, ["connectionString", "fullyQualifiedNamespace"]),
     (KEYED | IDENTITY, ["connectionString and fullyQualifiedNamespace", "one way in"]),
     (KEYED | {"credential": "default"}, ["connectionString and credential", "one way in"]),
     ({"connectionString": NO_PATH}, ["eventHubName is not set, and connectionString has no EntityPath"]),
     (KEYED | {"eventHubName": "other"}, ["eventHubName='other'", "EntityPath='hub'"]),
-    (KEYED | {"eventHubName": STRING}, ["option eventHubName holds what looks like a key"]),
     ({"fullyQualifiedNamespace": "ns.servicebus.windows.net"}, ["eventHubName is not set"]),
     (IDENTITY | {"credential": "magic"}, ["credential='magic'", "default", "managedIdentity", "azureCli"]),
-    (
-        IDENTITY | {"fullyQualifiedNamespace": "sb://ns.servicebus.windows.net/hub"},
-        ["fullyQualifiedNamespace='sb://ns", "NAMESPACE.servicebus.windows.net"],
-    ),
-    (IDENTITY | {"fullyQualifiedNamespace": "ns"}, ["fullyQualifiedNamespace='ns'"]),
-    (IDENTITY | {"fullyQualifiedNamespace": "ns.x:65536"}, ["fullyQualifiedNamespace='ns.x:65536' is wrong"]),
     (IDENTITY | {"eventHubName": "a/b"}, ["eventHubName='a/b'", "letters, digits"]),
     (IDENTITY | {"eventHubName": ""}, ["eventHubName=''"]),
-    ({"connectionString": "env:NO_SUCH_VARIABLE"}, ["'env:NO_SUCH_VARIABLE' is wrong: the ", "has no such variable"]),
-    (
-        {"connectionString": STRING + ";UseDevelopmentEmulator=true"},
-        ["switches TLS off, and ns.servicebus.windows.net is not on this machine: allowed are localhost"],
-    ),
-    *[({"connectionString": text, "eventHubName": "hub"}, ["connectionString", FORM]) for text in WRONG_STRINGS],
-    # a connection string in another option
-    *[(IDENTITY | {name: STRING}, [name]) for name in ("fullyQualifiedNamespace", "credential")],
-    *[
-        ({"connectionString": NO_PATH, "eventHubName": "hub", name: STRING + "[]"}, [name])
-        for name in ("eventHubName", "consumerGroup", "leaseTable", "startingPosition")
-    ],
+    *[({"connectionString": text, "eventHubName": "hub"}, ["connectionString", FORM]) for text in ("", KEY)],
     # names
     *[
         (KEYED | {name: "5"}, [f"there is no option '{name.lower()}': did you mean {meant}?"])
@@ -142,7 +104,6 @@ REFUSED: list[tuple[dict[str, str], list[str]]] = [
         KEYED | {"wherefrom": "5"},
         ["there is no option 'wherefrom' for spark.readStream: docs/options.md lists all"],
     ),
-    (KEYED | {f"connectionString={KEY}": "5"}, ["not shown"]),
     (
         KEYED | {"path": "x"},
         ["ehbalance has no path, as in load(PATH), save(PATH) or option path: eventHubName is the event hub"],
@@ -157,13 +118,8 @@ REFUSED: list[tuple[dict[str, str], list[str]]] = [
         ["eventhubs.threadPoolSize is an option of the Scala connector: leave it out; minPartitions"],
     ),
     # the lease table
-    (KEYED | {"leaseTable": f"https://account.blob.core.windows.net/c/t?sv=2024&sig={KEY}"}, ["leaseTable"]),
     (KEYED | {"leaseTable": "  "}, ["leaseTable=''"]),
     (KEYED | {"leaseTable": "/dbfs/leases"}, ["option leaseTable='/dbfs/leases' is wrong"]),
-    (
-        KEYED | {"leaseTable": "az://leases/hub", "storageOptions.account_key": "c2VjcmV0"},
-        ["option storageOptions.account_key holds a secret"],
-    ),
     (KEYED | CONTAINER | {"storageOptions.conditional_put": "etag"}, ["conditional_put"]),
     (
         KEYED | CONTAINER | {"handoverTimeout": "40s"},
@@ -210,7 +166,6 @@ REFUSED_BATCHES: list[tuple[dict[str, str], list[str]]] = [
         for name in ("leaseTable", "strategy", "ownerId", "maxEventsPerTrigger", "balanceInterval")
     ],
     (KEYED | {"storageOptions.region": "west"}, ["storageOptions.*"]),
-    (KEYED | {"storageOptions.key": KEY}, ["storageSecrets.key"]),
     (KEYED | {"ownerLevel": "1", "minPartitions": "4"}, ["minPartitions"]),
 ]
 
@@ -220,8 +175,7 @@ REFUSED_BATCHES: list[tuple[dict[str, str], list[str]]] = [
 )
 def test_what_is_refused(raw: dict[str, str], said: list[str], batch: bool) -> None:
     message = refusal(raw, batch=batch)
-    for each in said:
-        assert each in message
+    assert [each for each in said if each not in message] == []
 
 
 def test_a_connection_by_key_and_one_by_identity() -> None:
@@ -238,7 +192,7 @@ def test_a_connection_by_key_and_one_by_identity() -> None:
 
 def test_secrets_are_in_no_repr() -> None:
     options = stream_options(SHARED | {"storageSecrets.AZURE_STORAGE_KEY": KEY + "storage"})
-    for text in (repr(options), str(options), f"{options}", repr(options.connection), str(options.connection)):
+    for text in (repr(options), str(options), repr(options.connection), str(options.connection)):
         assert KEY not in text
         assert "SharedAccessKey=" not in text
     assert options.storage_options == {"azure_storage_key": KEY + "storage"}
@@ -265,23 +219,24 @@ def test_messages_write_options_as_they_are_declared(name: str, value: str) -> N
 def test_the_options_tell_whether_a_stream_or_a_batch_is_meant() -> None:
     check_options(KEYED | {"endingPosition": "latest", "startingPosition": "earliest"})
     check_options(KEYED | {"leaseTable": "/tmp/t", "maxEventsPerTrigger": "5"})
+    check_options(KEYED | {"checkpointLocation": "/c"})  # where a stream is written is known only later
     with pytest.raises(OptionError, match=r"spark\.read has no option leaseTable"):
         check_options(KEYED | {"endingPosition": "latest", "leaseTable": "/tmp/t"})
+    with pytest.raises(OptionError, match=r"checkpointLocation is an option of df\.writeStream, leave it out here"):
+        stream_options(KEYED | {"checkpointLocation": "/c"})
 
 
-@settings(deadline=None)
-@given(st.randoms(use_true_random=False))
-def test_names_are_the_same_in_any_case(random: object) -> None:
-    raw = SHARED | {
-        "ownerId": "me",
-        "strategy": "balanced",
-        "startingPosition": "earliest",
-        "maxEventsPerTrigger": "7",
-        "failOnDataLoss": "FALSE",
-        "storageOptions.Region": "x",
-    }
-    cased = {"".join(random.choice((c.lower(), c.upper())) for c in k): v for k, v in raw.items()}  # type: ignore[attr-defined]
-    assert stream_options(cased) == stream_options(raw)
+def test_options_of_writing_are_known() -> None:
+    with pytest.raises(OptionError, match=r"^there is no option 'sendtimout': did you mean sendTimeout\?$"):
+        check_options(KEYED | {"sendTimout": "5 s"})
+    with pytest.raises(OptionError, match=r"^spark\.read has no option kafkaColumns: it is for df\.write, leave"):
+        batch_options(KEYED | {"kafkaColumns": "true"})
+
+
+@pytest.mark.parametrize("case", [str.lower, str.upper, str.swapcase])
+def test_names_are_the_same_in_any_case(case: Callable[[str], str]) -> None:
+    raw = SHARED | {"ownerId": "me", "strategy": "balanced", "failOnDataLoss": "FALSE", "storageOptions.Region": "x"}
+    assert stream_options({case(name): value for name, value in raw.items()}) == stream_options(raw)
 
 
 # --- values ------------------------------------------------------------------------------------------------------
@@ -335,17 +290,8 @@ def test_a_flag_may_be_a_python_value() -> None:
 
 
 def test_a_strategys_parameters_are_options() -> None:
-    race = stream_options(SHARED | {"strategy": "race", "race.delayPerLease": "5 s", "RACE.WEIGHT": "load"})
+    race = stream_options(RACE | {"race.delayPerLease": "5 s", "RACE.WEIGHT": "load"})
     assert race.strategy_parameters == RaceParameters(delay_per_lease=5.0, weight="load")
-    raw = {"transfer.target": "0.1", "transfer.hitCount": "0", "transfer.coolDown": "3 minutes"}
-    transfer = stream_options(SHARED | {"strategy": "transfer"} | raw)
-    assert transfer.strategy_parameters == TransferParameters(target=0.1, hit_count=0, cool_down=180.0)
-
-
-def test_a_lease_table_may_be_an_address_or_a_path() -> None:
-    address = "abfss://c@account.dfs.core.windows.net/leases"
-    assert stream_options(KEYED | {"leaseTable": address}).lease_table == address
-    assert stream_options(KEYED | {"leaseTable": "leases"}).lease_table == os.path.abspath("leases")
 
 
 # --- what contradicts each other --------------------------------------------------------------------------------
@@ -367,6 +313,15 @@ def test_batch_defaults() -> None:
     options = batch_options(KEYED)
     assert (options.starting_position, options.ending_position) == (EARLIEST, LATEST)
     assert batch_options(KEYED | {"StartingPosition": "latest"}).starting_position.others is Edge.LATEST
+
+
+def test_a_group_of_processors_has_defaults_of_its_own() -> None:
+    options = stream_options(KEYED | CONTAINER)
+    assert (options.strategy, options.balance_interval, options.lease_duration) == ("balanced", 10.0, 60.0)
+    given = stream_options(KEYED | CONTAINER | {"strategy": "greedy", "leaseDuration": "180s"})
+    assert (given.strategy, given.lease_duration) == ("greedy", 180.0)
+    by_identity = IDENTITY | {"credential": "azureCli", "leaseTable": CONTAINER["leaseTable"]}
+    assert stream_options(by_identity).storage_options == {"credential": "azureCli"}, "as the hub is"
 
 
 # --- the declarations -------------------------------------------------------------------------------------------
@@ -395,36 +350,6 @@ def test_an_option_says_what_it_means_and_its_documented_default_is_its_default(
 def test_the_documentation_has_the_tables_of_the_declarations(path: Path) -> None:
     page = path.read_text(encoding="utf-8")
     assert TABLES["with_tables"](page, TABLES["declared_tables"]()) == page, "run scripts/write_tables.py"
-
-
-# --- a group of Azure's event processors
-
-
-def test_a_group_of_processors_has_defaults_of_its_own() -> None:
-    options = stream_options(KEYED | CONTAINER)
-    assert (options.strategy, options.balance_interval, options.lease_duration) == ("balanced", 10.0, 60.0)
-    given = stream_options(KEYED | CONTAINER | {"strategy": "greedy", "leaseDuration": "180s"})
-    assert (given.strategy, given.lease_duration) == ("greedy", 180.0)
-
-
-def test_the_container_is_opened_as_the_hub_is() -> None:
-    by_identity = {"fullyQualifiedNamespace": "n.servicebus.windows.net", "eventHubName": "h", "credential": "azureCli"}
-    location = {"leaseTable": CONTAINER["leaseTable"]}
-    assert stream_options(by_identity | location).storage_options == {"credential": "azureCli"}
-
-
-def test_where_a_stream_is_written_is_known_only_later() -> None:
-    given = KEYED | {"checkpointLocation": "/c"}
-    check_options(given)
-    with pytest.raises(OptionError, match=r"checkpointLocation is an option of df\.writeStream, leave it out here"):
-        stream_options(given)
-
-
-def test_options_of_writing_are_known() -> None:
-    with pytest.raises(OptionError, match=r"^there is no option 'sendtimout': did you mean sendTimeout\?$"):
-        check_options(KEYED | {"sendTimout": "5 s"})
-    with pytest.raises(OptionError, match=r"^spark\.read has no option kafkaColumns: it is for df\.write, leave"):
-        batch_options(KEYED | {"kafkaColumns": "true"})
 
 
 @pytest.mark.parametrize(

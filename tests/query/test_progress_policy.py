@@ -49,11 +49,7 @@ def test_shared_batches_leave_out_partitions_lost_at_the_last_moment() -> None:
     assert end.ranges == ranges(p1=(0, 4))
     assert end.other_positions == {"0": EpochPosition(1, 0)}
     assert not SHARED.batch_end(QUERY, named, named, (), SeenTable(TABLE), {}, {}).ranges
-
-
-def test_shared_queries_make_no_batch_without_events() -> None:
-    assert not SHARED.named(QUERY, ranges(p0=(2, 2), p1=(0, 0)))
-    assert not SHARED.named(QUERY, {})
+    assert not SHARED.named(QUERY, ranges(p0=(2, 2), p1=(0, 0))), "no batch without events"
 
 
 def test_shared_queries_record_the_lease_table_before_anything_is_read() -> None:
@@ -68,11 +64,14 @@ def test_shared_queries_record_the_lease_table_before_anything_is_read() -> None
 
 
 def test_alone_offsets_name_every_partition() -> None:
+    """Also those that are not held at the moment, as after a suspension, until the keeper has claimed them again."""
     start = StreamOffset("me", ranges(p0=(0, 2), p3=(0, 2)))
     possible = ranges(p0=(2, 2), p3=(2, 6))
     named = ALONE.named(start, possible)
     assert ALONE.batch_end(start, named, possible, {"0", "3"}, None) == StreamOffset("me", possible, hub=HUB, batch=1)
     assert not ALONE.named(start, ranges(p0=(2, 2), p3=(2, 2)))
+    assert ALONE.named(start, ranges(p3=(2, 6))) == named
+    assert not ALONE.named(start, {})
 
 
 def test_alone_the_first_range_of_a_partition_is_worth_an_empty_batch() -> None:
@@ -80,10 +79,3 @@ def test_alone_the_first_range_of_a_partition_is_worth_an_empty_batch() -> None:
     assert ALONE.named(StreamOffset("me"), ranges(p0=(7, 7))) == ranges(p0=(7, 7))
     start = StreamOffset("me", ranges(p0=(0, 7)))
     assert ALONE.named(start, ranges(p0=(7, 7), p1=(0, 0))) == ranges(p0=(7, 7), p1=(0, 0)), "it was added to the hub"
-
-
-def test_alone_offsets_also_name_partitions_that_are_not_held_at_the_moment() -> None:
-    """A query that has stood still for longer than a lease lasts holds nothing until its keeper has claimed again."""
-    start = StreamOffset("me", ranges(p0=(0, 3), p5=(0, 3)))
-    assert ALONE.named(start, ranges(p5=(3, 5))) == ranges(p0=(3, 3), p5=(3, 5))
-    assert not ALONE.named(start, {})

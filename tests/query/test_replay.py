@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 
 from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.member.membership import Holding
+from spark_ehbalance.group.member.query_state import Progress
+from spark_ehbalance.group.model import Lease, QueryRecord
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.query.offsets import StreamOffset
-from spark_ehbalance.query.replay import EarlierBatches, plan_replay
+from spark_ehbalance.query.replay import EarlierBatches, Logged, plan_replay, recover
 from tests.query.test_batch_planning import held
 
 
@@ -48,3 +53,15 @@ def test_what_earlier_processes_have_left_decides_whether_a_batch_is_run_again()
     logged = StreamOffset("a", {"0": Range("0", 2, 5, 10, since_ms=7)}, batch=3)
     assert EarlierBatches(finished_number=2).replay(logged, holdings), "the table does not know of batch 3"
     assert EarlierBatches(finished_number=3).replay(logged, holdings) == {}, "the table knows that it is finished"
+
+
+def test_progress_that_the_table_does_not_have_is_recovered_if_nobody_has_had_the_partition() -> None:
+    """It was away when the query was killed, or progress waited for `checkpointInterval`."""
+    ranges = {p: Range(p, 2, 5, 10) for p in ("0", "1", "2")}
+    logged = Logged(StreamOffset("a", ranges, lineage="l", batch=3), StreamOffset("a"))
+    leases = {p: Lease(p, epoch=epoch, checkpoint=Position(4)) for p, epoch in (("0", 2), ("1", 3))}
+    found = Snapshot(
+        Group("namespace", "hub", "g"), leases=leases, queries={"l": QueryRecord("l", "r", "a", batch=2, begun=3)}
+    )
+    progress, earlier = recover(logged, found, "l")
+    assert (progress, earlier.finished_number) == ({"0": Progress(2, Position(9))}, 2)

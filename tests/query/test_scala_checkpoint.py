@@ -31,6 +31,7 @@ def test_the_end_of_the_last_finished_batch_counts(tmp_path: Path) -> None:
     assert read(scala_folder(tmp_path / "all", *batches, first=1207)) == {"0": 31, "1": 9, "2": 8, "10": 3}
     assert read(scala_folder(tmp_path / "planned", *batches, first=1207, unfinished=1)) == {"0": 25, "1": 7, "10": 3}
     assert list(read(tmp_path / "all")) == ["0", "1", "2", "10"]
+    assert read(scala_folder(tmp_path / "none", {"hub": {0: -1, 1: 0}})) == {"0": 0, "1": 0}, "before the first event"
 
 
 def test_without_a_finished_batch_it_goes_on_where_the_first_one_begins(tmp_path: Path) -> None:
@@ -43,11 +44,9 @@ def test_without_a_finished_batch_it_goes_on_where_the_first_one_begins(tmp_path
     begin_at(folder, {"hub": {0: 3}}, version="v2\n")
     assert "sources/0/0 has no positions of event hub hub in a form of version 1" in refusal(folder)
 
-
-def test_a_source_that_begins_in_a_batch_that_is_not_finished(tmp_path: Path) -> None:
-    folder = scala_folder(tmp_path, ("7", None), ("8", {"hub": {0: 10}}), unfinished=1)
-    begin_at(folder, {"hub": {0: 6}}, source=1)
-    assert read(folder) == {"0": 6}
+    later = scala_folder(tmp_path / "later", ("7", None), ("8", {"hub": {0: 10}}), unfinished=1)
+    begin_at(later, {"hub": {0: 6}}, source=1)
+    assert read(later) == {"0": 6}, "a source that begins in a batch that is not finished"
 
 
 def test_several_hubs_and_sources(tmp_path: Path) -> None:
@@ -93,10 +92,6 @@ def test_a_damaged_file_of_a_finished_batch_is_refused(tmp_path: Path) -> None:
         )
     (folder / "offsets" / "1").unlink()
     assert "the batch 1 is finished, and there is no offsets/1" in refusal(folder)
-
-
-def test_what_lies_before_the_first_event_is_taken_for_it(tmp_path: Path) -> None:
-    assert read(scala_folder(tmp_path, {"hub": {0: -1, 1: 0}})) == {"0": 0, "1": 0}
 
 
 def test_a_folder_of_something_else_is_told_apart(tmp_path: Path) -> None:

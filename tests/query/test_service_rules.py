@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.amqp.codec import Timestamp
-from spark_ehbalance.emulator.message import build_events
 from spark_ehbalance.errors import HubUnavailableError, MissingError
-from spark_ehbalance.eventhub import conditions
-from spark_ehbalance.eventhub.conditions import Meaning, meaning
+from spark_ehbalance.eventhub import conditions, metadata, refusals
 from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.poll_schedule import PollIntervals, PollSchedule
 from spark_ehbalance.eventhub.ranges import Range
@@ -33,7 +27,6 @@ from tests.query.support import HUB, CountedReceivers, hub_options, numbers
 from tests.waiting import wait_until
 
 GROUP = "readers"
-KAFKA_KEY = "x-opt-kafka-key"
 
 
 def read(options: Options, worker: CountedReceivers, end: int, start: int = 0, *, partition: str = "0") -> list[int]:
@@ -72,52 +65,22 @@ def test_a_receiver_that_was_silent_for_too_long_is_opened_again(worker: Counted
         assert read(options, worker, 30, 20) == list(range(20, 30))
 
 
-def test_events_of_kafka_clients(emulator: Emulator) -> None:
-    emulator.add_hub(HUB, 1)
-    (event,) = build_events([b"\xff"], [{"header": b"\x01\xff"}])
-    no_value = event._replace(tail=b"")
-    emulator.append_encoded(HUB, 0, event.annotated(KAFKA_KEY, b"\x00k"), no_value.annotated(KAFKA_KEY, b"k"))
-    first, tombstone = rows(hub_options(emulator), 2)
-    assert (first["body"], tombstone["body"]) == (b"\xff", None)
-    assert dict(first["properties"]) == {"header": "[1,-1]"}
-    assert dict(first["systemProperties"]) == {"x-opt-kafka-key": "[0,107]"}
-    assert dict(tombstone["systemProperties"]) == {"x-opt-kafka-key": "[107]"}
-
-
-def test_events_of_an_iot_hub(emulator: Emulator) -> None:
-    emulator.add_hub(HUB, 1)
-    (event,) = build_events([b"21.5"], [{"unit": "C"}])
-    event = event.annotated("iothub-connection-device-id", "thermometer")
-    emulator.append_encoded(HUB, 0, event.annotated("iothub-enqueuedtime", Timestamp(1_769_860_800_000)))
-    (row,) = rows(hub_options(emulator), 1)
-    system = dict(row["systemProperties"])
-    assert (row["body"], dict(row["properties"])) == (b"21.5", {"unit": "C"})
-    assert system["iothub-connection-device-id"] == "thermometer"
-    assert system["iothub-enqueuedtime"]
-
-
-def rows(options: Options, end: int) -> list[dict[str, object]]:
-    table = pa.Table.from_batches(read_range(options, Range("0", 0, 0, end), None, None))
-    return table.to_pylist()  # type: ignore[no-any-return]
-
-
 # --- what there is not ------------------------------------------------------------------------------------------------
 
 
-def missing(emulator: Emulator, what: str) -> None:
-    """Let it be missing, or disabled."""
-    if what == "hub":
-        emulator.delete_hub(HUB)
-    elif what == "disabled":
-        emulator.disable_hub(HUB)
-
-
+#: What is missing or disabled, and how the error names it.
 NAMED = {
     "hub": "event hub 'hub' at localhost.* does not exist: check eventHubName",
     "group": "consumer group 'others' does not exist in event hub 'hub' at localhost.*: create it",
     "disabled": "event hub 'hub' at localhost.* is disabled: enable it",
     "partition": "partition 7 does not exist in event hub 'hub' at localhost",
 }
+
+
+@pytest.fixture
+def believed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is missing for half a second does not exist."""
+    monkeypatch.setattr(refusals, "_MISSING_FOR", 0.5)
 
 
 @pytest.fixture
@@ -128,22 +91,26 @@ def hub(emulator: Emulator) -> Options:
     return hub_options(emulator, consumerGroup=GROUP)
 
 
-@pytest.mark.parametrize("what", ["hub", "group", "disabled", "partition"])
+@pytest.mark.usefixtures("believed_soon")
+@pytest.mark.parametrize("what", NAMED)
 def test_a_reader_names_what_is_missing(emulator: Emulator, hub: Options, worker: CountedReceivers, what: str) -> None:
-    missing(emulator, what)
+    if what == "hub":
+        emulator.delete_hub(HUB)
+    elif what == "disabled":
+        emulator.disable_hub(HUB)
     options = hub_options(emulator, consumerGroup="others") if what == "group" else hub
     with pytest.raises(MissingError, match=NAMED[what]):
         read(options, worker, 10, partition="7" if what == "partition" else "0")
 
 
-@pytest.mark.parametrize("what", ["hub", "disabled"])
+@pytest.mark.usefixtures("believed_soon")
 def test_a_reader_that_has_begun_names_what_is_missing(
-    emulator: Emulator, hub: Options, worker: CountedReceivers, what: str
+    emulator: Emulator, hub: Options, worker: CountedReceivers
 ) -> None:
     with contextlib.closing(read_range(hub, Range("0", 0, 0, 20), None, 3, receivers=worker)) as batches:
         assert next(batches).num_rows
-        missing(emulator, what)
-        with pytest.raises(MissingError, match=NAMED[what]):
+        emulator.delete_hub(HUB)
+        with pytest.raises(MissingError, match=NAMED["hub"]):
             list(batches)
 
 
@@ -157,33 +124,20 @@ def test_a_hub_that_is_missing_for_a_moment_fails_no_reader(
     enabling.join()
 
 
-@pytest.mark.parametrize("what", ["hub", "group", "disabled"])
-def test_a_query_does_not_start_with_what_is_missing(emulator: Emulator, tmp_path: Path, what: str) -> None:
-    group = Group(emulator, tmp_path, 2)
-    missing(emulator, what)
-    with contextlib.closing(group), pytest.raises(MissingError, match=NAMED[what]):
-        group.query(consumerGroup="others" if what == "group" else "$Default")
-    assert not group.exists(), "no lease table was created"
+def test_a_query_does_not_start_without_its_consumer_group(emulator: Emulator, tmp_path: Path) -> None:
+    with contextlib.closing(Group(emulator, tmp_path, 2)) as group:
+        with pytest.raises(MissingError, match=NAMED["group"]):
+            group.query(consumerGroup="others")
+        assert not group.exists(), "no lease table was created"
 
 
-@pytest.mark.parametrize("what", ["hub"])
-def test_a_running_query_says_that_its_hub_is_missing(emulator: Emulator, tmp_path: Path, what: str) -> None:
+def test_a_running_query_says_that_its_hub_is_missing(emulator: Emulator, tmp_path: Path) -> None:
     """Although it may wait for an hour for a hub that does not answer."""
-    group = Group(emulator, tmp_path, 2)
-    with contextlib.closing(group):
+    with contextlib.closing(Group(emulator, tmp_path, 2)) as group:
         query = group.query(receiverTimeout="1 h")
-        query.batch() if query.plan() else None
-        missing(emulator, what)
-
-        def error() -> str:
-            try:
-                query.plan()
-            except HubUnavailableError as raised:
-                return str(raised)
-            return ""
-
-        message = wait_until(error, "the query fails")
-        assert "does not exist" in message or "is disabled" in message
+        emulator.delete_hub(HUB)
+        with pytest.raises(HubUnavailableError, match="does not exist"):
+            wait_until(lambda: query.plan() and False, "the query fails")
 
 
 def test_a_watcher_is_not_stopped_by_one_wrong_answer(emulator: Emulator, hub: Options) -> None:
@@ -201,38 +155,16 @@ def test_a_watcher_is_not_stopped_by_one_wrong_answer(emulator: Emulator, hub: O
         watcher.stop()
 
 
-MEANINGS = {
-    ("amqp:not-found", "The messaging entity 'sb://ns/hub' could not be found."): Meaning.MISSING,
-    ("not-found", "The messaging entity 'ns:eventhub:hub~32766|g' could not be found."): Meaning.NO_GROUP,
-    ("amqp:not-found", "The link 'G25:1' could not be located."): Meaning.OTHER,
-    ("amqp:resource-deleted", ""): Meaning.MISSING,
-    ("com.microsoft:entity-disabled", ""): Meaning.DISABLED,
-    (None, "Management request error. Status code: 400, Description: 'x is currently disabled.'"): Meaning.DISABLED,
-    (None, "Management connection failed. Status code: 404, Description: 'x could not be found'"): Meaning.MISSING,
-    ("server-busy", ""): Meaning.BUSY,
-    (None, "Management request error. Status code: 503, Description: 'x'"): Meaning.BUSY,
-    (None, "Management request error. Status code: 429, Description: 'x'"): Meaning.BUSY,
-    (None, "Management request error. Status code: 500, Description: 'com.microsoft:server-busy'"): Meaning.BUSY,
-    ("amqp:internal-error", "the hub 'could not be found' is busy"): Meaning.OTHER,
-    (None, ""): Meaning.OTHER,
-}
-
-
-@pytest.mark.parametrize(("refusal", "expected"), MEANINGS.items())
-def test_what_refusals_mean(refusal: tuple[str | None, str], expected: Meaning) -> None:
-    assert meaning(*refusal) is expected
-
-
 # --- server busy ------------------------------------------------------------------------------------------------------
 
 
 def test_a_reader_waits_for_a_busy_server_and_counts(
     emulator: Emulator, hub: Options, worker: CountedReceivers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conditions, "_BUSY_WAIT", 2.0)
+    monkeypatch.setattr(conditions, "_BUSY_WAIT", 1.0)
     name = hub.connection.hub_name
     before = BUSY.of(name)
-    emulator.server_busy(seconds=3.0)
+    emulator.server_busy(seconds=1.5)
     assert read(hub, worker, 10) == list(range(10))
     refused = BUSY.of(name) - before
     assert 1 <= refused <= 2, "it does not come again at once"
@@ -243,23 +175,21 @@ def test_a_reader_waits_for_a_busy_server_and_counts(
 def test_questions_wait_for_a_busy_server_and_count(emulator: Emulator, hub: Options) -> None:
     name = hub.connection.hub_name
     before = BUSY.of(name)
-    with HubMetadata(hub.connection, GROUP) as metadata:
+    with HubMetadata(hub.connection, GROUP) as asked:
         emulator.server_busy(count=2)
-        assert metadata.partition_ids() == ("0", "1")
+        assert asked.partition_ids() == ("0", "1")
         emulator.server_busy(count=1)
-        assert metadata.partition_states(["0", "1"])["0"].end == 10
+        assert asked.partition_states(["0", "1"])["0"].end == 10
     assert BUSY.of(name) - before == 3
 
 
 def test_a_server_that_stays_busy_is_an_error(
     emulator: Emulator, hub: Options, monkeypatch: pytest.MonkeyPatch, short_waits: None
 ) -> None:
-    from spark_ehbalance.eventhub import metadata as module
-
-    monkeypatch.setattr(module, "_BUSY_PATIENCE", 1.0)
+    monkeypatch.setattr(metadata, "_BUSY_PATIENCE", 1.0)
     emulator.server_busy(seconds=60)
-    with HubMetadata(hub.connection, GROUP) as metadata, pytest.raises(HubUnavailableError, match="is too busy"):
-        metadata.partition_ids()
+    with HubMetadata(hub.connection, GROUP) as asked, pytest.raises(HubUnavailableError, match="is too busy"):
+        asked.partition_ids()
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
@@ -275,59 +205,6 @@ def test_a_reader_waits_for_a_connection_that_the_namespace_can_spare(worker: Co
         leaving.start()
         assert read(options, worker, 10) == list(range(10))
         leaving.join()
-
-
-def test_several_queries_that_start_at_once_are_all_answered(
-    emulator: Emulator, monkeypatch: pytest.MonkeyPatch, short_waits: None
-) -> None:
-    """Together they ask more than the hub answers: what was refused is asked again, until all is known."""
-    emulator.add_hub(HUB, 60)
-    connection = hub_options(emulator).connection
-    known: list[int] = []
-
-    def start() -> None:
-        with HubMetadata(connection, "$Default") as metadata:
-            known.append(len(metadata.partition_states(metadata.partition_ids())))
-
-    threads = [threading.Thread(target=start) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert known == [60] * 4
-
-
-def test_two_queries_that_start_at_once_are_refused_nothing(emulator: Emulator, tmp_path: Path) -> None:
-    """While events come, with a lease table that is there: each reads at once, before it can know of the other."""
-    partitions = 16
-    with contextlib.closing(Group(emulator, tmp_path, partitions)) as group:
-        group.query("before").stop()
-        ended = time.monotonic()
-        wait_until(lambda: time.monotonic() - ended > 1.1, "what it has asked does not count any more")
-        name, done, together = group.options().connection.hub_name, threading.Event(), threading.Barrier(2)
-        before = BUSY.of(name)
-
-        def run(owner: str) -> None:
-            together.wait(60)
-            query = group.query(owner)
-            while not done.is_set():
-                query.step()
-
-        with ThreadPoolExecutor(2) as pool:
-            running = [pool.submit(run, owner) for owner in ("a", "b")]
-            for _ in range(4):
-                group.append(1, partitions)
-                wait_until(
-                    lambda: (
-                        {event for query in group.queries for event in query.seen} == {*group.everything()}
-                        or any(each.done() for each in running)
-                    ),
-                    "all is read",
-                )
-            done.set()
-            for each in running:
-                each.result()
-        assert BUSY.of(name) == before, "the hub has refused none"
 
 
 def test_who_waits_for_a_batch_is_served_while_all_partitions_are_asked_about(emulator: Emulator) -> None:
@@ -364,12 +241,9 @@ def test_a_foreign_reader_that_goes_is_waited_for(
     hub: Options, worker: CountedReceivers, rival: Callable[..., Receiver]
 ) -> None:
     other = rival(500, group=GROUP)
-
-    def go() -> None:
-        wait_until(lambda: len(worker.opened) > 2, "the range was refused, and is tried again")
-        other.close()
-
-    going = threading.Thread(target=go)
+    going = threading.Thread(
+        target=lambda: (wait_until(lambda: len(worker.opened) > 2, "the range is tried again"), other.close())
+    )
     going.start()
     assert read(hub, worker, 10) == list(range(10))
     going.join()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.group.member.membership import Holding
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.query.stalls import Probe, answered, backoff, follow, waiting
-from tests.query.queries import Group
+from tests.query.queries import Event, Group
 from tests.query.support import HUB
 from tests.query.values_group import ValueGroup
 from tests.reading_query import ReadingQuery
@@ -101,24 +102,11 @@ def test_a_probe_is_waited_for_only_while_its_partition_is_owned() -> None:
     assert waiting(answered(probes, {"0": 7}, {"0": 9}, 160.0), {"0": stalled(2)}) == {}
 
 
-def test_a_batch_that_is_run_again_leaves_out_what_stalled(values: ValueGroup) -> None:
-    query = values.query("a")
-    values.hub.append(5)
-    end = query.batch()
-    values.stall("0")
-    query.stop()
-    again = values.query("a", unfinished=end)
-    assert [each.partition for each in again.run(end)] == ["1"]
-    again.read(10)
-    assert sorted(again.seen) == sorted(values.hub.everything())
-
-
-@pytest.mark.parametrize("times", [1, 3])
-def test_available_now_probes_once_and_ends(values: ValueGroup, times: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_available_now_probes_once_and_ends(values: ValueGroup, caplog: pytest.LogCaptureFixture) -> None:
     earlier = values.query("a")
     values.hub.append(5)
     values.hub.silent = {"0"}
-    for _ in range(times):
+    for _ in range(3):
         wait_until(lambda: len(earlier.owned()) == 2, "it owns both")
         values.stall("0")
     earlier.stop()
@@ -126,28 +114,12 @@ def test_available_now_probes_once_and_ends(values: ValueGroup, times: int, capl
     query.planner.fix_ends()
     assert (query.step(), query.step()) == (5, 0)
     assert {p for p, _ in query.seen} == {"1"}
-    assert f"partition 0: stalled at sequence number 0, {times} times in a row" in caplog.text
+    assert "partition 0: stalled at sequence number 0, 3 times in a row" in caplog.text
     query.stop()
     values.hub.silent.clear()
     last = values.query("c")
     last.planner.fix_ends()
     assert (last.step(), last.step()) == (5, 0), "in the next run it is there at once"
-
-
-def test_available_now_also_probes_a_partition_that_comes_later(values: ValueGroup) -> None:
-    earlier = values.query("a")
-    values.hub.append(5)
-    query = values.query("b")
-    values.wait_owned(1, 1)
-    (stalled,) = earlier.owned()
-    for _ in range(3):
-        wait_until(lambda: earlier.owned() == {stalled}, "it owns it")
-        values.stall(stalled)
-    query.planner.fix_ends()
-    assert query.step() == 5
-    earlier.stop()
-    wait_until(lambda: len(query.owned()) == 2, "it has both")
-    assert (query.step(), query.step()) == (5, 0)
 
 
 # --- queries ---------------------------------------------------------------------------------------------------
@@ -156,50 +128,28 @@ def test_available_now_also_probes_a_partition_that_comes_later(values: ValueGro
 PARTITIONS = 4
 
 
-@pytest.fixture
-def group(emulator: Emulator, tmp_path: Path) -> Iterator[Group]:
-    group = Group(emulator, tmp_path, PARTITIONS)
-    yield group
-    group.close()
+def test_a_silent_partition_stops_no_query(emulator: Emulator, tmp_path: Path) -> None:
+    with closing(Group(emulator, tmp_path, PARTITIONS)) as group:
+        options = group.options(receiverTimeout="1s")
+        queries = [ReadingQuery(options, "a"), ReadingQuery(options, "b")]
+        group.queries += queries
+        group.wait_owned(2, 2)
+        emulator.pause(HUB, 0)
+        group.append(20, PARTITIONS)
 
+        def seen() -> Counter[Event]:
+            """All that was read, after another batch."""
+            for query in queries:
+                query.step()
+            return Counter(event for query in queries for event in query.seen)
 
-def reading(group: Group, owner: str, **more: object) -> ReadingQuery:
-    query = ReadingQuery(group.options(receiverTimeout="1s", **more), owner)
-    group.queries.append(query)
-    return query
+        wait_until(lambda: seen() and group.leases()["0"].stalled == 1, "it has stalled")
+        group.append(20, PARTITIONS, first=1)
+        wait_until(
+            lambda: seen().total() >= 120 and group.leases()["0"].owner, "the others are read; it is owned again"
+        )
+        assert not [event for event in seen() if event[0] == "0"]
+        assert group.leases()["0"].stalled == 1, "it is not planned"
 
-
-def of(queries: list[ReadingQuery], partition: str) -> list[int]:
-    return [number for each in queries for p, number in each.seen if p == partition]
-
-
-def others(group: Group) -> Counter[tuple[str, int]]:
-    return Counter(event for event in group.everything().elements() if event[0] != "0")
-
-
-def test_a_silent_partition_stops_no_query(group: Group, caplog: pytest.LogCaptureFixture) -> None:
-    queries = [reading(group, "a"), reading(group, "b")]
-    group.wait_owned(2, 2)
-    group.emulator.pause(HUB, 0)
-    group.append(20, PARTITIONS)
-
-    def run() -> int:
-        return sum(query.step() for query in queries)
-
-    def stalled() -> bool:
-        run()
-        return group.leases()["0"].stalled == 1
-
-    wait_until(stalled, "it has stalled")
-    group.append(20, PARTITIONS, first=1)
-    wait_until(lambda: run() + 1 and sum(len(query.seen) for query in queries) >= 120, "the others are read")
-    wait_until(lambda: run() + 1 and group.leases()["0"].owner is not None, "it is owned again")
-    assert Counter(event for query in queries for event in query.seen) == others(group)
-    assert group.leases()["0"].stalled == 1, "it is not planned"
-    for text in ("partition 0: no event came for receiverTimeout=1 s", "partition 0: stalled at sequence number 0"):
-        assert text in caplog.text
-
-    group.emulator.resume(HUB, 0)
-    wait_until(lambda: run() + 1 and len(of(queries, "0")) >= 20, "it is read", timeout=60)
-    wait_until(lambda: run() + 1 and group.leases()["0"].stalled == 0, "its stall is over")
-    assert Counter(event for query in queries for event in query.seen) == group.everything()
+        emulator.resume(HUB, 0)
+        wait_until(lambda: seen() == group.everything() and group.leases()["0"].stalled == 0, "its stall is over")

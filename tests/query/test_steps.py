@@ -6,39 +6,21 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 
 import pytest
 
 from spark_ehbalance.eventhub import connection_string
-from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.lease_table.memory import MemoryStore
 from tests.query.queries import Group
 from tests.query.step_log import of_run, outputs, recorded, replayed
-from tests.query.values_group import GROUP, ValueGroup
+from tests.query.values_group import ValueGroup
 from tests.waiting import wait_until
-
-
-class RacingStore(MemoryStore):
-    """While `racing` is set, another writer wins the race for the next version."""
-
-    def __init__(self) -> None:
-        super().__init__(Snapshot(GROUP))
-        self.racing = threading.Event()
-
-    def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
-        if self.racing.is_set():
-            self.racing.clear()
-            super().write(base, base)
-        return super().write(base, new)
 
 
 @pytest.fixture(scope="module")
 def log() -> list[str]:
-    """What two queries have logged, of which one joins the other, loses a race, and goes on alone."""
+    """What two queries have logged, of which one joins the other, and goes on alone."""
     group = ValueGroup(8)
-    group.store = store = RacingStore()
     with recorded() as lines:
         a = group.query("a")
         group.hub.append(5)
@@ -50,9 +32,7 @@ def log() -> list[str]:
         a.stop()
         wait_until(lambda: len(b.owned()) == 8, "b has all")
         b.read(20)
-        store.racing.set()
         b.planner.finish(b.finished)
-        wait_until(lambda: any("lost_races=1" in line for line in lines), "a race is lost")
         group.close()
     return lines
 
@@ -61,7 +41,7 @@ def log() -> list[str]:
     ("run", "has"),
     [
         ("a-0", ("BatchRequested", "Read(", "HandOver(", "StopRequested() → []", "Left()")),
-        ("b-1", ("RequestHandover(", "SAME_SNAPSHOT", "Checkpoint(", "lost_races=1", "Left()")),
+        ("b-1", ("RequestHandover(", "SAME_SNAPSHOT", "Checkpoint(", "Left()")),
     ],
 )
 def test_an_engine_decides_the_same_again(log: list[str], run: str, has: tuple[str, ...]) -> None:

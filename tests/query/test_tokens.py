@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
@@ -18,14 +17,14 @@ from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.credentials import Identity
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.eventhub.receiver import PartitionAddress
 from spark_ehbalance.eventhub.resolve import resolve
 from spark_ehbalance.eventhub.rows import sequence_numbers
 from spark_ehbalance.eventhub.watcher import HubWatcher
 from spark_ehbalance.group.starting_positions import LATEST
 from spark_ehbalance.query.range_reader import Batches, read_range
 from spark_ehbalance.query.receivers import RECEIVERS, Receivers
-from tests.query.support import HUB, CountedReceivers, hub_options, receive
+from tests.query.support import HUB, CountedReceivers, hub_options
 from tests.waiting import wait_until
 
 KEYS = {"reader": "theRightKey"}
@@ -101,19 +100,22 @@ def until_detached(server: Emulator) -> None:
     wait_until(lambda: server.readers(HUB, 0) == [], "the token is over, and the hub has detached the link")
 
 
-def test_a_token_expires_while_the_sink_is_busy(way_in: tuple[Emulator, ShortLived]) -> None:
+def test_reading_and_asking_go_on_when_tokens_expire(
+    way_in: tuple[Emulator, ShortLived], caplog: pytest.LogCaptureFixture
+) -> None:
     server, connection = way_in
-    got = read(server, connection, 0, 1000, 3, then=lambda: until_detached(server))
-    assert got == list(range(1000))
-
-
-def test_a_token_expires_between_two_tasks(way_in: tuple[Emulator, ShortLived]) -> None:
-    worker = Receivers(idle=100.0, check_interval=100.0)
-    server, connection = way_in
-    assert read(server, connection, 0, 500, 3, worker=worker) == list(range(500))
-    until_detached(server)
-    assert read(server, connection, 500, 1000, 3, worker=worker) == list(range(500, 1000))
-    worker.close()
+    watcher = HubWatcher(connection, "$Default", LATEST, timeout=10.0)
+    with ExitStack() as stack:
+        stack.callback(watcher.stop)
+        watcher.start()
+        metadata = stack.enter_context(HubMetadata(connection, "$Default"))
+        assert metadata.partition_ids() == ("0",)
+        assert read(server, connection, 0, 1000, 3, then=lambda: until_detached(server)) == list(range(1000))
+        assert metadata.partition_ids() == ("0",)
+        server.append(HUB, 0, [b"x"])
+        watcher.refresh()
+        assert watcher.states()["0"].end == 1001
+    assert not [record for record in caplog.records if record.name.endswith("watcher")]
 
 
 def test_tokens_that_expire_earlier_than_the_client_expects(open_to_all: Emulator) -> None:
@@ -132,6 +134,10 @@ def test_a_cached_token_that_has_expired_is_not_used_again(
         got = read(open_to_all, connection, 0, 1000, 3, then=lambda: until_detached(open_to_all))
         assert got == list(range(1000))
         assert endpoint.issued == 2
+        until_detached(open_to_all)
+        now = datetime.now(timezone.utc)
+        source, state = PartitionAddress(connection, "$Default", "0"), PartitionState(0, 1000, None, now)
+        assert resolve(now - timedelta(days=1), source, state, timeout=20).next == 0, "a time"
 
 
 def test_a_refused_new_token_is_an_error(guarded: Emulator) -> None:
@@ -141,74 +147,3 @@ def test_a_refused_new_token_is_an_error(guarded: Emulator) -> None:
         read(guarded, wrong, 0, 1000, worker=worker)
     assert len(worker.opened) == 2
     assert "theWrongKey" not in str(caught.value)
-
-
-def test_a_token_that_does_not_allow_it_is_an_error(guarded: Emulator) -> None:
-    guarded.add_hub("other", 1)
-    worker = CountedReceivers()
-    misdirected = _Misdirected(f"localhost:{guarded.port}", HUB, None, guarded.connection_string(HUB))
-    with pytest.raises(HubUnavailableError, match=r"partition 0: .*Unauthorized access"):
-        read(guarded, misdirected, 0, 1000, worker=worker)
-    assert len(worker.opened) == 2
-
-
-class _Misdirected(ShortLived):
-    """Its signatures are for another hub."""
-
-    def consumer_client(self, consumer_group: str, **settings: object) -> object:  # type: ignore[override]
-        client = super().consumer_client(consumer_group, **settings)
-        client._auth_uri = f"sb://{self.namespace}/other"
-        return client
-
-
-def test_a_time_is_found_although_the_cached_token_has_expired(
-    open_to_all: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with IdentityEndpoint(LIFE, stated=3600.0) as endpoint:
-        connection = identity(open_to_all, endpoint, monkeypatch)
-        source = PartitionAddress(connection, "$Default", "0")
-        with contextlib.closing(Receiver(source, 0, owner_level=None, prefetch=1)) as first:
-            receive(first, 1)
-            until_detached(open_to_all)
-        now = datetime.now(timezone.utc)
-        state = PartitionState(0, 1000, None, now)
-        assert resolve(now - timedelta(days=1), source, state, timeout=20).next == 0
-
-
-# --- the connection that asks about the hub --------------------------------------------------------------------
-
-
-def test_a_request_after_a_pause_longer_than_a_token_s_life(way_in: tuple[Emulator, ShortLived]) -> None:
-    server, connection = way_in
-    with HubMetadata(connection, "$Default") as metadata:
-        assert metadata.partition_ids() == ("0",)
-        read(server, connection, 0, 100, 3, then=lambda: until_detached(server))  # its token is the younger one
-        assert metadata.partition_ids() == ("0",)
-
-
-def test_a_cached_token_that_has_expired_does_not_end_requests(
-    open_to_all: Emulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with IdentityEndpoint(LIFE, stated=3600.0) as endpoint:
-        connection = identity(open_to_all, endpoint, monkeypatch)
-        read(open_to_all, connection, 0, 100, 3, then=lambda: until_detached(open_to_all))
-        with HubMetadata(connection, "$Default") as metadata:
-            assert metadata.partition_ids() == ("0",)
-
-
-def test_the_watcher_goes_on_when_tokens_expire(
-    way_in: tuple[Emulator, ShortLived], caplog: pytest.LogCaptureFixture
-) -> None:
-    server, connection = way_in
-    watcher = HubWatcher(connection, "$Default", LATEST, timeout=10.0)
-    watcher.start()
-    try:
-        end = time.monotonic() + 2 * LIFE
-        while time.monotonic() < end:
-            server.append(HUB, 0, [b"x"])
-            expected = server.partition_state(HUB, 0).next_sequence_number
-            watcher.refresh()
-            assert watcher.states()["0"].end == expected
-    finally:
-        watcher.stop()
-    assert "WARNING" not in caplog.text

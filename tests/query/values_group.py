@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spark_ehbalance.eventhub.metadata import PartitionState
-from spark_ehbalance.group.changes import Join, Stall, Steal
+from spark_ehbalance.group.changes import Join, Stall, Steal, Transition
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
@@ -176,24 +176,20 @@ class ValueGroup(Queries):
         assert keeper.wait_balanced(60)
         return self.queries[-1]
 
+    def order(self, *orders: Transition) -> None:
+        """Have somebody else write these into the table."""
+        assert not commit(self.store, self.store.read(), orders).refused
+
     def steal(self, partition: str) -> None:
         """A member that is no query takes the partition from its owner."""
-        thief, before = Author("thief", "1"), self.store.read()
+        thief, epoch = Author("thief", "1"), self.leases()[partition].epoch
         join = Join(by=thief, at_ms=0, host="", max_owned=None, strategy="cooperative", lease_duration_ms=3000)
-        outcome = commit(
-            self.store,
-            before,
-            [join, Steal(by=thief, at_ms=0, partition=partition, epoch=before.leases[partition].epoch)],
-        )
-        assert not outcome.refused
+        self.order(join, Steal(by=thief, at_ms=0, partition=partition, epoch=epoch))
 
-    def stall(self, *partitions: str) -> None:
-        """Tasks of their owners record that these partitions stall."""
-        leases = self.leases()
-        stalls = [
-            Stall(by=Author(str(leases[p].owner), ""), at_ms=0, partition=p, epoch=leases[p].epoch) for p in partitions
-        ]
-        assert not commit(self.store, self.store.read(), stalls).refused
+    def stall(self, partition: str) -> None:
+        """A task of its owner records that the partition stalls."""
+        lease = self.leases()[partition]
+        self.order(Stall(by=Author(str(lease.owner), ""), at_ms=0, partition=partition, epoch=lease.epoch))
 
     def snapshot(self) -> Snapshot:
         return self.store.read()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,10 @@ from spark_ehbalance.group.changes import Stall
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.membership import Holding, Membership
 from spark_ehbalance.group.working_copy import WorkingCopy
+from spark_ehbalance.query import positions
 from spark_ehbalance.query.batch_in_flight import BatchInFlight
+from spark_ehbalance.query.offsets import EpochPosition, LoggedBatch
+from spark_ehbalance.query.positions import _progress
 from storm.runs import Run, play, shortest
 
 
@@ -51,11 +54,17 @@ def stall_only(self: Stall, state: WorkingCopy) -> None:
     state.leases[self.partition] = replace(lease, owner=None, stalled=lease.stalled + 1)
 
 
+def believe_spark(log: Sequence[LoggedBatch], *, shared: bool) -> dict[str, tuple[EpochPosition, int]]:
+    """Count what Spark calls finished to its end."""
+    return _progress(log, shared=False)
+
+
 FAULTS: Mapping[str, tuple[Any, str, Any, str]] = {
     "leases never lapse": (Membership, "valid", never_lapse, "may both plan"),
     "a stall does not raise the epoch": (Stall, "carry_out", stall_only, "never written"),
     "a query that hangs counts as leaving": (MemberEngine, "is_leaving", property(leaves), "is not read"),
     "nothing is ever finished": (BatchInFlight, "progress", finish_nothing, "written more than once"),
+    "positions believe Spark": (positions, "_progress", believe_spark, "was never written"),
 }
 
 
