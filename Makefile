@@ -52,7 +52,7 @@ bench: setup ## Measure speed, latency and cost beside their bars: make bench AR
 chaos: setup ## Kill, pause and disturb queries, then count every event: make chaos MINUTES=10 SEED=1 ARGS="--scenario soak"
 	@.venv/bin/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-storm: setup ## Play random runs of queries in simulated time: make storm ARGS="--seeds 10000 --first 5000"
+storm: setup ## Play groups of queries with faults in simulated time: make storm ARGS="--seconds 600"
 	@.venv/bin/python -m storm $(ARGS)
 
 lint: setup ## Check style and formatting

@@ -1,1 +1,1 @@
-"""Random runs of whole queries in simulated time: `python -m storm`. The engines are the real ones."""
+"""The storm: groups of queries in simulated time, from a seed, with faults of every kind. See `python -m storm`."""

@@ -1,99 +1,376 @@
-"""What the queries of a storm share: a clock, an event hub, a lease table, and what their sinks have written."""
+"""A storm: the world of a plan, what its faults do to it, and whether it recovers after the last one."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Collection, Iterable
-from dataclasses import replace
-from typing import Protocol
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
-from spark_ehbalance.eventhub.metadata import PartitionState
-from spark_ehbalance.group.changes import Claim, Outcome, Stall, Steal, Transition, apply
+from spark_ehbalance.group.changes import Drain, Outcome, Transition, apply
 from spark_ehbalance.group.identity import Group
-from spark_ehbalance.group.member.membership import Clocks
+from spark_ehbalance.group.member.protocol import LeaveRequested
+from spark_ehbalance.group.model import Author, MemberState
+from spark_ehbalance.group.orders import PinTo, Seek, Transfer, Unpin
+from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.query.protocol import HubReport
+from spark_ehbalance.simulation.engine import Engine
+from spark_ehbalance.simulation.members import BEGINNING_MS
+from spark_ehbalance.simulation.scenario import StoreSettings
+from spark_ehbalance.simulation.store import SimulatedStore
+from storm.hub import Hub
+from storm.plan import FAULTS_END, RECOVERY, STAGES, Fault, Plan, QueryPlan
+from storm.process import Process
+from storm.query import Query
+from storm.sinks import NumberedSink, OnceSink, Sink, Target
+from storm.witness import Violation, Witness
 
-#: Partition and sequence number.
-Event = tuple[str, int]
+OPERATOR = Author("operator", "")
 
-#: Seconds between two turns of a member: as close together as those of real ones may come, and much further apart.
-_PAUSES = (0.05, 0.2, 0.5)
+#: Seconds between two appends, and between two looks at what has ended.
+_APPEND_INTERVAL, _SUPERVISION_INTERVAL = 0.5, 3.0
 
-
-def _forces(change: Steal | Claim | Stall) -> bool:
-    """Whether it takes a lease that has neither expired nor been given back by the owner's process."""
-    return not isinstance(change, Claim) or change.overdue_handover is not None
+#: Seconds for which the group must be even and have read everything at the end.
+_STEADY = 20.0
 
 
-class Violation(Exception):
-    """Something that must never happen; says what."""
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How often each kind of fault met each stage, and the violation with its story."""
 
-
-class Member(Protocol):
-    """A process that takes turns while it is `running`."""
-
-    @property
-    def running(self) -> bool: ...
-    def turn(self) -> bool: ...
+    met: Counter[tuple[str, str]]
+    violation: Violation | None = None
+    story: Sequence[str] = ()
 
 
 class World:
-    """`now` is in seconds, `story` is what has happened, in lines, and `faults` how often each fault has."""
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.engine, self.hub = Engine(), Hub()
+        self.rng = random.Random(f"world {plan.seed}")
+        self.hub.grow(plan.partitions, plan.rate)
+        self.store = SimulatedStore(
+            StoreSettings(latency=plan.latency),
+            Snapshot(Group("namespace", "hub", "$default")),
+            random.Random(f"store {plan.seed}"),
+        )
+        self.met: Counter[tuple[str, str]] = Counter()
+        self.read_only_until = self._away_until = self._slow_until = 0.0
+        self.story: deque[tuple[float, str, str]] = deque(maxlen=3000)
+        self.witness = Witness(self)
+        target = Target()
+        self.queries = [Query(query, self, _sink(query, target)) for query in plan.queries]
 
-    def __init__(self, rng: random.Random, partitions: int) -> None:
-        self.rng = rng
-        self.now = 1000.0
-        self.table = Snapshot(Group("namespace", "hub", "$default"))
-        self.ends = Counter({str(partition): 0 for partition in range(partitions)})
-        self.members: list[Member] = []
-        self.written: Counter[Event] = Counter()
-        #: Partition and epoch of leases that were taken by force: the former owner learns that by its next look.
-        self.stolen: set[tuple[str, int]] = set()
-        self.story: list[str] = []
-        self.faults: Counter[str] = Counter()
+    def run(self) -> Result:
+        violation: Violation | None = None
+        for number, query in enumerate(self.queries):
+            query.down_until = 0.0 if number % 2 else self.rng.uniform(0, 30)
+        for fault in self.plan.faults:
+            self.engine.at(fault.at, partial(self._happen, fault))
+        self.engine.at(FAULTS_END, self._calm_down)
+        self._append()
+        self._supervise()
+        try:
+            self.engine.run(FAULTS_END)
+            self._recover()
+        except Violation as found:
+            violation = found
+        except Exception as error:
+            trace = error.__traceback__
+            while trace is not None and trace.tb_next is not None:
+                trace = trace.tb_next
+            where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
+            violation = Violation("crash", f"{type(error).__name__}: {error} in {where}")
+        if violation is None:
+            return Result(self.met)
+        lines = [
+            f"{at:9.3f}  {f'[{partition}] ' if partition else ''}{what}"
+            for at, partition, what in self.story
+            if not violation.partition or partition in ("", violation.partition)
+        ]
+        return Result(self.met, violation, lines)
 
-    @property
-    def clocks(self) -> Clocks:
-        return Clocks(self.now, round(self.now * 1000))
+    def note(self, what: str, partition: str = "") -> None:
+        self.story.append((self.engine.now, partition, what))
 
-    @property
-    def hub(self) -> HubReport:
-        """What the hub says of all its partitions."""
-        states = {partition: PartitionState(0, end, None, None) for partition, end in self.ends.items()}
-        return HubReport(states, created_ms=1, connection=1.0)
-
-    def note(self, line: str) -> None:
-        self.story.append(f"{self.now:9.2f} s  {line}")
-
-    def unwritten(self) -> set[Event]:
-        """The events of the hub that no sink has."""
-        events = {(partition, number) for partition, end in self.ends.items() for number in range(end)}
-        return events - self.written.keys()
-
-    def commit(self, changes: Iterable[Transition]) -> Outcome:
-        """Write what is valid of `changes` into the table. Raises `Violation` if an epoch or checkpoint falls."""
-        outcome = apply(self.table, changes)
+    def land(self, outcome: Outcome, seconds: float | None = None) -> Outcome:
+        """A commit that the store accepts."""
         if outcome.after is outcome.before:
             return outcome
-        outcome = replace(outcome, after=replace(outcome.after, version=self.table.version + 1), seconds=0.01)
-        for partition, before in self.table.leases.items():
-            after = outcome.after.leases[partition]
-            if after.epoch < before.epoch:
-                raise Violation(f"the epoch of partition {partition} has fallen from {before.epoch} to {after.epoch}")
-            if before.checkpoint and after.checkpoint and after.checkpoint.next < before.checkpoint.next:
-                raise Violation(f"the checkpoint of partition {partition} has fallen to {after.checkpoint.next}")
-        self.table = outcome.after
-        taken = (x.partition for x in outcome.accepted if isinstance(x, (Steal, Claim, Stall)) and _forces(x))
-        self.stolen |= {(partition, self.table.leases[partition].epoch) for partition in taken}
+        outcome = replace(outcome, after=self.store.won(outcome.after), seconds=seconds)
+        self.witness.landed(outcome)
         return outcome
 
-    def pass_time(self, seconds: float, suspended: Collection[Member] = ()) -> None:
-        """Let all members but those `suspended` take turns."""
-        until = self.now + seconds
-        while self.now < until:
-            self.now += self.rng.choice(_PAUSES)
-            for member in self.members:
-                if member.running and member not in suspended:
-                    member.turn()
+    def processes(self) -> Iterator[Process]:
+        for query in self.queries:
+            yield from query.processes
+
+    def running(self) -> list[Process]:
+        return [process for process in self.processes() if process.running]
+
+    def _append(self) -> None:
+        """Events arrive until half a minute after the last fault."""
+        self.hub.append(_APPEND_INTERVAL)
+        if self.engine.now < FAULTS_END + 30:
+            self.engine.at(self.engine.now + _APPEND_INTERVAL, self._append)
+
+    def _supervise(self) -> None:
+        for query in self.queries:
+            query.supervise()
+        self.engine.at(self.engine.now + _SUPERVISION_INTERVAL, self._supervise)
+
+    # --- recovery ------------------------------------------------------------------------------------------------
+
+    def _calm_down(self) -> None:
+        """Operators take back their orders; processes that run beside a later one of their query are stopped."""
+        self.note("no more faults")
+        for p in self.store.snapshot.ownership.pins:
+            self._order(Unpin(by=OPERATOR, at_ms=BEGINNING_MS, partition=p))
+        for id in self.store.snapshot.members:
+            self._order(Drain(by=OPERATOR, at_ms=BEGINNING_MS, member=id, undo=True))
+        for query in self.queries:
+            for process in query.running:
+                if process.engine is not None and process.engine.member.query.leaving:
+                    process.stop()
+
+    def _recover(self) -> None:
+        """Run until everything is owned, even and read to the end for a while, and each query has continued."""
+        steady = 0.0
+        while steady < _STEADY:
+            if self.engine.now > FAULTS_END + RECOVERY:
+                raise Violation("recovery", self._unrecovered())
+            self.engine.run(self.engine.now + 5.0)
+            steady = steady + 5.0 if not self._unrecovered() else 0.0
+
+    def _unrecovered(self) -> str:
+        """What has not recovered since the faults ended."""
+        for query in self.queries:
+            if query.done_at < FAULTS_END + 30:
+                stages = [f"{process.author.incarnation} is {process.stage}" for process in query.running]
+                return f"{query.plan.owner} has not continued: {', '.join(stages) or 'it does not run'}"
+        limits = [query.plan.max_owned for query in self.queries]
+        some = None not in limits and sum(limit or 0 for limit in limits) < len(self.hub.partitions)
+        for p, what in self.witness.unread().items():
+            if not (some and what.endswith("owner None")):
+                return f"partition {p} is {what}"
+        if any(query.plan.available_now for query in self.queries):
+            return ""
+        snapshot = self.store.snapshot
+        for query in self.queries:
+            row = snapshot.members.get(query.plan.owner)
+            if [row and row.incarnation] != [process.author.incarnation for process in query.running]:
+                return f"{query.plan.owner} is a member as {row and row.incarnation}"
+        strangers = {lease.owner for lease in snapshot.leases.values()} - {query.plan.owner for query in self.queries}
+        return "" if strangers <= ({None} if some else set()) else f"owners are {strangers}"
+
+    # --- faults --------------------------------------------------------------------------------------------------
+
+    def _happen(self, fault: Fault) -> None:
+        getattr(self, f"_{fault.kind}")(fault)
+
+    def _met(self, fault: Fault, what: str = "", stage: str = "") -> None:
+        self.met[fault.kind, stage] += 1
+        self.note(f"FAULT {fault.kind} {what} {fault.seconds:.1f} s")
+
+    def _process(self, fault: Fault) -> list[Process]:
+        """The process that the fault picks, if any runs."""
+        running = self.running()
+        chosen = [running[fault.pick % len(running)]] if running else []
+        for process in chosen:
+            self._met(fault, process.author.incarnation, process.stage)
+        return chosen
+
+    def _until(self, fault: Fault) -> float:
+        return self.engine.now + fault.seconds
+
+    def _later(self, fault: Fault, action: Callable[[], None]) -> None:
+        self.engine.at(self._until(fault), action)
+
+    def _down(self, process: Process, fault: Fault) -> None:
+        process.query.down_until = max(process.query.down_until, self._until(fault))
+
+    def _kill(self, fault: Fault) -> None:
+        for process in self._process(fault):
+            self._down(process, fault)
+            process.end()
+
+    def _kill_at(self, fault: Fault) -> None:
+        for process in self._process(fault):
+            stage = STAGES[int(fault.choice * len(STAGES))]
+            process.at_stage[stage] = partial(self._killed_at, process, stage)
+
+    def _killed_at(self, process: Process, stage: str) -> None:
+        self.note(f"{process.author.incarnation} is killed when {stage}")
+        process.end()
+
+    def _stop(self, fault: Fault) -> None:
+        for process in self._process(fault):
+            self._down(process, fault)
+            process.stop()
+
+    def _leave(self, fault: Fault) -> None:
+        for process in self._process(fault):
+            if process.engine is not None and process.error is None:
+                process.handle(LeaveRequested())
+                self._later(fault, partial(self._left, process))
+
+    def _left(self, process: Process) -> None:
+        if process.running and process.error is None:
+            process.stop()
+
+    def _twin(self, fault: Fault) -> None:
+        for process in self._process(fault):
+            process.query.had_twins = True
+            process.query.start()
+
+    def _suspend(self, fault: Fault) -> None:
+        for process in self._process(fault):
+            process.suspended_until = max(process.suspended_until, self._until(fault))
+
+    def _suspend_at(self, fault: Fault) -> None:
+        for process in self._process(fault):
+            stage = STAGES[int(fault.choice * len(STAGES))]
+            process.at_stage[stage] = partial(self._suspended_at, process, stage, fault)
+
+    def _suspended_at(self, process: Process, stage: str, fault: Fault) -> None:
+        if (until := min(FAULTS_END, self._until(fault))) > self.engine.now:
+            self.note(f"{process.author.incarnation} is suspended when {stage}, until {until:.1f}")
+            process.suspended_until = max(process.suspended_until, until)
+
+    def _suspend_planner(self, fault: Fault) -> None:
+        for process in self._process(fault):
+            process.planner_suspended_until = max(process.planner_suspended_until, self._until(fault))
+
+    def _suspend_in_commit(self, fault: Fault) -> None:
+        for process in self._process(fault):
+            process.suspended_in_commit = self._until(fault)
+
+    def _unreachable(self, fault: Fault) -> None:
+        for process in self._process(fault):
+            process.unreachable_until = self._until(fault)
+
+    def _read_only(self, fault: Fault) -> None:
+        for process in self._process(fault):
+            process.read_only_until = self._until(fault)
+
+    def _all_read_only(self, fault: Fault) -> None:
+        self._met(fault)
+        self.read_only_until = max(self.read_only_until, self._until(fault))
+
+    def _outage(self, fault: Fault) -> None:
+        self._met(fault)
+        self.store.away, self._away_until = True, max(self._away_until, self._until(fault))
+        self._later(fault, self._back)
+
+    def _back(self) -> None:
+        self.store.away = self.engine.now < self._away_until
+
+    def _bad_commits(self, fault: Fault) -> None:
+        for process in self._process(fault):
+            process.bad_commits_until = self._until(fault)
+
+    def _slow_store(self, fault: Fault) -> None:
+        self._met(fault)
+        self.store.slowness = 3.0 if fault.choice < 0.5 else 10.0
+        self._later(fault, partial(setattr, self.store, "slowness", 1.0))
+
+    def _clock(self, fault: Fault) -> None:
+        for process in self._process(fault):
+            process.skew_ms = round((2 * fault.choice - 1) * 150_000)
+
+    def _hub_unreachable(self, fault: Fault) -> None:
+        for process in self._process(fault):
+            process.hub_unreachable_until = self._until(fault)
+
+    def _hub_outage(self, fault: Fault) -> None:
+        self._met(fault)
+        self.hub.away_until = max(self.hub.away_until, self._until(fault))
+
+    def _partition(self, fault: Fault) -> str:
+        p = list(self.hub.partitions)[fault.pick % len(self.hub.partitions)]
+        self._met(fault, f"of partition {p}")
+        return p
+
+    def _silence(self, fault: Fault) -> None:
+        partition = self.hub.partitions[self._partition(fault)]
+        partition.silent_until = max(partition.silent_until, self._until(fault))
+
+    def _retention(self, fault: Fault) -> None:
+        partition = self.hub.partitions[self._partition(fault)]
+        partition.begin += int(fault.choice * (partition.end - partition.begin))
+
+    def _burst(self, fault: Fault) -> None:
+        self.hub.partitions[self._partition(fault)].appended += int(fault.choice * 200)
+
+    def _grow(self, fault: Fault) -> None:
+        if len(self.hub.partitions) < 32:
+            self._met(fault)
+            self.hub.grow(1 + int(fault.choice * 3), self.plan.rate)
+
+    def _task_fails(self, fault: Fault) -> None:
+        for process in self._process(fault):
+            process.tasks_fail += 1
+
+    def _sink_fails(self, fault: Fault) -> None:
+        for process in self._process(fault):
+            process.query.sink.fails = ("before", "half-way", "after")[int(fault.choice * 3)]
+
+    # --- operators -----------------------------------------------------------------------------------------------
+
+    def _order(self, order: Transition) -> None:
+        if not self.store.away and self.engine.now >= self.read_only_until:
+            self.land(apply(self.store.snapshot, [order]))
+
+    def _orders(self, fault: Fault, make: Callable[[str, str, int], Transition]) -> None:
+        leases, members = list(self.store.snapshot.leases), list(self.store.snapshot.members)
+        if leases and members:
+            p, to = leases[fault.pick % len(leases)], members[int(fault.choice * len(members))]
+            self._met(fault, f"of partition {p} or {to}")
+            self._order(make(p, to, BEGINNING_MS + round(self.engine.now * 1000)))
+
+    def _timeout_ms(self) -> int:
+        return round(1000 * self.plan.handover_timeout)
+
+    def _transfer(self, fault: Fault) -> None:
+        timeout_ms = self._timeout_ms()
+        self._orders(
+            fault, lambda p, to, at: Transfer(by=OPERATOR, at_ms=at, partition=p, to=to, timeout_ms=timeout_ms)
+        )
+
+    def _pin(self, fault: Fault) -> None:
+        timeout_ms = self._timeout_ms()
+        self._orders(fault, lambda p, to, at: PinTo(by=OPERATOR, at_ms=at, partition=p, to=to, timeout_ms=timeout_ms))
+
+    def _unpin(self, fault: Fault) -> None:
+        pins = [*self.store.snapshot.ownership.pins]
+        self._orders(fault, lambda p, to, at: Unpin(by=OPERATOR, at_ms=at, partition=pins[0] if pins else p))
+
+    def _drain(self, fault: Fault) -> None:
+        self._orders(fault, lambda p, to, at: Drain(by=OPERATOR, at_ms=at, member=to))
+
+    def _undrain(self, fault: Fault) -> None:
+        drained = [row.id for row in self.store.snapshot.members.values() if row.state is MemberState.LEAVING]
+        self._orders(fault, lambda p, to, at: Drain(by=OPERATOR, at_ms=at, member=(drained or [to])[0], undo=True))
+
+    def _seek(self, fault: Fault) -> None:
+        def seek(p: str, to: str, at: int) -> Transition:
+            hub = self.hub.partitions[p]
+            position = Position.before(hub.begin + int(fault.choice * (hub.end - hub.begin)))
+            return Seek(by=OPERATOR, at_ms=at, partition=p, position=position, force=True)
+
+        self._orders(fault, seek)
+
+
+def _sink(plan: QueryPlan, target: Target) -> Sink:
+    match plan.sink:
+        case "append":
+            return Sink()
+        case "numbered":
+            return NumberedSink()
+        case _:
+            return OnceSink(target=target)
+
+
+def play(plan: Plan) -> Result:
+    return World(plan).run()

@@ -7,13 +7,28 @@ import time
 from spark_ehbalance.errors import FencedError
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.changes import Stall
-from spark_ehbalance.group.model import Author
+from spark_ehbalance.group.model import Author, Lease
 from spark_ehbalance.lease_table.contract import LeaseTable, commit_and_record
 from spark_ehbalance.lease_table.opening import open_store
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
+
+
+def is_held(lease: Lease | None, wanted: Range, owner: str, *, epochs: bool) -> bool:
+    """`RangeLease.is_held` by the `lease` in the table, of a store that has `epochs` or not."""
+    if lease is None or lease.owner not in (owner, None):
+        return False
+    if lease.still_owned(wanted.epoch, wanted.since_ms):
+        return True
+    if lease.epoch > wanted.epoch and 0 < lease.owned_since_ms == wanted.since_ms:
+        # A sink may take the rows of a batch that is cut short for the whole batch, which that process runs again.
+        raise FencedError(
+            f"partition {wanted.partition}: a later process of this query, {owner}, reads it now. The batch of this "
+            "process fails, so that nothing is written of it. Stop this process"
+        )
+    return not epochs
 
 
 class RangeLease:
@@ -29,20 +44,9 @@ class RangeLease:
         Raises `StoreError` if the table cannot be read: then the batch has to fail, because nobody else may read the
         rest; and `FencedError` if a later process of this query has claimed the lease.
         """
-        wanted = self._wanted
         with self._table() as store:
-            lease = store.read().leases.get(wanted.partition)
-        if lease is None or lease.owner not in (self._owner, None):
-            return False
-        if lease.still_owned(wanted.epoch, wanted.since_ms):
-            return True
-        if lease.epoch > wanted.epoch and 0 < lease.owned_since_ms == wanted.since_ms:
-            # A sink may take the rows of a batch that is cut short for the whole batch, which that process runs again.
-            raise FencedError(
-                f"partition {wanted.partition}: a later process of this query, {self._owner}, reads it now. The batch "
-                "of this process fails, so that nothing is written of it. Stop this process"
-            )
-        return not self._options.capabilities.epochs
+            lease = store.read().leases.get(self._wanted.partition)
+        return is_held(lease, self._wanted, self._owner, epochs=self._options.capabilities.epochs)
 
     def record_stall(self) -> bool:
         """Record that the partition is silent, which releases the lease. Returns whether the table accepts that. Raises

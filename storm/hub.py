@@ -1,0 +1,66 @@
+"""The simulated event hub: retained events by sequence number, receivers with owner levels, silence and outages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from spark_ehbalance.eventhub.metadata import PartitionState
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.query.offsets import HubReference
+
+HUB = HubReference("hub", "namespace", 1)
+
+
+@dataclass(slots=True)
+class Partition:
+    """Events `begin` to `end - 1` are retained. Until `silent_until` no receiver gets any. `readers` are the owner
+    levels of open receivers, by process."""
+
+    rate: float
+    begin: int = 0
+    appended: float = 0.0
+    silent_until: float = 0.0
+    readers: dict[object, int] = field(default_factory=dict)
+
+    @property
+    def end(self) -> int:
+        return int(self.appended)
+
+
+@dataclass(slots=True)
+class Hub:
+    partitions: dict[str, Partition] = field(default_factory=dict)
+    away_until: float = 0.0
+
+    def grow(self, count: int, rate: float) -> None:
+        for _ in range(count):
+            self.partitions[str(len(self.partitions))] = Partition(rate)
+
+    def append(self, seconds: float) -> None:
+        """Events that arrive in `seconds`."""
+        for partition in self.partitions.values():
+            partition.appended += partition.rate * seconds
+
+    def states(self) -> dict[str, PartitionState]:
+        return {
+            p: PartitionState(partition.begin, partition.end, None, None) for p, partition in self.partitions.items()
+        }
+
+    def starting_positions(self, partitions: Iterable[str]) -> dict[str, Position]:
+        """Reading begins at the first retained event."""
+        return {p: Position.before(self.partitions[p].begin) for p in partitions}
+
+    def connect(self, process: object, partition: str, level: int) -> bool:
+        """Keep a receiver open, or open one, which disconnects those with lower levels; False if one has a higher
+        level. A hub forgets a level when its connection ends."""
+        readers = self.partitions[partition].readers
+        if max(readers.values(), default=level) > level:
+            readers.pop(process, None)
+            return False
+        readers[process] = level
+        return True
+
+    def disconnect(self, process: object) -> None:
+        for partition in self.partitions.values():
+            partition.readers.pop(process, None)

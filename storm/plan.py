@@ -1,0 +1,143 @@
+"""What a seed stands for: a group of queries, and a list of faults. Drawn before anything runs, so that any part of the
+list can be run by itself."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from spark_ehbalance.group.strategies import STRATEGIES
+
+#: Seconds in which faults happen; how long everything has to recover after that.
+FAULTS_END, RECOVERY = 600.0, 1500.0
+
+#: The stages of a query's process between whose writes it can be killed or suspended, in the order of a batch.
+STAGES = ("starting", "idle", "planned", "logged", "reading", "writing", "written", "finished")
+
+SINKS = ("append", "numbered", "once")
+
+#: Kind → how often it is drawn. A kind is the method of `World` that is called.
+KINDS = {
+    "kill": 3,
+    "kill_at": 8,
+    "stop": 3,
+    "leave": 1,
+    "twin": 2,
+    "suspend": 4,
+    "suspend_at": 4,
+    "suspend_planner": 3,
+    "suspend_in_commit": 2,
+    "unreachable": 3,
+    "read_only": 2,
+    "all_read_only": 2,
+    "outage": 2,
+    "bad_commits": 4,
+    "slow_store": 1,
+    "clock": 1,
+    "hub_unreachable": 2,
+    "hub_outage": 1,
+    "silence": 3,
+    "retention": 2,
+    "burst": 3,
+    "grow": 1,
+    "task_fails": 3,
+    "sink_fails": 5,
+    "transfer": 2,
+    "pin": 2,
+    "unpin": 1,
+    "drain": 1,
+    "undrain": 1,
+    "seek": 2,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`kind` happens at a time and lasts for `seconds`; `pick` chooses its victim, `choice` (0 to 1) the rest."""
+
+    at: float
+    kind: str
+    pick: int
+    seconds: float
+    choice: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPlan:
+    """A query: `pause` is the seconds between triggers; with `available_now` it ends and is started again."""
+
+    owner: str
+    strategy: str
+    sink: str
+    pause: float
+    limit: int | None
+    max_owned: int | None
+    checkpoint_interval: float
+    reports: bool  # the end of a batch at once, as with `register`
+    available_now: bool
+    one_batch: bool  # per run of AvailableNow, as with Spark 4.0 and 4.1
+    fails_on_loss: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    seed: int
+    partitions: int
+    rate: float  # events per second of a partition
+    batch_seconds: float
+    latency: float
+    lease_duration: float
+    balance_interval: float
+    handover_timeout: float
+    max_stall: float | None
+    receiver_timeout: float
+    queries: tuple[QueryPlan, ...]
+    faults: tuple[Fault, ...]
+
+
+def draw(seed: int) -> Plan:
+    """The group and the faults of `seed`."""
+    rng = random.Random(f"storm {seed}")
+    partitions = rng.randint(1, rng.choice((2, 4, 8, 16)))
+    strategies = rng.choices(sorted(STRATEGIES), k=rng.choice((1, 1, 1, 2, 3)))
+    triggered, limited = rng.choice((0.0, 0.0, 0.3, 1.0)), rng.random() < 0.2
+    balance_interval = rng.choice((3.0, 5.0, 10.0, 10.0))
+    lease_duration = balance_interval * rng.choice((1.5, 2.0, 3.0, 3.0, 4.0))
+    rate, batch_seconds = rng.choice((0.2, 1.0, 5.0)), rng.choice((0.5, 2.0, 5.0, 15.0))
+    enough = 20 + int(20 * rate * partitions * (batch_seconds + 5))  # for a query alone to catch up
+    queries = tuple(
+        QueryPlan(
+            f"query-{number}",
+            rng.choice(strategies),
+            rng.choice(SINKS),
+            pause=rng.choice((0.1, 1.0, 5.0)),
+            limit=rng.choice((None, None, enough)),
+            max_owned=rng.choice((None, 1, 3, 8)) if limited else None,
+            checkpoint_interval=rng.choice((0.0, 0.0, 10.0)),
+            reports=rng.random() < 0.7,
+            available_now=rng.random() < triggered,
+            one_batch=rng.random() < 0.3,
+            fails_on_loss=rng.random() < 0.5,
+        )
+        for number in range(rng.randint(1, rng.choice((2, 3, 6))))
+    )
+    pace, at, faults = rng.choice((2.0, 4.0, 8.0)), 20.0, list[Fault]()
+    kinds, weights = list(KINDS), list(KINDS.values())
+    while (at := at + rng.expovariate(1 / pace)) < FAULTS_END:
+        (kind,) = rng.choices(kinds, weights)
+        seconds = rng.uniform(1.0, rng.choice((3.0, 30.0, 120.0)))
+        faults.append(Fault(at, kind, rng.randrange(1 << 16), min(seconds, FAULTS_END - at), rng.random()))
+    return Plan(
+        seed,
+        partitions,
+        rate,
+        batch_seconds,
+        rng.choice((0.001, 0.01, 0.05, 0.1)),
+        lease_duration,
+        balance_interval,
+        rng.choice((lease_duration, 5.0, 30.0)),
+        rng.choice((None, None, None, 45.0)),
+        rng.choice((5.0, 20.0)),
+        queries,
+        tuple(faults),
+    )

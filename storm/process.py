@@ -1,0 +1,577 @@
+"""One process of a query: the lease keeper, the planner and the tasks, on the real `QueryEngine`, as generators that
+yield the seconds they wait. What they send to the lease table travels on while the process is suspended or dead."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from spark_ehbalance.errors import (
+    DataLossError,
+    EhBalanceError,
+    ForeignReaderError,
+    HubUnavailableError,
+    StoreUnavailableError,
+)
+from spark_ehbalance.eventhub.metadata import PartitionState
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.group.changes import Outcome, Stall, Transition, apply
+from spark_ehbalance.group.member import protocol as member_protocol
+from spark_ehbalance.group.member.engine import MemberEngine
+from spark_ehbalance.group.member.member_settings import Settings
+from spark_ehbalance.group.member.membership import Clocks
+from spark_ehbalance.group.model import Author, Lease
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.group.strategies import REACTIVE, STRATEGIES
+from spark_ehbalance.lease_table.contract import ATTEMPTS, longest_wait
+from spark_ehbalance.query import protocol
+from spark_ehbalance.query.engine import QueryEngine
+from spark_ehbalance.query.offsets import FirstStart, StreamOffset, group_name
+from spark_ehbalance.query.past import mismatch
+from spark_ehbalance.query.progress_policy import SharedProgress
+from spark_ehbalance.query.range_lease import is_held
+from spark_ehbalance.query.replay import Logged, recover
+from spark_ehbalance.simulation.members import BEGINNING_MS
+from storm.hub import HUB
+
+if TYPE_CHECKING:
+    from storm.query import Query
+
+_T = TypeVar("_T")
+Waiting = Generator[float, None, _T]
+
+LOCATION = "/leases"
+
+#: Monotonic clocks run faster or slower by up to this part; wall clocks are wrong by up to so many milliseconds, so
+#: that two of them differ by no more than `CLOCK_SKEW_ALLOWANCE`.
+DRIFT, SKEW_MS = 1e-4, 150_000
+
+#: As in the planner and the keeper: for joining, for the last commit, for the sink's look, and between two plans while
+#: something is unread.
+_JOIN_TIMEOUT, _STOP_TIMEOUT, _LOOK_PATIENCE, _UNREAD_WAIT = 60.0, 5.0, 120.0, 0.5
+
+#: Seconds after which a process gives up a request that the store does not answer, and of the reader of another group.
+_REQUEST_TIMEOUT, _DEAD_READER = 5.0, 90.0
+
+#: How a commit ends during a spell of bad commits. `unknown`: applied, but the answer is lost. `late`: applied after it
+#: was given up, if the table is still the same.
+_FATES = ("", "delayed", "unknown", "late", "unsent", "raced")
+
+
+class Thread:
+    """Runs `work` in simulated time, except while its process is suspended."""
+
+    def __init__(self, process: Process, work: Waiting[None], *, of_planner: bool = False) -> None:
+        self._process, self._work, self._of_planner = process, work, of_planner
+        self._step = 0
+        self.resume_at(process.now)
+
+    def resume_at(self, time: float) -> None:
+        """Continue at `time` and not when it would have."""
+        self._step += 1
+        self._process.world.engine.at(time, partial(self._run, self._step))
+
+    def _run(self, step: int) -> None:
+        process = self._process
+        if step != self._step or not process.running:
+            return
+        in_planner = self._of_planner or (self is process.spark and process.in_planner)
+        until = max(process.suspended_until, process.planner_suspended_until if in_planner else 0.0)
+        if process.now < until:
+            process.world.engine.at(until, partial(self._run, step))
+            return
+        try:
+            self.resume_at(process.now + next(self._work))
+        except StopIteration:
+            pass
+        except EhBalanceError as error:
+            process.fail(error)
+
+
+class Process:
+    """`query` is the query that it runs. `at_stage` is what happens to it when it enters a stage."""
+
+    def __init__(self, query: Query, number: int) -> None:
+        self.query, self.plan, self.world = query, query.plan, query.world
+        self.checkpoint, self.sink = query.checkpoint, query.sink
+        self.author = Author(query.plan.owner, f"{query.plan.owner}.{number}")
+        self.rng = rng = random.Random(f"{self.world.plan.seed} {self.author.incarnation}")
+        self.drift, self.skew_ms = rng.uniform(-DRIFT, DRIFT), rng.randint(-SKEW_MS, SKEW_MS)
+        self.running, self.stopping, self.left, self.stage = True, False, False, "starting"
+        self.suspended_until = self.planner_suspended_until = self.suspended_in_commit = 0.0
+        self.unreachable_until = self.read_only_until = self.bad_commits_until = self.hub_unreachable_until = 0.0
+        self.at_stage: dict[str, Callable[[], None]] = {}
+        self.tasks_fail = 0
+        self.engine: QueryEngine | None = None
+        self.offset = StreamOffset(query.plan.owner)
+        self.error: EhBalanceError | None = None
+        self.in_planner = False
+        #: Partition → epoch of the batch that is read or written now.
+        self.reading: Mapping[str, int] = {}
+        #: When the store last did not answer a read, when the table last had not changed for half a duration, when it
+        #: was read last, until when it had not been read for half a duration, and the newest version that was read.
+        self.away_at = self.unwritable_at = self.blind_until = float("-inf")
+        self.read_at, self.known = float("inf"), -1
+        self._looks_begun = self._looks_ended = 0
+        self._keeper_idle = False
+        self._states, self._states_at, self._stale = self.world.hub.states(), self.now, rng.uniform(0.5, 5.0)
+        self.spark = Thread(self, query.run(self))
+
+    @property
+    def now(self) -> float:
+        return self.world.engine.now
+
+    @property
+    def monotonic(self) -> float:
+        return self.now * (1 + self.drift)
+
+    @property
+    def awake(self) -> bool:
+        return self.running and self.now >= max(self.suspended_until, self.planner_suspended_until)
+
+    @property
+    def clocks(self) -> Clocks:
+        return Clocks(self.monotonic, BEGINNING_MS + round(self.now * 1000) + self.skew_ms)
+
+    @property
+    def member(self) -> MemberEngine:
+        assert self.engine is not None, "it has started"
+        return self.engine.member
+
+    def may_plan(self) -> dict[str, int]:
+        """Partition → epoch of all that a batch would be planned with now."""
+        return {p: holding.epoch for p, holding in self.member.holdings(self.monotonic).items()} if self.engine else {}
+
+    @property
+    def sought(self) -> frozenset[str]:
+        """The partitions that were sought since the batch that is run again was logged."""
+        return self.engine.batch.sought if self.engine and self.engine.batch else frozenset()
+
+    def enter(self, stage: str) -> None:
+        self.stage = stage
+        if (happens := self.at_stage.pop(stage, None)) is not None:
+            happens()
+
+    def note(self, what: str, partition: str = "") -> None:
+        self.world.note(f"{self.author.incarnation} {what}", partition)
+
+    # --- its end -------------------------------------------------------------------------------------------------
+
+    def fail(self, error: Exception) -> None:
+        """The query ends with `error`, as far as it can in order."""
+        self.world.witness.failed(self, error)
+        self.note(f"fails: {type(error).__name__}: {error}")
+        if self.error is None and self.engine is not None:
+            self.stop()
+        else:
+            self.end()
+
+    def stop(self) -> None:
+        """End in order, as `query.stop()` does: a batch in flight is broken off."""
+        self.stopping, self.reading = True, {}
+        self.spark.resume_at(float("inf"))
+        if self.engine is None:
+            self.end()
+            return
+        self.handle(member_protocol.StopRequested())
+        self.world.engine.at(self.now + _STOP_TIMEOUT, self._give_up)
+
+    def _give_up(self) -> None:
+        until = max(self.suspended_until, self.planner_suspended_until)
+        if self.now < until:
+            self.world.engine.at(until, self._give_up)
+        elif self.running:
+            self.end()
+
+    def end(self) -> None:
+        """Nothing of the process runs any more."""
+        self.running, self.reading = False, {}
+        self.world.hub.disconnect(self)
+
+    # --- the lease keeper ----------------------------------------------------------------------------------------
+
+    def handle(self, input: protocol.Input) -> list[protocol.Output]:
+        """Pass `input` to the engine, and wake the keeper if its turn is due earlier now."""
+        if self.error is not None:
+            raise self.error
+        assert self.engine is not None, "it has started"
+        outputs = self.engine.handle(input, self.clocks)
+        if self._keeper_idle:
+            self._keeper.resume_at(self._due())
+        self.world.witness.check(self)
+        return outputs
+
+    def _due(self) -> float:
+        return max(self.now, self.member.due() / (1 + self.drift) + 1e-6)  # not before it, by rounding
+
+    def _keep(self) -> Waiting[None]:
+        while True:
+            answer: protocol.Input | None = member_protocol.Tick()
+            while answer is not None:
+                joined = self.member._member.joined
+                outputs = self.handle(answer)
+                if joined and isinstance(answer, member_protocol.GroupRead):
+                    self.world.witness.took_in(self, answer.snapshot, outputs)
+                answer = None
+                for output in outputs:
+                    match output:
+                        case member_protocol.ReadGroup():
+                            answer = yield from self._look()
+                        case member_protocol.AskHub(partitions):
+                            yield 0.05
+                            starts = self.world.hub.starting_positions(partitions) if self._reaches_hub() else None
+                            answer = member_protocol.HubAnswered(starts)
+                        case member_protocol.Write(base, changes):
+                            answer = yield from self._write(base, changes)
+                        case member_protocol.Left():
+                            self.left = True
+                            self.end()
+                        case member_protocol.Fail(error):
+                            self.error = error
+                            self.fail(error)
+            self._keeper_idle = True
+            yield self._due() - self.now
+            self._keeper_idle = False
+
+    def _look(self) -> Waiting[member_protocol.Input]:
+        self._looks_begun += 1
+        number = self._looks_begun
+        snapshot = yield from self._read()
+        if snapshot is None:
+            self.away_at = self.now
+            return member_protocol.StoreFailed(False)
+        self._looks_ended, self.away_at = number, float("-inf")
+        self.world.witness.looked(self, snapshot)
+        return member_protocol.GroupRead(snapshot, tuple(self._hub_states()), HUB.created_ms)
+
+    def _read(self) -> Waiting[Snapshot | None]:
+        store = self.world.store
+        half = store.look_time(1 + store.more_to_read(self.known)) / 2
+        answers = list[Snapshot | None]()
+
+        def serve() -> None:
+            answers.append(store.snapshot if self._reaches_store() else None)
+            if self.now - self.world.witness.changed_at > self.world.plan.lease_duration / 2:
+                self.unwritable_at = self.now + half
+
+        self.world.engine.at(self.now + half, serve)
+        yield 2 * half
+        return answers[0]
+
+    def _reaches_store(self) -> bool:
+        return not self.world.store.away and self.now >= self.unreachable_until
+
+    def _writes(self) -> bool:
+        return self._reaches_store() and self.now >= max(self.read_only_until, self.world.read_only_until)
+
+    def _write(self, base: Snapshot, changes: Sequence[Transition]) -> Waiting[member_protocol.Input]:
+        """As `lease_table.contract.commit`, with a fate for each attempt."""
+        since = self.now
+        for attempt in range(1, ATTEMPTS + 1):
+            began, fate = self.now, self.rng.choice(_FATES) if self.now < self.bad_commits_until else ""
+            if fate == "raced":
+                yield self.world.store.attempt_time()
+                return member_protocol.RacesLost()
+            answer = yield from self._attempt(base, changes, fate)
+            if isinstance(answer, Outcome):
+                self.known = max(self.known, answer.after.version)
+                return member_protocol.Committed(answer, self.now - since)
+            if answer == "unavailable":
+                break
+            yield self.rng.uniform(0, longest_wait(attempt, self.now - began))
+            snapshot = yield from self._read()
+            if snapshot is None:
+                break
+            base = snapshot
+        else:
+            return member_protocol.RacesLost()
+        return member_protocol.StoreFailed(True)
+
+    def _attempt(self, base: Snapshot, changes: Sequence[Transition], fate: str) -> Waiting[Outcome | str]:
+        answers, began, store = list[Outcome | str](), self.now, self.world.store
+
+        def arrive() -> None:
+            if not self._writes():
+                answers.append("unavailable")
+            elif store.snapshot.version != base.version:
+                store.conflicts += 1
+                answers.append("conflict")
+            else:
+                answers.append(self.world.land(apply(base, changes), self.now - began))
+
+        takes = store.attempt_time() + (self.rng.uniform(1, 25) if fate == "delayed" else 0.0)
+        arrives = self.rng.uniform(1, 6) * _REQUEST_TIMEOUT if fate == "late" else takes / 2
+        if fate != "unsent":
+            self.world.engine.at(self.now + arrives, arrive)
+        if self.suspended_in_commit:
+            self.suspended_until, self.suspended_in_commit = self.now + self.suspended_in_commit, 0.0
+        yield takes if fate in ("", "delayed") else _REQUEST_TIMEOUT
+        return answers[0] if fate in ("", "delayed") else "unavailable"
+
+    # --- the hub -------------------------------------------------------------------------------------------------
+
+    def _reaches_hub(self) -> bool:
+        return self.now >= max(self.world.hub.away_until, self.hub_unreachable_until)
+
+    def _hub_states(self, oldest: float | None = None) -> Mapping[str, PartitionState]:
+        """What the hub watcher knows, as of `oldest` seconds ago at most if the hub answers."""
+        if self.now - self._states_at > (self._stale if oldest is None else oldest) and self._reaches_hub():
+            self._states, self._states_at = self.world.hub.states(), self.now
+        return self._states
+
+    def _refresh(self) -> Waiting[None]:
+        """Wait for new states. Raises `HubUnavailableError` if the hub is silent for the timeout."""
+        yield 0.02
+        if not (yield from self._wait_for(self._reaches_hub, self.world.plan.receiver_timeout)):
+            raise HubUnavailableError("the hub does not answer")
+        self._hub_states(0.0)
+
+    def _report(self) -> protocol.HubReport:
+        """What the hub watcher knows. Raises `HubUnavailableError` after a longer silence."""
+        if not self._reaches_hub() and self.now - self._states_at > self.world.plan.receiver_timeout:
+            raise HubUnavailableError("the hub is silent")
+        return protocol.HubReport(self._hub_states(), HUB.created_ms, 1.0)
+
+    # --- the planner ---------------------------------------------------------------------------------------------
+
+    def start(self, finished: StreamOffset | None, unfinished: StreamOffset | None) -> Waiting[None]:
+        """As `assembly.start_planner`."""
+        self.in_planner, world, plan = True, self.world, self.plan
+        logged = Logged(finished or StreamOffset(plan.owner), unfinished or StreamOffset(plan.owner))
+        yield self.rng.uniform(0.05, 0.5)
+        if not self._reaches_hub():
+            raise HubUnavailableError("the hub does not answer")
+        lineage = logged.unfinished.lineage or logged.finished.lineage or f"lineage of {self.author.incarnation}"
+        first = logged.last.first_start or FirstStart(self.clocks.wall_ms, len(world.hub.partitions))
+        self.offset = StreamOffset(
+            plan.owner,
+            group=group_name(LOCATION),
+            lineage=lineage,
+            run=self.author.incarnation,
+            hub=HUB,
+            first_start=first,
+        )
+        found = yield from self._read()
+        if found is None:
+            raise StoreUnavailableError("the lease table does not answer")
+        if wrong := mismatch(logged.last, found if found.leases else None, HUB, LOCATION):
+            raise wrong.error()
+        progress, earlier = recover(logged, found, lineage)
+        member = MemberEngine(
+            self.author,
+            self._settings(lineage),
+            random.Random(self.rng.random()),
+            query=logged.query_state(progress),
+            resume=logged.resumed(),
+            latest_ms=first.at_ms,
+        )
+        self.engine = QueryEngine(
+            member,
+            SharedProgress(self.offset, LOCATION),
+            fail_on_data_loss=self.query.fails_on_loss,
+            earlier=earlier,
+            probe_again=world.plan.receiver_timeout,
+        )
+        self._keeper = Thread(self, self._keep(), of_planner=True)
+        whole, owned = not plan.available_now or plan.one_batch, 0
+        while not (yield from self._wait_for(lambda: bool(member.cycles or (not whole and member.owned)))):
+            if len(member.holdings(self.monotonic)) <= owned:
+                raise StoreUnavailableError("the group could not be joined")
+            owned = len(member.holdings(self.monotonic))
+        self.in_planner = False
+
+    def _settings(self, lineage: str) -> Settings:
+        plan, query = self.world.plan, self.plan
+        return Settings(
+            STRATEGIES[query.strategy],
+            plan.lease_duration,
+            plan.handover_timeout,
+            query.max_owned,
+            strategy_name=query.strategy,
+            lineage=lineage,
+            balance_interval=plan.balance_interval,
+            checkpoint_interval=query.checkpoint_interval,
+            reactive=query.strategy in REACTIVE,
+            max_stall=plan.max_stall,
+        )
+
+    def _wait_for(self, condition: Callable[[], bool], timeout: float = _JOIN_TIMEOUT) -> Waiting[bool]:
+        """Wait until `condition` holds; False after `timeout` seconds. Raises what has ended the keeper."""
+        until = self.now + timeout
+        while not condition():
+            if self.error is not None:
+                raise self.error
+            if self.now >= until:
+                return False
+            yield 0.25
+        return True
+
+    def latest_offset(self, start: StreamOffset) -> Waiting[StreamOffset]:
+        """As `Planner.latest_offset`."""
+        self.in_planner = True
+        yield 0.001
+        assert self.engine is not None, "it has started"
+        self.handle(protocol.BatchFinished(start))
+        give_up_at = self.now + _JOIN_TIMEOUT
+        while True:
+            if self.plan.available_now:
+                yield from self._fix_ends()
+            planned = yield from self._answer(protocol.BatchRequested(start, self.plan.limit, self._report()))
+            assert isinstance(planned, protocol.Planned)
+            self.world.witness.planned(self)
+            if planned.end is not start or not planned.unread or self.now >= give_up_at:
+                break
+            yield _UNREAD_WAIT
+        self.in_planner = False
+        if planned.end is not start:
+            return planned.end
+        return self.engine.policy.empty_end(start, self.member.table)
+
+    def _fix_ends(self) -> Waiting[None]:
+        engine, member = self.engine, self.member
+        assert engine is not None
+        first = engine.fixed_ends is None
+        if first:
+            before = member.settled_cycles
+            self.handle(member_protocol.SettlingBegan())
+            yield from self._wait_for(lambda: member.settled_cycles > before)
+            self.handle(member_protocol.SettlingEnded())
+        if engine.without_end or first:
+            yield from self._refresh()
+            self.handle(protocol.EndsFixed(self._report()))
+
+    def ranges(self, end: StreamOffset) -> Waiting[Sequence[Range]]:
+        """As `Planner.ranges`."""
+        self.in_planner, engine = True, self.engine
+        yield 0.001
+        assert engine is not None
+        answer = yield from self._answer(
+            protocol.RangesRequested(end), lambda: engine.knows_owners(end, self.monotonic)
+        )
+        assert isinstance(answer, protocol.Read)
+        self.in_planner = False
+        return answer.ranges
+
+    def _answer(self, request: protocol.Input, ready: Callable[[], bool] = lambda: True) -> Waiting[protocol.Output]:
+        while True:
+            yield from self._wait_for(ready)
+            for output in self.handle(request):
+                match output:
+                    case protocol.Probe(waits=True):
+                        yield from self._probe(output)
+                        request = protocol.HubReported(self._report())
+                    case protocol.Probe():
+                        Thread(self, self._probe(output), of_planner=True)
+                    case protocol.Planned() | protocol.Read():
+                        return output
+                    case protocol.Refresh():
+                        yield from self._refresh()
+                        request = protocol.HubReported(self._report())
+                    case protocol.CatchUp():
+                        yield 0.02
+                        self._hub_states(0.0)
+                        request = protocol.HubReported(self._report())
+
+    def _probe(self, probe: protocol.Probe) -> Waiting[None]:
+        hub, ends = self.world.hub, dict[str, int]()
+        yield 0.1
+        silent = [p for p in probe.positions if not self._delivers(p) or not len(self._events(p, probe.positions[p]))]
+        if silent:
+            yield self.world.plan.receiver_timeout
+        for p, position in probe.positions.items():
+            if self._delivers(p) and (events := self._events(p, position)):
+                hub.connect(self, p, probe.epochs[p])
+                ends[p] = min(position + 1 + self.rng.randrange(20), events.stop)
+        self.handle(protocol.Probed(probe.positions, ends))
+
+    def _events(self, partition: str, position: int) -> range:
+        return range(position, self.world.hub.partitions[partition].end)
+
+    def _delivers(self, partition: str) -> bool:
+        return self._reaches_hub() and self.now >= self.world.hub.partitions[partition].silent_until
+
+    def report(self, end: StreamOffset) -> None:
+        """As the listener that `register` installs: the sink has finished the batch that ends at `end`."""
+        assert self.engine is not None, "it has started"
+        if self.engine.batch is not None and end == self.engine.batch.end:
+            self.handle(protocol.BatchFinished(end))
+
+    def lost(self) -> Waiting[frozenset[str]]:
+        """The partitions of the batch that are not owned any more, by a look that begins now, as the sink asks."""
+        wanted = self._looks_begun + 1
+        self.handle(member_protocol.LookRequested())
+        if not (yield from self._wait_for(lambda: self._looks_ended >= wanted, _LOOK_PATIENCE)):
+            raise StoreUnavailableError("the lease table could not be read for the sink")
+        assert self.engine is not None
+        assert self.engine.batch is not None
+        return frozenset(self.engine.batch.lost(self.member.leases)[0])
+
+    # --- tasks ---------------------------------------------------------------------------------------------------
+
+    def read(self, ranges: Sequence[Range]) -> Waiting[dict[str, Range]]:
+        """Read `ranges` at the same time, as `RangeReader` does; returns them as far as they were read."""
+        rows, silent = {wanted.partition: replace(wanted, end=wanted.start) for wanted in ranges}, dict[str, float]()
+        left, most = {wanted.partition: wanted for wanted in ranges}, self.world.plan.batch_seconds
+        speed = max(map(len, ranges), default=0) / max(0.01, self.rng.uniform(0, 2 * most))
+        while left:
+            seconds = min(0.5, 0.25 + most / 20)
+            yield seconds
+            if self.tasks_fail:  # the next attempt reads its range from the beginning
+                self.tasks_fail -= 1
+                rows, silent = {wanted.partition: replace(wanted, end=wanted.start) for wanted in ranges}, {}
+                left = {wanted.partition: wanted for wanted in ranges}
+            for p, wanted in list(left.items()):
+                row, hub = rows[p], self.world.hub.partitions[p]
+                if self._reaches_hub() and not self.world.hub.connect(self, p, wanted.epoch):
+                    if not (yield from self._is_held(wanted)):
+                        self.note(f"has lost it, and reads to {row.end}", p)
+                        del left[p]
+                    elif silent.setdefault(f"{p} foreign", self.now) < self.now - _DEAD_READER:
+                        raise ForeignReaderError(f"partition {p}: another reader has it")
+                    continue
+                if self._delivers(p) and row.end < hub.begin:
+                    self._report_loss(wanted, row.end, hub.begin)
+                    row = rows[p] = replace(row, end=min(wanted.end, hub.begin))
+                count = min(wanted.end, hub.end, row.end + 1 + int(speed * seconds)) - row.end
+                if self._delivers(p) and count > 0:
+                    rows[p] = replace(row, end=row.end + count)
+                    silent.pop(p, None)
+                elif silent.setdefault(p, self.now) < self.now - self.world.plan.receiver_timeout:
+                    yield from self._stalls(wanted)
+                    del left[p]
+                if rows[p].end == wanted.end:
+                    left.pop(p, None)
+        return {p: row for p, row in rows.items() if len(row)}
+
+    def _report_loss(self, wanted: Range, start: int, end: int) -> None:
+        error = DataLossError(f"partition {wanted.partition}: events {start} to {end - 1} have aged out")
+        if self.query.fails_on_loss:
+            raise error
+        self.world.witness.named(self, wanted.partition, end)
+
+    def _lease(self, partition: str) -> Waiting[Lease | None]:
+        snapshot = yield from self._read()
+        if snapshot is None:
+            raise StoreUnavailableError("a task cannot read the lease table")
+        return snapshot.leases.get(partition)
+
+    def _is_held(self, wanted: Range) -> Waiting[bool]:
+        lease = yield from self._lease(wanted.partition)
+        return is_held(lease, wanted, self.plan.owner, epochs=True)
+
+    def _stalls(self, wanted: Range) -> Waiting[None]:
+        """The partition was silent: record that, if the hub answers; else the batch fails."""
+        p, epoch, by = wanted.partition, wanted.epoch, Author(self.plan.owner, "")
+        if not self._reaches_hub():
+            raise HubUnavailableError(f"partition {p}: no event came")
+        stall = Stall(by=by, at_ms=self.clocks.wall_ms, partition=p, epoch=epoch, since_ms=wanted.since_ms)
+        yield self.world.store.attempt_time()
+        if not self._writes():
+            raise HubUnavailableError(f"partition {p}: no event came, and that cannot be recorded")
+        if self.world.land(apply(self.world.store.snapshot, [stall])).accepted:
+            self.note("is silent: stalled", p)
+        elif (yield from self._is_held(wanted)):
+            raise HubUnavailableError(f"partition {p}: no event came, and that is not accepted")

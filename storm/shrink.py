@@ -1,0 +1,28 @@
+"""The fewest faults with which a seed still violates the same invariant."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from storm.plan import Plan
+from storm.world import Result, play
+
+#: Seconds of one search.
+_PATIENCE = 60.0
+
+
+def shrink(plan: Plan, found: Result) -> tuple[Plan, Result]:
+    """The plan with the fewest faults, and its result; parts of the list are left out, half of it first."""
+    size, until = len(plan.faults), time.monotonic() + _PATIENCE
+    while size:
+        start = 0
+        while start < len(plan.faults) and time.monotonic() < until:
+            fewer = replace(plan, faults=plan.faults[:start] + plan.faults[start + size :])
+            result = play(fewer)
+            if result.violation and found.violation and result.violation.name == found.violation.name:
+                plan, found = fewer, result
+            else:
+                start += size
+        size //= 2
+    return plan, found

@@ -1,0 +1,155 @@
+"""Simulated sinks: a plain append, one that skips batch numbers that it has, and exactly once by the real protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.exactly_once.marks import Extent, Extents
+from spark_ehbalance.exactly_once.protocol import (
+    Begin,
+    Commit,
+    Confirm,
+    Conflict,
+    Refusal,
+    Write,
+    write_exactly_once,
+)
+
+#: Yields the seconds that a sink waits.
+Writing = Generator[float, None, None]
+#: Asks the query, after a look at the lease table, which partitions of its batch it has lost.
+Look = Callable[[], Generator[float, None, frozenset[str]]]
+#: What was read of a batch, by partition.
+Rows = Mapping[str, Range]
+
+
+class SinkError(Exception):
+    """The batch fails."""
+
+
+@dataclass(slots=True)
+class Content:
+    """The events that a sink contains, by partition as sorted extents that do not touch."""
+
+    extents: dict[str, list[Extent]] = field(default_factory=dict)
+
+    def add(self, partition: str, added: Extent | Range) -> int:
+        """Add events; returns how many of them there were before."""
+        apart, twice, start, end = list[Extent](), 0, added.start, added.end
+        for known in self.extents.get(partition, ()):
+            if known.end < added.start or known.start > added.end:
+                apart.append(known)
+            else:
+                twice += max(0, min(known.end, added.end) - max(known.start, added.start))
+                start, end = min(start, known.start), max(end, known.end)
+        self.extents[partition] = sorted([*apart, Extent(start, end)], key=lambda extent: extent.start)
+        return twice
+
+    def through(self, partition: str, start: int) -> int:
+        """The first event from `start` on that is not there."""
+        found = (known.end for known in self.extents.get(partition, ()) if known.start <= start < known.end)
+        return next(found, start)
+
+
+@dataclass(slots=True)
+class Sink:
+    """One query's append. `fails` is how the next write fails: `before`, `half-way`, or `after` it, when the writer
+    does not know that it has succeeded."""
+
+    content: Content = field(default_factory=Content)
+    fails: str = ""
+
+    def write(self, number: int, rows: Rows, seconds: float, look: Look) -> Writing:
+        yield seconds
+        fails, self.fails = self.fails, ""
+        for index, (partition, extent) in enumerate(rows.items()):
+            if fails == "before" or (fails == "half-way" and index >= len(rows) // 2):
+                break
+            self.content.add(partition, extent)
+        if fails:
+            raise SinkError(f"the sink fails {fails} the write")
+
+    def through(self, partition: str, start: int) -> int:
+        """The first event from `start` on that it does not contain."""
+        return self.content.through(partition, start)
+
+
+@dataclass(slots=True)
+class NumberedSink(Sink):
+    """Skips a batch whose number it has; others are written whole or not at all. `twice` are ranges of which one begins
+    before the end of the other, though the query has owned the partition without a break."""
+
+    numbers: set[int] = field(default_factory=set)
+    last: dict[str, Range] = field(default_factory=dict)
+    twice: list[tuple[Range, Range]] = field(default_factory=list)
+
+    def write(self, number: int, rows: Rows, seconds: float, look: Look) -> Writing:
+        yield seconds
+        fails, self.fails = self.fails, ""
+        if fails in ("", "after") and number not in self.numbers:
+            self.numbers.add(number)
+            for partition, extent in rows.items():
+                self.content.add(partition, extent)
+                last = self.last.get(partition)
+                if last is not None and extent.start < last.end and last.since_ms == extent.since_ms:
+                    self.twice.append((last, extent))
+                self.last[partition] = extent
+        if fails:
+            raise SinkError(f"the sink fails {fails} the write")
+
+
+@dataclass(slots=True)
+class Target:
+    """A table for exactly once, which queries share: its content, and each commit's marks. `twice` counts events that
+    were written again."""
+
+    content: Content = field(default_factory=Content)
+    commits: list[Mapping[str, int]] = field(default_factory=list)
+    marks: dict[str, int] = field(default_factory=dict)
+    twice: int = 0
+
+    def commit(self, base: int, marks: Mapping[str, int], events: Extents) -> Refusal | None:
+        if any(commit.keys() & marks.keys() for commit in self.commits[base:]):
+            return Refusal(Conflict.MARKS, "a mark was set since", SinkError("conflict"))
+        self.commits.append(marks)
+        self.marks.update(marks)
+        self.twice += sum(self.content.add(partition, extent) for partition, extent in events.items())
+        return None
+
+
+@dataclass(slots=True)
+class OnceSink(Sink):
+    """Writes a `target` by `write_exactly_once`."""
+
+    target: Target = field(default_factory=Target)
+
+    def write(self, number: int, rows: Rows, seconds: float, look: Look) -> Writing:
+        read = {partition: Extent(row.start, row.end) for partition, row in rows.items()}
+        steps, base, events = write_exactly_once(read), 0, dict[str, Extent]()
+        answer: object = None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration:
+                return
+            yield seconds / 4
+            answer = None
+            match step:
+                case Begin(partitions):
+                    base = len(self.target.commits)
+                    answer = {p: self.target.marks[p] for p in partitions if p in self.target.marks}
+                case Write(written):
+                    events = dict(written)
+                case Confirm(partitions):
+                    answer = (yield from look()) & {*partitions}
+                case Commit(marks):
+                    fails, self.fails = self.fails, ""
+                    if fails in ("before", "half-way"):
+                        raise SinkError(f"the sink fails {fails} the write")
+                    refusal = self.target.commit(base, marks, events)
+                    answer = Refusal(Conflict.UNKNOWN, "no answer", SinkError("unknown")) if fails else refusal
+
+    def through(self, partition: str, start: int) -> int:
+        return self.target.content.through(partition, start)

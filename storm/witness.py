@@ -1,0 +1,300 @@
+"""What must hold at every step of a storm: it sees every commit of the lease table, every plan and every write."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from spark_ehbalance.errors import DataLossError, FencedError
+from spark_ehbalance.eventhub.ranges import Range
+from spark_ehbalance.exactly_once.marks import Extent
+from spark_ehbalance.group.changes import Checkpoint, Claim, HandOver, Outcome, Release, Reset, Stall, Steal, Transition
+from spark_ehbalance.group.member.protocol import Fail
+from spark_ehbalance.group.model import Lease, Member
+from spark_ehbalance.group.orders import Seek
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.query.offsets import StreamOffset
+from spark_ehbalance.query.positions import of_queries
+from storm.process import DRIFT, Process
+from storm.sinks import Content, NumberedSink, OnceSink, Rows
+
+if TYPE_CHECKING:
+    from storm.world import World
+
+
+class Violation(AssertionError):
+    """The invariant `name` does not hold for `partition`, or for the whole group."""
+
+    def __init__(self, name: str, what: str, partition: str = "") -> None:
+        super().__init__(name, what, partition)
+        self.name, self.what, self.partition = name, what, partition
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.name, self.partition and f"partition {self.partition}", self.what)))
+
+
+class Loss(NamedTuple):
+    """How an owner has lost a partition: `kind` is that of the transition, in the table's `version`."""
+
+    kind: str
+    version: int
+
+
+class Witness:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.changed_at = 0.0
+        self._signs: dict[tuple[str, int], tuple[float, float]] = {}  # of life: when, and for how long it counts
+        self._losses: dict[tuple[str, int], Loss] = {}  # by partition and the epoch that was lost
+        self._sought: dict[str, int] = {}  # the epoch since the last seek
+        self._takers: dict[str, str] = {}  # the process that took a partition last; not after a handover
+        self._begin: dict[str, int] = {}  # where reading began, or has continued since the last seek
+        self._written = Content()  # by all sinks since then
+        self._named: dict[str, int] = {}  # all events before that have aged out were reported
+        self._replayed: set[tuple[int, str, int]] = set()  # ends of ranges that were run again, by sink
+        self._planned: defaultdict[tuple[str, int], int] = defaultdict(int)  # the end of what an epoch has planned
+
+    # --- the lease table -----------------------------------------------------------------------------------------
+
+    def landed(self, outcome: Outcome) -> None:
+        """A commit has been written."""
+        before, after, self.changed_at = outcome.before, outcome.after, self._world.engine.now
+        by_partition: dict[str, list[Transition]] = defaultdict(list)
+        for transition in outcome.accepted:
+            by_partition[getattr(transition, "partition", "")].append(transition)
+            if isinstance(transition, (Claim, Steal)):
+                self._takers[transition.partition] = transition.by.incarnation
+            elif isinstance(transition, HandOver):
+                self._takers.pop(transition.partition, None)
+        for p, lease in after.leases.items():
+            if (old := before.leases.get(p, Lease(p))) is not lease:
+                self._lease_changed(old, lease, by_partition[p], after)
+        for transition in outcome.accepted:
+            row = after.members.get(transition.by.id) or before.members.get(transition.by.id)
+            if isinstance(transition, Checkpoint) and (row is None or row.incarnation != transition.by.incarnation):
+                by = transition.by.incarnation
+                raise Violation("fenced", f"the checkpoint of {by} was accepted", transition.partition)
+            if isinstance(transition, (HandOver, Release)) and self._world.plan.max_stall is None:
+                self._given_back(transition, after.leases[transition.partition])
+        for id, row in after.members.items():
+            # What an earlier process of the member took just before this one joined is released by its next commit.
+            own = [p for p in after.ownership.owned.get(id, ()) if self._takers.get(p) in (None, row.incarnation)]
+            if row.max_owned is not None and len(own) > row.max_owned:
+                raise Violation("limit", f"{id} owns more than maxPartitionsOwned={row.max_owned}")
+        if after.ownership is not before.ownership:
+            for process in self._world.running():
+                self.check(process)
+
+    def _given_back(self, transition: HandOver | Release, lease: Lease) -> None:
+        """A query that continues gives nothing back that is in its batch in flight, and hands over after its last one."""
+        p, epoch = transition.partition, transition.epoch
+        for process in self._world.running():
+            if process.author != transition.by or process.stopping:
+                continue
+            if process.reading.get(p) == epoch:
+                raise Violation("planned move", f"{process.author.incarnation} gives it back during its batch", p)
+            planned, next = self._planned[p, epoch], lease.checkpoint.next if lease.checkpoint else 0
+            if isinstance(transition, HandOver) and next < planned:
+                raise Violation("planned move", f"events {next} to {planned - 1} will be read twice", p)
+
+    def _lease_changed(self, old: Lease, lease: Lease, transitions: Iterable[Transition], after: Snapshot) -> None:
+        p, was, checkpoint, world = lease.partition, old.checkpoint, lease.checkpoint, self._world
+        begin = world.hub.partitions[p].begin
+        for transition in transitions:
+            if isinstance(transition, Seek):
+                self._sought[p], self._begin[p] = lease.epoch, transition.position.next
+                self._written.extents[p] = []
+                was = None
+            elif isinstance(transition, Reset):
+                was = None
+            elif isinstance(transition, Checkpoint) and transition.epoch != old.epoch:
+                raise Violation("fenced", f"a checkpoint of epoch {transition.epoch} accepted in {old.epoch}", p)
+        if lease.epoch < old.epoch or (lease.epoch == old.epoch and lease.owner not in (None, old.owner)):
+            raise Violation("epoch", f"{old.owner} has epoch {old.epoch}, and then {lease.owner} {lease.epoch}", p)
+        if was and (checkpoint is None or checkpoint.next < was.next):
+            raise Violation("checkpoint", f"falls from {was.next} to {checkpoint and checkpoint.next}", p)
+        if old.checkpoint is None and checkpoint is not None and checkpoint.next <= begin:
+            self._begin.setdefault(p, checkpoint.next)
+        if checkpoint is not None and checkpoint.next > (covered := self._covered(p)):
+            raise Violation("skipped", f"events {covered} to {checkpoint.next - 1} are checkpointed and in no sink", p)
+        if lease.owner is not None and lease.counter != old.counter:
+            self._signs[p, lease.epoch] = world.engine.now, self._duration(lease.owner)
+        if lease.epoch > old.epoch:
+            kind = self._kind(old, lease, transitions)
+            if kind == "expiry" and self._was_blind(after.members[lease.owner or ""], self._duration(old.owner or "")):
+                raise Violation("expiry", f"{lease.owner} declares {old.owner} dead and could not see", p)
+            for epoch in range(old.epoch, lease.epoch):
+                self._losses[p, epoch] = Loss(kind, after.version)
+            at = checkpoint.next if checkpoint else None
+            world.note(f"{old.owner} → {lease.owner} by {kind}, epoch {lease.epoch}, checkpoint {at}", p)
+        elif lease.owner != old.owner or lease.handover != old.handover:
+            to = lease.handover and lease.handover.to
+            world.note(f"owner {lease.owner}, epoch {lease.epoch}, handover to {to}", p)
+
+    @staticmethod
+    def _kind(old: Lease, lease: Lease, transitions: Iterable[Transition]) -> str:
+        for transition in transitions:
+            if isinstance(transition, (Steal, Seek, Stall)):
+                return type(transition).__name__.lower()
+            if isinstance(transition, Claim):
+                if old.owner in (None, lease.owner):
+                    return "free" if old.owner is None else "restart"
+                return "expiry" if transition.unchanged_counter == old.counter else "overdue handover"
+        return "handover"
+
+    def _was_blind(self, taker: Member, duration: float) -> bool:
+        """Whether `taker` has not read the table all the time within the last `duration` seconds."""
+        blind = [
+            process.blind_until
+            for process in self._world.processes()
+            if process.author.incarnation == taker.incarnation
+        ]
+        return self._world.engine.now - max(blind) < duration * (1 - 2 * DRIFT)
+
+    def _duration(self, member: str) -> float:
+        """The lease duration by which others judge `member`, in seconds."""
+        snapshot = self._world.store.snapshot
+        row = snapshot.members.get(member)
+        own_ms = (row and row.lease_duration_ms) or snapshot.lease_duration_ms
+        return self._world.plan.lease_duration if own_ms is None else own_ms / 1000
+
+    # --- processes -----------------------------------------------------------------------------------------------
+
+    def looked(self, process: Process, snapshot: Snapshot) -> None:
+        """`process` has read the table, and takes it in now."""
+        now, member = self._world.engine.now, process.member
+        process.known = max(process.known, snapshot.version)
+        if now - process.read_at > member._member.duration.shortest / 2:
+            process.blind_until = now
+        process.read_at = now
+
+    def took_in(self, process: Process, snapshot: Snapshot, outputs: Sequence[object]) -> None:
+        """`process` has taken in what it read of the group, of which it was a member."""
+        row, own = snapshot.members.get(process.plan.owner), process.author.incarnation
+        if row and row.incarnation != own and not any(isinstance(output, Fail) for output in outputs):
+            raise Violation("fenced", f"{own} continues after it has read that {row.incarnation} has joined")
+
+    def check(self, process: Process) -> None:
+        """What `process` may plan now is its own by the table, or it has lost it in a way of which it cannot know."""
+        if not process.awake or process.stopping or process.error is not None:
+            return
+        snapshot, now = self._world.store.snapshot, self._world.engine.now
+        for p, epoch in process.may_plan().items():
+            renewed, duration = self._signs[p, epoch]
+            who = process.author.incarnation
+            if now - renewed > duration * (1 + 2 * DRIFT) and not self._in_safe_mode(process):
+                what = f"{who} plans {now - renewed:.3f} s after its last sign of life"
+                raise Violation("two planners", f"{what}, with a lease duration of {duration:g} s", p)
+            if (loss := self._losses.get((p, epoch))) is None:
+                continue
+            owner = snapshot.leases[p].owner
+            what = f"{owner} owns it by {loss.kind}, and {who} may plan it with epoch {epoch}"
+            if process.known >= loss.version:
+                raise Violation("two planners", f"{what}, though it has read that", p)
+            forced = owner in (None, process.plan.owner) or loss.kind not in ("expiry", "free", "handover")
+            row = snapshot.members.get(process.plan.owner)
+            # Another process of the query may have joined and given it back.
+            fenced = process.query.had_twins and (row is None or row.incarnation != who)
+            if not (forced or fenced) and not self._in_safe_mode(process):
+                raise Violation("two planners", what, p)
+
+    def _in_safe_mode(self, process: Process) -> bool:
+        """Whether the table does not answer `process`, or nobody could write it a short time ago."""
+        now, members = self._world.engine.now, self._world.store.snapshot.members
+        longest = max(map(self._duration, [*members, ""])) * (1 + 2 * DRIFT)
+        away = 4 * self._world.plan.balance_interval * (1 + 2 * DRIFT)
+        return now - process.away_at < away or now - process.unwritable_at < longest / 3
+
+    def failed(self, process: Process, error: Exception) -> None:
+        """`process` ends with `error`, which must have a reason."""
+        if isinstance(error, FencedError) and not process.query.had_twins:
+            raise Violation("errors", f"{process.author.incarnation} was fenced by nobody: {error}")
+        if isinstance(error, DataLossError):
+            partitions = re.findall(r"partition (\d+): ", str(error))
+            if str(error).startswith("["):
+                if not process.query.had_twins or "EHB_CHECKPOINT_STALE" not in str(error):
+                    raise Violation("errors", f"{process.author.incarnation} cannot continue: {error}")
+                process.query.renew(process)  # an earlier process has logged batches after a later one had joined
+            for p in partitions:
+                self.named(process, p, self._world.hub.partitions[p].begin)
+            process.query.fails_on_loss = False  # the remedy that the error names
+
+    def named(self, process: Process, partition: str, end: int) -> None:
+        """`process` has reported that events before `end` are lost."""
+        begin = self._world.hub.partitions[partition].begin
+        if end > begin:
+            raise Violation("errors", f"events to {end - 1} are retained and reported lost", partition)
+        process.note(f"reports that events to {end - 1} are lost", partition)
+        self._named[partition] = max(end, self._named.get(partition, 0))
+
+    def planned(self, process: Process) -> None:
+        """`process` has planned a batch, or found nothing to read. It warns of each reset."""
+        for p, reset in process.member.query.resets.items():
+            if reset.position.next > self._named.get(p, 0):
+                self.named(process, p, reset.position.next)
+
+    def begins(self, process: Process, end: StreamOffset, ranges: Sequence[Range]) -> None:
+        """`process` begins to read the batch that ends at `end`."""
+        for planned in ranges:
+            p = planned.partition
+            if p not in process.sought:  # that batch is run again without a checkpoint
+                self._planned[p, planned.epoch] = max(planned.end, self._planned[p, planned.epoch])
+            process.note(f"reads {planned.start} to {planned.end} with epoch {planned.epoch} in batch {end.batch}", p)
+
+    def wrote(self, process: Process, end: StreamOffset, rows: Rows) -> None:
+        """`process` has written `rows` of the batch that ends at `end`, or tried to."""
+        sink = process.sink
+        for p, row in rows.items():
+            if row.epoch != end.ranges[p].epoch:
+                self._replayed.add((id(sink), p, row.end))
+            written = min(sink.through(p, row.start), row.end)
+            if isinstance(sink, OnceSink) and p in self._sought:  # events before a mark count as written
+                written = row.end
+            process.note(f"has {row.start} to {written} in its sink, read with epoch {row.epoch}", p)
+            sought = row.epoch < self._sought.get(p, 0) or p in process.sought
+            if written > row.start and not sought:
+                # Who has lost a lease may not know yet that its last range was cut short; the next owner reads it.
+                if row.start > (covered := self._covered(p)) and (p, row.epoch) not in self._losses:
+                    raise Violation("skipped", f"events {covered} to {row.start - 1} are in no sink", p)
+                self._written.add(p, Extent(row.start, written))
+        if isinstance(sink, OnceSink) and sink.target.twice:
+            raise Violation("exactly once", f"{sink.target.twice} events of {[*rows]} are in the target twice")
+        if isinstance(sink, NumberedSink):
+            for last, again in sink.twice:
+                key = id(sink), last.partition, last.end
+                # Spark's log has the old epoch of a batch that is run again: a kill right after it leaves no evidence.
+                if self._sought.get(again.partition, 0) <= last.epoch and key not in self._replayed:
+                    what = f"{again.start} to {last.end - 1} are in the sink twice, though nobody else had them"
+                    raise Violation("batch numbers", what, again.partition)
+            sink.twice.clear()
+
+    def check_positions(self) -> None:
+        """A lease table made of the checkpoints of some queries would skip no event."""
+        logs = {query.plan.owner: [query.log] for query in self._world.queries if query.log}
+        for chosen in ([*logs], *([owner] for owner in logs)) if logs else ():
+            named = of_queries({owner: logs[owner] for owner in chosen}, None).named
+            for p, position in named.items():
+                assert isinstance(position, Position)
+                if p not in self._sought and position.next > (covered := self._covered(p)):
+                    what = f"the checkpoints of {chosen} name {position.next}; events from {covered} on are in no sink"
+                    raise Violation("skipped", what, p)
+
+    def _covered(self, partition: str) -> int:
+        """All events before it are in a sink, or have aged out and were reported."""
+        aged = min(self._world.hub.partitions[partition].begin, self._named.get(partition, 0))
+        begin = self._begin.get(partition, 0)
+        covered = self._written.through(partition, max(begin, aged))
+        return max(covered, self._written.through(partition, begin))
+
+    def unread(self) -> Mapping[str, str]:
+        """What is still to be checkpointed of each partition."""
+        unread, leases = {}, self._world.store.snapshot.leases
+        for p, partition in self._world.hub.partitions.items():
+            lease = leases.get(p, Lease(p))
+            next = lease.checkpoint.next if lease.checkpoint else 0
+            if next < partition.end:
+                unread[p] = f"read to {next} of {partition.end}, owner {lease.owner}"
+        return unread
