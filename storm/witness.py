@@ -89,7 +89,7 @@ class Witness:
                 self.check(process)
 
     def _given_back(self, transition: HandOver | Release, lease: Lease) -> None:
-        """A query that continues gives nothing back that is in its batch in flight, and hands over after its last one."""
+        """A query that continues gives back nothing of its batch in flight, and hands over after its last one."""
         p, epoch = transition.partition, transition.epoch
         for process in self._world.running():
             if process.author != transition.by or process.stopping:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import fmean, pstdev
 
 from spark_ehbalance.group.changes import Drain, Outcome, Transition, apply
 from spark_ehbalance.group.identity import Group
@@ -15,7 +16,9 @@ from spark_ehbalance.group.model import Author, MemberState
 from spark_ehbalance.group.orders import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.group.strategies.weights import demands
 from spark_ehbalance.simulation.engine import Engine
+from spark_ehbalance.simulation.measures import Ledger
 from spark_ehbalance.simulation.members import BEGINNING_MS
 from spark_ehbalance.simulation.scenario import StoreSettings
 from spark_ehbalance.simulation.store import SimulatedStore
@@ -162,7 +165,26 @@ class World:
             if [row and row.incarnation] != [process.author.incarnation for process in query.running]:
                 return f"{query.plan.owner} is a member as {row and row.incarnation}"
         strangers = {lease.owner for lease in snapshot.leases.values()} - {query.plan.owner for query in self.queries}
-        return "" if strangers <= ({None} if some else set()) else f"owners are {strangers}"
+        if not strangers <= ({None} if some else set()):
+            return f"owners are {strangers}"
+        return self._uneven()
+
+    def _uneven(self) -> str:
+        """How the partitions are shared, if unevenly: by number, or by the loads that some strategies share."""
+        snapshot, rates = self.store.snapshot, {p: partition.rate for p, partition in self.hub.partitions.items()}
+        ledger = Ledger(snapshot, lambda: self.engine.now, lambda: rates, self.plan.lease_duration)
+        ledger.running({query.plan.owner: query.plan.max_owned for query in self.queries}, len(rates))
+        owned = {query.plan.owner: snapshot.ownership.owned.get(query.plan.owner, ()) for query in self.queries}
+        by_load = {query.plan.strategy for query in self.queries} <= {"cooperative", "transfer"}
+        if ledger.balanced[-1][1] or (by_load and self._tolerable(owned)):
+            return ""
+        return f"the partitions are shared as {[len(partitions) for partitions in owned.values()]}"
+
+    def _tolerable(self, owned: Mapping[str, Sequence[str]]) -> bool:
+        """Whether the measured loads are within the default of `transfer.target`, and no member is idle."""
+        known = demands(self.store.snapshot)
+        loads = [sum(known.get(p, 0.0) for p in partitions) for partitions in owned.values()]
+        return pstdev(loads) <= 0.25 * fmean(loads) and (min(loads) > 0 or max(map(len, owned.values())) < 2)
 
     # --- faults --------------------------------------------------------------------------------------------------
 
