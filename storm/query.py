@@ -52,7 +52,9 @@ class Query:
     @property
     def log(self) -> list[LoggedBatch]:
         """Its batches in Spark's checkpoint."""
-        return [LoggedBatch(end, number < self.checkpoint.commits) for number, end in enumerate(self.checkpoint.offsets)]
+        return [
+            LoggedBatch(end, number < self.checkpoint.commits) for number, end in enumerate(self.checkpoint.offsets)
+        ]
 
     def start(self) -> Process:
         self.world.witness.check_positions()
