@@ -269,7 +269,7 @@ class Membership:
         return replace(self, written=replace(self.written, failing=True))
 
     def committed(self, outcome: Outcome, now: Clocks, ended: float, query: QueryState) -> Membership:
-        """Take in the result of a commit that has `ended` at that monotonic time. Raises `DataLossError` as `seen`.
+        """Take in the result of a commit that has `ended` at that monotonic time. Raises as `seen`.
 
         `now` is a time before the commit, so that this member never relies on a lease for longer than others do. What
         others wrote until the commit was won counts as seen at its end, for the same reason.
@@ -278,6 +278,8 @@ class Membership:
         if snapshot is self.look.snapshot and not outcome.accepted and not outcome.refused:
             return self
         self._check_table(snapshot, query)
+        if self.joined:
+            self._check_fence(snapshot)
         member = self if outcome.seconds is None else replace(self, duration=self.duration.wrote(outcome.seconds))
         member, observations = member._following(snapshot), self.belief.observations
         if not member._writes_failed_for_long(now):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from spark_ehbalance.errors import DataLossError, FencedError
-from spark_ehbalance.group.changes import HandOver, Heartbeat, Join, RequestHandover, Steal, apply
+from spark_ehbalance.group.changes import Claim, HandOver, Heartbeat, Join, RequestHandover, Steal, apply
 from spark_ehbalance.group.member.protocol import Committed, GroupRead, ReadGroup, StoreFailed, Tick
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Author, TableIdentity
@@ -22,11 +22,15 @@ from tests.lease_table.store_conformance import BOB
 # --- who it is -------------------------------------------------------------------------------------------------
 
 
-def test_a_later_process_of_the_same_member_fences_this_one() -> None:
-    one = One()
-    one.others(Join(by=Author("ann", "ann-2"), at_ms=AT_MS, host="elsewhere"))
+@pytest.mark.parametrize("meanwhile", [False, True], ids=["before the read", "during the commit"])
+def test_a_later_process_of_the_same_member_fences_this_one(meanwhile: bool) -> None:
+    one, later = One(), Author("ann", "ann-2")
+    one.now += LEASE / 3
+    turn = one.begin() if meanwhile else None
+    claim = Claim(by=later, at_ms=AT_MS, partition="0", epoch=one.table.leases["0"].epoch)
+    one.others(Join(by=later, at_ms=AT_MS, host="elsewhere"), claim)
     with pytest.raises(FencedError, match="on elsewhere"):
-        one.begin()
+        one.begin() if turn is None else one.end(turn)
     assert not one.ann.owned
 
 
