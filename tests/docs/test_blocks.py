@@ -126,5 +126,7 @@ def test_something_reads_each_variable() -> None:
 
 
 def test_every_page_is_run() -> None:
+    """`make package` runs the quick start."""
     tests = "".join(file.read_text(encoding="utf-8") for file in Path(__file__).parent.glob("test_run*.py"))
-    assert not [page for page in {each.page for each in ALL if each.mark == "run"} if f'start("{page}"' not in tests]
+    pages = {block.page for block in ALL if block.mark == "run"} - {"docs/quick-start.md"}
+    assert not [page for page in pages if f'start("{page}"' not in tests]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +11,6 @@ from pyspark.sql import SparkSession
 
 import spark_ehbalance
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.docs.conftest import HUB, Start, send
 from tests.waiting import wait_until
 
@@ -111,30 +108,3 @@ def test_writing(start: Start, spark: SparkSession, hub: Emulator) -> None:
     start("docs/writing.md", CONNECTION_STRING=hub.connection_string(HUB), spark=spark).next()
     (event,) = spark.read.format("ehbalance").option("connectionString", hub.connection_string(HUB)).load().collect()
     assert (event.body, event.partitionKey, event.properties) == (b"hello", "device-7", {"unit": "ms", "version": "2"})
-
-
-@pytest.mark.heavy  # `make package` runs the same section
-def test_quick_start(start: Start, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
-    replaced = {"localhost:5672": f"localhost:{port}", "ehbalance emulator": f"ehbalance emulator --port {port}"}
-    run = start("docs/quick-start.md", replaced)
-    assert f"localhost:{port}" in run.next()
-    run.next()  # the connection string
-
-    with DeltaStore(str(tmp_path / "leases" / HUB)) as store:
-
-        def owners() -> Counter[str | None]:
-            return Counter(lease.owner for lease in store.read().leases.values()) if store.exists() else Counter()
-
-        run.next()  # stream.py
-        run.next()
-        wait_until(lambda: owners() == {"job-1": 8}, "the first job has all partitions", _START)
-        run.next()
-        run.next()  # send.py
-        wait_until(lambda: owners() == {"job-1": 4, "job-2": 4}, "the two share the partitions", _START)
-        assert run.next().count("active") == 2  # events, and who reads them
-    table = str(tmp_path / "data" / HUB)
-    wait_until(lambda: DeltaTable.is_deltatable(table) and DeltaTable(table).count() == 800, "all are there", _START)
-    assert run.next() == "800 events\n"

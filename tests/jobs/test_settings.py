@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def read(kind: type[JobSettings], given: dict[str, str], **more: str) -> Any:
     conf = {PREFIX + name: value for name, value in {**given, **more}.items() if value}
-    return kind.read(conf, {SECRET: STRING})
+    return kind.read(conf, {name: os.environ[name] for name in (SECRET, SINK_SECRET) if name in os.environ})
 
 
 def refusal(kind: type[JobSettings], given: dict[str, str], **more: str) -> str:
@@ -39,13 +40,10 @@ def refusal(kind: type[JobSettings], given: dict[str, str], **more: str) -> str:
     return str(refused.value).replace(PREFIX, "")
 
 
-def test_a_range_is_kept_in_utc() -> None:
+def test_a_range_is_kept_in_utc_and_its_parts_are_all_of_it() -> None:
     settings = read(BatchToDelta, BATCH, **{"from": "2026-01-31 12:00Z", "to": "2026-01-31T15:30+01:00"})
     assert settings.from_ == datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
     assert settings.to == datetime(2026, 1, 31, 14, 30, tzinfo=timezone.utc)
-
-
-def test_the_parts_of_a_range_are_all_of_it() -> None:
     assert parts([], 10) == []
     assert parts([Range("0", 0, 5, 12), Range("3", 0, 0, 1)], 3) == [
         {"0": (5, 7), "3": (0, 0)},
@@ -57,27 +55,15 @@ def test_the_parts_of_a_range_are_all_of_it() -> None:
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        (
-            {"to": "2026-01-31T12:00:00Z"},
-            "from=2026-01-31T12:00:00Z is not before to=2026-01-31T12:00:00Z, at which reading ends (exclusive)",
-        ),
-        (
-            {"from": "yesterday"},
-            "from='yesterday' is wrong: allowed is a time such as 2026-01-31T12:00:00Z (UTC) or "
-            "2026-01-31T12:00:00+01:00, with its zone",
-        ),
+        ({"to": "2026-01-31T12:00:00Z"}, "from=2026-01-31T12:00:00Z is not before to=2026-01-31T12:00:00Z"),
         ({"from": "0001-01-01T00:00+14:00"}, "from='0001-01-01T00:00+14:00' is wrong: allowed is a time such as"),
-        ({"from": "4711"}, "from='4711' is wrong: allowed is a time such as"),
         ({"from": "1769860800000"}, "from='1769860800000' is wrong: allowed is a time such as"),
         ({"from": "2026-01-31 12:00"}, "from='2026-01-31 12:00' is wrong: allowed is a time such as"),
         ({"to": "2026-02-01"}, "to='2026-02-01' is wrong: allowed is a time such as"),
         ({"to": ""}, "to is not set: a time such as"),
         ({"sourceName": KEY}, "sourceName: it holds what looks like a key"),
         ({"maxEventsPerCommit": "0"}, "maxEventsPerCommit='0' is wrong: allowed is a whole number from 1"),
-        (
-            {"source.startingPosition": "earliest"},
-            "source.*: option startingPosition cannot be set: from and to say what is read",
-        ),
+        ({"source.startingPosition": "earliest"}, "source.*: option startingPosition cannot be set: from and to say"),
         ({"source.leaseTable": "/leases"}, "source.*: spark.read has no option leaseTable"),
     ],
 )
@@ -103,12 +89,7 @@ def test_a_schema_may_be_in_a_file(tmp_path: Path) -> None:
         ({"schema": ""}, "schema is not set: a schema in DDL, or file:PATH of one"),
         ({"rejected": ""}, "rejected is not set: a path or an address that Spark can write is needed"),
         ({"rejected": "/t/"}, "rejected=/t/ is table too, or one lies in the other: what is rejected needs a folder"),
-        ({"rejected": "/t/rejected"}, "rejected=/t/rejected is table too, or one lies in the other"),
-        ({"table": "az://c/t/r", "rejected": "az://c/t"}, "rejected=az://c/t is table too"),
-        (
-            {"schema": "file:/dev/zero"},
-            "schema='file:/dev/zero' is wrong: allowed is a regular file",
-        ),
+        ({"schema": "file:/dev/zero"}, "schema='file:/dev/zero' is wrong: allowed is a regular file"),
         ({"source.onMalformed": "keep"}, "source.*: option onMalformed='keep' is wrong: allowed is fail or skip"),
     ],
 )
@@ -123,38 +104,23 @@ OTHER = STRING.replace("EntityPath=hub", "EntityPath=copy")
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        ({}, ""),
         ({"sink.eventHubName": "hub"}, "sink.*: eventHubName='hub' contradicts EntityPath='copy'"),
         ({"source.jsonProperties": "false"}, "source.*: option jsonProperties cannot be set: it is true, for types of"),
         ({"source.minPartitions": "9"}, "source.*: option minPartitions cannot be set: events of a key would be sent"),
         ({"source.onMalformed": "keep"}, "source.*: option onMalformed='keep' is wrong: allowed is fail or skip"),
-        ({"unsendable": "/u"}, ""),
-        ({"sink.onUnsendable": "skip"}, ""),
-        (
-            {"unsendable": "/u", "sink.onUnsendable": "fail"},
-            "unsendable and sink.onUnsendable are both set: set the table, or fail or skip",
-        ),
+        ({"unsendable": "/u", "sink.onUnsendable": "fail"}, "unsendable and sink.onUnsendable are both set"),
         ({"sink.onUnsendable": "keep"}, "sink.*: option onUnsendable='keep' is wrong: allowed is one of fail, skip"),
         ({"sink.leaseTable": "/l"}, "sink.*: there is no option 'leasetable' for df.write"),
         ({"sink.connectionString": KEY}, "'sink.connectionString' holds a secret, for all to see: write env:NAME"),
-        (
-            {"sink.connectionString": f"env:{SECRET}"},
-            "source.* and sink.* are the same hub, ns.servicebus.windows.net/hub: it would never end",
-        ),
+        ({"sink.connectionString": f"env:{SECRET}"}, "source.* and sink.* are the same hub, ns.servicebus"),
     ],
 )
 def test_a_wrong_setting_of_copy_hub_is_named(
     given: dict[str, str], error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SINK_SECRET, OTHER)
-    conf = {PREFIX + name: value for name, value in (COPY | given).items()}
-    secrets = {SECRET: STRING, SINK_SECRET: OTHER}
-    if not error:
-        assert CopyHub.read(conf, secrets).sink["connectionString"] == f"env:{SINK_SECRET}"
-        return
-    with pytest.raises(SettingError) as refused:
-        CopyHub.read(conf, secrets)
-    assert str(refused.value).replace(PREFIX, "").startswith(error)
+    assert read(CopyHub, COPY | {"unsendable": "/u"}).sink["connectionString"] == f"env:{SINK_SECRET}"
+    assert refusal(CopyHub, COPY, **given).startswith(error)
 
 
 def test_a_sink_without_a_secret_is_named() -> None:

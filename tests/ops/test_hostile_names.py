@@ -11,15 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.model import Handover, Lease, Member, Pin
-from spark_ehbalance.group.position import Position
 from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.text import plain, plain_lines
-from tests.ops.command import Command, kept
+from tests.ops.command import Command
 
 #: A window's title, a colour in one byte, a return over the line, bidirectional overrides, nothing visible, a new line.
 HOSTILE = "\x1b]0;owned\x07\x1b[2k\x9b31m\rann\b\x7f\u202egnp.exe\u2066\u200b\u2028\n\x00[red]<img src=x>"
@@ -33,14 +31,8 @@ def named(what: str) -> str:
 def hostile(table: Path) -> Path:
     """A table in which every text is hostile."""
     group = Group(named("ns"), named("hub"), named("group"))
-    lease = Lease(
-        named("0"),
-        named("ann"),
-        3,
-        checkpoint=Position(4),
-        handover=Handover(named("bob"), 1000, 1),
-        pin=Pin(named("cat"), by=named("operator"), why=named("why")),
-    )
+    pin = Pin(named("cat"), by=named("operator"), why=named("why"))
+    lease = Lease(named("0"), named("ann"), 3, handover=Handover(named("bob"), 1000, 1), pin=pin)
     member = Member(named("ann"), named("token"), 1, host=named("host"), strategy=named("strategy"))
     change = OwnershipChange(
         1, named("0"), named("PinTo"), named("ann"), named("bob"), 3, 4, by=named("me"), why=named("why")
@@ -62,13 +54,10 @@ def harmless(text: str) -> bool:
     [
         ["status"],
         ["status", "--partition", named("0")],
-        ["status", "--partition", named("1")],
         ["history"],
-        ["drain", named("ann")],
         ["drain", named("nobody")],
         ["pin", named("0"), "--to", named("ann")],
         ["transfer", named("0"), "--to", named("nobody")],
-        ["pin", named("0"), "--remove"],
         ["pin", named("1"), "--remove"],
         ["maintain"],
     ],
@@ -89,25 +78,7 @@ def test_json_has_them_unchanged(ehbalance: Command, hostile: Path) -> None:
     for command in ("status", "history"):
         printed = ehbalance(command, hostile, "--json").out
         assert harmless(printed)
-        assert named("ann") in _texts(json.loads(printed))
-
-
-def _texts(value: object) -> list[str]:
-    if isinstance(value, dict):
-        return [text for each in value.values() for text in _texts(each)]
-    if isinstance(value, list):
-        return [text for each in value for text in _texts(each)]
-    return [value] if isinstance(value, str) else []
-
-
-def test_errors_about_another_groups_table_do_not_contain_them(
-    ehbalance: Command, hostile: Path, tmp_path: Path, emulator: Emulator
-) -> None:
-    emulator.add_hub("hub", 1)
-    connection = kept(emulator.connection_string("hub"), tmp_path)
-    message = ehbalance("init", hostile, *connection).err
-    assert "belongs to" in message
-    assert harmless(message)
+        assert json.dumps(named("ann")) in printed
 
 
 def test_errors_and_logs_contain_escapes_only() -> None:

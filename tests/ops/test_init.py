@@ -33,14 +33,14 @@ def test_init_reads_the_connection_from_the_environment(
     [
         ([], "neither connectionString nor fullyQualifiedNamespace"),
         (["--connection-string", f"SharedAccessKey={KEY}"], "an argument looks like a secret"),
-        (
-            ["--connection-string", "short"],
-            "--connection-string is wrong: anybody can see command",
-        ),
+        (["--connection-string", "short"], "--connection-string is wrong: anybody can see command"),
         (["--connection-string", "env:NOT_THERE"], "option connectionString='env:NOT_THERE' is wrong: the environment"),
         (["--connection-string", "file:/not/there"], "file:/not/there' is wrong: the file cannot be read"),
         (["--fully-qualified-namespace", "ns"], "fullyQualifiedNamespace='ns'"),
         (["--fully-qualified-namespace", "ns.servicebus.windows.net"], "eventHubName is not set"),
+        (["--network", "proxy=http://a:1"], "--network has no 'proxy': allowed are transportType, httpProxy"),
+        (["--network", "transportType"], "--network is wrong: allowed is NAME=VALUE"),
+        (["--network", f"httpProxy=http://me:{KEY}@host:80"], "looks like a secret"),
     ],
 )
 def test_init_with_a_wrong_option(ehbalance: Command, table: Path, arguments: list[str], named: str) -> None:
@@ -49,6 +49,7 @@ def test_init_with_a_wrong_option(ehbalance: Command, table: Path, arguments: li
 
 
 def test_init_with_wrong_names(group: Group, ehbalance: Command, table: Path) -> None:
+    assert "option transportType='udp' is wrong" in group.fails(2, "init", "--network", "transportType=udp")
     assert "consumerGroup='a b'" in group.fails(2, "init", "--consumer-group", "a b")
     assert "leaseTable=" in ehbalance.fails(2, "init", f"{table}[1]", *group.connection)
     assert "contradicts EntityPath" in group.fails(2, "init", "--event-hub-name", "other")

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,10 +14,9 @@ import pytest
 import typer.main
 from typer.core import TyperCommand
 
-from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.ops.main import app
 from tests.ops.command import KEY, Command
-from tests.ops.groups import Group, record
+from tests.ops.groups import Group
 
 INSTALLED = Path(sys.executable).with_name("ehbalance")
 
@@ -28,16 +25,10 @@ def test_the_version_is_that_of_the_installed_package(ehbalance: Command) -> Non
     assert ehbalance("--version").out == f"ehbalance {version('spark-ehbalance')}\n"
 
 
-def test_help_does_not_show_the_environment(
-    ehbalance: Command, monkeypatch: pytest.MonkeyPatch, connection: Sequence[str]
-) -> None:
-    monkeypatch.setenv("EHBALANCE_CONNECTION_STRING", f"SharedAccessKey={KEY}")
-    assert "connection-string" in ehbalance("init", "--help").out
-
-
 @pytest.mark.parametrize("command", typer.main.get_command(app).commands.values(), ids=lambda command: command.name)  # type: ignore[attr-defined]
 def test_help_fits_80_columns(ehbalance: Command, monkeypatch: pytest.MonkeyPatch, command: TyperCommand) -> None:
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("EHBALANCE_CONNECTION_STRING", f"SharedAccessKey={KEY}")  # which is not shown
     printed = ehbalance(command.name, "--help").out
     assert "…" not in printed, "nothing is cut"
     assert {name for each in command.params for name in each.opts} <= {*printed.replace("...", " ").split()}
@@ -65,7 +56,6 @@ def test_the_emulator_is_given_no_key_as_an_argument(ehbalance: Command) -> None
 
 
 def test_watching_ends_with_ctrl_c(used: Group) -> None:
-
     process = subprocess.Popen(
         [INSTALLED, "status", used.table, "--watch"],
         stdout=subprocess.PIPE,
@@ -74,23 +64,8 @@ def test_watching_ends_with_ctrl_c(used: Group) -> None:
         env=os.environ | {"COLUMNS": "200", "FORCE_COLOR": "1"},
     )
     assert process.stdout is not None
-    deadline = time.monotonic() + 60
-    seen = ""
-    while "alice" not in seen and time.monotonic() < deadline:
-        seen += process.stdout.readline()
+    assert any("alice" in line for line in process.stdout)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert "alice" in seen
     assert "Traceback" not in err
     assert process.returncode in (0, 1, 130)
-
-
-def test_the_installed_command_always_exits_cleanly(used: Group) -> None:
-    record(used.table, OwnershipChange(0, "0", "Claim", None, "ann", 1, None, "ann"))
-    runs = [
-        subprocess.Popen(
-            [INSTALLED, "history", used.table, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
-        for _ in range(3)
-    ]
-    assert [(run.communicate(timeout=240)[1], run.returncode) for run in runs] == [(b"", 0)] * 3

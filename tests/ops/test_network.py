@@ -44,17 +44,3 @@ def test_init_and_seek_by_websocket_through_a_proxy(
         error = ehbalance.fails(1, "init", table, *hub, *way)
         assert f"the proxy localhost:{proxy.port} refuses the connection to " in error
         assert PASSWORD[:-1] not in error
-
-
-def test_wrong_ways_are_named(ehbalance: Command, secure: Emulator, tmp_path: Path) -> None:
-    hub = kept(secure.connection_string(HUB), tmp_path)
-    for given, why in (
-        (
-            "proxy=http://a:1",
-            "--network has no 'proxy': allowed are transportType, httpProxy",
-        ),
-        ("transportType=udp", "option transportType='udp' is wrong"),
-        ("transportType", "--network is wrong: allowed is NAME=VALUE"),
-        (f"httpProxy=http://me:{PASSWORD}@host:80", "looks like a secret"),
-    ):
-        assert why in ehbalance.fails(2, "init", tmp_path / "leases", *hub, "--network", given)

@@ -14,10 +14,9 @@ from spark_ehbalance.group.model import Lease, Member
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.starting_positions import StartingPositions
 from spark_ehbalance.query.offsets import EpochPosition, HubReference, TableReference
-from tests.lease_table.histories import NOT_RECORDED, make_unwritable
 from tests.ops.command import Command
 from tests.ops.groups import HUB, Group, change, fill, history
-from tests.query.scala_folders import SETTINGS, scala_folder
+from tests.query.scala_folders import scala_folder
 from tests.query.spark_folders import batch, spark_folder
 
 
@@ -37,9 +36,10 @@ def test_positions_of_a_lease_table_make_another_one(
     group.done("init")
     last = emulator.partition_state(HUB, 0).last_offset
     leases = {"0": Lease("0", None, 3, checkpoint=Position(99, last)), "1": Lease("1", checkpoint=Position(-1))}
-    change(group.table, leases={**leases, "2": Lease("2")})
+    change(group.table, leases={**leases, "2": Lease("2", "ann")}, members={"ann": Member("ann", "x", 1)})
     outcome = ehbalance("positions", group.table)
     assert "Conservative: nothing of partition 2 was read yet" in outcome.err
+    assert "Warning: ann may still be reading: stop them first" in outcome.err
     found = json.loads(printed := outcome.out)
     assert found.pop("hub")["name"] == HUB
     assert found == {"0": {"next": 100, "offset": last}, "1": {"next": 0}}
@@ -53,16 +53,6 @@ def test_positions_of_a_lease_table_make_another_one(
     assert {each.epoch for each in other.state.leases.values()} == {0}
     assert other.state.version == 0, "all in one commit"
     assert {(each.event, each.why) for each in history(other.table)} == {("Restore", "init --positions")}
-
-
-def test_owners_that_may_still_be_reading_are_named(group: Group, ehbalance: Command) -> None:
-    group.done("init")
-    change(
-        group.table, leases={"0": Lease("0", "ann", 3, checkpoint=Position(9))}, members={"ann": Member("ann", "x", 1)}
-    )
-    outcome = ehbalance("positions", group.table)
-    assert json.loads(outcome.out)["0"] == {"next": 10}
-    assert "Warning: ann may still be reading: stop them first" in outcome.err
 
 
 def test_checkpoints_of_a_groups_queries_give_the_positions_that_lose_nothing(
@@ -119,23 +109,6 @@ def test_checkpoints_that_do_not_belong_together_are_refused(ehbalance: Command,
     assert "the event hubs are hub, other" in ehbalance.fails(2, "positions", *hubs, "--event-hub-name", "third")
 
 
-def test_a_checkpoint_of_the_kafka_source_is_not_taken_for_one_of_the_scala_connector(
-    ehbalance: Command, tmp_path: Path
-) -> None:
-    """Both write the same files, so that the user has to say which it is."""
-    for name in ("offsets", "commits", "sources/0"):
-        (tmp_path / "checkpoint" / name).mkdir(parents=True)
-    folder, line = tmp_path / "checkpoint", json.dumps({HUB: {"2": 30, "1": 20, "0": 10}}, separators=(",", ":"))
-    (folder / "offsets/0").write_text(f"v1\n{SETTINGS}\n{line}")
-    (folder / "commits/0").write_text('v1\n{"nextBatchWatermarkMs":0}')
-    (folder / "sources/0/0").write_bytes(b"\0v1\n" + line.encode())
-    message = ehbalance.fails(2, "positions", folder)
-    assert (
-        f"{folder} is no checkpoint of an ehbalance query. It is one of the Scala connector, for which give" in message
-    )
-    assert "or of Spark's Kafka source" in message
-
-
 def test_a_query_of_the_scala_connector_is_continued(
     group: Group, ehbalance: Command, tmp_path: Path, file: Path
 ) -> None:
@@ -147,16 +120,19 @@ def test_a_query_of_the_scala_connector_is_continued(
     file.write_text(outcome.out)
     group.done("init", "--positions", file)
     assert group.positions == {"0": 10, "1": 0, "2": 100, "3": 0}
+    message = ehbalance.fails(2, "positions", folder)  # Kafka's source writes the same files
+    assert f"{folder} is no checkpoint of an ehbalance query. It is one of the Scala connector, for which" in message
+    assert "or of Spark's Kafka source" in message
     (folder / "commits" / "0").unlink()
     message = ehbalance.fails(2, "positions", folder, "--scala-connector")
     assert f"{folder} cannot be used: no batch is finished, and there is no sources/0/0" in message
 
 
-@pytest.mark.parametrize("name", ["50% of it", "a%20b", "[x] {y}", "h#i ü?*"])
-def test_a_checkpoint_is_read_from_any_location(ehbalance: Command, name: str, tmp_path: Path) -> None:
-    folder = spark_folder(tmp_path / name, batch("a", p0=(1, 10, 20)))
-    for written in (folder, folder.as_uri(), folder.as_uri().replace("//", "", 1)):
-        assert json.loads(ehbalance("positions", written).out)["0"] == {"next": 10}
+def test_a_checkpoint_is_read_from_any_location(ehbalance: Command, tmp_path: Path) -> None:
+    for name in ("50% of it", "a%20b", "[x] {y}", "h#i ü?*"):
+        folder = spark_folder(tmp_path / name, batch("a", p0=(1, 10, 20)))
+        for written in (folder, folder.as_uri(), folder.as_uri().replace("//", "", 1)):
+            assert json.loads(ehbalance("positions", written).out)["0"] == {"next": 10}
 
 
 @pytest.mark.parametrize(
@@ -199,23 +175,14 @@ def test_an_offset_log_of_version_2_is_read_by_the_names_of_sources(ehbalance: C
         (None, "cannot be read: No such file or directory"),
         ("{", "is wrong: allowed is JSON of positions by partition, as"),
         ("[" * 100_000, "is wrong: allowed is JSON of positions by partition"),
-        ("[1]", "is wrong: allowed is JSON of positions by partition"),
         ('{"0": {"next": "10"}}', """'0': '{"next": "10"}'; allowed is earliest, latest, a sequence"""),
-        ('{"0": {"next": 10, "at": 1}}', "allowed is earliest"),
-        ('{"0": {}}', "'0': '{}'; allowed is earliest"),
         ('{"1": "soon"}', """'1': '"soon"'; allowed is earliest, latest, a sequence number"""),
         ('{"hub": 5}', "'hub': '5'; allowed is {"),
         ('{"7": 5}', "is wrong: it has '7'; allowed is partition 0, 1, 2, 3"),
         ('{"0": 101}', ": partition 0 cannot continue at sequence number 101: allowed is 0 to 100, which is the next"),
         ('{"hub": {"name": "other"}, "0": 5}', "has positions of event hub other, and this is event hub hub"),
-        (
-            '{"hub": {"name": "hub", "namespace": "test"}, "0": 5}',
-            "has positions of event hub hub of test, and this is",
-        ),
-        (
-            '{"hub": {"name": "hub", "createdMs": 7}, "0": 5}',
-            "created 1970-01-01 00:00:00+00:00, and this is event hub",
-        ),
+        ('{"hub": {"name": "hub", "namespace": "x"}, "0": 5}', "has positions of event hub hub of x, and this is"),
+        ('{"hub": {"name": "hub", "createdMs": 7}, "0": 5}', "created 1970-01-01 00:00:00+00:00, and this is"),
     ],
 )
 def test_wrong_positions_are_refused_and_nothing_is_written(
@@ -237,10 +204,8 @@ def test_wrong_positions_are_refused_and_nothing_is_written(
 def test_positions_that_have_aged_out_are_refused(group: Group, emulator: Emulator, file: Path) -> None:
     emulator.trim(HUB, 1, 20)
     file.write_text('{"0": 5, "1": 5}')
-    assert "partition 1 cannot continue at sequence number 5: allowed is 20 to 100" in group.fails(
-        2, "init", "--positions", file
-    )
-    assert not group.table.exists()
+    error = group.fails(2, "init", "--positions", file)
+    assert "partition 1 cannot continue at sequence number 5: allowed is 20 to 100" in error
     file.write_text('{"0": "latest", "1": "earliest", "*": 50}')
     group.done("init", "--positions", file)
     assert group.positions == {"0": 100, "1": 20, "2": 50, "3": 50}
@@ -256,17 +221,8 @@ def test_a_seek_moves_the_partitions_that_the_file_names(group: Group, file: Pat
     assert "These partitions go back, and events are read again: 1. " in printed
     assert group.positions == {"0": 70, "1": 2, "2": 5, "3": 5}
     file.write_text('{"*": "earliest"}')
-    assert "partition 3 is owned by ann: stop that query first, or use --force" in group.fails(
-        1, "seek", "--positions", file
-    )
+    error = group.fails(1, "seek", "--positions", file)
+    assert "partition 3 is owned by ann: stop that query first, or use --force" in error
     assert group.positions == {"0": 70, "1": 2, "2": 5, "3": 5}, "all or nothing"
     group.done("seek", "--positions", file, "--force")
     assert set(group.positions.values()) == {0}
-
-
-def test_a_table_is_made_with_a_warning_if_its_history_cannot_be_written(group: Group, file: Path) -> None:
-    make_unwritable(group.table)
-    file.write_text('{"*": 7}')
-    done = group("init", "--positions", file)
-    assert (done.code, set(group.positions.values())) == (0, {7})
-    assert f"Warning: {NOT_RECORDED}{group.table}_history could not be written" in done.err

@@ -113,14 +113,6 @@ def test_a_wrong_value_that_could_be_a_key_is_not_repeated(value: str) -> None:
     assert (value in message) == (value == "[]")
 
 
-def test_names_with_the_word_key_and_certificates_are_accepted() -> None:
-    raw = {**SHARED, "eventHubName": "private_key_events", "leaseTable": "/lake/private_keys/leases"}
-    raw["connectionString"] = STRING.replace(";EntityPath=hub", "")
-    options = stream_options(raw | {"storageOptions.proxy_ca_certificate": CERTIFICATE})
-    assert options.connection.hub == "private_key_events"
-    assert options.storage_options == {"proxy_ca_certificate": CERTIFICATE.strip()}
-
-
 @pytest.mark.parametrize("unit", ["a", "aB3", "://a:", "eyJa-", "token ", "-----BEGIN CERTIFICATE-----"])
 def test_the_search_for_secrets_takes_linear_time(unit: str) -> None:
     assert not looks_secret(unit * 50_000)

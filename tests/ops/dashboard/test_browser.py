@@ -19,11 +19,11 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
-from spark_ehbalance.group.changes import SetLeaseDuration
 from spark_ehbalance.ops.dashboard.page import facts, page
-from tests.ops.dashboard.groups import author, committed, make, move, now_ms
+from tests.ops.dashboard.groups import make, move
 from tests.ops.dashboard.made_up import difficult, view
 from tests.ops.dashboard.server import running
+from tests.ops.groups import change
 from tests.waiting import wait_until
 
 PICTURES = Path(__file__).parents[3] / "docs" / "pictures"
@@ -124,7 +124,7 @@ def test_a_move_is_shown_within_three_seconds_also_after_the_server_was_away(bro
         assert live(browser) == "live"
         tiles = "document.querySelector('.tiles').textContent"
         assert "not measured" in browser.ask(tiles)
-        committed(table, SetLeaseDuration(by=author("ann"), at_ms=now_ms(), lease_duration_ms=1000))
+        change(table, lease_duration_ms=1000)
         wait_until(lambda: "2 not live" in browser.ask(tiles), "nobody renews")
         assert "No member is live" in browser.ask("document.querySelector('.findings').textContent")
         assert browser.errors() == []
