@@ -99,34 +99,12 @@ class Query:
         self._stopped = True
 
 
-class Queries:
-    """Queries of one group."""
-
-    def __init__(self) -> None:
-        self.queries: list[Query] = []
-
-    def snapshot(self) -> Snapshot:
-        """The newest version of the lease table."""
-        raise NotImplementedError
-
-    def leases(self) -> Mapping[str, Lease]:
-        return self.snapshot().leases
-
-    def wait_owned(self, *counts: int) -> None:
-        """Wait until the queries that were started last own so many partitions each."""
-        wait_until(lambda: tuple(len(query.owned()) for query in self.queries[-len(counts) :]) == counts, f"{counts}")
-
-    def close(self) -> None:
-        for query in self.queries:
-            query.stop()
-
-
-class Group(Queries):
+class Group:
     """A hub of the emulator with a lease table, and queries that share it."""
 
     def __init__(self, emulator: Emulator, path: Path, partitions: int = PARTITIONS) -> None:
-        super().__init__()
         emulator.add_hub(HUB, partitions)
+        self.queries: list[Query] = []
         self.partitions = partitions
         self.emulator = emulator
         self.table = path / "leases"
@@ -178,8 +156,16 @@ class Group(Queries):
             return store.exists()
 
     def snapshot(self) -> Snapshot:
+        """The newest version of the lease table."""
         with DeltaStore(str(self.table)) as store:
             return store.read()
+
+    def leases(self) -> Mapping[str, Lease]:
+        return self.snapshot().leases
+
+    def wait_owned(self, *counts: int) -> None:
+        """Wait until the queries that were started last own so many partitions each."""
+        wait_until(lambda: tuple(len(query.owned()) for query in self.queries[-len(counts) :]) == counts, f"{counts}")
 
     def order(self, *orders: Transition) -> None:
         """Have somebody else write these into the table."""
@@ -206,7 +192,8 @@ class Group(Queries):
         assert Counter(event for each in readers for event in each.seen) == everything
 
     def close(self) -> None:
-        super().close()
+        for query in self.queries:
+            query.stop()
         for process in self.processes:
             process.kill()
             process.communicate()

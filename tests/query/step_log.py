@@ -50,11 +50,6 @@ def recorded() -> Iterator[list[str]]:
         log.setLevel(level)
 
 
-def of_run(lines: Sequence[str], run: str) -> list[str]:
-    """The part of a log that is about one process of a query."""
-    return [line for line in lines if line.startswith(f"step {run}: ")]
-
-
 def outputs(lines: Sequence[str]) -> list[str]:
     """What the engine has put out in each step."""
     return [line.split(" → ")[1] for line in lines[1:]]

@@ -36,16 +36,12 @@ def test_a_worker_sends_the_line_once_and_instead_of_a_traceback(monkeypatch: py
     assert "Traceback" in sent(raised.value) or "NoneType" in sent(raised.value)
 
 
-def test_a_users_program_is_left_alone() -> None:
+@pytest.mark.parametrize(("in_worker", "error"), [(False, OptionError("x is wrong")), (True, ZeroDivisionError())])
+def test_a_users_program_and_faults_of_ours_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch, in_worker: bool, error: Exception
+) -> None:
+    monkeypatch.setattr(error_line, "_in_worker", lambda: in_worker)
     send = pyspark.util.write_with_length  # type: ignore[attr-defined]
-    with pytest.raises(OptionError), single_line_errors():
-        raise OptionError("option x is wrong")
-    assert pyspark.util.write_with_length is send  # type: ignore[attr-defined]
-
-
-def test_faults_of_ours_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(error_line, "_in_worker", lambda: True)
-    send = pyspark.util.write_with_length  # type: ignore[attr-defined]
-    with pytest.raises(ZeroDivisionError), single_line_errors():
-        raise ZeroDivisionError
+    with pytest.raises(type(error)), single_line_errors():
+        raise error
     assert pyspark.util.write_with_length is send  # type: ignore[attr-defined]

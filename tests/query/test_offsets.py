@@ -69,21 +69,14 @@ def test_an_offset_of_another_format_is_refused(format: int, help: str) -> None:
     [
         {},
         {"hub": {"0": 123, "1": 456}},  # Spark's Kafka source, the Scala connector
-        {"sourceVersion": 1, "reservoirId": "x", "reservoirVersion": 5, "index": 3, "isStartingVersion": True},  # Delta
         {"logOffset": 3},
         {"format": 4},
-        {"format": "1", "owner": "me", "partitions": {}},
-        {"format": None, "owner": "me", "partitions": {}},
-        {"format": 4, "owner": "me", "partitions": []},
-        {"format": 4, "owner": "me", "partitions": None},
-        {"format": 4, "owner": "me", "partitions": {"0": 5}},
         {"format": 4, "owner": "me", "partitions": {"0": {"epoch": 1}}},
         {"format": 4, "partitions": {}},
+        StreamOffset("me", {"0": Range("0", 1, 2, 1)}).to_json(),  # which ends before it starts
         {"format": 4, "owner": "me", "partitions": {}, "table": 5},
         {"format": 4, "owner": "me", "partitions": {}, "table": {"id": "7"}},
         [],
-        5,
-        "text",
         None,
     ],
 )
@@ -109,8 +102,3 @@ def test_values_of_wrong_types_are_refused(field: str, value: Any) -> None:
         return
     with pytest.raises(EhBalanceError, match="offsets of another source"):
         StreamOffset.from_json(written)
-
-
-def test_a_range_that_ends_before_it_starts_is_refused() -> None:
-    with pytest.raises(EhBalanceError, match="offsets of another source"):
-        StreamOffset.from_json(StreamOffset("me", {"0": Range("0", 1, 2, 1)}).to_json())

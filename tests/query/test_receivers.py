@@ -6,8 +6,6 @@ import gc
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -178,16 +176,3 @@ def test_a_forked_process_drops_the_receivers(emulator: Emulator, monkeypatch: p
     assert not receiver.closed
     assert read(emulator, 10, 20) == list(range(10, 20))
     assert kept(emulator, 20) is receiver
-
-
-def test_a_process_ends_with_kept_receivers(emulator: Emulator) -> None:
-    program = f"""
-from spark_ehbalance.query.options import stream_options
-from spark_ehbalance.query.range_reader import read_range
-from spark_ehbalance.eventhub.ranges import Range
-options = stream_options({{"connectionString": {emulator.connection_string(HUB)!r}}})
-print(sum(batch.num_rows for batch in read_range(options, Range("0", 0, 0, 10), None, {LEVEL})))
-"""
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "10\n", "")
-    wait_until(lambda: none_is_open(emulator), "its connections have gone with it")

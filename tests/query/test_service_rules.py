@@ -13,7 +13,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError, MissingError
 from spark_ehbalance.eventhub import conditions, metadata, refusals
 from spark_ehbalance.eventhub.metadata import HubMetadata
-from spark_ehbalance.eventhub.poll_schedule import PollIntervals, PollSchedule
+from spark_ehbalance.eventhub.poll_schedule import PollSchedule
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.eventhub.server_busy import BUSY
@@ -138,21 +138,6 @@ def test_a_running_query_says_that_its_hub_is_missing(emulator: Emulator, tmp_pa
         emulator.delete_hub(HUB)
         with pytest.raises(HubUnavailableError, match="does not exist"):
             wait_until(lambda: query.plan() and False, "the query fails")
-
-
-def test_a_watcher_is_not_stopped_by_one_wrong_answer(emulator: Emulator, hub: Options) -> None:
-    often = PollSchedule(PollIntervals(retry=0.1))
-    watcher = HubWatcher(hub.connection, GROUP, StartingPositions.parse("latest"), 20.0, schedule=often)
-    watcher.start()
-    try:
-        emulator.disable_hub(HUB)
-        wait_until(lambda: watcher._missing.since, "the hub has said so")
-        assert watcher.states().keys() == {"0", "1"}
-        emulator.disable_hub(HUB, False)
-        watcher.refresh()
-        assert watcher._missing.since is None
-    finally:
-        watcher.stop()
 
 
 # --- server busy ------------------------------------------------------------------------------------------------------

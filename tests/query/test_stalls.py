@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.group.changes import Stall
 from spark_ehbalance.group.member.membership import Holding
+from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.query.stalls import Probe, answered, backoff, follow, waiting
 from tests.query.queries import Event, Group
 from tests.query.support import HUB
-from tests.query.values_group import ValueGroup
 from tests.reading_query import ReadingQuery
 from tests.waiting import wait_until
 
@@ -66,60 +66,11 @@ def test_a_probe_without_an_event_is_repeated() -> None:
     assert {p: each.readable_to for p, each in after.items()} == {"0": 12, "1": 7, "2": 7, "3": 9}
 
 
-# --- planners --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def values() -> Iterator[ValueGroup]:
-    group = ValueGroup(2)
-    yield group
-    group.close()
-
-
-def test_a_stalled_partition_is_planned_again_after_a_probe(values: ValueGroup) -> None:
-    query = values.query("a")
-    values.hub.append(5)
-    values.hub.silent = {"0"}
-    end = query.batch()
-    values.stall("0")
-    query.run(end)
-    wait_until(
-        lambda: query.plan() is None and "0" in query.owned() and "probe" in values.watcher.asked, "it is probed"
-    )
-    values.hub.append(5)
-    query.run(query.batch())
-    assert [p for p, _ in query.seen[10:]] == ["1"] * 5
-    values.hub.silent.clear()
-    again = query.batch()
-    assert [(e.partition, e.start, e.end) for e in query.run(again)] == [("0", 0, 10)], "from the checkpoint on"
-    wait_until(lambda: query.step() == 0 and values.leases()["0"].stalled == 0, "it is over")
-
-
 def test_a_probe_is_waited_for_only_while_its_partition_is_owned() -> None:
     """Else the query would never be idle again."""
     probes = follow({}, {"0": stalled(2), "1": stalled(1)}, {}, 100.0)
     assert waiting(probes, {"0": stalled(2)}) == {"0": probes["0"]}
     assert waiting(answered(probes, {"0": 7}, {"0": 9}, 160.0), {"0": stalled(2)}) == {}
-
-
-def test_available_now_probes_once_and_ends(values: ValueGroup, caplog: pytest.LogCaptureFixture) -> None:
-    earlier = values.query("a")
-    values.hub.append(5)
-    values.hub.silent = {"0"}
-    for _ in range(3):
-        wait_until(lambda: len(earlier.owned()) == 2, "it owns both")
-        values.stall("0")
-    earlier.stop()
-    query = values.query("b")
-    query.planner.fix_ends()
-    assert (query.step(), query.step()) == (5, 0)
-    assert {p for p, _ in query.seen} == {"1"}
-    assert "partition 0: stalled at sequence number 0, 3 times in a row" in caplog.text
-    query.stop()
-    values.hub.silent.clear()
-    last = values.query("c")
-    last.planner.fix_ends()
-    assert (last.step(), last.step()) == (5, 0), "in the next run it is there at once"
 
 
 # --- queries ---------------------------------------------------------------------------------------------------
@@ -153,3 +104,27 @@ def test_a_silent_partition_stops_no_query(emulator: Emulator, tmp_path: Path) -
 
         emulator.resume(HUB, 0)
         wait_until(lambda: seen() == group.everything() and group.leases()["0"].stalled == 0, "its stall is over")
+
+
+def test_available_now_probes_once_and_ends(
+    emulator: Emulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(Group(emulator, tmp_path, 2)) as group:
+        earlier = group.query("a")
+        group.append(5, 2)
+        emulator.pause(HUB, 0)
+        for _ in range(3):
+            wait_until(lambda: len(earlier.owned()) == 2, "it owns both")
+            task, epoch = Author("a", ""), group.leases()["0"].epoch
+            group.order(Stall(by=task, at_ms=0, partition="0", epoch=epoch))
+        earlier.stop()
+        query = group.query("b")
+        query.planner.fix_ends()
+        assert (query.step(), query.step()) == (5, 0)
+        assert {p for p, _ in query.seen} == {"1"}
+        assert "partition 0: stalled at sequence number 0, 3 times in a row" in caplog.text
+        query.stop()
+        emulator.resume(HUB, 0)
+        last = group.query("c")
+        last.planner.fix_ends()
+        assert (last.step(), last.step()) == (5, 0), "in the next run it is there at once"

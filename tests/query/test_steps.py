@@ -6,91 +6,76 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from contextlib import ExitStack, closing
 
 import pytest
 
-from spark_ehbalance.eventhub import connection_string
+from spark_ehbalance.emulator import Emulator
 from tests.query.queries import Group
-from tests.query.step_log import of_run, outputs, recorded, replayed
-from tests.query.values_group import ValueGroup
+from tests.query.step_log import outputs, recorded, replayed
+from tests.query.without_network import ask_without_network
 from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
-def log() -> list[str]:
-    """What two queries have logged, of which one joins the other, and goes on alone."""
-    group = ValueGroup(8)
-    with recorded() as lines:
+def logs(tmp_path_factory: pytest.TempPathFactory) -> list[list[str]]:
+    """What two queries have logged, of which one joins the other, and goes on alone; and one that draws numbers."""
+    with ExitStack() as stack, recorded() as lines:
+        emulator = stack.enter_context(Emulator())
+        ask_without_network(emulator, stack.enter_context(pytest.MonkeyPatch.context()))
+        group = stack.enter_context(closing(Group(emulator, tmp_path_factory.mktemp("group"))))
+        group.append(5)
         a = group.query("a")
-        group.hub.append(5)
         a.read(40)
         b = group.query("b")
         wait_until(lambda: a.step() == 0 and len(a.owned()) == len(b.owned()) == 4, "the partitions are shared")
-        group.hub.append(5)
+        group.append(5)
         a.read(60)
         a.stop()
         wait_until(lambda: len(b.owned()) == 8, "b has all")
         b.read(20)
         b.planner.finish(b.finished)
-        group.close()
-    return lines
+        b.stop()
+        group.query("c", leaseTable=group.table.with_name("other"), strategy="eph").stop()
+    runs = dict.fromkeys(line.split(": ")[0] for line in lines)
+    return [[line for line in lines if line.startswith(f"{run}: ")] for run in runs]
+
+
+#: What the two logs have, among other things.
+HAS = (
+    ("BatchRequested", "Read(", "HandOver(", "StopRequested() → []", "Left()"),
+    ("RequestHandover(", "SAME_SNAPSHOT", "Checkpoint(", "Left()"),
+)
+
+
+def test_another_process_decides_the_same_again_and_there_are_no_secrets(logs: list[list[str]]) -> None:
+    for log, has in zip(logs, HAS, strict=False):
+        assert [part for part in has if not any(part in line for line in log)] == []
+        assert len(log) > 20
+        again = subprocess.run(
+            [sys.executable, "-m", "tests.query.step_log"],
+            input="".join(f"{line}\n" for line in log),
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | {"PYTHONHASHSEED": "1"},
+        )
+        assert again.stdout.splitlines() == log
+        assert "SharedAccessKey" not in again.stdout
 
 
 @pytest.mark.parametrize(
-    ("run", "has"),
+    ("log", "old", "new"),
     [
-        ("a-0", ("BatchRequested", "Read(", "HandOver(", "StopRequested() → []", "Left()")),
-        ("b-1", ("RequestHandover(", "SAME_SNAPSHOT", "Checkpoint(", "Left()")),
+        (0, r"PartitionState\(begin=0, end=5,", "PartitionState(begin=0, end=4,"),
+        (0, r"lease_duration=3\.0", "lease_duration=30.0"),
+        (2, r"Seeded\(\d+\)", "Seeded(1)"),
     ],
+    ids=["other inputs", "other settings", "another seed"],
 )
-def test_an_engine_decides_the_same_again(log: list[str], run: str, has: tuple[str, ...]) -> None:
-    lines = of_run(log, run)
-    assert [part for part in has if not any(part in line for line in lines)] == []
-    assert len(lines) > 20
-    assert replayed(lines) == lines
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda line: line.replace("PartitionState(begin=0, end=5,", "PartitionState(begin=0, end=4,"),
-        lambda line: line.replace("lease_duration=3.0", "lease_duration=30.0"),
-    ],
-    ids=["other inputs", "other settings"],
-)
-def test_another_decision_is_a_difference(log: list[str], change: Callable[[str], str]) -> None:
-    lines = of_run(log, "a-0")
-    changed = [change(line) for line in lines]
+def test_another_decision_is_a_difference(logs: list[list[str]], log: int, old: str, new: str) -> None:
+    lines = logs[log]
+    changed = [re.sub(old, new, line) for line in lines]
     assert changed != lines
-    assert outputs(replayed(changed)) != outputs(lines)
-
-
-def test_another_seed_is_a_difference() -> None:
-    group = ValueGroup(8)
-    with recorded() as lines:
-        group.query("a", strategy_name="eph")
-        group.close()
     assert replayed(lines) == lines
-    first = re.sub(r"Seeded\(\d+\)", "Seeded(1)", lines[0])
-    assert outputs(replayed([first, *lines[1:]])) != outputs(lines)
-
-
-def test_another_process_replays_a_planners_log_which_has_no_secrets(group: Group) -> None:
-    with recorded() as lines:
-        group.append(5)
-        query = group.query("a")
-        query.read(40)
-        query.stop()
-    assert "Left()" in lines[-1]
-    again = subprocess.run(
-        [sys.executable, "-m", "tests.query.step_log"],
-        input="".join(f"{line}\n" for line in lines),
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"PYTHONHASHSEED": "1"},
-    )
-    assert again.stdout.splitlines() == lines
-    key = connection_string.parse(str(group.raw["connectionString"]))["SharedAccessKey"]
-    assert key not in "".join(lines)
+    assert outputs(replayed(changed)) != outputs(lines)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from spark_ehbalance.errors import OptionError
 from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.spark import datasource
 from spark_ehbalance.spark.datasource import StreamReader
@@ -55,19 +54,6 @@ def progress(*readers: StreamReader, id: str = "1", name: str | None = None, sin
     sources = [{"endOffset": each.initialOffset()} for each in readers]
     report = {"id": id, "name": name, "sources": sources, "sink": {"description": sink}}
     return SimpleNamespace(progress=SimpleNamespace(json=json.dumps(report)))
-
-
-def test_the_listener_ends_a_query_with_two_sources(group: Group, readers: Any) -> None:
-    a, b = readers("a"), readers("b")
-    listener = BatchEndListener()
-    listener.onQueryProgress(progress(a))
-    listener.onQueryProgress(progress(b))
-    for each in (a, b):
-        each.latestOffset(each.initialOffset())
-    listener.onQueryProgress(progress(a, b))
-    for each in (a, b):
-        with pytest.raises(OptionError, match=r"leaseTable=.*leases: this query has two sources with it"):
-            each.latestOffset(each.initialOffset())
 
 
 def test_the_listener_warns_once_of_a_file_sink_with_a_lease_table(
