@@ -111,16 +111,6 @@ def test_newer_events_are_asked_for_once_after_a_batch() -> None:
     assert isinstance(again, protocol.Planned), "nothing has ended since"
 
 
-def test_lost_events_are_an_error_only_by_newer_states() -> None:
-    one = OneQuery(fail_on_data_loss=True)
-    one.hold(_0=9, _1=9, begin=4)
-    assert one.ask() == [protocol.Refresh(("0", "1"))]
-    with pytest.raises(DataLossError, match="partition 0: reading was to go on at sequence number 0"):
-        one.tell(protocol.HubReported(one.hub))
-    one.hold(_0=9, _1=9)
-    assert spans(one.batch()) == {"0": (0, 9), "1": (0, 9)}
-
-
 def test_a_position_moved_to_retained_events_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     one = OneQuery(partitions=1, fail_on_data_loss=False)
     one.hold(_0=4, begin=4)
@@ -291,14 +281,6 @@ def test_available_now_reads_partitions_that_come_later() -> None:
     assert spans(one.batch(end)) == {"1": (0, 5)}
 
 
-def test_a_process_suspended_while_a_batch_is_planned_plans_none() -> None:
-    one = OneQuery()
-    one.hold(_0=5, _1=5)
-    assert one.ask() == [protocol.CatchUp()]
-    one.now += 2 * LEASE
-    assert one.planned(one.tell(protocol.HubReported(one.hub))).end is START
-
-
 @pytest.mark.parametrize("taken_back", [False, True])
 def test_partitions_taken_before_the_batch_is_read_are_left_to_their_new_owner(taken_back: bool) -> None:
     one = OneQuery()
@@ -314,29 +296,23 @@ def test_partitions_taken_before_the_batch_is_read_are_left_to_their_new_owner(t
     assert {p: each.position.next for p, each in one.ann.query.progress.items()} == {"0": 5}
 
 
-def test_available_now_does_not_wait_for_events_that_a_promotion_took() -> None:
+def test_available_now_does_not_wait_for_what_it_will_not_read() -> None:
+    """Events that a promotion took, partitions beyond the member's limit, and any when the member leaves."""
     one = OneQuery(partitions=1)
     one.hold(_0=9)
     one.tell(protocol.EndsFixed(one.hub))
     one.hold(_0=5)
-    end = one.batch()
-    one.tell(protocol.BatchFinished(end))
+    one.tell(protocol.BatchFinished(end := one.batch()))
     assert one.planned(one.ask(end)).unread == set()
 
-
-def test_available_now_does_not_wait_for_partitions_beyond_the_member_s_limit() -> None:
     one, end = available_now()
     one.ann.settings = replace(one.ann.settings, max_owned=1)
     one.others(Release(by=one.ann.author, at_ms=0, partition="1", epoch=1))
     one.turn()
-    end = one.batch(end)
+    one.tell(protocol.BatchFinished(end := one.batch(end)))
     assert spans(end) == {"0": (2, 5)}
-    one.tell(protocol.BatchFinished(end))
-    planned = one.planned(one.ask(end))
-    assert (planned.end, planned.unread) == (end, set())
+    assert one.planned(one.ask(end)).unread == set()
 
-
-def test_available_now_ends_when_the_member_leaves() -> None:
     one, end = available_now()
     one.ann.handle(LeaveRequested(), one.clocks)
     assert one.planned(one.ask(end)).unread == set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -29,14 +29,6 @@ class Crash(Exception):
     """The driver, or its planner, is killed."""
 
 
-class Started(NamedTuple):
-    """What a planner was started with."""
-
-    owner: str
-    finished: StreamOffset
-    unfinished: StreamOffset | None
-
-
 class SomeLag:
     """In the place of the planner's `LagReport`."""
 
@@ -53,6 +45,7 @@ class OnePartition:
 
     owner: str
     finished: StreamOffset
+    started_with: tuple[StreamOffset, StreamOffset | None]
     newest: Callable[[], int]
     cores: int | None = None
     lag: SomeLag = field(default_factory=SomeLag)
@@ -84,15 +77,13 @@ class Spark:
     offsets: list[dict[str, Any]] = field(default_factory=list)
     committed: int = 0
     rows: list[int] = field(default_factory=list)
-    started: list[Started] = field(default_factory=list)
     planners: list[OnePartition] = field(default_factory=list)
     left: int = 0
 
     def start_planner(
         self, options: Options, owner: str, finished: StreamOffset, unfinished: StreamOffset | None, *, whole: bool
     ) -> OnePartition:
-        self.started.append(Started(owner, finished, unfinished))
-        self.planners.append(OnePartition(owner, finished, lambda: self.newest))
+        self.planners.append(OnePartition(owner, finished, (finished, unfinished), lambda: self.newest))
         return self.planners[-1]
 
     def _step(self) -> None:
@@ -124,8 +115,8 @@ class Spark:
         else:
             end = reader.latestOffset()
         self._step()
-        planner, began = self.planners[-1], self.started[-1]
-        initial = StreamOffset(began.owner, lineage=began.finished.lineage)
+        planner = self.planners[-1]
+        initial = StreamOffset(planner.owner, lineage=planner.started_with[0].lineage)
         assert planner.finished in [initial, *map(StreamOffset.from_json, self.offsets[: self.committed][-1:])]
         if end == last:
             return  # no empty batch
@@ -148,18 +139,14 @@ class Spark:
         self._step()
 
 
-@pytest.fixture(autouse=True)
-def _no_signals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasource.signal, "signal", lambda *_: None)  # type: ignore[attr-defined]
-    monkeypatch.setattr(datasource, "set_up_logging", lambda: None)
-
-
 def simulate(tells_start: bool, processes: list[tuple[int, list[int]]]) -> Spark:
     """Run processes one after the other, each to its crash."""
     spark = Spark(tells_start, iter([steps for steps, _ in processes]))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasource.signal, "signal", lambda *_: None)  # type: ignore[attr-defined]
+        patch.setattr(datasource, "set_up_logging", lambda: None)
         patch.setattr(datasource, "start_planner", spark.start_planner)
-        patch.setattr(datasource, "mint_owner_id", lambda: f"owner {len(spark.started)}")
+        patch.setattr(datasource, "mint_owner_id", lambda: f"owner {len(spark.planners)}")
         for _, triggers in processes:
             spark.run(triggers)
     return spark
@@ -187,14 +174,15 @@ def test_the_same_is_read_whether_spark_tells_the_start_or_not(processes: list[t
 def assert_started_with_what_was_logged(spark: Spark) -> None:
     """A planner is started with the end that is finished, and with the one that is not; and the identity stays."""
     logged = [StreamOffset.from_json(each) for each in spark.offsets]
-    for each in spark.started:
-        if each.unfinished is not None and not each.unfinished.is_initial:
-            number = logged.index(each.unfinished)
-            assert each.finished.is_initial if number == 0 else each.finished == logged[number - 1]
+    for planner in spark.planners:
+        finished, unfinished = planner.started_with
+        if unfinished is not None and not unfinished.is_initial:
+            number = logged.index(unfinished)
+            assert finished.is_initial if number == 0 else finished == logged[number - 1]
         else:
-            assert each.finished.is_initial or each.finished in logged
-    first = next((n for n, each in enumerate(spark.started) if not each.finished.is_initial), len(spark.started))
-    assert len({each.owner for each in spark.started[first:]}) <= 1, "a restarted query keeps its identity"
+            assert finished.is_initial or finished in logged
+    continued = [planner.owner for planner in spark.planners if not planner.started_with[0].is_initial]
+    assert len({*continued}) <= 1, "a restarted query keeps its identity"
 
 
 END, NEXT = {"o": 3}, {"o": 5}

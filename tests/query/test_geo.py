@@ -12,9 +12,7 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.eventhub import resolve
 from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.group.model import Author
-from spark_ehbalance.group.orders import Seek
-from spark_ehbalance.group.position import Position, names_event
+from spark_ehbalance.group.position import names_event
 from spark_ehbalance.query.offsets import HubReference, StreamOffset
 from tests.query.queries import Group, Query
 from tests.query.support import HUB
@@ -114,32 +112,6 @@ def test_the_sink_is_told_of_an_event_that_the_hub_has_never_had(group: Group) -
     assert query.planner.about_batch(end, event=("0", SENT))["offset"] == ""
     group.append(1, PARTITIONS)
     assert query.planner.about_batch(end, event=("0", SENT))["offset"], "the hub is asked anew"
-
-
-@pytest.mark.parametrize(("shared", "lost"), [(True, LOST), (False, SENT + LOST)], ids=["of the batch", "before it"])
-def test_a_logged_batch_with_lost_events_is_not_replayed(
-    emulator: Emulator, group: Group, shared: bool, lost: int
-) -> None:
-    """After a seek the next batch reads on from there."""
-    group.append(SENT, PARTITIONS)
-    query = group.query(shared=shared)
-    query.run(query.batch())
-    group.append(SENT, PARTITIONS)
-    logged = query.batch()
-    emulator.promote(HUB, lost)
-    group.append(SENT, PARTITIONS)
-    query = again(group, query, shared=shared)
-    assert_lost(lambda: query.planner.ranges(logged))
-    if not shared:
-        return
-    query.stop()
-    by, first = Author("operator", ""), 2 * SENT - lost
-    position = Position.before(first)
-    group.order(*(Seek(by=by, at_ms=1, partition=str(p), position=position, force=True) for p in range(PARTITIONS)))
-    query = again(group, query, shared=shared)
-    assert query.run(logged) == []
-    query.read(SENT * PARTITIONS)
-    assert Counter(query.seen) == Counter((p, first + number) for p in ("0", "1") for number in range(SENT))
 
 
 def test_a_hub_that_is_not_replicated_any_more_does_not_know_its_offsets(tmp_path: Path) -> None:

@@ -73,20 +73,6 @@ def test_while_reading_and_at_rest(group: Group) -> None:
     assert since(group) == dict.fromkeys(ALL)
 
 
-def test_a_batch_that_hangs_falls_further_behind_and_the_next_owner_knows_since_when(group: Group) -> None:
-    hanging = group.query("a")
-    group.append(3, PARTITIONS)
-    hanging.batch()
-    group.append(4, PARTITIONS)
-    wait_until(lambda: in_table(group) == dict.fromkeys(ALL, (0, 7)), "the table knows while the batch runs")
-    known = since(group)
-    hanging.stop()
-    later = group.query("b")
-    wait_until(lambda: all(lease.owner == "b" and lease.renewal for lease in group.leases().values()), "it renews")
-    assert {p: each[:2] for p, each in told(later).items()} == dict.fromkeys(ALL, (0, 7))
-    assert since(group) == known
-
-
 @pytest.mark.parametrize("tells_start", [True, False], ids=["spark 4.2", "spark 4.1"])
 def test_progress_reports_count_a_backlog_whose_age_is_unknown(group: Group, tells_start: bool) -> None:
     """By the names of Spark's Kafka source: the events after the batch's end."""

@@ -77,18 +77,8 @@ NO_OPTION = {
     "endingPosition": "spark.readStream has no option endingPosition: it is for spark.read, leave it out",
 }
 
-NEED_A_TABLE = {
-    "ownerId": "me",
-    "maxPartitionsOwned": "3",
-    "storageOptions.region": "west",
-    "strategy": "cooperative",  # the default
-    "transfer.hitCount": "2",
-    "balanceInterval": "10 s",
-    "leaseDuration": "60 s",
-    "handoverTimeout": "10 s",
-    "maxStall": "10 min",
-    "checkpointInterval": "10 s",
-}
+#: Options for queries with a lease table.
+NEED_A_TABLE = [name for name, each in OPTIONS.items() if each.only == OPTIONS["ownerId"].only and name != "strategy"]
 
 #: What is set, and what the error says.
 REFUSED: list[tuple[dict[str, str], list[str]]] = [
@@ -114,10 +104,10 @@ REFUSED: list[tuple[dict[str, str], list[str]]] = [
     (KEYED | {"leaseTable": "/dbfs/leases"}, ["option leaseTable='/dbfs/leases' is wrong"]),
     (KEYED | CONTAINER | {"storageOptions.conditional_put": "etag"}, ["conditional_put"]),
     (KEYED | CONTAINER | {"handoverTimeout": "40s"}, ["handoverTimeout cannot be set with leaseTable="]),
-    (KEYED | {"blobNamespace": "localhost"}, ["blobNamespace needs leaseTable"]),
     (SHARED | {"blobNamespace": "localhost"}, ["blobNamespace needs a container"]),
     (KEYED | CONTAINER | {"blobNamespace": "sb://localhost/"}, ["is wrong: allowed is a host, or HOST:PORT"]),
-    *[(KEYED | {name: value}, ["needs leaseTable", name.split(".")[0]]) for name, value in NEED_A_TABLE.items()],
+    *[(KEYED | {name: "1"}, ["needs leaseTable: without it"]) for name in [*NEED_A_TABLE, *STRATEGY_OPTIONS]],
+    (KEYED | {"strategy": "cooperative"}, ["strategy needs leaseTable: without it one query"]),  # the default
     # strategies
     *[
         (KEYED | CONTAINER | {"strategy": name}, ["is wrong: allowed is one of balanced, greedy with leaseTable="])
@@ -174,11 +164,6 @@ def test_secrets_are_in_no_repr() -> None:
         assert "SharedAccessKey=" not in text
     assert options.storage_options == {"azure_storage_key": KEY + "storage"}
     assert options.connection.connection_string == STRING
-
-
-def test_options_can_be_pickled_for_the_executors() -> None:
-    options = stream_options(SHARED | {"startingPosition": '{"0": 5, "*": "2026-01-31T12:00:00Z"}'})
-    assert pickle.loads(pickle.dumps(options)) == options
 
 
 # --- names -------------------------------------------------------------------------------------------------------
@@ -261,18 +246,12 @@ def test_a_wrong_value_is_named_with_what_is_allowed(name: str, value: str, allo
     assert allowed in message
 
 
-def test_a_flag_may_be_a_python_value() -> None:
-    raw: dict[str, object] = {**KEYED, "failOnDataLoss": False, "prefetch": 7, "minPartitions": None}
-    options = stream_options(raw)  # type: ignore[arg-type]
+def test_values_may_be_of_python_and_survive_pickling_for_the_executors() -> None:
+    raw: dict[str, object] = {"failOnDataLoss": False, "prefetch": 7, "minPartitions": None, "RACE.WEIGHT": "load"}
+    options = stream_options(RACE | {"startingPosition": '{"0": 5, "*": "2026-01-31T12:00:00Z"}'} | raw)  # type: ignore[arg-type]
     assert (options.fail_on_data_loss, options.prefetch, options.min_partitions) == (False, 7, None)
-
-
-def test_a_strategys_parameters_are_options() -> None:
-    race = stream_options(RACE | {"race.delayPerLease": "5 s", "RACE.WEIGHT": "load"})
-    assert race.strategy_parameters == RaceParameters(delay_per_lease=5.0, weight="load")
-
-
-# --- what contradicts each other --------------------------------------------------------------------------------
+    assert options.strategy_parameters == RaceParameters(weight="load")
+    assert pickle.loads(pickle.dumps(options)) == options
 
 
 def test_the_namespace_of_a_group_has_its_port_in_delta_and_not_in_a_container() -> None:

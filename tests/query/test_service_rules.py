@@ -103,17 +103,6 @@ def test_a_reader_names_what_is_missing(emulator: Emulator, hub: Options, worker
         read(options, worker, 10, partition="7" if what == "partition" else "0")
 
 
-@pytest.mark.usefixtures("believed_soon")
-def test_a_reader_that_has_begun_names_what_is_missing(
-    emulator: Emulator, hub: Options, worker: CountedReceivers
-) -> None:
-    with contextlib.closing(read_range(hub, Range("0", 0, 0, 20), None, 3, receivers=worker)) as batches:
-        assert next(batches).num_rows
-        emulator.delete_hub(HUB)
-        with pytest.raises(MissingError, match=NAMED["hub"]):
-            list(batches)
-
-
 def test_a_hub_that_is_missing_for_a_moment_fails_no_reader(
     emulator: Emulator, hub: Options, worker: CountedReceivers
 ) -> None:
@@ -157,7 +146,9 @@ def test_a_reader_waits_for_a_busy_server_and_counts(
 
 
 @pytest.mark.usefixtures("short_waits")
-def test_questions_wait_for_a_busy_server_and_count(emulator: Emulator, hub: Options) -> None:
+def test_questions_wait_for_a_busy_server_and_count_until_it_is_an_error(
+    emulator: Emulator, hub: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = hub.connection.hub_name
     before = BUSY.of(name)
     with HubMetadata(hub.connection, GROUP) as asked:
@@ -165,16 +156,11 @@ def test_questions_wait_for_a_busy_server_and_count(emulator: Emulator, hub: Opt
         assert asked.partition_ids() == ("0", "1")
         emulator.server_busy(count=1)
         assert asked.partition_states(["0", "1"])["0"].end == 10
-    assert BUSY.of(name) - before == 3
-
-
-def test_a_server_that_stays_busy_is_an_error(
-    emulator: Emulator, hub: Options, monkeypatch: pytest.MonkeyPatch, short_waits: None
-) -> None:
-    monkeypatch.setattr(metadata, "_BUSY_PATIENCE", 1.0)
-    emulator.server_busy(seconds=60)
-    with HubMetadata(hub.connection, GROUP) as asked, pytest.raises(HubUnavailableError, match="is too busy"):
-        asked.partition_ids()
+        assert BUSY.of(name) - before == 3
+        monkeypatch.setattr(metadata, "_BUSY_PATIENCE", 1.0)
+        emulator.server_busy(seconds=60)
+        with pytest.raises(HubUnavailableError, match="is too busy"):
+            asked.partition_ids()
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
