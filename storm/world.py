@@ -71,7 +71,7 @@ class World:
             query.down_until = 0.0 if number % 2 else self.rng.uniform(0, 30)
         for fault in self.plan.faults:
             self.engine.at(fault.at, partial(self._happen, fault))
-        self.engine.at(FAULTS_END, self._calm_down)
+        self.engine.at(FAULTS_END + 1, self._calm_down)  # the store answers again
         self._append()
         self._supervise()
         try:
