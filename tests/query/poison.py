@@ -24,13 +24,6 @@ NUMBERED = {
 #: Of which it cannot.
 UNNUMBERED = Event(text(b"x-bad", 0xA3) + b"\x3f", 2, _BODY)
 
-#: What the client's decoder may fail at and ours reads; and its text.
-READABLE = {
-    "nulls": (_with_property(b"\xe0\x03\x64\x40"), "[" + ", ".join(["null"] * 100) + "]"),
-    "deep": (_with_property(b"\xc0\xff\x01" * 60 + b"\x45"), "[" * 61 + "]" * 61),
-    "half a pair": (_with_property(b"\x73\x00\x00\xd8\x3d"), "\ufffd"),
-}
-
 
 def two_keys_of_one_text() -> Event:
     pairs = text(b"1") + text(b"a") + long(1) + text(b"b")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,35 +60,6 @@ def test_alone_a_logged_batch_is_read_again_also_after_a_suspension(
     monkeypatch.setattr(keeper, "time", later)
     again.run(end)
     assert Counter(again.seen) == group.everything()
-
-
-def test_alone_a_restart_in_a_batch_after_a_reset_continues_in_it(group: Group) -> None:
-    """A hub that lost events has others under the numbers that the batch before the reset has read."""
-    group.append(9)
-    first = group.query("a", shared=False, failOnDataLoss="false")
-    first.read(9 * PARTITIONS)
-    first.stop()
-    ranges = {p: replace(each, start=0, end=4) for p, each in first.finished.ranges.items()}
-    logged = replace(first.finished, ranges=ranges, batch=first.finished.batch + 1)
-    again = group.query("a", first.finished, logged, shared=False, failOnDataLoss="false")
-    again.run(logged)
-    again.read(9 * PARTITIONS)
-    assert Counter(again.seen) == group.everything()
-
-
-def test_alone_the_first_offset_stores_where_reading_starts(group: Group) -> None:
-    group.append(7)
-    first = group.query("a", shared=False, startingPosition="latest")
-    end = first.plan()
-    assert end is not None, "worth a batch though there is nothing to read"
-    assert {(each.start, each.end) for each in end.ranges.values()} == {(7, 7)}
-    assert first.run(end) == []
-    assert first.plan() is None
-    first.stop()
-    group.append(2)
-    again = group.query("a", end, shared=False, startingPosition="latest")
-    again.read(16)
-    assert {number for _, number in again.seen} == {7, 8}
 
 
 @pytest.mark.usefixtures("quick_lists")

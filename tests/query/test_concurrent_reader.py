@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,13 +13,12 @@ from hypothesis import strategies as st
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.eventhub.receiver import Receiver
 from spark_ehbalance.eventhub.rows import sequence_numbers
 from spark_ehbalance.query.concurrent_reader import Reader, read_together
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.range_reader import read_range
 from spark_ehbalance.query.receivers import RECEIVERS
-from tests.query.support import HUB, HeldLease, hub_options
+from tests.query.support import HUB, hub_options
 
 PARTITIONS, EVENTS = 4, 500
 
@@ -117,12 +115,3 @@ def test_a_task_closed_early_can_be_run_again(emulator: Emulator) -> None:
     emulator.resume(HUB, 1)
     assert sorted(reading(options, None, 3)) == everything(*range(PARTITIONS))
     assert [emulator.readers(HUB, partition) for partition in range(PARTITIONS)] == [[3]] * PARTITIONS
-
-
-def test_a_lost_lease_ends_only_its_own_range(
-    emulator: Emulator, tmp_path: Path, rival: Callable[..., Receiver]
-) -> None:
-    held = HeldLease(emulator, tmp_path / "leases", epoch=5, partitions=PARTITIONS)
-    held.claim(partition="1")
-    rival(6, "1")
-    assert sorted(reading(hub_options(emulator, leaseTable=held.path), "me", 5)) == everything(0, 2, 3)

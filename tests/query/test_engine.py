@@ -14,12 +14,13 @@ from spark_ehbalance.group.changes import HandOver, Join, Release, RequestHandov
 from spark_ehbalance.group.member.protocol import LeaveRequested, StoreFailed
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Lease
+from spark_ehbalance.group.orders import Seek
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.query import protocol
 from spark_ehbalance.query.engine import QueryEngine
 from spark_ehbalance.query.offsets import EpochPosition, StreamOffset
 from spark_ehbalance.query.progress_policy import SharedProgress
-from tests.group.member.one import One
+from tests.group.member.one import OPERATOR, One
 from tests.group.strategies.members import LEASE
 from tests.lease_table.store_conformance import ANN, BOB
 
@@ -143,6 +144,22 @@ def test_an_offset_names_progress_under_a_lapsed_lease() -> None:
     assert spans(end) == {"1": (0, 3)}
     assert end.other_positions == {"0": EpochPosition(1, 5)}
     assert end.checkpoints == {"0": 0}, "for a group without its lease table"
+
+
+def test_a_sought_partition_is_read_to_the_end_of_its_batch_and_lost_only_if_another_member_takes_it_then() -> None:
+    """The former owner may not have read its range to the end. So it writes nothing of it, and says so."""
+    one = OneQuery()
+    one.hold(_0=5, _1=5)
+    end = one.batch()
+    one.others(Seek(by=OPERATOR, at_ms=0, partition="1", position=Position.before(2), force=True))
+    one.turn()
+    assert one.read(end) == [("0", 0, 5), ("1", 0, 5)]
+    assert one.engine.batch is not None
+    assert one.engine.batch.lost(one.table.leases) == ([], [])
+    one.others(Join(by=BOB, at_ms=0), Steal(by=BOB, at_ms=0, partition="1", epoch=2))
+    lost, (warning,) = one.engine.batch.lost(one.table.leases)
+    assert lost == ["1"]
+    assert warning.startswith("partition 1: a seek has moved it on, and then another member has taken it")
 
 
 # --- a geo-replicated hub --------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from spark_ehbalance.errors import MalformedEventError
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.query import receivers
 from spark_ehbalance.query.range_reader import read_range
-from tests.query.poison import NUMBERED, READABLE, UNNUMBERED
+from tests.query.poison import NUMBERED, UNNUMBERED
 from tests.query.support import HUB, hub_options
 
 
@@ -121,11 +121,3 @@ def test_the_next_range_goes_on_after_a_skipped_last_event(emulator: Emulator) -
         for number in read(emulator, start + 3, start, onMalformed="skip")["sequenceNumber"].to_pylist()
     ]
     assert found == [0, 1, 4, 5, 6, 7]
-
-
-@pytest.mark.parametrize("what", READABLE)
-def test_unusual_events_are_read(emulator: Emulator, what: str) -> None:
-    event, expected = READABLE[what]
-    emulator.append_encoded(HUB, "0", event)
-    row = read(emulator, 1, onMalformed="keep").to_pylist()[0]
-    assert (dict(row["properties"]), row["body"]) == ({"p": expected}, b"body")

@@ -65,3 +65,10 @@ def test_progress_that_the_table_does_not_have_is_recovered_if_nobody_has_had_th
     )
     progress, earlier = recover(logged, found, "l")
     assert (progress, earlier.finished_number) == ({"0": Progress(2, Position(9))}, 2)
+
+
+def test_a_restart_in_a_batch_after_a_reset_continues_in_it() -> None:
+    """A hub that lost events has others under the numbers that the batch before the reset has read."""
+    finished = StreamOffset("a", {"0": Range("0", 1, 0, 9), "1": Range("1", 1, 0, 9)})
+    logged = Logged(finished, StreamOffset("a", {"0": Range("0", 1, 0, 4)}, batch=2))
+    assert logged.progress() == {"0": Progress(1, Position(-1)), "1": Progress(1, Position(8))}

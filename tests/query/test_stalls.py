@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.group.changes import Stall
 from spark_ehbalance.group.member.membership import Holding
-from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.query.stalls import Probe, answered, backoff, follow, waiting
 from tests.query.queries import Event, Group
@@ -104,27 +102,3 @@ def test_a_silent_partition_stops_no_query(emulator: Emulator, tmp_path: Path) -
 
         emulator.resume(HUB, 0)
         wait_until(lambda: seen() == group.everything() and group.leases()["0"].stalled == 0, "its stall is over")
-
-
-def test_available_now_probes_once_and_ends(
-    emulator: Emulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with closing(Group(emulator, tmp_path, 2)) as group:
-        earlier = group.query("a")
-        group.append(5, 2)
-        emulator.pause(HUB, 0)
-        for _ in range(3):
-            wait_until(lambda: len(earlier.owned()) == 2, "it owns both")
-            task, epoch = Author("a", ""), group.leases()["0"].epoch
-            group.order(Stall(by=task, at_ms=0, partition="0", epoch=epoch))
-        earlier.stop()
-        query = group.query("b")
-        query.planner.fix_ends()
-        assert (query.step(), query.step()) == (5, 0)
-        assert {p for p, _ in query.seen} == {"1"}
-        assert "partition 0: stalled at sequence number 0, 3 times in a row" in caplog.text
-        query.stop()
-        emulator.resume(HUB, 0)
-        last = group.query("c")
-        last.planner.fix_ends()
-        assert (last.step(), last.step()) == (5, 0), "in the next run it is there at once"
