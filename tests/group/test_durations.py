@@ -1,4 +1,4 @@
-"""The rule for the group's lease duration, and who may set it."""
+"""The rule for the group's lease duration."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ehbalance.group.changes import Drain, Join, SetLeaseDuration, apply
-from spark_ehbalance.group.durations import fitting, lowered, needed
-from spark_ehbalance.group.model import Author, Member, MemberState, TableIdentity
+from spark_ehbalance.group.durations import Durations, fitting, lowered, needed
+from spark_ehbalance.group.expiry import Observations, expired_leases, expired_members
+from spark_ehbalance.group.model import Lease, Member, MemberState, TableIdentity
 from spark_ehbalance.group.snapshot import Snapshot
 from tests.lease_table.store_conformance import GROUP
 
-ANN, BOB = Author("ann", "ann-1"), Author("bob", "bob-1")
 EMPTY = Snapshot(GROUP, table=TableIdentity("one"))
 
 
@@ -48,24 +47,14 @@ def test_a_duration_is_long_enough_and_hardly_longer(configured: float, seconds:
     assert lowered(configured, found / 1.24 / 1.25) >= found / 1.24, "what is lowered fits 1.24 times as much"
 
 
-def joined(*authors: Author, says: int | None = 30_000) -> Snapshot:
-    return apply(EMPTY, [Join(by=each, at_ms=0, lease_duration_ms=says) for each in authors]).after
-
-
-def set_by(author: Author) -> SetLeaseDuration:
-    return SetLeaseDuration(by=author, at_ms=0, lease_duration_ms=60_000)
-
-
-def test_only_the_leader_sets_the_duration() -> None:
-    both = joined(ANN, BOB)
-    assert apply(both, [set_by(ANN)]).after.lease_duration_ms == 60_000
-    (refused,) = apply(both, [set_by(BOB)]).refused
-    assert refused.reason == "ann is the leader"
-    drained = Drain(by=ANN, at_ms=0, member="ann")
-    assert apply(both, [drained, set_by(ANN), set_by(BOB)]).accepted == (drained, set_by(BOB))
-    assert "not a member" in apply(both, [set_by(Author("cat", "1"))]).refused[0].reason
-
-
-def test_a_table_without_partitions_has_no_duration() -> None:
-    (refused,) = apply(replace(joined(ANN), table=None), [set_by(ANN)]).refused
-    assert refused.reason == "the table has no partitions yet"
+@pytest.mark.parametrize(("commit_ms", "said", "seconds"), [(100.0, 30, 100), (None, 30, 50), (100.0, 120, 120)])
+def test_nobody_is_judged_by_less_than_the_group_needs(commit_ms: float | None, said: int, seconds: float) -> None:
+    row = Member("ann", "ann-1", 1, lease_duration_ms=1000 * said, commit_ms=commit_ms)
+    members = {f"{number}": replace(row, id=f"{number}", joined=number) for number in range(100)}
+    snapshot = replace(EMPTY, leases={"0": Lease("0", "0", 1)}, members=members)
+    seen = Observations().updated(snapshot, 0.0)
+    for now in (seconds - 0.1, seconds + 0.1):
+        arguments = (seen.updated(snapshot, now), snapshot, Durations.of(snapshot, 30.0, 50.0), now, 0)
+        assert (expired_leases(*arguments), expired_members(*arguments)) == (
+            (frozenset(), frozenset()) if now < seconds else ({"0"}, members.keys())
+        )

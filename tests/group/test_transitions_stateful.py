@@ -1,8 +1,10 @@
-"""Several members that act on stale snapshots of one group: what must hold whatever they do."""
+"""Several members that act on stale snapshots of one group: what must hold whatever they do. And what an observer finds,
+who looks now and then, equals the plain definition."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from hypothesis import HealthCheck, settings
@@ -31,7 +33,16 @@ from spark_ehbalance.group.changes import (
     Transition,
     apply,
 )
-from spark_ehbalance.group.model import Author, Lease, MemberState
+from spark_ehbalance.group.durations import Durations
+from spark_ehbalance.group.expiry import (
+    CLOCK_SKEW_ALLOWANCE,
+    Observations,
+    expired_leases,
+    expired_members,
+    overdue_handovers,
+    untenured_leases,
+)
+from spark_ehbalance.group.model import Author, Lease, Member, MemberState
 from spark_ehbalance.group.orders import Order, PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.group.ownership import Ownership
 from spark_ehbalance.group.position import Position
@@ -40,9 +51,35 @@ from tests.lease_table.store_conformance import GROUP
 
 NAMES = st.sampled_from(["ann", "bob", "cat"])
 PARTITIONS = st.sampled_from(["0", "1"])
-WITHOUT_EVIDENCE = [Defend, EndTransfer, Steal, Renew, Release, HandOver]
-CLOCK = st.integers(0, 2**40)  # wall clocks are arbitrary: none is ever compared
+WITHOUT_EVIDENCE = [CancelHandover, Defend, EndTransfer, Steal, Renew, Release, HandOver]
+CLOCK = st.integers(0, 2**20)  # wall clocks are arbitrary: none is ever compared, but by an observer's cold start
 OPERATOR = Author("operator", "")
+DURATION, TENURE = 30.0, 100.0
+
+
+@dataclass
+class Plain:
+    """The definition: when each value was first seen, and whether that was at the first look."""
+
+    seen: dict[tuple[str, str], tuple[object, float, bool]] = field(default_factory=dict)
+    begun: bool = False
+
+    def look(self, snapshot: Snapshot, now: float) -> None:
+        values: dict[tuple[str, str], object] = {}
+        for partition, lease in snapshot.leases.items():
+            values["lease", partition] = lease.counter
+            values["epoch", partition] = lease.epoch
+            if lease.handover:
+                values["handover", partition] = lease.handover
+        values |= {("member", id): member.counter for id, member in snapshot.members.items()}
+        kept = {key: old for key, old in self.seen.items() if key in values and old[0] == values[key]}
+        self.seen = {key: kept.get(key, (value, now, not self.begun)) for key, value in values.items()}
+        self.begun = True
+
+    def stale(self, kind: str, key: str, row: Lease | Member, now: float, wall_ms: int) -> bool:
+        _, since, cold = self.seen[kind, key]
+        old = wall_ms - row.renewed_at_ms >= (DURATION + CLOCK_SKEW_ALLOWANCE) * 1000
+        return now - since >= DURATION or (cold and old and now - since >= DURATION / 3)
 
 
 class SeveralMembers(RuleBasedStateMachine):
@@ -58,6 +95,8 @@ class SeveralMembers(RuleBasedStateMachine):
         self.seen: dict[Author, Snapshot] = {}
         self.fenced: set[Author] = set()
         self.owners: dict[tuple[str, int], set[str]] = defaultdict(set)
+        self.now = 0.0
+        self.observations, self.plain = Observations(), Plain()
 
     @initialize()
     def start(self) -> None:
@@ -131,17 +170,12 @@ class SeveralMembers(RuleBasedStateMachine):
         assert (stalled.owner, stalled.stalled) == (None, now.stalled + 1)
         assert not stalled.still_owned(seen.epoch, seen.owned_since_ms)
 
-    @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS, to=NAMES)
-    def request_handover(self, data: st.DataObject, at_ms: int, partition: str, to: str) -> None:
+    @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS, to=NAMES, timeout_ms=st.sampled_from([1_000, 20_000]))
+    def request_handover(self, data: st.DataObject, at_ms: int, partition: str, to: str, timeout_ms: int) -> None:
         by = self.any_process(data)
         epoch = self.seen[by].leases[partition].epoch
-        self.write(RequestHandover(by=by, at_ms=at_ms, partition=partition, epoch=epoch, to=to, timeout_ms=1))
-
-    @rule(data=st.data(), at_ms=CLOCK, partition=PARTITIONS)
-    def cancel_handover(self, data: st.DataObject, at_ms: int, partition: str) -> None:
-        by = self.any_process(data)
-        epoch = self.seen[by].leases[partition].epoch
-        self.write(CancelHandover(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
+        about = {"by": by, "at_ms": at_ms, "partition": partition, "epoch": epoch}
+        self.write(RequestHandover(**about, to=to, timeout_ms=timeout_ms))
 
     @rule(data=st.data(), at_ms=CLOCK)
     def beat(self, data: st.DataObject, at_ms: int) -> None:
@@ -190,6 +224,33 @@ class SeveralMembers(RuleBasedStateMachine):
             AddPartitions(by=self.any_process(data), at_ms=at_ms, partitions=tuple(partitions), checkpoint=Position(-1))
         )
 
+    @rule(passed=st.integers(0, 40))
+    def observe(self, passed: int) -> None:
+        self.now += passed
+        now, snapshot, wall_ms = self.now, self.truth, 400_000 + round(self.now * 1000)
+        self.observations = observations = self.observations.updated(snapshot, now)
+        self.plain.look(snapshot, now)
+        leases, members, seen = snapshot.leases, snapshot.members, self.plain.seen
+        pending = {p: row.handover for p, row in leases.items() if row.handover}
+        durations = Durations.of(snapshot, DURATION)
+        assert expired_leases(observations, snapshot, durations, now, wall_ms) == {
+            p for p, row in leases.items() if row.owner and self.plain.stale("lease", p, row, now, wall_ms)
+        }
+        assert expired_members(observations, snapshot, durations, now, wall_ms) == {
+            id for id, row in members.items() if self.plain.stale("member", id, row, now, wall_ms)
+        }
+        assert overdue_handovers(observations, snapshot, now) == {
+            p for p, each in pending.items() if now - seen["handover", p][1] >= each.timeout_ms / 1000
+        }
+        epochs = {p: seen["epoch", p] for p in leases}
+        assert untenured_leases(observations, now, TENURE) == {
+            p for p, (_, since, cold) in epochs.items() if not cold and now - since < TENURE
+        }
+        assert {p: each.since for p, each in observations.leases.items()} == {p: seen["lease", p][1] for p in leases}
+        assert {p: each.since for p, each in observations.handovers.items()} == {
+            p: seen["handover", p][1] for p in pending
+        }
+
     # what must hold
 
     def any_process(self, data: st.DataObject) -> Author:
@@ -203,6 +264,7 @@ class SeveralMembers(RuleBasedStateMachine):
         after, accepted = outcome.after, bool(outcome.accepted)
 
         assert (before.leases, before.members) == (leases, members), "a snapshot never changes"
+        assert (after is before) == ((after.leases, after.members) == (leases, members)), "nothing to write"
         assert accepted != bool(outcome.refused)
         if not accepted:
             assert after == before, "a refused transition changes nothing"
@@ -218,17 +280,19 @@ class SeveralMembers(RuleBasedStateMachine):
             if isinstance(transition, Seek) and partition == transition.partition and accepted:
                 self.compare_sought(before.leases[partition], lease, transition.position)
             else:
-                self.compare(before.leases[partition], lease)
+                self.compare(before.leases[partition], lease, transition)
             if isinstance(transition, Order):
                 assert lease.owner == before.leases[partition].owner, "an order by itself changes no owner"
         assert after.ownership == Ownership.of(after.leases, after.members), "the index equals a new one"
-        self.truth = after
-        self.seen[transition.by] = after
+        self.truth = after if after is before else replace(after, version=before.version + 1)
+        self.seen[transition.by] = self.truth
         return accepted
 
-    def compare(self, before: Lease, after: Lease) -> None:
+    def compare(self, before: Lease, after: Lease, transition: Transition) -> None:
         assert after.epoch in (before.epoch, before.epoch + 1)
         assert after.renewal >= before.renewal
+        if (after.epoch == before.epoch and after.renewal > before.renewal) or (before.owner and not after.owner):
+            assert transition.by.id == before.owner, "only the owner shows signs of life, and gives up"
         if after.owner not in (None, before.owner):
             assert after.epoch == before.epoch + 1, "a change of owner raises the epoch"
         stalls = after.stalled > before.stalled

@@ -18,7 +18,6 @@ from spark_ehbalance.group.member.membership import Clocks
 from spark_ehbalance.group.member.protocol import (
     AskHub,
     Committed,
-    Decided,
     Fail,
     GroupRead,
     HubAnswered,
@@ -32,7 +31,7 @@ from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Author, Lease, Load, Member, MemberState
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.group.strategies import DECLARATIONS, REACTIVE, STRATEGIES, Decision, Strategy
+from spark_ehbalance.group.strategies import DECLARATIONS, REACTIVE, STRATEGIES, Strategy
 from spark_ehbalance.lease_table.contract import commit
 from spark_ehbalance.lease_table.memory import MemoryStore
 from tests.lease_table.store_conformance import GROUP
@@ -46,9 +45,6 @@ JITTER = (0.8, 1.2)
 START = Position(-1)
 
 OPERATOR = Author("operator", "")
-
-#: Events that a batch reads of each of its partitions.
-BATCH = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +95,9 @@ class Members:
         self.store = MemoryStore(Snapshot(GROUP, leases=MappingProxyType({each.partition: each for each in given})))
         self.nodes: dict[str, Node] = {}
         self.moves: list[Move] = []
-        #: (partition, first, last + 1) of everything that a sink has finished.
-        self.read: list[tuple[str, int, int]] = []
         self.loads: Callable[[], Mapping[str, Load]] = dict
         #: Told of every commit: the state before and after it.
         self.wrote: Callable[[Snapshot, Snapshot], None] = lambda before, after: None
-        #: Every decision, by member.
-        self.decisions: list[tuple[str, Decision]] = []
-        self._late: list[tuple[Node, Write | None]] = []
         self._last_owner = {each.partition: each.owner for each in given}
         self._joined = 0
 
@@ -177,7 +168,7 @@ class Members:
         node = self.nodes[name]
         if not node.batch:
             node.batch = {
-                p: Progress(held.epoch, Position(held.checkpoint.sequence_number + BATCH))
+                p: Progress(held.epoch, Position(held.checkpoint.sequence_number + 10))
                 for p, held in node.member.plannable().items()
             }
             node.member.begin_batch({p: to.epoch for p, to in node.batch.items()}, self.now)
@@ -194,15 +185,11 @@ class Members:
             self._turns([node for node in awake if self._due(node) <= self.now])
         self.now = until
 
-    def cycles(self, count: int, *, late: float = 0.0, racing: bool = True) -> None:
-        """`count` cycles in which everybody looks once and balances: faster than `run` where nothing happens. The part
-        `late` of all commits, chosen at random, comes a cycle after its look. Without `racing` one member after the
-        other looks and commits."""
+    def cycles(self, count: int) -> None:
+        """`count` cycles in which everybody looks once and balances: faster than `run` where nothing happens."""
         for _ in range(count):
             self.now += CYCLE
-            nodes = list(self.nodes.values())
-            for some in [nodes] if racing else [[node] for node in self.rng.sample(nodes, len(nodes))]:
-                self._turns(some, balance=True, late=late)
+            self._turns(list(self.nodes.values()), balance=True)
 
     # --- what can be seen --------------------------------------------------------------------------------------
 
@@ -227,20 +214,17 @@ class Members:
     def _due(node: Node) -> float:
         return min(node.turn_at, node.ends_at) if node.batch else node.turn_at
 
-    def _turns(self, nodes: Sequence[Node], *, balance: bool = False, late: float = 0.0) -> None:
+    def _turns(self, nodes: Sequence[Node], *, balance: bool = False) -> None:
         snapshot, loads = self.store.read(), self.loads()
-        turns = [(node, write) for node, write in self._late if node in self.nodes.values()]
-        busy, self._late = [node for node, _ in turns], []
+        turns = []
         for node in nodes:
-            if node in busy:
-                continue
             if node.batch and node.ends_at <= self.now:
-                self._end_batch(node)
+                node.member.finish_batch(node.batch)
+                node.batch = {}
             node.member.measure(loads)
             if balance:
                 balance_now(node.member, self._clocks())
-            write = self._begin(node, snapshot)
-            (self._late if late and self.rng.random() < late else turns).append((node, write))
+            turns.append((node, self._begin(node, snapshot)))
         self.rng.shuffle(turns)
         for node, write in turns:
             self._commit(node, write)
@@ -248,16 +232,7 @@ class Members:
 
     def _begin(self, node: Node, snapshot: Snapshot) -> Write | None:
         """A turn up to its commit, if it makes one."""
-        outputs, written = looked(node.member, snapshot, self.partitions, self._clocks())
-        self.decisions += [(node.member.author.id, each.decision) for each in outputs if isinstance(each, Decided)]
-        return written
-
-    def _end_batch(self, node: Node) -> None:
-        node.member.finish_batch(node.batch)
-        for partition, done in node.batch.items():
-            last = done.position.sequence_number + 1
-            self.read.append((partition, last - BATCH, last))
-        node.batch = {}
+        return looked(node.member, snapshot, self.partitions, self._clocks())[1]
 
     def _commit(self, node: Node, write: Write | None) -> None:
         if write is None:

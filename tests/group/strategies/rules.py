@@ -10,7 +10,7 @@ from spark_ehbalance.group.model import Member, MemberState
 from spark_ehbalance.group.orders import PinTo, Transfer, Unpin
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import DECLARATIONS
-from tests.group.strategies.members import CYCLE, HANDOVER_TIMEOUT, JITTER, LEASE, LOOK, OPERATOR, Members
+from tests.group.strategies.members import CYCLE, HANDOVER_TIMEOUT, JITTER, LEASE, LOOK, OPERATOR, Members, layout_of
 
 #: The most seconds between two looks, and between two decisions.
 LONGEST_LOOK, LONGEST_CYCLE = JITTER[1] * LOOK, JITTER[1] * CYCLE
@@ -77,6 +77,23 @@ class Rules:
         cycles = len(self._group.partitions) if slow else 1
         return NOTICED + cycles * DECIDED
 
+    def is_even(self) -> bool:
+        """Whether everything is owned that a member has room for, pins are followed by members with room, and none owns
+        two partitions more than another with room unless they are pinned to it. Transfers have ended."""
+        snapshot = self._group.snapshot
+        owned = {row.id: snapshot.owned_by(row.id) for row in self._able()}
+        room = {row.id: row.max_owned is None or len(owned[row.id]) < row.max_owned for row in self._able()}
+        if sum(map(len, owned.values())) != len(self._group.partitions) - self._without_room():
+            return False
+        for partition, pin in snapshot.ownership.pins.items():
+            if pin.transfer or (room.get(pin.to) and snapshot.leases[partition].owner != pin.to):
+                return False
+        least = min((len(owned[id]) for id in owned if room[id]), default=inf)
+        return all(
+            len(theirs) <= least + 1 or all(lease.pin and lease.pin.to == id for lease in theirs)
+            for id, theirs in owned.items()
+        )
+
     def _without_room(self) -> int:
         """The number of partitions that no member has room for."""
         room = sum(inf if each.max_owned is None else each.max_owned for each in self._able())
@@ -95,15 +112,15 @@ class RandomEvents:
     """What happens to a group, at random: members with any of `strategies` join with and without limits, leave, crash,
     pause and resume, restart with another strategy and limit; operators pin, transfer, unpin and drain."""
 
-    def __init__(self, seed: int, strategies: Sequence[str], *, partitions: int) -> None:
-        self.rng = random.Random(f"{seed} fate")
+    def __init__(self, seed: int, strategies: Sequence[str]) -> None:
+        """A member of each strategy comes back at the same moment to an arbitrary layout, or finds a new group."""
+        self.rng = rng = random.Random(f"{seed} fate")
         self.strategies = strategies
-        self.group = Members(partitions, seed=seed, strategy=strategies[0])
+        owners = rng.choice([[None], [*(f"member-{number}" for number in range(len(strategies))), "gone", None]])
+        layout = layout_of(rng.choices(owners, k=rng.randint(1, 20)))
+        self.group = Members(seed=seed, leases=layout)
         self.rules = Rules(self.group)
-
-    def begin(self, names: Sequence[str]) -> None:
-        """A member of each strategy in `names` starts at the same moment."""
-        for number, name in enumerate(names):
+        for number, name in enumerate(strategies):
             self._start(f"member-{number}", name)
 
     def play(self, events: int) -> None:

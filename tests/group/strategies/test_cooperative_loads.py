@@ -9,13 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ehbalance.group.model import Load
 from spark_ehbalance.group.strategies.cooperative import TOLERANCE, assignment  # type: ignore[attr-defined]
-from tests.group.strategies.groups import FEW, SOME, assert_stable, given_layout, seeds
+from tests.group.strategies.groups import FEW, MANY, assert_at_rest, given_layout, seeds
 from tests.group.strategies.members import CYCLE, LEASE, Members, snapshot_of
 from tests.group.strategies.views import view_of
 
@@ -99,17 +98,6 @@ def test_skewed_loads_are_evened_out_and_stay_so(rates: dict[str, float], member
         assert all(later - earlier >= MINIMUM_TENURE for earlier, later in pairwise(times))
 
 
-@pytest.mark.parametrize(("count", "members"), [(62, 5), (16, 6), (28, 3)])
-def test_a_slightly_skewed_group_rests(count: int, members: int) -> None:
-    """One partition has 1.7 times the load of each other: hardly worth a move, and not one after the other."""
-    group = loaded_group({str(p): 170.0 if p == 0 else 100.0 for p in range(count)}, 0.2, members=members, seed=1)
-    group.cycles(40)
-    before = len(group.moves)
-    assert before <= count + 2
-    group.cycles(200)
-    assert len(group.moves) - before <= 1
-
-
 def test_a_heavy_partition_gets_a_member_almost_to_itself() -> None:
     rates = {str(p): 900.0 if p == 0 else 100.0 for p in range(19)}
     group = loaded_group(rates, 0.2, "ann", "bob", "cat", seed=1)
@@ -127,10 +115,10 @@ def test_a_new_member_of_a_skewed_group_gets_its_share_at_once() -> None:
     group.run(TWO_CYCLES)
     loads = {name: sum(each) for name, each in loads_of(group, rates).items()}
     assert loads["dan"] >= 300
-    assert_stable(group, 100)
+    assert_at_rest(group, 1000)
 
 
-@settings(SOME, max_examples=100)
+@MANY
 @given(data=st.data(), count=st.integers(1, 256), members=st.integers(1, 64), rate=st.floats(0, 1e6), seed=seeds)
 def test_loads_that_differ_little_change_nothing(
     data: st.DataObject, count: int, members: int, rate: float, seed: int

@@ -1,81 +1,122 @@
-"""What must hold for any group whose strategy makes it even, however it began and whatever happens."""
+"""What must hold for every strategy, however a group began and whatever happens to it."""
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+from dataclasses import replace
+from itertools import combinations
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ehbalance.group.strategies import DECLARATIONS
+from spark_ehbalance.group.changes import Claim, RequestHandover, Steal
+from spark_ehbalance.group.model import Handover, Pin
+from spark_ehbalance.group.strategies import DECLARATIONS, STRATEGIES
+from spark_ehbalance.simulation.ideal import fewest_moves
 from tests.group.strategies.groups import (
+    EVEN,
     FEW,
+    MANY,
     assert_at_rest,
-    assert_balanced,
-    assert_stable,
-    groups,
+    given_layout,
     is_balanced,
     run_until,
-    settle,
+    seeds,
 )
-from tests.group.strategies.members import LEASE
+from tests.group.strategies.members import CYCLE, Members, snapshot_of
+from tests.group.strategies.rules import RandomEvents
+from tests.group.strategies.views import view_of
 
-STEALING = pytest.mark.parametrize("strategy", [name for name, each in DECLARATIONS.items() if each.moves == "steal"])
-#: Strategies that move by handover, and the seconds within which a group is balanced, whatever happened before: the
-#: transfer shedder waits for some cycles and cools down. `cooperative` has stricter tests of its own.
-HANDOVER = pytest.mark.parametrize(("strategy", "soon"), [("race", 90.0), ("transfer", 1920.0)])
-MANY = settings(FEW, max_examples=15)
+EACH = pytest.mark.parametrize("strategy", EVEN)
 
-
-@STEALING
-@MANY
-@given(data=st.data(), late=st.sampled_from([0.0, 0.3]))
-def test_any_layout_comes_to_a_balanced_rest(strategy: str, data: st.DataObject, late: float) -> None:
-    group = data.draw(groups(strategy, 16, 64))
-    settle(group, 20 + 4 * len(group.partitions), late=late)
-    settle(group, 20 + 2 * len(group.partitions))  # a cycle without moves may have been one of refusals
-    assert_balanced(group)
-    assert_stable(group, 5)
+#: Seconds within which a group becomes even: the transfer shedder waits for some cycles and cools down.
+SOON = 1920.0
 
 
-@STEALING
-@MANY
-@given(data=st.data())
-def test_a_group_comes_to_rest_after_anything_that_happens(strategy: str, data: st.DataObject) -> None:
-    """Joins, leaves, crashes and new partitions while members act on what was a cycle ago."""
-    group = data.draw(groups(strategy, 16, 64))
-    for _ in range(data.draw(st.integers(1, 12))):
-        names = sorted(group.nodes)
-        match data.draw(st.sampled_from(["join", "leave", "crash", "grow", "wait"])):
-            case "join" if len(names) < 16:
-                group.join_many(data.draw(st.integers(1, 3)))
-            case "leave" if len(names) > 1:
-                group.leave(data.draw(st.sampled_from(names)))
-            case "crash" if len(names) > 1:
-                group.crash(data.draw(st.sampled_from(names)))
-            case "grow" if len(group.partitions) < 64:
-                group.add_partitions(data.draw(st.integers(1, 64 - len(group.partitions))))
-        group.cycles(data.draw(st.integers(0, 3)), late=0.5)
-    settle(group, 20 + 2 * len(group.partitions))
-    assert_balanced(group)
-    assert_stable(group, 5)
+def comes_to_an_even_rest(seed: int, names: list[str]) -> None:
+    """Joins with and without limits, leaves, crashes, restarts, pauses, batches of any length, new partitions, and
+    orders of operators; `Members` and `Rules` check what must hold at every moment."""
+    events = RandomEvents(seed, names)
+    events.run(events.rng.choice((0, 1, 15, 80)))
+    events.play(6)
+    run_until(events.group, SOON, events.rules.is_even)
+    assert_at_rest(events.group)
+    assert events.rules.is_even()
 
 
-@HANDOVER
+@EACH
+@pytest.mark.parametrize("seed", range(10))
+def test_a_random_group_comes_to_an_even_rest(strategy: str, seed: int) -> None:
+    comes_to_an_even_rest(seed, [strategy] * random.Random(seed).randint(1, 4))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_mixed_random_group_comes_to_an_even_rest(seed: int) -> None:
+    comes_to_an_even_rest(seed, random.Random(seed).choices(EVEN, k=4))
+
+
+@EACH
+@pytest.mark.parametrize("event", ["join", "leave", "crash", "drain", "add_partitions"])
 @FEW
-@given(data=st.data())
-def test_any_layout_is_balanced_by_handover_also_after_joins_leaves_and_crashes(
-    strategy: str, soon: float, data: st.DataObject
+@given(members=st.integers(2, 8), count=st.integers(1, 32), seed=seeds)
+def test_a_change_makes_no_more_moves_than_it_must(
+    strategy: str, event: str, members: int, count: int, seed: int
 ) -> None:
-    group = data.draw(groups(strategy, 8, 24))
-    group.run(soon / 4)
-    for _ in range(data.draw(st.sampled_from([0, 3]))):
-        match data.draw(st.sampled_from(["join", "leave", "crash"])):
-            case "leave" if len(group.nodes) > 1:
-                group.leave(data.draw(st.sampled_from(sorted(group.nodes))))
-            case "crash" if len(group.nodes) > 1:
-                group.crash(data.draw(st.sampled_from(sorted(group.nodes))))
-            case _:
-                group.join_many(data.draw(st.integers(1, 3)))
-        run_until(group, LEASE + 60, lambda: sum(group.counts().values()) == len(group.partitions))
-    run_until(group, soon, lambda: is_balanced(group))
-    assert_at_rest(group, 480)
+    group = Members(count, seed=seed, strategy=strategy)
+    group.join_many(members)
+    run_until(group, SOON, lambda: is_balanced(group))
+    group.run(2 * CYCLE)
+    group.moves.clear()
+    owned = group.counts()
+    if event == "join":
+        owned |= dict.fromkeys(group.join(), 0)
+    elif event == "add_partitions":
+        group.add_partitions(5)
+    else:
+        del owned["member-0"]
+        getattr(group, event)("member-0")
+    run_until(group, SOON, lambda: sum(count for name, count in group.counts().items() if name in owned) == count)
+    group.run(SOON)
+    assert len(group.moves) == fewest_moves(owned, len(group.partitions))
+
+
+@pytest.mark.parametrize("names", [*((name, name) for name in EVEN), *combinations(EVEN, 2)], ids="-".join)
+def test_members_that_start_together_share_without_a_move(names: tuple[str, str]) -> None:
+    group = Members(9, seed=1)
+    for name in (*names, names[0]):
+        group.strategy = name
+        group.join()
+    run_until(group, 10 * CYCLE, lambda: is_balanced(group))
+    assert_at_rest(group)
+    assert len(group.moves) == 9
+
+
+@EACH
+@MANY
+@given(data=st.data(), limit=st.none() | st.integers(0, 8))
+def test_a_decision_respects_pins_and_the_limit(strategy: str, data: st.DataObject, limit: int | None) -> None:
+    names = ["ann", "bob", "cat"]
+    leases = given_layout(data.draw, names, data.draw(st.integers(1, 20)))
+    coming = Handover("ann", 30_000)
+    leases = [
+        replace(each, handover=coming if each.owner not in (None, "ann") and data.draw(st.booleans()) else None)
+        for each in leases
+    ]
+    snapshot = snapshot_of({"ann": limit, "bob": None, "cat": None}, leases)
+    pinned = data.draw(st.sets(st.sampled_from(sorted(snapshot.leases))))
+    pins = {p: replace(snapshot.leases[p], pin=Pin("bob", "operator")) for p in pinned}
+    snapshot = replace(snapshot, leases={**snapshot.leases, **pins})
+    view = view_of(snapshot, "ann", pinned=pinned, max_owned=limit)
+    first = STRATEGIES[strategy](view)
+    later = STRATEGIES[strategy](replace(view, now=view.now + (first.rebalance_after or 0.0), memory=first.memory))
+    for decision in (first, later):
+        changes = [each for each in decision.transitions if isinstance(each, (Claim, Steal, RequestHandover))]
+        assert pinned.isdisjoint(each.partition for each in changes)
+        takes = Counter(each.to if isinstance(each, RequestHandover) else "ann" for each in changes)
+        owned = {lease.partition for lease in snapshot.owned_by("ann")} | {
+            p for p, handover in snapshot.ownership.pending.items() if handover.to == "ann"
+        }
+        assert limit is None or not takes["ann"] or len(owned) + takes["ann"] <= limit
+        assert DECLARATIONS[strategy].moves == "steal" or not any(isinstance(each, Steal) for each in changes)

@@ -14,8 +14,7 @@ from spark_ehbalance.group.model import Author, Lease, Load
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import Decision
-from spark_ehbalance.simulation.ideal import fewest_moves
-from tests.group.strategies.groups import SOME, is_balanced, run_until, seeds
+from tests.group.strategies.groups import FEW, seeds
 from tests.group.strategies.members import Members, layout_of, snapshot_of
 from tests.group.strategies.views import Observer
 
@@ -127,24 +126,7 @@ def test_with_weight_load_a_heavy_partition_counts_for_more() -> None:
     assert "0" not in challenged
 
 
-# --- groups ----------------------------------------------------------------------------------------------------
-
-
-@SOME
-@given(count=st.integers(1, 64), members=st.integers(1, 8), seed=seeds)
-def test_a_newcomer_gets_its_share_within_a_normal_lease_by_the_fewest_moves(
-    count: int, members: int, seed: int
-) -> None:
-    group = Members(count, seed=seed, strategy="race")
-    group.join_many(members)
-    group.run(3 * NORMAL_LEASE)
-    before, group.moves = group.counts(), []
-    (name,) = group.join()
-    run_until(group, NORMAL_LEASE, lambda: is_balanced(group))
-    assert len(group.moves) == fewest_moves(before | {name: 0}, count)
-
-
-@SOME
+@FEW
 @given(members=st.integers(2, 8), seed=seeds, slowness=st.floats(1.0, 10.0))
 def test_a_single_partition_never_moves(members: int, seed: int, slowness: float) -> None:
     group = Members(1, seed=seed, strategy="race")

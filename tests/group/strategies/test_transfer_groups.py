@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.group.model import Load
 from spark_ehbalance.group.strategies.transfer import TransferParameters
-from tests.group.strategies.groups import SOME, run_until, seeds
+from tests.group.strategies.groups import FEW, run_until, seeds
 from tests.group.strategies.members import CYCLE, Members
 
 DEFAULTS = TransferParameters()
@@ -34,7 +34,7 @@ def improvements(group: Members, rates: Mapping[str, float]) -> list[tuple[str, 
     ]
 
 
-@SOME
+@FEW
 @given(
     members=st.integers(2, 6),
     rates=st.lists(st.floats(1, 1000), min_size=2, max_size=30),
