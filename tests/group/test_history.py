@@ -7,7 +7,7 @@ import pytest
 from spark_ehbalance.group.changes import Claim, apply
 from spark_ehbalance.group.history import ownership_changes
 from spark_ehbalance.group.identity import Group
-from spark_ehbalance.group.model import Author, Handover, Lease, Member
+from spark_ehbalance.group.model import Author, Handover, Lease, Member, Pin
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 
@@ -15,16 +15,19 @@ ASKED = Handover("bob", 30_000, 7)
 
 
 @pytest.mark.parametrize(
-    ("owner", "evidence", "why"),
+    ("owner", "pin", "evidence", "why"),
     [
-        ("ann", {"unchanged_counter": (3, 9)}, "no sign of life for the lease duration"),
-        ("ann", {"overdue_handover": ASKED}, "not handed over in time"),
-        ("bob", {}, None),
-        (None, {}, None),
+        ("ann", None, {"unchanged_counter": (3, 9)}, "no sign of life for the lease duration"),
+        ("ann", None, {"overdue_handover": ASKED}, "not handed over in time"),
+        ("ann", Pin("bob", "jo", "nearer"), {"overdue_handover": ASKED}, "ordered by jo: nearer"),
+        ("bob", None, {}, None),
+        (None, None, {}, None),
     ],
 )
-def test_a_claim_from_another_owner_says_why(owner: str | None, evidence: dict[str, object], why: str | None) -> None:
-    lease = Lease("0", owner, 3, 9, checkpoint=Position(4), handover=ASKED)
+def test_a_claim_from_another_owner_says_why(
+    owner: str | None, pin: Pin | None, evidence: dict[str, object], why: str | None
+) -> None:
+    lease = Lease("0", owner, 3, 9, checkpoint=Position(4), handover=ASKED, pin=pin)
     before = Snapshot(Group.of("ns", "hub", "$Default"), leases={"0": lease}, members={"bob": Member("bob", "run", 1)})
     claim = Claim(by=Author("bob", "run"), at_ms=1, partition="0", epoch=3, **evidence)
     (change,) = ownership_changes(apply(before, [claim]))

@@ -1,4 +1,4 @@
-"""Several members that act on stale snapshots of one group: what must hold whatever they do. And what an observer finds,
+"""Several members that act on stale snapshots of one group: what must hold whatever they do. What an observer finds,
 who looks now and then, equals the plain definition."""
 
 from __future__ import annotations

@@ -18,16 +18,13 @@ from spark_ehbalance.group.changes import (
     Join,
     Release,
     Reset,
-    Steal,
     Transition,
     apply,
 )
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.membership import Clocks, Resumed
 from spark_ehbalance.group.member.protocol import (
-    AskHub,
     Committed,
-    GroupRead,
     LeaveRequested,
     ReadGroup,
     SettlingBegan,
@@ -39,11 +36,8 @@ from spark_ehbalance.group.member.query_state import Progress, QueryState
 from spark_ehbalance.group.model import Lease, Load, MemberLoad, MemberState, TableIdentity
 from spark_ehbalance.group.position import Position
 from tests.group.member.one import AT_MS, OPERATOR, START, One, Turn, kinds, member
-from tests.group.strategies.groups import EVEN
-from tests.group.strategies.members import CYCLE, LEASE, Members, balance_now, looked, snapshot_of
+from tests.group.strategies.members import CYCLE, LEASE, balance_now, looked, snapshot_of
 from tests.lease_table.store_conformance import ANN, BOB
-
-EACH = pytest.mark.parametrize("strategy", EVEN)
 
 #: Intervals that never pass in a test.
 SELDOM = dict.fromkeys(("look_interval", "handover_look_interval", "balance_interval"), 1e6)
@@ -68,14 +62,7 @@ def older_bob(one: One) -> None:
 # --- joining ---------------------------------------------------------------------------------------------------
 
 
-def test_a_new_member_joins_first_and_claims_in_the_next_turn() -> None:
-    turn = Turn(*looked(member(), snapshot_of((), [Lease("0", checkpoint=START)]), ("0",), Clocks(0.0, 0)))
-    assert kinds(turn.transitions) == ["Join"]
-    assert turn.decision
-    assert turn.decision.rebalance_now
-
-
-def test_the_first_commit_of_a_group_says_what_latest_means() -> None:
+def test_a_new_member_joins_first_and_says_what_latest_means() -> None:
     """A query that is stopped before its first batch has started all the same."""
     ann, table = member(latest_ms=70, ends={"1": Position(4)}), snapshot_of((), [])
     turn = Turn(*looked(ann, table, ("0", "1"), Clocks(0.0, 0)))
@@ -83,6 +70,8 @@ def test_the_first_commit_of_a_group_says_what_latest_means() -> None:
     assert after.latest_ms == 70
     assert {p: lease.checkpoint for p, lease in after.leases.items()} == {"0": None, "1": Position(4)}
     assert not after.owned_by("ann"), "it claims when it has seen who else is there"
+    assert turn.decision
+    assert turn.decision.rebalance_now
 
 
 def test_a_restarted_member_claims_its_own_with_a_new_epoch_in_the_commit_of_its_join() -> None:
@@ -387,19 +376,6 @@ def test_an_operator_s_drain_outlasts_a_stall() -> None:
     assert one.table.members["ann"].state is MemberState.LEAVING
 
 
-@EACH
-def test_while_a_query_hangs_others_have_its_partitions(strategy: str) -> None:
-    group = Members(4, strategy=strategy)
-    group.join("ann", "bob", max_stall=15.0)
-    group.run(10 * CYCLE)
-    assert group.counts() == {"ann": 2, "bob": 2}
-    group.begin_batch("ann", 20 * CYCLE)
-    group.run(15 * CYCLE)
-    assert group.counts() == {"ann": 0, "bob": 4}
-    group.run(15 * CYCLE)
-    assert group.counts() == {"ann": 2, "bob": 2}
-
-
 # --- balancing -------------------------------------------------------------------------------------------------
 
 
@@ -453,21 +429,6 @@ def test_starting_positions_are_asked_for_some_partitions_at_a_time() -> None:
         Position(1): 32,
         Position(2): 16,
     }
-
-
-def test_what_is_taken_from_an_owner_without_a_checkpoint_begins_where_the_hub_says() -> None:
-    one = One(0)
-    one.replace_table(replace(one.table, table=TableIdentity("one", latest_ms=7)))
-    one.add(*(Lease(str(p), owner="theirs", epoch=1, owned_since_ms=1) for p in range(2)))
-    balance_now(one.ann, one.clocks)
-    read = GroupRead(one.table, tuple(one.table.leases))
-    (asked,) = one.ann.handle(read, one.clocks)
-    assert isinstance(asked, AskHub)
-    assert asked.latest_ms == 7
-    turn = one.begin(balance=True, start=Position(41))
-    assert [type(each) for each in one.end(turn)][:1] == [Steal]
-    assert not one.refused
-    assert [held.checkpoint for held in one.ann.owned.values()] == [Position(41)]
 
 
 def test_a_settling_member_balances_at_once_until_there_is_nothing_more_to_take() -> None:

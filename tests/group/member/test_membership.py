@@ -16,7 +16,7 @@ from spark_ehbalance.group.orders import Seek
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from tests.group.member.one import AT_MS, OPERATOR, One
-from tests.group.strategies.members import LEASE, LOOK, Members, balance_now, unfailing
+from tests.group.strategies.members import LEASE, Members, balance_now, unfailing
 from tests.lease_table.store_conformance import BOB
 
 # --- who it is -------------------------------------------------------------------------------------------------
@@ -45,31 +45,25 @@ def test_another_table_at_the_same_place_stops_this_member() -> None:
     assert not one.ann.owned
 
 
-@pytest.mark.parametrize("lost", ["a row", "an epoch", "everything"])
+@pytest.mark.parametrize("lost", ["a row", "an epoch", "everything", "a checkpoint"])
 @pytest.mark.parametrize("meanwhile", [False, True], ids=["before the read", "during the commit"])
-def test_a_table_that_lost_rows_or_epochs_stops_this_member(lost: str, meanwhile: bool) -> None:
+def test_a_table_that_lost_something_stops_this_member(lost: str, meanwhile: bool) -> None:
     one = One()
-    leases = {p: each for p, each in one.table.leases.items() if lost == "an epoch" or p == "0"}
-    if lost == "an epoch":
-        leases["1"] = replace(leases["1"], epoch=0)
-    one.now += LEASE / 3
-    turn = one.begin() if meanwhile else None
-    one.replace_table(replace(one.table, leases={} if lost == "everything" else leases))
-    with pytest.raises(DataLossError, match=r"\[EHB_LEASE_TABLE_STALE\] .* epoch of partition"):
-        one.begin() if turn is None else one.end(turn)
-    assert not one.ann.owned
-
-
-@pytest.mark.parametrize("meanwhile", [False, True], ids=["before the read", "during the commit"])
-def test_member_stops_when_its_checkpoint_was_rolled_back(meanwhile: bool) -> None:
-    one = One()
-    before = one.table.leases["0"]
-    one.finish(5, "0")
+    before = one.table.leases
+    one.finish(5, "1")
     one.turn()
     one.now += LEASE / 3
     turn = one.begin() if meanwhile else None
-    one.replace_table(replace(one.table, leases={**one.table.leases, "0": before}))
-    with pytest.raises(DataLossError, match=r"\[EHB_LEASE_TABLE_STALE\] .* position of partition 0 is 0 and was 6"):
+    now = one.table.leases
+    left = {
+        "a row": {"0": now["0"]},
+        "an epoch": {**now, "1": replace(now["1"], epoch=0)},
+        "everything": {},
+        "a checkpoint": before,
+    }
+    one.replace_table(replace(one.table, leases=left[lost]))
+    what = "position of partition 1 is 0 and was 6" if lost == "a checkpoint" else "epoch of partition"
+    with pytest.raises(DataLossError, match=rf"\[EHB_LEASE_TABLE_STALE\] .* {what}"):
         one.begin() if turn is None else one.end(turn)
     assert not one.ann.owned
 
@@ -119,20 +113,6 @@ def test_members_that_are_suspended_together_keep_what_they_own(away: float, apa
         group.run(apart * LEASE)
     group.run(2 * LEASE)
     assert group.layout() == layout
-
-
-def test_a_member_that_was_suspended_alone_requests_what_it_has_lost() -> None:
-    group = Members(12, seed=2)
-    group.join("ann", "bob", "cat")
-    group.run(20)
-    group.freeze("ann")
-    group.run(LEASE + 10)
-    assert group.counts()["ann"] == 0
-    group.moves.clear()
-    group.nodes["ann"].frozen = False
-    group.run(5 * LOOK)
-    assert group.counts() == {"ann": 4, "bob": 4, "cat": 4}
-    assert all(move.planned for move in group.moves)
 
 
 # --- a process that is suspended while it waits for the table --------------------------------------------------

@@ -103,9 +103,7 @@ class Members:
 
     # --- what happens to the group -----------------------------------------------------------------------------
 
-    def join(
-        self, *names: str, max_owned: int | None = None, max_stall: float | None = None, slowness: float = 1.0
-    ) -> list[str]:
+    def join(self, *names: str, max_owned: int | None = None, slowness: float = 1.0) -> list[str]:
         """New processes with the current `strategy`, started at the same moment; without names one with a new name."""
         names = names or (f"member-{self._joined}",)
         for name in names:
@@ -118,14 +116,13 @@ class Members:
                 max_owned,
                 strategy_name=self.strategy,
                 reactive=self.strategy in REACTIVE,
-                max_stall=max_stall,
             )
             member = MemberEngine(Author(name, str(self._joined)), settings, random.Random(self.rng.random()))
             self.nodes[name] = Node(member, turn_at=self.now, slowness=slowness)
         return list(names)
 
-    def join_many(self, count: int, *, max_owned: int | None = None) -> list[str]:
-        return self.join(*(f"member-{self._joined + each}" for each in range(count)), max_owned=max_owned)
+    def join_many(self, count: int) -> list[str]:
+        return self.join(*(f"member-{self._joined + each}" for each in range(count)))
 
     def leave(self, name: str) -> None:
         """Stop in good order, as `query.stop()` does; a batch in flight is broken off."""
