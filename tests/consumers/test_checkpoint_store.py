@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import threading
 import time
@@ -104,40 +103,6 @@ def test_the_client_starts_after_the_checkpoint(position: Position, start_after:
     assert offset == start_after
     assert offset or not start_after, "the client takes what is false for no checkpoint"
     assert bool(offset)
-
-
-def test_concurrent_checkpoints_share_commits(consumers: Consumers) -> None:
-    store = consumers.owning("a")
-
-    def use(partition: str) -> None:
-        for number in range(10):
-            consumers.claim_listed(store, "a")
-            consumers.checkpoint(store, partition, number)
-
-    with ThreadPoolExecutor() as threads:
-        assert len([*threads.map(use, consumers.partitions)]) == PARTITIONS
-    assert consumers.group.checkpoints() == dict.fromkeys(consumers.partitions, 10)
-
-
-def test_the_asynchronous_store_does_the_same(consumers: Consumers) -> None:
-    async def use() -> None:
-        async with consumers.async_store() as store:
-            named = tuple(consumers.named.values())
-            assert await store.list_ownership(*named) == []
-            wanted = [{**consumers.named, "partition_id": p, "owner_id": "a"} for p in consumers.partitions]
-            claimed = await store.claim_ownership(wanted)
-            assert [each["partition_id"] for each in claimed] == consumers.partitions
-            await store.list_checkpoints(*named)
-            entry = consumers.named | {"sequence_number": 5, "offset": "five"}
-            await asyncio.gather(*(store.update_checkpoint(entry | {"partition_id": p}) for p in "0123"))
-            assert {each["offset"] for each in await store.list_checkpoints(*named)} == {"five"}
-            with pytest.raises(OwnershipLostError):
-                await store.update_checkpoint(entry | {"partition_id": "17"})
-        with pytest.raises(OptionError, match="is closed"):
-            await store.list_ownership(*named)
-
-    asyncio.run(use())
-    assert not consumers.snapshot().members
 
 
 # --- what is refused ---------------------------------------------------------------------------------------------
@@ -339,22 +304,6 @@ def test_latest_is_the_first_start_of_the_group(consumers: Consumers, monkeypatc
         consumers.partitions, 3
     )
     assert consumers.snapshot().latest_ms is not None
-
-
-@pytest.mark.parametrize("fails", [True, False])
-def test_what_has_aged_out_is_a_loss(consumers: Consumers, fails: bool, caplog: pytest.LogCaptureFixture) -> None:
-    consumers.group.append(9, PARTITIONS)
-    consumers.checkpoint(consumers.owning("a"), "1", 3)
-    consumers.close_stores()
-    consumers.group.emulator.trim(HUB, 1, 6)
-    store = consumers.store(failOnDataLoss=str(fails).lower())
-    lost = "partition 1: reading was to go on at sequence number 4, but the first retained event is 6: it has aged out"
-    if fails:
-        with pytest.raises(DataLossError, match=lost):
-            consumers.own(store, "b")
-    else:
-        consumers.own(store, "b")
-        assert lost in caplog.text
 
 
 def test_the_highest_of_concurrent_checkpoints_is_stored(consumers: Consumers) -> None:

@@ -111,8 +111,7 @@ def test_after_a_loss_a_client_reads_the_retained_events(
 
 
 @pytest.mark.parametrize("emulator", [True], indirect=True)
-@pytest.mark.parametrize("more", [3, 8], ids=["as many", "more"])
-@pytest.mark.parametrize("refused", [True, False])
+@pytest.mark.parametrize(("more", "refused"), [(3, True), (8, False)], ids=["as many", "more"])
 def test_new_events_in_place_of_lost_ones_are_an_error(
     consumers: Consumers, client: NewClient, emulator: Emulator, more: int, *, refused: bool
 ) -> None:

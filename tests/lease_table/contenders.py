@@ -10,7 +10,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from typing import Any
 
 from spark_ehbalance.errors import StoreFormatError
-from spark_ehbalance.group.changes import Claim, Join, Renew
+from spark_ehbalance.group.changes import Claim, Join
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.lease_table.contract import LeaseStore, commit
@@ -66,18 +66,3 @@ def claim_all(opening: Opening, me: Author) -> list[str]:
             if outcome.accepted:
                 won.append(lease.partition)
     return won
-
-
-def renew_often(opening: Opening, me: Author, times: int) -> int:
-    """Renew its lease `times` times. Returns how many of the renewals were refused."""
-    refused = 0
-    with opening() as store:
-        snapshot = store.read()
-        (lease,) = snapshot.owned_by(me.id)
-        wait_for_the_others()
-        for _ in range(times):
-            renewal = Renew(by=me, at_ms=2, partition=lease.partition, epoch=lease.epoch)
-            outcome = commit(store, snapshot, [renewal], attempts=ATTEMPTS)
-            snapshot = outcome.after
-            refused += len(outcome.refused)
-    return refused

@@ -25,14 +25,11 @@ GROUP = Group.of("NS.servicebus.windows.net", "Hub", "$Default")
 
 
 @pytest.mark.parametrize("group", [GROUP, Group("NS.servicebus.windows.net", "Hub", "$Default")])
-def test_names_are_those_of_the_sdks_in_lower_case(group: Group) -> None:
-    assert blob_name(group, Kind.OWNERSHIP, "A") == "ns.servicebus.windows.net/hub/$default/ownership/a"
-    assert blob_name(group, Kind.CHECKPOINT, "31") == "ns.servicebus.windows.net/hub/$default/checkpoint/31"
-
-
 @pytest.mark.parametrize("kind", Kind)
-def test_a_name_is_read_back(kind: Kind) -> None:
-    assert parse_name(GROUP, blob_name(GROUP, kind, "7")) == (kind, "7")
+def test_names_are_those_of_the_sdks_in_lower_case_and_read_back(group: Group, kind: Kind) -> None:
+    name = blob_name(group, kind, "A")
+    assert name == f"ns.servicebus.windows.net/hub/$default/{kind.value}/a"
+    assert parse_name(GROUP, name) == (kind, "a")
 
 
 @pytest.mark.parametrize(
@@ -89,14 +86,10 @@ def test_an_ownership_is_read_back(name: str | None) -> None:
     ],
 )
 def test_a_checkpoint_of_any_sdk(metadata: dict[str, str] | None, expected: StoredCheckpoint) -> None:
-    assert checkpoint(metadata) == expected
-
-
-def test_a_position_needs_a_sequence_number() -> None:
-    assert StoredCheckpoint(7, "1000").position == Position(7, "1000")
-    assert StoredCheckpoint(7).position == Position(7)
-    assert StoredCheckpoint(None, "1000").position is None
-    assert StoredCheckpoint().position is None
+    found = checkpoint(metadata)
+    number = expected.sequence_number
+    assert found == expected
+    assert found.position == (None if number is None else Position(number, expected.offset))
 
 
 @pytest.mark.parametrize("position", [Position(7, "1000"), Position(7), Position(-1)])

@@ -35,36 +35,16 @@ def test_the_hub_s_credential_opens_a_storage_in_azure(location: str) -> None:
     assert split(given) == (HUBS, {"account_name": "account"})
 
 
-@pytest.mark.parametrize("location", [TABLE, CONTAINER])
-def test_a_hub_s_service_principal_opens_it_with_its_secret(location: str) -> None:
-    hub = {"fullyQualifiedNamespace": "ns.servicebus.windows.net", "eventHubName": "hub", "leaseTable": location}
-    options = stream_options(hub | {"clientId": "an-id", "tenantId": "contoso.com", "clientSecret": SECRET})
-    principal = Identity("servicePrincipal", "an-id", "contoso.com", SECRET)
-    assert split(options.storage_options) == (principal, {})
-    assert SECRET not in repr(options)
-
-
 @pytest.mark.parametrize("location", ["/data/leases", "s3://bucket/leases", "gs://bucket/leases", "file:///data/l"])
 def test_no_other_storage_gets_it(location: str) -> None:
     assert with_identity(location, {}, HUBS, {}) == {}
 
 
-@pytest.mark.parametrize(
-    "own",
-    [
-        "account_key",
-        "AZURE_STORAGE_ACCOUNT_KEY",
-        "azure_storage_sas_key",
-        "sas_token",
-        "bearer_token",
-        "client_id",
-        "azure_client_secret",
-        "use_azure_cli",
-        "federated_token_file",
-        "connection_string",
-        "credential",
-    ],
-)
+KEYS = ("account_key", "AZURE_STORAGE_ACCOUNT_KEY", "azure_storage_sas_key", "sas_token", "connection_string")
+IDENTITIES = ("client_id", "azure_client_secret", "use_azure_cli", "federated_token_file", "credential", "bearer_token")
+
+
+@pytest.mark.parametrize("own", [*KEYS, *IDENTITIES])
 def test_the_storage_s_own_credential_comes_first(own: str) -> None:
     assert with_identity(TABLE, {own: "x"}, HUBS, {}) == {own: "x"}
 
@@ -75,17 +55,14 @@ def test_one_in_the_environment_counts(variable: str) -> None:
 
 
 def test_a_query_s_options() -> None:
-    hub = {"fullyQualifiedNamespace": "ns.servicebus.windows.net", "eventHubName": "hub"}
-    by_hub = stream_options(hub | {"credential": "managedIdentity", "clientId": "an-id", "leaseTable": TABLE})
-    assert by_hub.storage_options == {"credential": "managedIdentity", "client_id": "an-id"}
+    hub = {"fullyQualifiedNamespace": "ns.servicebus.windows.net", "eventHubName": "hub", "leaseTable": TABLE}
+    by_hub = stream_options(hub | {"clientId": "an-id", "tenantId": "contoso.com", "clientSecret": SECRET})
+    assert split(by_hub.storage_options) == (Identity("servicePrincipal", "an-id", "contoso.com", SECRET), {})
+    assert SECRET not in repr(by_hub)
     own = {"storageOptions.credential": "azureCli", "storageOptions.tenant_id": "contoso.com"}
-    assert stream_options(hub | {"leaseTable": TABLE} | own).storage_options == {
-        "credential": "azureCli",
-        "tenant_id": "contoso.com",
-    }
-    assert stream_options(hub | {"leaseTable": "/data/leases"}).storage_options == {}
+    assert stream_options(hub | own).storage_options == {"credential": "azureCli", "tenant_id": "contoso.com"}
     with pytest.raises(OptionError, match="credential='magic' is wrong"):
-        stream_options(hub | {"leaseTable": TABLE, "storageOptions.credential": "magic"})
+        stream_options(hub | {"storageOptions.credential": "magic"})
 
 
 @pytest.mark.parametrize(
@@ -96,11 +73,7 @@ def test_a_query_s_options() -> None:
         (TABLE, {"credential": "nowhere:make"}, "there is no 'nowhere'"),
         (TABLE, {"credential": "default", "azure_storage_sas_key": "x"}, "azure_storage_sas_key are both set"),
         ("/data/leases", {"credential": "default"}, "credential is set, which is for storage in Azure"),
-        (
-            "s3://bucket/leases",
-            {"credential": PLAIN},
-            "credential is set, which is for storage in Azure",
-        ),
+        ("s3://bucket/leases", {"credential": PLAIN}, "credential is set, which is for storage in Azure"),
     ],
 )
 def test_a_wrong_credential_is_refused_by_name(location: str, options: dict[str, str], named: str) -> None:

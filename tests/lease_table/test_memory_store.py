@@ -6,9 +6,15 @@ import threading
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
+from spark_ehbalance.errors import ConflictError
+from spark_ehbalance.group.changes import Heartbeat
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.lease_table.contract import commit
 from spark_ehbalance.lease_table.memory import MemoryStore
 from tests.lease_table.contenders import Opening, line_up
-from tests.lease_table.store_conformance import LeaseTableConformance
+from tests.lease_table.store_conformance import ANN, LeaseTableConformance, filled
 
 
 class TestMemoryStore(LeaseTableConformance):
@@ -18,3 +24,21 @@ class TestMemoryStore(LeaseTableConformance):
 
     def contenders(self, count: int) -> Executor:
         return ThreadPoolExecutor(count, initializer=line_up, initargs=(threading.Barrier(count),))
+
+
+def test_a_commit_gives_up_after_its_attempts() -> None:
+    class Beaten(MemoryStore):
+        """Somebody else is faster, every time."""
+
+        def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
+            newest = super().read()
+            super().write(newest, newest)
+            return super().write(base, new)
+
+    store = MemoryStore()
+    before = filled(store, ANN)
+    beaten = Beaten(before)
+    with pytest.raises(ConflictError):
+        commit(beaten, before, [Heartbeat(by=ANN, at_ms=1)], attempts=3)
+    assert beaten.read().version == before.version + 3
+    assert beaten.read().members == before.members

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.lease_table.delta.folder import Folder
 from spark_ehbalance.lease_table.delta.history import HISTORY_SCHEMA
 from tests.lease_table.delta_tables import change
-from tests.lease_table.foreign_files import NAMES, OLD, put, write
+from tests.lease_table.foreign_files import OLD, put, write
 from tests.lease_table.store_conformance import GROUP
 from tests.lease_table.upkeep import assert_only_own_files_go
 from tests.ops.command import Command
@@ -58,15 +57,6 @@ def test_a_day_of_upkeep_and_all_commands_leave_the_files_of_others_alone(
     tmp_path: Path, ehbalance: Command, connection: Sequence[str]
 ) -> None:
     assert_only_own_files_go(Folder(str(tmp_path), {}), {}, ehbalance, connection, lambda: hours_pass(tmp_path))
-
-
-@pytest.mark.parametrize("who", ["Spark", "a query's offsets", "a text in the log", "a copy"])
-def test_no_table_is_made_among_files_of_others(tmp_path: Path, who: str) -> None:
-    name = NAMES[who].format(id=OLD)
-    write(Folder(str(tmp_path), {}), f"leases/{name}", b"precious")
-    why = re.escape(f"{tmp_path / 'leases'} holds files that are not a lease table's: {name}")
-    with DeltaStore(str(tmp_path / "leases")) as store, refused(StoreFormatError, why, tmp_path):
-        store.create(GROUP)
 
 
 def test_commands_consumers_and_queries_make_no_table_among_files_of_others(

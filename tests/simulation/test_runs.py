@@ -88,21 +88,6 @@ def test_a_group_that_grows_on_a_slow_store_takes_no_lease_of_the_living_and_soo
     )
 
 
-def test_the_leader_is_replaced_while_the_group_grows_on_a_slow_store() -> None:
-    """Until then nobody may raise the lease duration, and looks are far apart for it."""
-    scenario = replace(
-        load("start-up"),
-        members=3,
-        partitions=60,
-        cycles=70,
-        store=StoreSettings(latency=0.1),
-        events=(Event(at=300.0, do="crash"), Event(at=301.0, do="join", count=50)),
-    )
-    result = simulate(scenario, "cooperative", seed=1)
-    until = 300 + result.lease_duration + 2 * scenario.group.balance_interval
-    assert taken_from(result, until) == {"member-0"}, "it was the leader"
-
-
 def taken_from(result: Result, until: float) -> set[str | None]:
     """From whom leases were claimed; the last one before `until`, in seconds, and they own nothing at the end."""
     taken = [each for each in result.changes if each.event == "Claim" and each.owner_before not in (None, each.owner)]
@@ -124,68 +109,58 @@ def test_the_same_seed_gives_the_same_result_and_another_seed_another(strategy: 
 # --- results ------------------------------------------------------------------------------------------------
 
 
-def play(text: str, strategy: str = "cooperative", seed: int = 0) -> Result:
-    return simulate(parse(text, "mine"), strategy, seed)
+def play(text: str, strategy: str = "cooperative", **event: object) -> Result:
+    """Twelve partitions and three members, unless `text` says otherwise, to which something happens at 50 s."""
+    scenario = parse(text if text.startswith("partitions") else f"partitions = 12\nmembers = 3\n{text}", "mine")
+    return simulate(replace(scenario, events=(Event(at=50.0, **event),) if event else scenario.events), strategy)
 
 
-def test_nothing_moves_in_an_undisturbed_group() -> None:
-    for strategy in STRATEGIES:
-        result = play("partitions = 12\nmembers = 3\ncycles = 15", strategy)
-        assert (result.moves, result.fewest_moves, result.duplicates, result.unowned) == (0, 0, 0, 0)
-        assert result.seconds_to_balance == 0
+@pytest.mark.parametrize(
+    ("event", "group"),
+    [
+        ({}, ""),
+        ({"do": "pause", "lasts": 15.0}, ""),
+        ({}, "[group]\nclock_skew = 900"),
+        ({"do": "outage", "lasts": 200.0}, ""),
+        ({"do": "read-only", "count": 3, "lasts": 90.0}, ""),
+    ],
+    ids=["nothing happens", "a short pause", "wrong clocks", "an outage", "nobody can write"],
+)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_nothing_moves(event: dict[str, object], group: str, strategy: str) -> None:
+    result = play(f"cycles = 30\n{group}", strategy, **event)
+    assert (result.moves, result.fewest_moves, result.duplicates) == (0, 0, 0)
+    assert result.unowned == (pytest.approx(4 * 15) if event.get("do") == "pause" else 0)
+    assert "Release" not in {change.event for change in result.changes}
 
 
-def test_a_join_moves_the_share_of_the_new_member() -> None:
-    result = play('partitions = 12\nmembers = 3\ncycles = 30\nevents = [{ at = 50, do = "join" }]')
-    assert (result.moves, result.fewest_moves, result.duplicates) == (3, 3, 0)
-    assert all(change.event == "HandOver" and change.owner == "member-3" for change in result.changes)
+@pytest.mark.parametrize(
+    ("event", "moves", "kinds", "unowned"),
+    [
+        ({"do": "join"}, 3, {"HandOver"}, (0, 0)),
+        # From the last renewal, which was up to a third of the lease ago, a lease duration, and a look at the latest.
+        ({"do": "crash"}, 4, {"Claim"}, (4 * 20, 4 * 32)),
+        ({"do": "pause", "lasts": 60.0}, 4 + 4, {"Claim", "HandOver"}, (4 * 20, 4 * 32)),
+    ],
+    ids=["a join", "a crash", "a long pause"],
+)
+def test_a_change_moves_a_share(
+    event: dict[str, object], moves: int, kinds: set[str], unowned: tuple[float, float]
+) -> None:
+    result = play("cycles = 30", **event)
+    assert (result.moves, result.fewest_moves) == (moves, moves)
+    assert {change.event for change in result.changes} == kinds
+    assert unowned[0] <= result.unowned <= unowned[1]
     assert result.seconds_to_balance is not None
-    assert 0 < result.seconds_to_balance < 10
+    assert event["do"] != "join" or (0 < result.seconds_to_balance < 10 and result.duplicates == 0)
 
 
-def test_a_crash_costs_the_lease_duration_of_each_partition() -> None:
-    result = play('partitions = 12\nmembers = 3\ncycles = 30\nevents = [{ at = 50, do = "crash" }]')
-    assert (result.moves, result.fewest_moves) == (4, 4)
-    # From the last renewal, which was up to a third of the lease ago, a lease duration, and a look at the latest.
-    assert 4 * 20 <= result.unowned <= 4 * 32
-    assert {change.event for change in result.changes} == {"Claim"}
-
-
-def test_a_short_pause_moves_nothing_and_a_long_one_all_that_the_member_had() -> None:
-    short, long = (
-        play(f'partitions = 12\nmembers = 3\nevents = [{{ at = 50, do = "pause", lasts = {lasts} }}]')
-        for lasts in (15, 60)
+def test_a_member_that_cannot_write_alone_is_taken_for_dead() -> None:
+    result = play("", do="read-only", lasts=90.0)
+    assert result.moves == 4 + 4
+    assert result.duplicates < 4 * 100 * (30 + 10), (
+        "of a lease duration and a batch: then it stops, and others take over"
     )
-    assert (short.moves, short.fewest_moves) == (0, 0)
-    assert short.unowned == pytest.approx(4 * 15)
-    assert (long.moves, long.fewest_moves) == (4 + 4, 4 + 4)
-
-
-def test_wrong_clocks_move_nothing() -> None:
-    result = play("partitions = 12\nmembers = 3\ncycles = 30\n[group]\nclock_skew = 900")
-    assert (result.moves, result.unowned) == (0, 0)
-
-
-def test_an_outage_of_the_store_moves_nothing() -> None:
-    for strategy in STRATEGIES:
-        scenario = 'partitions = 12\nmembers = 3\ncycles = 30\nevents = [{ at = 50, do = "outage", lasts = 200 }]'
-        result = play(scenario, strategy)
-        assert (result.moves, result.duplicates, result.unowned) == (0, 0, 0)
-        reading = [change for change in result.changes if change.event == "Release"]
-        assert not reading
-
-
-def test_members_that_cannot_write_do_not_take_each_other_for_dead() -> None:
-    for strategy in STRATEGIES:
-        result = play(
-            "partitions = 12\nmembers = 3\ncycles = 20\n"
-            'events = [{ at = 50, do = "read-only", count = 3, lasts = 90 }]',
-            strategy,
-        )
-        assert (result.moves, result.duplicates) == (0, 0)
-    one = play('partitions = 12\nmembers = 3\nevents = [{ at = 50, do = "read-only", lasts = 90 }]')
-    assert one.moves == 4 + 4
-    assert one.duplicates < 4 * 100 * (30 + 10), "of a lease duration and a batch: then it stops, and others take over"
 
 
 def test_added_partitions_are_read_from_their_first_event() -> None:
