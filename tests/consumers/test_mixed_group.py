@@ -1,29 +1,76 @@
-"""Plain consumers share a hub with streaming queries without a JVM."""
+"""Plain consumers share a hub with streaming queries through a lease table, each in a process of its own."""
 
 from __future__ import annotations
 
 import signal
+import sys
 from collections import Counter
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import pytest
+
 from spark_ehbalance.emulator import Emulator
-from tests.consumers.mixed import Mixed, share_through_everything
+from spark_ehbalance.group.model import Lease
+from spark_ehbalance.lease_table.delta import DeltaStore
+from tests.members import Member
+from tests.processors.group import PARTITIONS, MixedGroup
+from tests.processors.sharing import share
+
+#: Seconds.
+BALANCING, LEASE = 0.3, 3.0
 
 
-def test_consumers_and_queries_share_a_hub(emulator: Emulator, tmp_path: Path) -> None:
-    with Mixed(emulator, tmp_path) as mixed:
-        share_through_everything(mixed, "sync", "async")
+class TableGroup(MixedGroup):
+    """A group that is kept in a lease table."""
+
+    @property
+    def table(self) -> str:
+        return str(self.folder / "leases")
+
+    @property
+    def options(self) -> dict[str, str]:
+        times = {"balanceInterval": f"{self.interval}s", "leaseDuration": f"{self.expiry}s", "receiverTimeout": "20s"}
+        return times | {"connectionString": self.connection, "leaseTable": self.table, "startingPosition": "earliest"}
+
+    def plain(self, name: str, kind: str = "sync") -> Member:
+        command = ("-m", "tests.consumers.consumer_process", kind, self.connection, self.table)
+        return self.start(name, sys.executable, *command, str(self.folder / name), str(self.expiry))
+
+    def leases(self) -> dict[str, Lease]:
+        with DeltaStore(self.table) as store:
+            return dict(store.read().leases) if store.exists() else {}
+
+    def owners(self) -> dict[str, str | None]:
+        return {partition: lease.owner for partition, lease in self.leases().items()}
+
+    def _owners_and_next(self) -> dict[str, tuple[str | None, int]]:
+        leases = self.leases().items()
+        return {p: (lease.owner, lease.checkpoint.next if lease.checkpoint else 0) for p, lease in leases}
 
 
-def test_a_consumer_that_was_suspended_is_disconnected_and_comes_back(emulator: Emulator, tmp_path: Path) -> None:
-    with Mixed(emulator, tmp_path) as mixed:
-        query, consumer = mixed.query("query"), mixed.consumer("consumer", "sync")
-        mixed.wait_shares(6, 6)
+@pytest.fixture
+def group(emulator: Emulator, tmp_path: Path) -> Iterator[TableGroup]:
+    emulator.add_hub("hub", PARTITIONS)
+    made = TableGroup(emulator, "", "", tmp_path, interval=BALANCING, expiry=LEASE)
+    yield made
+    made.close()
+
+
+def test_consumers_and_queries_share_a_hub(group: TableGroup) -> None:
+    share(group, group.plain, partial(group.plain, kind="async"), group.query)
+
+
+def test_a_consumer_that_was_suspended_is_disconnected_and_comes_back(group: TableGroup) -> None:
+    query, consumer = group.query("query"), group.plain("consumer")
+    with group.producing():
+        group.wait_shared(6, 6)
         consumer.process.send_signal(signal.SIGSTOP)
-        mixed.wait_shares(12)
+        group.wait_shared(12)
         consumer.process.send_signal(signal.SIGCONT)
-        mixed.wait_shares(6, 6)
-        mixed.everything_was_read()
-        assert len({*query.seen()}) == len(query.seen()), "it has had each partition once"
-        # What it had not checkpointed when it was suspended is read again, by itself if the query has not come to it.
-        assert max(Counter(consumer.seen()).values()) <= 2
+        group.wait_shared(6, 6)
+    group.wait_read()
+    assert len({*query.seen()}) == len(query.seen()), "it has had each partition once"
+    # What it had not checkpointed when it was suspended is read again, by itself if the query has not come to it.
+    assert max(Counter(consumer.seen()).values()) <= 2

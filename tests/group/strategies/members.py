@@ -25,6 +25,7 @@ from spark_ehbalance.group.member.protocol import (
     SettlingBegan,
     SettlingEnded,
     StopRequested,
+    StoreFailed,
     Write,
 )
 from spark_ehbalance.group.member.query_state import Progress
@@ -98,6 +99,8 @@ class Members:
         self.loads: Callable[[], Mapping[str, Load]] = dict
         #: Told of every commit: the state before and after it.
         self.wrote: Callable[[Snapshot, Snapshot], None] = lambda before, after: None
+        #: Whether a commit of this member fails now.
+        self.fails: Callable[[str], bool] = lambda name: False
         self._last_owner = {each.partition: each.owner for each in given}
         self._joined = 0
 
@@ -233,6 +236,9 @@ class Members:
 
     def _commit(self, node: Node, write: Write | None) -> None:
         if write is None:
+            return
+        if self.fails(node.member.author.id):
+            node.member.handle(StoreFailed(writing=True), self._clocks())
             return
         outcome = commit(self.store, self.store.read(), write.changes)
         before, after = outcome.before, outcome.after
