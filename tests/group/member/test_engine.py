@@ -126,14 +126,6 @@ def test_a_lease_that_an_earlier_process_claims_meanwhile_is_claimed_again(stops
     assert one.table.leases["2"].owned_since_ms == AT_MS, "it was owned without a break"
 
 
-def test_a_forgotten_member_joins_again_and_keeps_its_leases() -> None:
-    one = One()
-    one.table = replace(one.table, members={})
-    assert kinds(one.turn()) == ["Join"]
-    assert {lease.epoch for lease in one.table.leases.values()} == {1}, "its batch in flight counts"
-    assert one.ann.owned.keys() == {"0", "1"}
-
-
 # --- signs of life ---------------------------------------------------------------------------------------------
 
 
@@ -245,41 +237,7 @@ def test_a_checkpoint_of_an_earlier_epoch_is_refused_and_dropped(caplog: pytest.
     assert one.turn() == []
 
 
-# --- handing over ----------------------------------------------------------------------------------------------
-
-
-def test_a_handover_waits_for_the_batch_and_takes_its_checkpoint_along() -> None:
-    one = One()
-    one.reserve("0", "1")
-    one.request("0")
-    assert one.turn() == []
-    assert one.ann.plannable().keys() == {"1"}
-    assert one.ann.due() < one.now + 0.3, "it looks often while a handover is pending"
-
-    one.finish(9, "0", "1")
-    assert kinds(one.turn()) == ["Checkpoint", "Checkpoint", "HandOver"]
-    lease = one.table.leases["0"]
-    assert (lease.owner, lease.epoch, lease.checkpoint) == ("bob", 2, Position(9))
-    assert one.ann.owned.keys() == {"1"}
-    assert one.ann.due() > one.now + 0.3
-
-
 # --- leaving ---------------------------------------------------------------------------------------------------
-
-
-def test_a_drained_member_gives_back_what_is_at_rest_and_takes_part_again_after_an_undo() -> None:
-    one = One()
-    one.reserve("0")
-    one.others(Drain(by=OPERATOR, at_ms=AT_MS, member="ann"))
-    assert kinds(one.turn(balance=True)) == ["Release"]
-    assert one.ann.plannable() == {}
-    assert one.ann.owned.keys() == {"0"}
-    one.finish(9, "0")
-    assert kinds(one.turn(balance=True)) == ["Checkpoint", "Release"]
-    assert {lease.owner for lease in one.table.leases.values()} == {None}
-    assert one.turn(balance=True) == [], "it takes nothing"
-    one.others(Drain(by=OPERATOR, at_ms=AT_MS, member="ann", undo=True))
-    assert claimed(one.turn(balance=True)) == {"0", "1"}
 
 
 def test_a_leaving_query_takes_nothing_and_gives_everything_back_after_its_batch() -> None:

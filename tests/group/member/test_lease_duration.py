@@ -224,42 +224,36 @@ def table(*members: tuple[Author, float | None], in_force: float | None = None, 
     return snapshot
 
 
-def following(configured: float, snapshot: Snapshot, author: Author = ANN) -> LeaseDuration:
-    return LeaseDuration.of(author, configured).following(snapshot)
-
-
-def changed(duration: LeaseDuration, snapshot: Snapshot, now: float = 0.0) -> list[float]:
-    _, changes = duration.following(snapshot).changed(snapshot, now, 0)
-    return [each.lease_duration_ms / 1000 for each in changes]
-
-
 def test_a_longer_duration_is_ones_own_only_once_it_is_said() -> None:
-    seen = following(30, table((ANN, 30), in_force=60))
-    assert (seen.group, seen.own) == (60, 30)
-    seen = seen.following(table((ANN, 60), in_force=60))
-    assert (seen.group, seen.own) == (60, 60)
-    seen = seen.following(table((ANN, 60), in_force=40))
-    assert (seen.group, seen.own) == (40, 40), "a shorter one at once"
+    seen = LeaseDuration.of(ANN, 30)
+    for said, in_force, own in ((30, 60, 30), (60, 60, 60), (60, 40, 40)):  # a shorter one at once
+        seen = seen.following(table((ANN, said), in_force=in_force))
+        assert (seen.group, seen.own) == (in_force, own)
 
 
-def test_the_leader_sets_what_it_is_configured_with_and_nobody_else_does() -> None:
-    both = table((ANN, 30), (BOB, 20))
-    assert changed(following(30, both), both) == [30]
-    assert changed(following(20, both, BOB), both) == []
-    done = replace(both, lease_duration_ms=30_000)
-    assert changed(following(30, done), done) == []
-
-
-def test_a_group_that_grows_gets_a_longer_duration_at_once() -> None:
-    slow = table((ANN, 16), (BOB, 16), in_force=16, commit_ms=1000)
-    assert changed(following(16, slow), slow) == [20], "20 s are needed"
+@pytest.mark.parametrize(
+    ("author", "configured", "in_force", "commit_ms", "sets"),
+    [
+        (ANN, 30, None, 1.0, [30]),
+        (ANN, 30, 30, 1.0, []),
+        (BOB, 20, None, 1.0, []),
+        (ANN, 16, 16, 1000.0, [20]),
+    ],
+    ids=["the leader", "done", "another than the leader", "commits need longer"],
+)
+def test_the_leader_sets_what_it_is_configured_with_or_commits_need(
+    author: Author, configured: float, in_force: float | None, commit_ms: float, sets: list[float]
+) -> None:
+    both = table((ANN, configured), (BOB, configured), in_force=in_force, commit_ms=commit_ms)
+    _, changes = LeaseDuration.of(author, configured).following(both).changed(both, 0.0, 0)
+    assert [each.lease_duration_ms / 1000 for each in changes] == sets
 
 
 def test_it_is_lowered_after_a_minimum_tenure_in_which_it_was_clearly_too_long() -> None:
     def small(commit_ms: float) -> Snapshot:
         return table((ANN, 25), (BOB, 25), in_force=25, commit_ms=commit_ms)
 
-    duration, tenure, set_to = following(16, small(100)), minimum_tenure(16), dict[float, list[float]]()
+    duration, tenure, set_to = LeaseDuration.of(ANN, 16), minimum_tenure(16), dict[float, list[float]]()
     for now, commit_ms in (
         (0, 1000),  # 20 s are needed: it is not clearly too long
         (1, 100),
@@ -289,15 +283,13 @@ def test_a_commit_s_time_is_known_after_some_and_one_that_was_slow_counts_for_no
 def test_a_member_that_is_configured_otherwise_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     group = table((ANN, 30), (BOB, 30), in_force=30)
-    following(20, group, BOB).following(group)
+    LeaseDuration.of(BOB, 20).following(group).following(group)
     (line,) = caplog.records
     assert line.levelname == "WARNING"
     assert line.message == "leaseDuration=20 s, but the group uses 30 s, as set by member ann: using 30 s"
-    following(30, group)
-    assert len(caplog.records) == 1, "who is configured with it says nothing"
-    caplog.clear()
-    following(16, table((ANN, 16), (BOB, 16), in_force=20, commit_ms=1000))
-    assert caplog.records == [], "its commits need it"
+    LeaseDuration.of(ANN, 30).following(group)
+    LeaseDuration.of(ANN, 16).following(table((ANN, 16), (BOB, 16), in_force=20, commit_ms=1000))
+    assert len(caplog.records) == 1, "who is configured with it says nothing, nor where commits need it"
 
 
 def test_a_dead_member_that_renewed_more_often_than_the_group_does_now_is_noticed_by_members_that_look_seldom() -> None:
