@@ -44,7 +44,7 @@ def test_another_table_is_refused_and_left_alone(tmp_path: Path, note: str | Non
     assert DeltaTable(uri).version() == 0
 
 
-def assert_refused(store: DeltaStore, uri: str, kind: type[StoreError], hint: str = "") -> None:
+def assert_refused(store: DeltaStore, uri: str, kind: type[StoreError], hint: str | None = None) -> None:
     """It can neither be read nor created."""
     for action in (store.read, lambda: store.create(GROUP)):
         with pytest.raises(kind, match=hint) as error:

@@ -176,7 +176,7 @@ def test_an_owner_never_counts_on_a_lease_that_another_takes_for_expired(
             world.look(int(which), beats=what in ("look", "beat"), renews=what in ("look", "renew"))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     configured=st.tuples(_SECONDS, _SECONDS, _SECONDS),
     in_table=_SECONDS,

@@ -71,7 +71,7 @@ class Outages:
 ALL = [(0, 5.0, 100.0), (1, 5.0, 101.0), (2, 5.0, 103.0)]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @given(
     outages=st.lists(st.tuples(st.integers(0, 2), st.floats(0, 90), st.floats(1, 100)), max_size=6),
     seed=st.integers(0, 5),

@@ -86,7 +86,8 @@ class Rules:
         if sum(map(len, owned.values())) != len(self._group.partitions) - self._without_room():
             return False
         for partition, pin in snapshot.ownership.pins.items():
-            if pin.transfer or (room.get(pin.to) and snapshot.leases[partition].owner != pin.to):
+            followed = snapshot.leases[partition].owner == pin.to
+            if pin.transfer if followed else room.get(pin.to):
                 return False
         least = min((len(owned[id]) for id in owned if room[id]), default=inf)
         return all(
