@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from spark_ehbalance.consumers import DeltaCheckpointStore
-from spark_ehbalance.consumers.aio import DeltaCheckpointStore as AsyncStore
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.group.changes import Transition
 from spark_ehbalance.group.model import Author, Lease
@@ -40,7 +38,7 @@ class Consumers:
             "eventhub_name": HUB,
             "consumer_group": "$Default",
         }
-        self._stores: list[DeltaCheckpointStore | AsyncStore] = []
+        self._stores: list[DeltaCheckpointStore] = []
 
     def store(self, **options: Any) -> DeltaCheckpointStore:
         store = DeltaCheckpointStore(self._options(**options), load_balancing_interval=INTERVAL)
@@ -51,11 +49,6 @@ class Consumers:
         """A store whose client owns partitions; by default everything."""
         store = self.store(**options)
         self.own(store, owner, *partitions)
-        return store
-
-    def async_store(self, **options: Any) -> AsyncStore:
-        store = AsyncStore(self._options(**options), load_balancing_interval=INTERVAL)
-        self._stores.append(store)
         return store
 
     def _options(self, **more: str) -> dict[str, str]:
@@ -123,13 +116,7 @@ class Consumers:
         with DeltaStore(str(self.group.table)) as table:
             commit(table, table.read(), [transition])
 
-    def close_stores(self) -> None:
-        for store in self._stores:
-            if isinstance(store, AsyncStore):
-                asyncio.run(store.close())
-            else:
-                store.close()
-
     def close(self) -> None:
-        self.close_stores()
+        for store in self._stores:
+            store.close()
         self.group.close()

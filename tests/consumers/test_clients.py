@@ -17,7 +17,6 @@ import pytest
 from azure.eventhub import CloseReason, EventHubConsumerClient, LoadBalancingStrategy
 
 from spark_ehbalance.consumers import DeltaCheckpointStore
-from spark_ehbalance.consumers.aio import DeltaCheckpointStore as AsyncStore
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.group.orders import Seek
@@ -51,7 +50,7 @@ def client(consumers: Consumers) -> Iterator[NewClient]:
     """Starts a client with a store; all are stopped after the test."""
     started: list[Client] = []
 
-    def start(store: DeltaCheckpointStore | AsyncStore, *arguments: Any, **options: Any) -> Client:
+    def start(store: DeltaCheckpointStore, *arguments: Any, **options: Any) -> Client:
         started.append(Client(consumers.group.emulator.connection_string(HUB), store, *arguments, **options))
         return started[-1]
 
@@ -60,23 +59,16 @@ def client(consumers: Consumers) -> Iterator[NewClient]:
         each.stop()
 
 
-def new_store(consumers: Consumers, kind: str, **options: Any) -> DeltaCheckpointStore | AsyncStore:
-    return consumers.store(**options) if kind == "sync" else consumers.async_store(**options)
-
-
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_client_goes_on_with_the_event_after_the_checkpoint(
-    consumers: Consumers, client: NewClient, kind: str
-) -> None:
+def test_a_client_goes_on_with_the_event_after_the_checkpoint(consumers: Consumers, client: NewClient) -> None:
     consumers.group.append(PARTITIONS + 1, PARTITIONS)
-    first = client(new_store(consumers, kind), lambda partition, number: number <= int(partition))
+    first = client(consumers.store(), lambda partition, number: number <= int(partition))
     wait_until(lambda: len(first.seen) == PARTITIONS * (PARTITIONS + 1), "all was read")
     first.stop()
     after = {p: int(p) + 1 for p in consumers.partitions}
     assert consumers.group.checkpoints() == after, "what a query would read next"
     listed = consumers.checkpoints(consumers.store())
     assert {p: each["offset"] for p, each in listed.items()} == {p: first.offsets[p, int(p)] for p in after}
-    second = client(new_store(consumers, kind))
+    second = client(consumers.store())
     expected = [(p, number) for p, start in after.items() for number in range(start, PARTITIONS + 1)]
     wait_until(lambda: len(second.seen) >= len(expected), "the rest was read")
     second.stop()
@@ -128,16 +120,15 @@ def test_new_events_in_place_of_lost_ones_are_an_error(
     assert consumers.group.checkpoints()["0"] == 9
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_partition_with_lost_events_is_an_error_and_the_others_are_read(
-    consumers: Consumers, client: NewClient, kind: str
+    consumers: Consumers, client: NewClient
 ) -> None:
     consumers.group.append(9, PARTITIONS)
     first = client(consumers.store(), lambda _, number: number < 3)
     wait_until(lambda: len(first.seen) == 9 * PARTITIONS, "all was read")
     first.stop()
     consumers.group.emulator.trim(HUB, 0, 6)
-    second = client(new_store(consumers, kind), load_balancing_strategy=LoadBalancingStrategy.GREEDY)
+    second = client(consumers.store(), load_balancing_strategy=LoadBalancingStrategy.GREEDY)
     wait_until(lambda: len(second.seen) >= 6 and len(second.errors) >= 2, "the other partition is read", timeout=30)
     assert second.seen == [("1", number) for number in range(3, 9)]
     assert {(partition, type(error)) for partition, error in second.errors} == {(None, DataLossError)}
@@ -149,18 +140,18 @@ def test_a_partition_with_lost_events_is_an_error_and_the_others_are_read(
 
 
 def test_clients_share_without_any_query(consumers: Consumers, client: NewClient) -> None:
-    first = client(consumers.async_store(), load_balancing_strategy=LoadBalancingStrategy.GREEDY)
+    first = client(consumers.store(), load_balancing_strategy=LoadBalancingStrategy.GREEDY)
     wait_until(lambda: consumers.shares() == [PARTITIONS], "the first has everything")
     consumers.group.append(5, PARTITIONS)
     wait_until(lambda: len(first.seen) == 5 * PARTITIONS, "the first reads everything")
-    second = client(consumers.async_store(), load_balancing_strategy=LoadBalancingStrategy.GREEDY)
+    second = client(consumers.store(), load_balancing_strategy=LoadBalancingStrategy.GREEDY)
 
     def shared() -> bool:
         consumers.group.append(1, PARTITIONS)  # a checkpoint lets a partition go
         return consumers.shares() == [1, 1]
 
     wait_until(shared, "each has one")
-    third = client(consumers.async_store(), load_balancing_strategy=LoadBalancingStrategy.GREEDY)
+    third = client(consumers.store(), load_balancing_strategy=LoadBalancingStrategy.GREEDY)
     first.stop()
     wait_until(lambda: third.opened and consumers.shares() == [1, 1], "the third has what the first had")
     everything = consumers.group.everything()
