@@ -116,7 +116,7 @@ def test_a_wrong_value_that_could_be_a_key_is_not_repeated(value: str) -> None:
 @pytest.mark.parametrize("unit", ["a", "aB3", "://a:", "eyJa-", "token ", "-----BEGIN CERTIFICATE-----"])
 def test_the_search_for_secrets_takes_linear_time(unit: str) -> None:
     assert not looks_secret(unit * 50_000)
-    assert_linear(could_be_secret, unit, 16_000)
+    assert_linear(could_be_secret, unit)
 
 
 @given(st.binary(min_size=32, max_size=64))

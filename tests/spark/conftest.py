@@ -9,11 +9,10 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.lease_table.delta import DeltaStore
-from tests.azure_storage.conftest import storage
 from tests.ops.conftest import ehbalance
 from tests.spark.query_process import QueryProcess
 
-__all__ = ["ehbalance", "storage"]
+__all__ = ["ehbalance"]
 
 HUB = "hub"
 

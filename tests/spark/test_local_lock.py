@@ -97,10 +97,6 @@ def _occupied(folder: Path) -> None:
     folder.touch()
 
 
-def _folder(folder: Path) -> None:
-    (folder / ".ehbalance-lock").mkdir(parents=True)
-
-
 def _pipe(folder: Path) -> None:
     """Opening it would wait for ever."""
     folder.mkdir()
@@ -115,12 +111,7 @@ def _link(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("make", "cause"),
-    [
-        (_occupied, "File exists"),
-        (_folder, "it is no plain file"),
-        (_pipe, "it is no plain file"),
-        (_link, "it is no plain file"),
-    ],
+    [(_occupied, "File exists"), (_pipe, "it is no plain file"), (_link, "it is no plain file")],
 )
 def test_a_file_that_cannot_be_locked(
     spark: SparkSession, tmp_path: Path, make: Callable[[Path], None], cause: str
