@@ -188,6 +188,14 @@ def assert_started_with_what_was_logged(spark: Spark) -> None:
 END, NEXT = {"o": 3}, {"o": 5}
 
 
+def test_an_answer_is_given_again_until_its_batch_is_run() -> None:
+    answered = NewestBatch().after_answer(END, NEXT)
+    assert (answered.pending, answered.finished, answered.in_doubt) == (NEXT, None, False)
+    run = answered.after_partitions(END, NEXT)
+    assert (run.pending, run.finished, run.in_doubt) == (None, NEXT, True)
+    assert not run.after_answer(NEXT, NEXT).in_doubt
+
+
 @pytest.mark.parametrize("logged", [(END, END), (END, NEXT)])
 def test_spark_that_asks_before_it_tells_is_refused(logged: tuple[dict[str, Any], dict[str, Any]]) -> None:
     planned = NewestBatch().after_answer({"o": 0}, {"o": 2})

@@ -64,8 +64,6 @@ ALIKE = {
     "maxEventPerTrigger": "maxEventsPerTrigger",
     "conectionString": "connectionString",
     "lease_table": "leaseTable",
-    "eventHub": "eventHubName",
-    "startingPositions": "startingPosition",
     "race.delay": "race.delayPerLease",
 }
 
