@@ -1,4 +1,4 @@
-"""The log of a query's engine, from which it can be replayed: see `tests/query/replay.py`."""
+"""The log of a query's engine, from which it can be replayed: see `tests/query/step_log.py`."""
 
 from __future__ import annotations
 

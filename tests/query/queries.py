@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from spark_ehbalance.emulator import Emulator
@@ -181,15 +181,6 @@ class Group:
         """All events of the hub, once each."""
         ends = {str(p): self.emulator.partition_state(HUB, p).next_sequence_number for p in range(self.partitions)}
         return Counter((p, number) for p, end in ends.items() for number in range(end))
-
-    def read_rest(self, *queries: Query, ended: Sequence[Query] = ()) -> None:
-        """Run batches until, together with those that have `ended`, every event was read; and none twice."""
-        everything, readers = self.everything(), (*queries, *ended)
-        wait_until(
-            lambda: [each.step() for each in queries] and sum(len(each.seen) for each in readers) >= everything.total(),
-            "everything is read",
-        )
-        assert Counter(event for each in readers for event in each.seen) == everything
 
     def close(self) -> None:
         for query in self.queries:

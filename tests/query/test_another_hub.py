@@ -5,6 +5,8 @@ Real planners, the emulator without its network, and a Delta table; Spark's part
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from spark_ehbalance.errors import DataLossError
@@ -43,7 +45,9 @@ def test_a_query_with_a_new_checkpoint_is_refused_by_the_table_of_the_old_hub(gr
         group.query("b", failOnDataLoss=False)
     assert group.snapshot() == before, "nothing was written"
     group.table = group.table.with_name("new")  # as the error advises
-    group.read_rest(group.query("b"))
+    anew = group.query("b")
+    anew.read(9 * PARTITIONS)
+    assert Counter(anew.seen) == group.everything()
 
 
 @pytest.mark.parametrize(("shared", "events"), [(True, 3), (True, 9), (False, 5)])

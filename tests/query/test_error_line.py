@@ -40,7 +40,8 @@ def test_a_worker_sends_the_line_once_and_instead_of_a_traceback(monkeypatch: py
 def test_a_users_program_and_faults_of_ours_are_left_alone(
     monkeypatch: pytest.MonkeyPatch, in_worker: bool, error: Exception
 ) -> None:
-    monkeypatch.setattr(error_line, "_in_worker", lambda: in_worker)
+    if in_worker:
+        monkeypatch.setattr(error_line, "_in_worker", lambda: True)
     send = pyspark.util.write_with_length  # type: ignore[attr-defined]
     with pytest.raises(type(error)), single_line_errors():
         raise error

@@ -11,9 +11,7 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.eventhub import resolve
-from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.position import names_event
-from spark_ehbalance.query.offsets import HubReference, StreamOffset
 from tests.query.queries import Group, Query
 from tests.query.support import HUB
 from tests.waiting import wait_until
@@ -112,13 +110,3 @@ def test_the_sink_is_told_of_an_event_that_the_hub_has_never_had(group: Group) -
     assert query.planner.about_batch(end, event=("0", SENT))["offset"] == ""
     group.append(1, PARTITIONS)
     assert query.planner.about_batch(end, event=("0", SENT))["offset"], "the hub is asked anew"
-
-
-def test_a_hub_that_is_not_replicated_any_more_does_not_know_its_offsets(tmp_path: Path) -> None:
-    with Emulator() as emulator:
-        group = Group(emulator, tmp_path, PARTITIONS)
-        group.append(SENT, PARTITIONS)
-        ranges = {str(p): Range(str(p), 0, 0, 4, end_offset=f"1:4711:{p}") for p in range(PARTITIONS)}
-        query = group.query(finished=StreamOffset("a", ranges, hub=HubReference(HUB)), shared=False)
-        assert_lost(query.batch)
-        group.close()

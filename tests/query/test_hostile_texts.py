@@ -10,15 +10,12 @@ from pathlib import Path
 import pytest
 
 import spark_ehbalance
-from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.errors import EhBalanceError, HubUnavailableError, OptionError
-from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
+from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.group.changes import Join, Steal
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.query.options import stream_options
 from spark_ehbalance.text import logger, plain
 from tests.query.queries import Group
-from tests.query.support import HUB, hub_options, receive
 from tests.waiting import wait_until
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2K\u202e\u2066gnp.exe\u200b\x00\x9b31m\r\u2028\nERROR forged"
@@ -53,20 +50,6 @@ def test_names_in_the_lease_table(group: Group, logged: list[str]) -> None:
     )
     wait_until(lambda: any("no longer owned, now by ann" in line for line in logged), "the query has noticed")
     assert any(plain(ann.id) in line for line in logged)
-    assert [line for line in logged if not line.isprintable()] == []
-
-
-def test_texts_of_the_hub(emulator: Emulator, logged: list[str]) -> None:
-    emulator.add_hub(HUB, 1)
-    emulator.append(HUB, 0, [b"x"])
-    address = PartitionAddress(hub_options(emulator).connection, "$Default", "0")
-    receiver = Receiver(address, 0, owner_level=None, prefetch=1)
-    receive(receiver, 1)
-    emulator.detach(HUB, 0, "amqp:unauthorized-access", HOSTILE)
-    with pytest.raises(HubUnavailableError, match="refused the credentials") as raised:
-        wait_until(lambda: receiver.receive(1, 0.1).num_rows > 0, "the hub has answered")
-    assert plain(HOSTILE.splitlines()[0]) in str(raised.value)
-    assert str(raised.value).isprintable()
     assert [line for line in logged if not line.isprintable()] == []
 
 

@@ -13,7 +13,9 @@ import pytest
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.group.changes import Join, Steal
 from spark_ehbalance.group.model import Author
-from spark_ehbalance.query import engine, planner
+from spark_ehbalance.group.orders import Seek
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.query import engine, keeper, planner
 from spark_ehbalance.query.offsets import StreamOffset
 from tests.query.queries import PARTITIONS, Group, Query
 from tests.waiting import wait_until
@@ -32,10 +34,14 @@ def test_the_host_s_times_are_read_with_measurements_only(group: Group, monkeypa
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "alone"])
-def test_available_now_ends_while_events_keep_coming(group: Group, shared: bool) -> None:
+def test_available_now_ends_while_events_keep_coming(
+    group: Group, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     group.append(50)
     query = group.query(shared=shared)
     query.planner.fix_ends()
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600, time_ns=time.time_ns)
+    monkeypatch.setattr(keeper, "time", later)  # after a suspension it owns nothing at first, and waits
     batches = 0
     while query.step(200):
         group.append(5)
@@ -121,7 +127,9 @@ def asked(query: Query, end: StreamOffset, **more: object) -> dict[str, Any]:
     return answer
 
 
-def test_a_sink_is_told_what_its_batch_reads_and_what_was_taken_meanwhile(group: Group) -> None:
+def test_a_sink_is_told_what_its_batch_reads_and_what_was_taken_meanwhile(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
     a, initial = group.query(), StreamOffset("a", {}, lineage="one")
     assert asked(a, initial, look=True)["ranges"] == {}, "Spark runs batch 0 also without data"
     group.append(10)
@@ -134,10 +142,12 @@ def test_a_sink_is_told_what_its_batch_reads_and_what_was_taken_meanwhile(group:
     assert asked(a, end, look=True) == {**everything, "lost": []}
     thief, epoch = Author("thief", "1"), group.leases()["3"].epoch
     group.order(
+        Seek(by=thief, at_ms=0, partition="3", position=Position.before(2), force=True),
         Join(by=thief, at_ms=0, strategy="cooperative", lease_duration_ms=3000),
-        Steal(by=thief, at_ms=0, partition="3", epoch=epoch),
+        Steal(by=thief, at_ms=0, partition="3", epoch=epoch + 1),
     )
     assert asked(a, end, look=True) == {**everything, "lost": ["3"]}
+    assert "partition 3: a seek has moved it on, and then another member has taken it" in caplog.text
     assert "not the one in flight" in asked(a, replace(end, owner="b"))["error"]
     a.stop()
     assert asked(a, end, look=True)["lost"] is None, "there is no look any more"

@@ -13,10 +13,8 @@ from spark_ehbalance.query.processes import local_cores, mint_owner_id
 def test_owner_ids_are_unique_and_valid() -> None:
     ids = {mint_owner_id() for _ in range(100)}
     assert len(ids) == 100
-    key = "SharedAccessKeyName=n;SharedAccessKey=k"
-    for each in ids:
-        raw = {"connectionString": f"Endpoint=sb://h/;{key};EntityPath=hub", "leaseTable": "/tmp/t", "ownerId": each}
-        assert stream_options(raw).owner_id == each
+    raw = {"fullyQualifiedNamespace": "h.example", "eventHubName": "hub", "leaseTable": "/tmp/t"}
+    assert {stream_options(raw | {"ownerId": each}).owner_id for each in ids} == ids
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.eventhub.ranges import MAX_PIECES, Range, limit_by_backlog, retained_start, split
 
-backlogs_of_any_size = st.dictionaries(st.integers(0, 99).map(str), st.integers(0, 10**12), max_size=40)
+backlogs_of_any_size = st.dictionaries(st.integers(0, 99).map(str), st.integers(0, 10**12), max_size=12)
 small_backlogs = st.dictionaries(st.integers(0, 20).map(str), st.integers(0, 30), max_size=10)
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.group.changes import Stall
 from spark_ehbalance.group.member.membership import Holding
+from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.query.stalls import Probe, answered, backoff, follow, waiting
 from tests.query.queries import Event, Group
@@ -102,3 +104,23 @@ def test_a_silent_partition_stops_no_query(emulator: Emulator, tmp_path: Path) -
 
         emulator.resume(HUB, 0)
         wait_until(lambda: seen() == group.everything() and group.leases()["0"].stalled == 0, "its stall is over")
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_available_now_probes_a_partition_that_stalls_and_ends(
+    emulator: Emulator, tmp_path: Path, silent: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(Group(emulator, tmp_path, 2)) as group:
+        group.append(5, 2)
+        query = group.query(leaseDuration="10s")
+        query.planner.fix_ends()
+        if silent:
+            emulator.pause(HUB, 0)
+        stall = Stall(by=Author("a", ""), at_ms=0, partition="0", epoch=group.leases()["0"].epoch)
+        group.order(stall)
+        wait_until(lambda: query.planner.holdings()["0"].epoch > stall.epoch + 1, "it has taken it again")
+        while query.step():
+            pass
+        assert {p for p, _ in query.seen} == ({"1"} if silent else {"0", "1"})
+        assert len(query.seen) == (5 if silent else 10)
+        assert "partition 0: stalled at sequence number 0" in caplog.text

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_ehbalance.query.offsets import StreamOffset
+from spark_ehbalance.errors import OptionError
 from spark_ehbalance.spark import datasource
 from spark_ehbalance.spark.datasource import StreamReader
 from spark_ehbalance.spark.listener import BatchEndListener
@@ -30,30 +30,24 @@ def readers(group: Group, monkeypatch: pytest.MonkeyPatch) -> Any:
         each.stop()
 
 
-def ask(reader: StreamReader, query: str, asker: StreamReader) -> Any:
-    """What `reader` says to a task of `asker`."""
-    assert reader._planner is not None
-    assert asker._planner is not None
-    assert asker._planner.address is not None
-    address, group = list(asker._planner.address), StreamOffset.from_json(asker.initialOffset()).group
-    return reader._planner.handle({"query": query, "planner": address, "group": group})
-
-
-def test_a_planner_knows_another_of_its_query(group: Group, readers: Any) -> None:
-    a, b, elsewhere = readers("a"), readers("b"), readers("c", leaseTable=f"{group.table}2", consumerGroup="$Default")
-    assert ask(a, "query 1", b) is False, "it does not know its query yet"
-    assert ask(a, "query 1", a) is False
-    assert ask(a, "query 1", b) is True
-    assert ask(a, "query 2", b) is False, "another query of the session"
-    assert ask(a, "query 1", elsewhere) is False, "another lease table"
-    assert ask(a, "query 2", a) is False, "the same planner, in another run"
-
-
 def progress(*readers: StreamReader, id: str = "1", name: str | None = None, sink: str = "ForeachBatchSink") -> Any:
     """A query's event, with these sources."""
     sources = [{"endOffset": each.initialOffset()} for each in readers]
     report = {"id": id, "name": name, "sources": sources, "sink": {"description": sink}}
     return SimpleNamespace(progress=SimpleNamespace(json=json.dumps(report)))
+
+
+def test_the_listener_ends_a_query_with_two_sources(group: Group, readers: Any) -> None:
+    a, b = readers("a"), readers("b")
+    listener = BatchEndListener()
+    listener.onQueryProgress(progress(a))
+    listener.onQueryProgress(progress(b))
+    for each in (a, b):
+        each.latestOffset(each.initialOffset())
+    listener.onQueryProgress(progress(a, b))
+    for each in (a, b):
+        with pytest.raises(OptionError, match=r"leaseTable=.*leases: this query has two sources with it"):
+            each.latestOffset(each.initialOffset())
 
 
 def test_the_listener_warns_once_of_a_file_sink_with_a_lease_table(
