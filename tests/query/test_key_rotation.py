@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from spark_ehbalance.emulator import Emulator
@@ -16,6 +17,10 @@ from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.eventhub.receiver import PartitionAddress
 from spark_ehbalance.eventhub.resolve import find_offset
+from spark_ehbalance.eventhub.sending.columns import Columns
+from spark_ehbalance.eventhub.sending.write_options import write_options
+from spark_ehbalance.eventhub.sending.writing import Links
+from spark_ehbalance.eventhub.sending.writing import Task as SendingTask
 from spark_ehbalance.eventhub.watcher import HubWatcher
 from spark_ehbalance.group.starting_positions import LATEST
 from spark_ehbalance.query.options import Options, batch_options, stream_options
@@ -79,6 +84,13 @@ def test_every_kind_of_connection_uses_the_new_key(rotation: Rotation) -> None:
         rotation.emulator.append(HUB, 0, [b"x"])
         watcher.refresh()
         assert watcher.states()["0"].end == EVENTS + 1
+
+
+def test_the_sink_uses_the_new_key(rotation: Rotation) -> None:
+    task = SendingTask(write_options({"connectionString": f"file:{rotation.file}"}), Columns(0), Links())
+    rotation.rotate()
+    schema = pa.schema([("body", pa.binary())])
+    assert task.write(pa.Table.from_pylist([{"body": b"new"}], schema).to_batches()).events == 1
 
 
 def test_tasks_carry_the_key_as_of_their_batch_to_executors_without_the_file(

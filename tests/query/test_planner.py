@@ -16,7 +16,8 @@ from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.orders import Seek
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.query import engine, keeper, planner
-from spark_ehbalance.query.offsets import StreamOffset
+from spark_ehbalance.query.control_socket import PlannerAddress
+from spark_ehbalance.query.offsets import StreamOffset, group_name
 from tests.query.queries import PARTITIONS, Group, Query
 from tests.waiting import wait_until
 
@@ -116,6 +117,27 @@ def test_the_driver_says_how_many_tasks_run_at_the_same_time(group: Group) -> No
     for said, known in ((None, None), (6, 6), (0, 6), ("8", 6), (True, 6), (2, 2)):
         query.planner.handle(message(query.finished) | {"cores": said})
         assert query.planner.cores == known
+
+
+def test_a_query_leaves_when_the_driver_says_so(group: Group) -> None:
+    query = group.query()
+    wait_until(lambda: query.planner.handle(message(query.finished, leave=True)), "it has given everything back")
+    assert {lease.owner for lease in group.leases().values()} == {None}
+
+
+def test_a_planner_knows_another_of_its_query(group: Group) -> None:
+    a, b = group.query("a").planner, group.query("b").planner
+    assert a.address is not None
+    assert b.address is not None
+
+    def ask(query: str, asker: PlannerAddress, table: str = group_name(str(group.table))) -> object:
+        return a.handle({"query": query, "planner": list(asker), "group": table})
+
+    assert ask("query 1", b.address) is False, "it does not know its query yet"
+    assert ask("query 1", a.address) is False
+    assert ask("query 1", b.address) is True
+    assert ask("query 2", b.address) is False, "another query of the session"
+    assert ask("query 1", b.address, "another lease table") is False
 
 
 # --- what a sink asks ------------------------------------------------------------------------------------------

@@ -309,7 +309,7 @@ def test_a_later_process_of_the_query_fails_the_batch_instead_of_ending_it_early
 
 @pytest.mark.parametrize("while_reading", [True, False])
 def test_a_reader_outside_the_group_fails_the_batch(
-    held: Held, while_reading: bool, monkeypatch: pytest.MonkeyPatch
+    held: Held, while_reading: bool, monkeypatch: pytest.MonkeyPatch, opened: list[int]
 ) -> None:
     monkeypatch.setattr(range_reader, "_DEAD_READER", 1.0)
     if not while_reading:
@@ -317,6 +317,7 @@ def test_a_reader_outside_the_group_fails_the_batch(
     message = r"^partition 0: .*owner level 77, while this query holds it with 5\. .*another consumer group"
     with pytest.raises(ForeignReaderError, match=message):
         held.read(then=(lambda: held.rival(77)) if while_reading else None)
+    assert len(opened) > 2, "it has waited for the other one to go"
     assert held.lease.owner == "me"
 
 

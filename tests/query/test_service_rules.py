@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -117,7 +116,7 @@ def test_a_query_does_not_start_without_its_consumer_group(emulator: Emulator, t
     with contextlib.closing(Group(emulator, tmp_path, 2)) as group:
         with pytest.raises(MissingError, match=NAMED["group"]):
             group.query(consumerGroup="others")
-        assert not group.exists(), "no lease table was created"
+        assert not group.table.exists(), "no lease table was created"
 
 
 def test_a_running_query_says_that_its_hub_is_missing(emulator: Emulator, tmp_path: Path) -> None:
@@ -203,18 +202,3 @@ def test_who_waits_for_a_batch_is_served_while_all_partitions_are_asked_about(em
 def caught_up(watcher: HubWatcher) -> int:
     watcher.catch_up(5.0)
     return watcher.states()["0"].end
-
-
-# --- readers of others ------------------------------------------------------------------------------------------------
-
-
-def test_a_foreign_reader_that_goes_is_waited_for(
-    hub: Options, worker: CountedReceivers, rival: Callable[..., Receiver]
-) -> None:
-    other = rival(500, group=GROUP)
-    going = threading.Thread(
-        target=lambda: (wait_until(lambda: len(worker.opened) > 2, "the range is tried again"), other.close())
-    )
-    going.start()
-    assert read(hub, worker, 10) == list(range(10))
-    going.join()

@@ -118,13 +118,6 @@ def test_reading_and_asking_go_on_when_tokens_expire(
     assert not [record for record in caplog.records if record.name.endswith("watcher")]
 
 
-def test_tokens_that_expire_earlier_than_the_client_expects(open_to_all: Emulator) -> None:
-    open_to_all.token_life(1.0)
-    connection = hub_options(open_to_all).connection
-    got = read(open_to_all, connection, 0, 1000, 3, then=lambda: until_detached(open_to_all))
-    assert got == list(range(1000))
-
-
 def test_a_cached_token_that_has_expired_is_not_used_again(
     open_to_all: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
