@@ -25,8 +25,8 @@ def small(name: str) -> Scenario:
 @pytest.mark.parametrize(
     ("strategy", "name"),
     [
-        pytest.param(strategy, name, marks=() if strategy in (DEFAULT_STRATEGY, other) else pytest.mark.heavy)
-        for name, other in zip(READY_MADE, itertools.cycle(OTHERS), strict=False)
+        pytest.param(strategy, name, marks=() if strategy == its else pytest.mark.heavy)
+        for name, its in zip(READY_MADE, itertools.cycle(STRATEGIES), strict=False)
         for strategy in STRATEGIES
     ],
 )

@@ -240,6 +240,19 @@ def test_a_checkpoint_of_an_earlier_epoch_is_refused_and_dropped(caplog: pytest.
 # --- leaving ---------------------------------------------------------------------------------------------------
 
 
+def test_a_drained_member_gives_back_what_is_at_rest_and_takes_part_again_after_an_undo() -> None:
+    one = One()
+    one.reserve("0")
+    one.others(Drain(by=OPERATOR, at_ms=AT_MS, member="ann"))
+    assert kinds(one.turn(balance=True)) == ["Release"]
+    assert one.ann.owned.keys() == {"0"}
+    one.finish(9, "0")
+    assert kinds(one.turn(balance=True)) == ["Checkpoint", "Release"]
+    assert one.turn(balance=True) == [], "it takes nothing"
+    one.others(Drain(by=OPERATOR, at_ms=AT_MS, member="ann", undo=True))
+    assert claimed(one.turn(balance=True)) == {"0", "1"}
+
+
 def test_a_leaving_query_takes_nothing_and_gives_everything_back_after_its_batch() -> None:
     one = One()
     one.reserve("0")

@@ -17,65 +17,46 @@ class Meter:
     def __init__(self) -> None:
         self.value = LoadMeter()
 
-    def update(self, now: float, ends: Mapping[str, int], positions: Mapping[str, int]) -> Mapping[str, Load]:
-        before, self.value = self.value, self.value.measured(now, ends, positions)
+    def update(self, now: float, ends: Mapping[str, int], read: Mapping[str, int] | None = None) -> Mapping[str, Load]:
+        """The loads; by default everything is read."""
+        before, self.value = self.value, self.value.measured(now, ends, ends if read is None else read)
         assert self.value is not before, "it was time for that"
         return self.value.loads()
 
-    def batch(self, begin: float, end: float) -> None:
-        self.value = self.value.batch_begun(begin).batch_ended(end)
+    def run(self, begin: int, end: int, rate: float, *, lag: int = 0, first: int = 0) -> Load:
+        """Measure partition 0 every second from `begin` to `end`, with `rate` events per second; the last load."""
+        for now in range(begin, end + 1):
+            count = first + round(rate * (now - begin))
+            loads = self.update(now, {"0": count}, {"0": count - lag})
+        return loads["0"]
 
     def host(self, now: float, cpu: CpuTime | None) -> float | None:
         self.value = self.value.measured(now, {}, {}, cpu)
         return self.value.member_load().cpu
 
 
-def measure(meter: Meter, begin: int, end: int, rate: float, *, lag: int = 0, first: int = 0) -> Load | None:
-    """Measure partition 0 every second from `begin` to `end`, with `rate` events per second; the last load told."""
-    last = None
-    for now in range(begin, end + 1):
-        count = first + round(rate * (now - begin))
-        last = told(meter, now, {"0": count}, {"0": count - lag}).get("0", last)
-    return last
-
-
-def told(meter: Meter, now: float, ends: dict[str, int], read: dict[str, int] | None = None) -> Mapping[str, Load]:
-    """The loads; by default everything is read."""
-    return meter.update(now, ends, ends if read is None else read)
-
-
-def test_a_steady_rate_is_told_as_it_is_and_not_before_it_is_known() -> None:
+def test_a_rate_is_told_once_it_is_known_and_a_change_followed_within_minutes_and_a_burst_hardly() -> None:
     meter = Meter()
-    assert measure(meter, 1000, 1009, 50.0) is None, "what the last owner has told stands until then"
-    load = measure(meter, 1010, 1011, 50.0, first=500)
-    assert load is not None
-    assert load.rate == pytest.approx(50.0, rel=0.05), "a partition that has moved is as heavy as before"
+    with pytest.raises(KeyError):  # what the last owner has told stands until then
+        meter.run(0, 9, 10.0)
+    assert meter.run(10, 11, 10.0, first=100).rate == pytest.approx(10.0, rel=0.05), "it is as heavy as before it moved"
+    meter.run(12, 300, 10.0, first=120)
+    assert meter.update(301, {"0": 3010 + 300})["0"].rate < 16, "30 times the rate, for a second"
+    assert meter.run(302, 602, 40.0, first=3310).rate == pytest.approx(40.0, rel=0.02)
 
 
 def test_a_partition_that_comes_later_has_a_beginning_of_its_own() -> None:
     meter = Meter()
-    measure(meter, 0, 60, 10.0)
-    told(meter, 61, {"0": 610, "1": 7})
-    assert told(meter, 65, {"0": 650, "1": 7}).keys() == {"0"}
-    assert told(meter, 71, {"0": 710, "1": 1007})["1"].rate == pytest.approx(100.0)
-
-
-def test_a_change_is_followed_within_minutes_and_a_burst_hardly() -> None:
-    meter = Meter()
-    measure(meter, 0, 300, 10.0)
-    assert told(meter, 301, {"0": 3010 + 300})["0"].rate < 16, "30 times the rate, for a second"
-    changed = measure(meter, 302, 602, 40.0, first=3310)
-    assert changed is not None
-    assert changed.rate == pytest.approx(40.0, rel=0.02)
+    meter.run(0, 60, 10.0)
+    meter.update(61, {"0": 610, "1": 7})
+    assert meter.update(65, {"0": 650, "1": 7}).keys() == {"0"}
+    assert meter.update(71, {"0": 710, "1": 1007})["1"].rate == pytest.approx(100.0)
 
 
 def test_the_backlog_is_what_is_still_to_be_read() -> None:
     meter = Meter()
-    load = measure(meter, 0, 200, 0.0, lag=120)
-    assert load == Load(0.0, pytest.approx(120.0))  # type: ignore[arg-type]
-    load = measure(meter, 201, 260, 0.0)
-    assert load is not None
-    assert 30 < load.backlog < 60, "after a minute about a third is left of the average"
+    assert meter.run(0, 200, 0.0, lag=120) == Load(0.0, pytest.approx(120.0))  # type: ignore[arg-type]
+    assert 30 < meter.run(201, 260, 0.0).backlog < 60, "after a minute about a third is left of the average"
 
 
 def test_partitions_that_are_not_there_are_left_out_and_nothing_is_negative() -> None:
@@ -114,7 +95,7 @@ def test_batches_are_timed_from_being_planned_to_being_finished() -> None:
     assert meter.value.member_load().batch_seconds == 4.0, "the end that is reported first counts"
     assert meter.value.events == 7
     for begin in range(200, 800, 2):
-        meter.batch(begin, begin + 1.0)
+        meter.value = meter.value.batch_begun(begin).batch_ended(begin + 1.0)
     assert meter.value.member_load().batch_seconds == pytest.approx(1.0, rel=0.05)
 
 

@@ -19,7 +19,7 @@ from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies.cooperative import assignment, cooperative
 from spark_ehbalance.simulation.ideal import fair_counts
 from tests.group.strategies.groups import MANY, given_layout
-from tests.group.strategies.members import layout_of, snapshot_of
+from tests.group.strategies.members import Members, layout_of, snapshot_of
 from tests.group.strategies.views import view_of
 
 sizes = st.integers(1, 64)
@@ -100,6 +100,16 @@ def test_the_target_does_not_depend_on_the_order_of_sets() -> None:
     }
     assert len(outputs) == 1
     assert outputs.pop().count("member-") > 100
+
+
+def test_members_that_start_soon_after_each_other_share_without_a_move() -> None:
+    group = Members(9, seed=1)
+    for _ in range(3):
+        group.join()
+        group.run(0.2)
+    group.cycles(3)
+    assert list(group.counts().values()) == [3, 3, 3]
+    assert len(group.moves) == 9
 
 
 def test_a_lease_of_an_unknown_owner_is_left_to_expire() -> None:
