@@ -237,6 +237,7 @@ REFUSALS = {
     "stall: unknown partition": (group(), stall(partition="9"), "partition 9 is unknown"),
     "stall: its batch's checkpoint": (STALLED_ONCE, checkpoint(20), "epoch is 4, not 3"),
     "lease duration: by another than the leader": (group(), lead(BOB), "ann is the leader"),
+    "lease duration: by no member": (group(), lead(STRANGER), "eve is not a member"),
     "lease duration: no partitions yet": (group(), lead(ANN), "the table has no partitions yet"),
     "hub: no partitions yet": (group(), NoteHub(by=ANN, at_ms=AT, created_ms=7), "the table has no partitions yet"),
     "latest: no partitions yet": (group(), NoteLatest(by=ANN, at_ms=AT, latest_ms=7), "has no partitions yet"),

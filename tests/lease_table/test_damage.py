@@ -133,6 +133,7 @@ LOG = "the log is damaged|is damaged: _delta_log"
 #: What is done, and the problem that the error names.
 DAMAGE: dict[str, tuple[Change, str]] = {
     "log cut off": (lambda table: cut(newest_log(table), 100), LOG),
+    "log empty": (lambda table: cut(newest_log(table), 0), LOG),
     "log cut off before its last line": (lambda table: cut_lines(newest_log(table), -1), LOG),
     "checkpoint gone": (lambda table: newest(table).unlink(), LOG),
     "log file gone": (lambda table: newest(table, "*24.json").unlink(), LOG),

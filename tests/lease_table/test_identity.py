@@ -54,8 +54,9 @@ def test_one_in_the_environment_counts(variable: str) -> None:
     assert with_identity(TABLE, {}, HUBS, {variable: "x"}) == {}
 
 
-def test_a_query_s_options() -> None:
-    hub = {"fullyQualifiedNamespace": "ns.servicebus.windows.net", "eventHubName": "hub", "leaseTable": TABLE}
+@pytest.mark.parametrize("location", [TABLE, CONTAINER])
+def test_a_query_s_options(location: str) -> None:
+    hub = {"fullyQualifiedNamespace": "ns.servicebus.windows.net", "eventHubName": "hub", "leaseTable": location}
     by_hub = stream_options(hub | {"clientId": "an-id", "tenantId": "contoso.com", "clientSecret": SECRET})
     assert split(by_hub.storage_options) == (Identity("servicePrincipal", "an-id", "contoso.com", SECRET), {})
     assert SECRET not in repr(by_hub)

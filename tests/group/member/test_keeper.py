@@ -182,3 +182,11 @@ def test_history_is_recorded_while_the_table_is_tidied(group: Keepers, monkeypat
         wait_until(lambda: any(change.partition == "4" for change in group.store.recorded), "a claim is recorded")
     finally:
         over.set()
+
+
+def test_limits_that_leave_partitions_unread_are_warned_of_once(
+    group: Keepers, caplog: pytest.LogCaptureFixture
+) -> None:
+    ann = group.start("ann", max_owned=1)
+    assert ann.wait_balanced(20, settled=True)
+    assert caplog.text.count("nobody reads 3 of 4 partitions") == 1
