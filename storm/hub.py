@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.query.offsets import HubReference
-
-HUB = HubReference("hub", "namespace", 1)
 
 
 @dataclass(slots=True)
@@ -32,10 +30,17 @@ class Partition:
 class Hub:
     partitions: dict[str, Partition] = field(default_factory=dict)
     away_until: float = 0.0
+    reference: HubReference = field(default_factory=lambda: HubReference("hub", "namespace", 1))
 
     def grow(self, count: int, rate: float) -> None:
         for _ in range(count):
             self.partitions[str(len(self.partitions))] = Partition(rate)
+
+    def recreate(self) -> None:
+        """Delete the hub and create it again: sequence numbers begin anew."""
+        assert self.reference.created_ms is not None
+        self.reference = replace(self.reference, created_ms=self.reference.created_ms + 1)
+        self.partitions = {p: Partition(partition.rate) for p, partition in self.partitions.items()}
 
     def append(self, seconds: float) -> None:
         """Events that arrive in `seconds`."""

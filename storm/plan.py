@@ -12,7 +12,7 @@ from spark_ehbalance.group.strategies import STRATEGIES
 FAULTS_END, RECOVERY = 600.0, 1500.0
 
 #: The stages of a query's process between whose writes it can be killed or suspended, in the order of a batch.
-STAGES = ("starting", "idle", "planned", "logged", "reading", "writing", "written", "finished")
+STAGES = ("starting", "idle", "planning", "planned", "logged", "reading", "writing", "written", "finished")
 
 SINKS = ("append", "numbered", "once")
 
@@ -26,6 +26,7 @@ KINDS = {
     "suspend": 4,
     "suspend_at": 4,
     "suspend_planner": 3,
+    "suspend_spark_at": 3,
     "suspend_in_commit": 2,
     "unreachable": 3,
     "read_only": 2,
@@ -49,6 +50,10 @@ KINDS = {
     "undrain": 1,
     "seek": 2,
 }
+
+
+#: Kinds that most groups never meet: people restore, copy, delete and recreate each part without the others.
+TAMPERING = ("table_restored", "table_deleted", "checkpoint_restored", "checkpoint_copied", "hub_recreated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +132,7 @@ def draw(seed: int) -> Plan:
         (kind,) = rng.choices(kinds, weights)
         seconds = rng.uniform(1.0, rng.choice((3.0, 30.0, 120.0)))
         faults.append(Fault(at, kind, rng.randrange(1 << 16), min(seconds, FAULTS_END - at), rng.random()))
+    faults = sorted([*faults, *_tampering(seed)], key=lambda fault: fault.at)
     return Plan(
         seed,
         partitions,
@@ -141,3 +147,15 @@ def draw(seed: int) -> Plan:
         queries,
         tuple(faults),
     )
+
+
+def _tampering(seed: int) -> list[Fault]:
+    """Up to three faults of these kinds in every fifth group."""
+    rng = random.Random(f"tampering {seed}")
+    count = rng.choice((0, 0, 0, 0, rng.randint(1, 3)))
+    return [
+        Fault(
+            rng.uniform(60, FAULTS_END), rng.choice(TAMPERING), rng.randrange(1 << 16), rng.uniform(1, 60), rng.random()
+        )
+        for _ in range(count)
+    ]

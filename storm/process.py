@@ -35,7 +35,6 @@ from spark_ehbalance.query.progress_policy import SharedProgress
 from spark_ehbalance.query.range_lease import is_held
 from spark_ehbalance.query.replay import Logged, recover
 from spark_ehbalance.simulation.members import BEGINNING_MS
-from storm.hub import HUB
 
 if TYPE_CHECKING:
     from storm.query import Query
@@ -79,7 +78,12 @@ class Thread:
         if step != self._step or not process.running:
             return
         in_planner = self._of_planner or (self is process.spark and process.in_planner)
-        until = max(process.suspended_until, process.planner_suspended_until if in_planner else 0.0)
+        in_spark = self is process.spark and not process.in_planner
+        until = max(
+            process.suspended_until,
+            process.planner_suspended_until if in_planner else 0.0,
+            process.spark_suspended_until if in_spark else 0.0,
+        )
         if process.now < until:
             process.world.engine.at(until, partial(self._run, step))
             return
@@ -102,13 +106,16 @@ class Process:
         self.drift, self.skew_ms = rng.uniform(-DRIFT, DRIFT), rng.randint(-SKEW_MS, SKEW_MS)
         self.running, self.stopping, self.left, self.stage = True, False, False, "starting"
         self.suspended_until = self.planner_suspended_until = self.suspended_in_commit = 0.0
+        self.spark_suspended_until = 0.0
         self.unreachable_until = self.read_only_until = self.bad_commits_until = self.hub_unreachable_until = 0.0
         self.at_stage: dict[str, Callable[[], None]] = {}
         self.tasks_fail = 0
         self.engine: QueryEngine | None = None
         self.offset = StreamOffset(query.plan.owner)
         self.error: EhBalanceError | None = None
-        self.in_planner = False
+        self.in_planner = self.gave_up = False
+        #: What the hub had of each partition at the start.
+        self.promised = {p: partition.end for p, partition in self.world.hub.partitions.items()}
         #: Partition → epoch of the batch that is read or written now.
         self.reading: Mapping[str, int] = {}
         #: When the store last did not answer a read, when the table last had not changed for half a duration, when it
@@ -118,6 +125,7 @@ class Process:
         self._looks_begun = self._looks_ended = 0
         self._keeper_idle = False
         self._states, self._states_at, self._stale = self.world.hub.states(), self.now, rng.uniform(0.5, 5.0)
+        self._hub = self.world.hub.reference
         self.spark = Thread(self, query.run(self))
 
     @property
@@ -144,6 +152,11 @@ class Process:
     def may_plan(self) -> dict[str, int]:
         """Partition → epoch of all that a batch would be planned with now."""
         return {p: holding.epoch for p, holding in self.member.holdings(self.monotonic).items()} if self.engine else {}
+
+    @property
+    def is_of_another_hub(self) -> bool:
+        """Whether its numbers are those of a hub that was recreated since."""
+        return self.offset.hub not in (None, self.world.hub.reference)
 
     @property
     def sought(self) -> frozenset[str]:
@@ -201,7 +214,8 @@ class Process:
         outputs = self.engine.handle(input, self.clocks)
         if self._keeper_idle:
             self._keeper.resume_at(self._due())
-        self.world.witness.check(self)
+        self.world.witness.check(self, self.may_plan())
+        self.world.witness.kept(self)
         return outputs
 
     def _due(self) -> float:
@@ -245,7 +259,7 @@ class Process:
             return member_protocol.StoreFailed(False)
         self._looks_ended, self.away_at = number, float("-inf")
         self.world.witness.looked(self, snapshot)
-        return member_protocol.GroupRead(snapshot, tuple(self._hub_states()), HUB.created_ms)
+        return member_protocol.GroupRead(snapshot, tuple(self._hub_states()), self._hub.created_ms)
 
     def _read(self) -> Waiting[Snapshot | None]:
         store = self.world.store
@@ -259,6 +273,8 @@ class Process:
 
         self.world.engine.at(self.now + half, serve)
         yield 2 * half
+        if answers[0] is None and self.world.silent_store:
+            yield _REQUEST_TIMEOUT
         return answers[0]
 
     def _reaches_store(self) -> bool:
@@ -320,6 +336,7 @@ class Process:
         """What the hub watcher knows, as of `oldest` seconds ago at most if the hub answers."""
         if self.now - self._states_at > (self._stale if oldest is None else oldest) and self._reaches_hub():
             self._states, self._states_at = self.world.hub.states(), self.now
+            self._hub = self.world.hub.reference
         return self._states
 
     def _refresh(self) -> Waiting[None]:
@@ -333,7 +350,7 @@ class Process:
         """What the hub watcher knows. Raises `HubUnavailableError` after a longer silence."""
         if not self._reaches_hub() and self.now - self._states_at > self.world.plan.receiver_timeout:
             raise HubUnavailableError("the hub is silent")
-        return protocol.HubReport(self._hub_states(), HUB.created_ms, 1.0)
+        return protocol.HubReport(self._hub_states(), self._hub.created_ms, 1.0)
 
     # --- the planner ---------------------------------------------------------------------------------------------
 
@@ -344,6 +361,7 @@ class Process:
         yield self.rng.uniform(0.05, 0.5)
         if not self._reaches_hub():
             raise HubUnavailableError("the hub does not answer")
+        self._hub = world.hub.reference
         lineage = logged.unfinished.lineage or logged.finished.lineage or f"lineage of {self.author.incarnation}"
         first = logged.last.first_start or FirstStart(self.clocks.wall_ms, len(world.hub.partitions))
         self.offset = StreamOffset(
@@ -351,13 +369,13 @@ class Process:
             group=group_name(LOCATION),
             lineage=lineage,
             run=self.author.incarnation,
-            hub=HUB,
+            hub=self._hub,
             first_start=first,
         )
         found = yield from self._read()
         if found is None:
             raise StoreUnavailableError("the lease table does not answer")
-        if wrong := mismatch(logged.last, found if found.leases else None, HUB, LOCATION):
+        if wrong := mismatch(logged.last, found if found.leases else None, self._hub, LOCATION):
             raise wrong.error()
         progress, earlier = recover(logged, found, lineage)
         member = MemberEngine(
@@ -421,8 +439,11 @@ class Process:
                 yield from self._fix_ends()
             planned = yield from self._answer(protocol.BatchRequested(start, self.plan.limit, self._report()))
             assert isinstance(planned, protocol.Planned)
-            self.world.witness.planned(self)
-            if planned.end is not start or not planned.unread or self.now >= give_up_at:
+            self.world.witness.planned(self, None if planned.end is start else planned.end)
+            if planned.end is not start or not planned.unread:
+                break
+            if self.now >= give_up_at:
+                self.gave_up = True
                 break
             yield _UNREAD_WAIT
         self.in_planner = False
@@ -468,9 +489,11 @@ class Process:
                     case protocol.Planned() | protocol.Read():
                         return output
                     case protocol.Refresh():
+                        self.enter("planning")
                         yield from self._refresh()
                         request = protocol.HubReported(self._report())
                     case protocol.CatchUp():
+                        self.enter("planning")
                         yield 0.02
                         self._hub_states(0.0)
                         request = protocol.HubReported(self._report())

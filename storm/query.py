@@ -25,6 +25,14 @@ class Checkpoint:
     offsets: list[StreamOffset] = field(default_factory=list)
     commits: int = 0
 
+    def copy(self) -> Checkpoint:
+        return Checkpoint(list(self.offsets), self.commits)
+
+    def restore(self, length: int) -> None:
+        """Set it back to when it had so many batches."""
+        del self.offsets[length:]
+        self.commits = min(self.commits, length)
+
     def log(self, number: int, end: StreamOffset) -> None:
         if number != len(self.offsets):
             raise TwoStreamsError(f"offsets/{number} exists")
@@ -39,7 +47,7 @@ class Query:
     def __init__(self, plan: QueryPlan, world: World, sink: Sink) -> None:
         self.plan, self.world, self.sink = plan, world, sink
         self.checkpoint = Checkpoint()
-        self.fails_on_loss, self.had_twins = plan.fails_on_loss, False
+        self.fails_on_loss, self.had_twins, self.had_copies = plan.fails_on_loss, False, False
         self.processes: list[Process] = []
         #: Until when nobody starts it again, and when it last finished a batch or, with AvailableNow, a run.
         self.down_until = 0.0
@@ -69,8 +77,10 @@ class Query:
 
     def renew(self, process: Process) -> None:
         """The remedy for a stale checkpoint: a new one, with a new folder or table for a sink that knows numbers."""
-        if process.checkpoint is not self.checkpoint or self.running != [process]:
-            return
+        if process.checkpoint is self.checkpoint and self.running == [process]:
+            self.begin_anew()
+
+    def begin_anew(self) -> None:
         self.checkpoint = Checkpoint()
         if isinstance(self.sink, NumberedSink):
             self.sink = NumberedSink()
@@ -114,6 +124,8 @@ class Query:
             if not self.plan.available_now:
                 yield rng.uniform(0.5, 1.5) * self.plan.pause
         self.done_at = process.now
+        if not self.plan.one_batch:
+            self.world.witness.ended(process)
         process.note("has read all that there was")
         process.stop()
 
@@ -127,7 +139,7 @@ class Query:
         rows = yield from process.read(ranges)
         process.enter("writing")
         try:
-            yield from process.sink.write(number, rows, rng.uniform(0.0, half), process.lost)
+            yield from process.sink.write(number, ranges, rows, rng.uniform(0.0, half), process.lost)
         except SinkError:
             witness.wrote(process, end, rows)  # some may be there all the same
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_ehbalance.eventhub.ranges import Range
@@ -61,7 +61,7 @@ class Sink:
     content: Content = field(default_factory=Content)
     fails: str = ""
 
-    def write(self, number: int, rows: Rows, seconds: float, look: Look) -> Writing:
+    def write(self, number: int, ranges: Sequence[Range], rows: Rows, seconds: float, look: Look) -> Writing:
         yield seconds
         fails, self.fails = self.fails, ""
         for index, (partition, extent) in enumerate(rows.items()):
@@ -85,7 +85,7 @@ class NumberedSink(Sink):
     last: dict[str, Range] = field(default_factory=dict)
     twice: list[tuple[Range, Range]] = field(default_factory=list)
 
-    def write(self, number: int, rows: Rows, seconds: float, look: Look) -> Writing:
+    def write(self, number: int, ranges: Sequence[Range], rows: Rows, seconds: float, look: Look) -> Writing:
         yield seconds
         fails, self.fails = self.fails, ""
         if fails in ("", "after") and number not in self.numbers:
@@ -125,8 +125,8 @@ class OnceSink(Sink):
 
     target: Target = field(default_factory=Target)
 
-    def write(self, number: int, rows: Rows, seconds: float, look: Look) -> Writing:
-        read = {partition: Extent(row.start, row.end) for partition, row in rows.items()}
+    def write(self, number: int, ranges: Sequence[Range], rows: Rows, seconds: float, look: Look) -> Writing:
+        read = {planned.partition: Extent(planned.start, planned.end) for planned in ranges}
         steps, base, events = write_exactly_once(read), 0, dict[str, Extent]()
         answer: object = None
         while True:
@@ -141,7 +141,10 @@ class OnceSink(Sink):
                     base = len(self.target.commits)
                     answer = {p: self.target.marks[p] for p in partitions if p in self.target.marks}
                 case Write(written):
-                    events = dict(written)
+                    bounds = {
+                        p: (max(wanted.start, rows[p].start), rows[p].end) for p, wanted in written.items() if p in rows
+                    }
+                    events = {p: Extent(start, end) for p, (start, end) in bounds.items() if start < end}
                 case Confirm(partitions):
                     answer = (yield from look()) & {*partitions}
                 case Commit(marks):

@@ -10,12 +10,24 @@ from typing import TYPE_CHECKING, NamedTuple
 from spark_ehbalance.errors import DataLossError, FencedError
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.exactly_once.marks import Extent
-from spark_ehbalance.group.changes import Checkpoint, Claim, HandOver, Outcome, Release, Reset, Stall, Steal, Transition
+from spark_ehbalance.group.changes import (
+    Checkpoint,
+    Claim,
+    Drain,
+    HandOver,
+    Outcome,
+    Release,
+    Reset,
+    Stall,
+    Steal,
+    Transition,
+)
 from spark_ehbalance.group.member.protocol import Fail
 from spark_ehbalance.group.model import Lease, Member
 from spark_ehbalance.group.orders import Seek
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.query.batch_planning import position_under
 from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.query.positions import of_queries
 from storm.process import DRIFT, Process
@@ -23,6 +35,10 @@ from storm.sinks import Content, NumberedSink, OnceSink, Rows
 
 if TYPE_CHECKING:
     from storm.world import World
+
+
+#: Seconds of an outage after which a process knows of it.
+_OUTAGE_PATIENCE = 30.0
 
 
 class Violation(AssertionError):
@@ -50,12 +66,16 @@ class Witness:
         self._signs: dict[tuple[str, int], tuple[float, float]] = {}  # of life: when, and for how long it counts
         self._losses: dict[tuple[str, int], Loss] = {}  # by partition and the epoch that was lost
         self._sought: dict[str, int] = {}  # the epoch since the last seek
+        self._ever_sought: set[str] = set()
+        self._replaced = 0  # the version in which somebody has replaced the table
         self._takers: dict[str, str] = {}  # the process that took a partition last; not after a handover
         self._begin: dict[str, int] = {}  # where reading began, or has continued since the last seek
         self._written = Content()  # by all sinks since then
         self._named: dict[str, int] = {}  # all events before that have aged out were reported
         self._replayed: set[tuple[int, str, int]] = set()  # ends of ranges that were run again, by sink
         self._planned: defaultdict[tuple[str, int], int] = defaultdict(int)  # the end of what an epoch has planned
+        self._readers: dict[tuple[str, int], Process] = {}  # that read a partition in an epoch
+        self._drained: dict[str, bool] = {}  # the members that an operator has drained, and whether that was undone
 
     # --- the lease table -----------------------------------------------------------------------------------------
 
@@ -69,6 +89,8 @@ class Witness:
                 self._takers[transition.partition] = transition.by.incarnation
             elif isinstance(transition, HandOver):
                 self._takers.pop(transition.partition, None)
+            elif isinstance(transition, Drain) and transition.by.id != transition.member:
+                self._drained[transition.member] = transition.undo
         for p, lease in after.leases.items():
             if (old := before.leases.get(p, Lease(p))) is not lease:
                 self._lease_changed(old, lease, by_partition[p], after)
@@ -77,16 +99,18 @@ class Witness:
             if isinstance(transition, Checkpoint) and (row is None or row.incarnation != transition.by.incarnation):
                 by = transition.by.incarnation
                 raise Violation("fenced", f"the checkpoint of {by} was accepted", transition.partition)
+            if self._world.tampered:
+                continue
             if isinstance(transition, (HandOver, Release)) and self._world.plan.max_stall is None:
                 self._given_back(transition, after.leases[transition.partition])
         for id, row in after.members.items():
             # What an earlier process of the member took just before this one joined is released by its next commit.
             own = [p for p in after.ownership.owned.get(id, ()) if self._takers.get(p) in (None, row.incarnation)]
-            if row.max_owned is not None and len(own) > row.max_owned:
+            if row.max_owned is not None and len(own) > row.max_owned and not self._world.tampered:
                 raise Violation("limit", f"{id} owns more than maxPartitionsOwned={row.max_owned}")
         if after.ownership is not before.ownership:
             for process in self._world.running():
-                self.check(process)
+                self.check(process, process.may_plan())
 
     def _given_back(self, transition: HandOver | Release, lease: Lease) -> None:
         """A query that continues gives back nothing of its batch in flight, and hands over after its last one."""
@@ -106,6 +130,7 @@ class Witness:
         for transition in transitions:
             if isinstance(transition, Seek):
                 self._sought[p], self._begin[p] = lease.epoch, transition.position.next
+                self._ever_sought.add(p)
                 self._written.extents[p] = []
                 was = None
             elif isinstance(transition, Reset):
@@ -118,13 +143,14 @@ class Witness:
             raise Violation("checkpoint", f"falls from {was.next} to {checkpoint and checkpoint.next}", p)
         if old.checkpoint is None and checkpoint is not None and checkpoint.next <= begin:
             self._begin.setdefault(p, checkpoint.next)
-        if checkpoint is not None and checkpoint.next > (covered := self._covered(p)):
+        if checkpoint is not None and world.is_of_hub(after) and checkpoint.next > (covered := self._covered(p)):
             raise Violation("skipped", f"events {covered} to {checkpoint.next - 1} are checkpointed and in no sink", p)
         if lease.owner is not None and lease.counter != old.counter:
             self._signs[p, lease.epoch] = world.engine.now, self._duration(lease.owner)
         if lease.epoch > old.epoch:
             kind = self._kind(old, lease, transitions)
-            if kind == "expiry" and self._was_blind(after.members[lease.owner or ""], self._duration(old.owner or "")):
+            taker, duration = after.members.get(lease.owner or ""), self._duration(old.owner or "")
+            if kind == "expiry" and taker and not world.tampered and self._was_blind(taker, duration):
                 raise Violation("expiry", f"{lease.owner} declares {old.owner} dead and could not see", p)
             for epoch in range(old.epoch, lease.epoch):
                 self._losses[p, epoch] = Loss(kind, after.version)
@@ -161,6 +187,28 @@ class Witness:
         own_ms = (row and row.lease_duration_ms) or snapshot.lease_duration_ms
         return self._world.plan.lease_duration if own_ms is None else own_ms / 1000
 
+    def tampered(self) -> None:
+        """The table has another content, by which epochs may come again. Orders are what it contains of them."""
+        leases, now = self._world.store.snapshot.leases, self._world.engine.now
+        self._replaced = self._world.store.snapshot.version
+        for known in (self._losses, self._readers, self._planned, self._takers, self._sought):
+            known.clear()
+        self._signs = {(p, x.epoch): (now, self._duration(x.owner)) for p, x in leases.items() if x.owner is not None}
+        for p in self._ever_sought:
+            self._begin.pop(p, None)
+            if p in leases and (checkpoint := leases[p].checkpoint):
+                self._begin[p] = checkpoint.next
+        for p, lease in leases.items() if self._world.is_of_hub(self._world.store.snapshot) else ():
+            if lease.checkpoint is not None and lease.checkpoint.next > (covered := self._covered(p)):
+                what = f"events {covered} to {lease.checkpoint.next - 1} are in no sink: the table begins after them"
+                raise Violation("skipped", what, p)
+
+    def hub_recreated(self) -> None:
+        """No event that was there before is there any more."""
+        self._written = Content()
+        for known in (self._begin, self._named, self._replayed, self._sought, self._ever_sought, self._planned):
+            known.clear()
+
     # --- processes -----------------------------------------------------------------------------------------------
 
     def looked(self, process: Process, snapshot: Snapshot) -> None:
@@ -174,15 +222,17 @@ class Witness:
     def took_in(self, process: Process, snapshot: Snapshot, outputs: Sequence[object]) -> None:
         """`process` has taken in what it read of the group, of which it was a member."""
         row, own = snapshot.members.get(process.plan.owner), process.author.incarnation
-        if row and row.incarnation != own and not any(isinstance(output, Fail) for output in outputs):
+        continues = not (self._world.tampered or any(isinstance(output, Fail) for output in outputs))
+        if row and row.incarnation != own and continues:
             raise Violation("fenced", f"{own} continues after it has read that {row.incarnation} has joined")
 
-    def check(self, process: Process) -> None:
-        """What `process` may plan now is its own by the table, or it has lost it in a way of which it cannot know."""
-        if not process.awake or process.stopping or process.error is not None:
+    def check(self, process: Process, epochs: Mapping[str, int]) -> None:
+        """What `process` may plan now, or plans, is its own by the table, or it has lost it in a way of which it cannot
+        know."""
+        if not self._continues(process):
             return
         snapshot, now = self._world.store.snapshot, self._world.engine.now
-        for p, epoch in process.may_plan().items():
+        for p, epoch in epochs.items():
             renewed, duration = self._signs[p, epoch]
             who = process.author.incarnation
             if now - renewed > duration * (1 + 2 * DRIFT) and not self._in_safe_mode(process):
@@ -201,6 +251,10 @@ class Witness:
             if not (forced or fenced) and not self._in_safe_mode(process):
                 raise Violation("two planners", what, p)
 
+    def _continues(self, process: Process) -> bool:
+        """Whether `process` runs, in a group whose table is the one that it knows."""
+        return process.awake and not process.stopping and process.error is None and not self._world.tampered
+
     def _in_safe_mode(self, process: Process) -> bool:
         """Whether the table does not answer `process`, or nobody could write it a short time ago."""
         now, members = self._world.engine.now, self._world.store.snapshot.members
@@ -210,28 +264,58 @@ class Witness:
 
     def failed(self, process: Process, error: Exception) -> None:
         """`process` ends with `error`, which must have a reason."""
-        if isinstance(error, FencedError) and not process.query.had_twins:
+        if isinstance(error, FencedError) and not (process.query.had_twins or self._world.tampered):
             raise Violation("errors", f"{process.author.incarnation} was fenced by nobody: {error}")
         if isinstance(error, DataLossError):
-            partitions = re.findall(r"partition (\d+): ", str(error))
-            if str(error).startswith("["):
-                if not process.query.had_twins or "EHB_CHECKPOINT_STALE" not in str(error):
+            if found := re.match(r"\[(\w+)\]", str(error)):
+                if not self._world.remedy(process, found[1]):
                     raise Violation("errors", f"{process.author.incarnation} cannot continue: {error}")
-                process.query.renew(process)  # an earlier process has logged batches after a later one had joined
-            for p in partitions:
+                return
+            for p in re.findall(r"partition (\d+): ", str(error)):
                 self.named(process, p, self._world.hub.partitions[p].begin)
             process.query.fails_on_loss = False  # the remedy that the error names
 
     def named(self, process: Process, partition: str, end: int) -> None:
         """`process` has reported that events before `end` are lost."""
         begin = self._world.hub.partitions[partition].begin
+        if process.is_of_another_hub:
+            return
         if end > begin:
             raise Violation("errors", f"events to {end - 1} are retained and reported lost", partition)
         process.note(f"reports that events to {end - 1} are lost", partition)
+        self.told(partition, end)
+
+    def told(self, partition: str, end: int) -> None:
+        """People know that events before `end` are lost."""
         self._named[partition] = max(end, self._named.get(partition, 0))
 
-    def planned(self, process: Process) -> None:
+    def kept(self, process: Process) -> None:
+        """While the table cannot be read for anybody, `process` continues to read all that it owns."""
+        began = self._world.away_since
+        if began is None or process.engine is None or not self._continues(process):
+            return
+        awake_since = max(began, process.suspended_until, process.planner_suspended_until)
+        if self._world.engine.now - awake_since > _OUTAGE_PATIENCE:
+            for p in process.member.plannable().keys() - process.may_plan().keys():
+                raise Violation("outage", f"{process.author.incarnation} reads it no more", p)
+
+    def ended(self, process: Process) -> None:
+        """A run of AvailableNow has ended: it has read all that the hub had at its start of what it owns."""
+        member, owner = process.member, process.plan.owner
+        if process.gave_up or process.is_of_another_hub or member.query.leaving or owner in self._drained:
+            return
+        for p, lease in member.leases.items():
+            if lease.owner != owner or lease.stalled or lease.handover:
+                continue
+            position = position_under(lease.epoch, member.query.progress.get(p), lease.checkpoint)
+            if position is not None and position.next < process.promised.get(p, 0):
+                what = f"{process.author.incarnation} ends at {position.next}, and began when there were"
+                raise Violation("available now", f"{what} {process.promised[p]}", p)
+
+    def planned(self, process: Process, end: StreamOffset | None) -> None:
         """`process` has planned a batch, or found nothing to read. It warns of each reset."""
+        if end is not None:
+            self.check(process, {p: planned.epoch for p, planned in end.ranges.items()})
         for p, reset in process.member.query.resets.items():
             if reset.position.next > self._named.get(p, 0):
                 self.named(process, p, reset.position.next)
@@ -239,25 +323,33 @@ class Witness:
     def begins(self, process: Process, end: StreamOffset, ranges: Sequence[Range]) -> None:
         """`process` begins to read the batch that ends at `end`."""
         for planned in ranges:
-            p = planned.partition
+            p, who = planned.partition, process.author.incarnation
+            process.note(f"reads {planned.start} to {planned.end} with epoch {planned.epoch} in batch {end.batch}", p)
+            if self._world.tampered:
+                continue
+            if (reader := self._readers.setdefault((p, planned.epoch), process)) is not process:
+                raise Violation("epoch", f"{who} and {reader.author.incarnation} read it with epoch {planned.epoch}", p)
+            loss = self._losses.get((p, planned.epoch))
+            if loss is not None and loss.kind != "seek" and process.known >= loss.version:
+                raise Violation("two planners", f"{who} reads it, and has read that it lost it by {loss.kind}", p)
             if p not in process.sought:  # that batch is run again without a checkpoint
                 self._planned[p, planned.epoch] = max(planned.end, self._planned[p, planned.epoch])
-            process.note(f"reads {planned.start} to {planned.end} with epoch {planned.epoch} in batch {end.batch}", p)
 
     def wrote(self, process: Process, end: StreamOffset, rows: Rows) -> None:
         """`process` has written `rows` of the batch that ends at `end`, or tried to."""
         sink = process.sink
-        for p, row in rows.items():
+        for p, row in () if process.is_of_another_hub else rows.items():
             if row.epoch != end.ranges[p].epoch:
                 self._replayed.add((id(sink), p, row.end))
             written = min(sink.through(p, row.start), row.end)
-            if isinstance(sink, OnceSink) and p in self._sought:  # events before a mark count as written
+            if isinstance(sink, OnceSink) and p in self._ever_sought:  # events before a mark count as written
                 written = row.end
             process.note(f"has {row.start} to {written} in its sink, read with epoch {row.epoch}", p)
             sought = row.epoch < self._sought.get(p, 0) or p in process.sought
             if written > row.start and not sought:
                 # Who has lost a lease may not know yet that its last range was cut short; the next owner reads it.
-                if row.start > (covered := self._covered(p)) and (p, row.epoch) not in self._losses:
+                lost = (p, row.epoch) in self._losses or process.known < self._replaced
+                if row.start > (covered := self._covered(p)) and not lost:
                     raise Violation("skipped", f"events {covered} to {row.start - 1} are in no sink", p)
                 self._written.add(p, Extent(row.start, written))
         if isinstance(sink, OnceSink) and sink.target.twice:
@@ -266,13 +358,16 @@ class Witness:
             for last, again in sink.twice:
                 key = id(sink), last.partition, last.end
                 # Spark's log has the old epoch of a batch that is run again: a kill right after it leaves no evidence.
-                if self._sought.get(again.partition, 0) <= last.epoch and key not in self._replayed:
+                was_moved = self._world.tampered or self._sought.get(again.partition, 0) > last.epoch
+                if not was_moved and key not in self._replayed:
                     what = f"{again.start} to {last.end - 1} are in the sink twice, though nobody else had them"
                     raise Violation("batch numbers", what, again.partition)
             sink.twice.clear()
 
     def check_positions(self) -> None:
         """A lease table made of the checkpoints of some queries would skip no event."""
+        if self._world.tampered:
+            return
         logs = {query.plan.owner: [query.log] for query in self._world.queries if query.log}
         for chosen in ([*logs], *([owner] for owner in logs)) if logs else ():
             named = of_queries({owner: logs[owner] for owner in chosen}, None).named

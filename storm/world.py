@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, pstdev
 
-from spark_ehbalance.group.changes import Drain, Outcome, Transition, apply
+from spark_ehbalance.group.changes import Drain, NoteHub, Outcome, Restore, Transition, apply
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.member.protocol import LeaveRequested
 from spark_ehbalance.group.model import Author, MemberState
@@ -17,6 +18,7 @@ from spark_ehbalance.group.orders import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies.weights import demands
+from spark_ehbalance.query.positions import of_queries
 from spark_ehbalance.simulation.engine import Engine
 from spark_ehbalance.simulation.measures import Ledger
 from spark_ehbalance.simulation.members import BEGINNING_MS
@@ -30,6 +32,7 @@ from storm.sinks import NumberedSink, OnceSink, Sink, Target
 from storm.witness import Violation, Witness
 
 OPERATOR = Author("operator", "")
+EMPTY = Snapshot(Group("namespace", "hub", "$default"))
 
 #: Seconds between two appends, and between two looks at what has ended.
 _APPEND_INTERVAL, _SUPERVISION_INTERVAL = 0.5, 3.0
@@ -55,15 +58,22 @@ class World:
         self.hub.grow(plan.partitions, plan.rate)
         self.store = SimulatedStore(
             StoreSettings(latency=plan.latency),
-            Snapshot(Group("namespace", "hub", "$default")),
+            EMPTY,
             random.Random(f"store {plan.seed}"),
         )
         self.met: Counter[tuple[str, str]] = Counter()
-        self.read_only_until = self._away_until = self._slow_until = 0.0
+        self.read_only_until = self._away_until = 0.0
+        #: Since when nobody can read the lease table, and whether requests fail only by their timeout then.
+        self.away_since: float | None = None
+        self.silent_store = False
+        #: Whether people have replaced the table or the hub, and whether they are about to create a new table. What the
+        #: table contained before.
+        self.tampered = self._recreating = False
+        self._backups: deque[Snapshot] = deque(maxlen=1000)
         self.story: deque[tuple[float, str, str]] = deque(maxlen=3000)
         self.witness = Witness(self)
-        target = Target()
-        self.queries = [Query(query, self, _sink(query, target)) for query in plan.queries]
+        self._target, self._target_hub = Target(), self.hub.reference
+        self.queries = [Query(query, self, _sink(query, self._target)) for query in plan.queries]
 
     def run(self) -> Result:
         violation: Violation | None = None
@@ -101,6 +111,7 @@ class World:
         """A commit that the store accepts."""
         if outcome.after is outcome.before:
             return outcome
+        self._backups.append(outcome.before)
         outcome = replace(outcome, after=self.store.won(outcome.after), seconds=seconds)
         self.witness.landed(outcome)
         return outcome
@@ -152,6 +163,9 @@ class World:
             if query.done_at < FAULTS_END + 30:
                 stages = [f"{process.author.incarnation} is {process.stage}" for process in query.running]
                 return f"{query.plan.owner} has not continued: {', '.join(stages) or 'it does not run'}"
+        snapshot = self.store.snapshot
+        if not self.is_of_hub(snapshot):
+            return "the lease table is not of this hub"
         limits = [query.plan.max_owned for query in self.queries]
         some = None not in limits and sum(limit or 0 for limit in limits) < len(self.hub.partitions)
         for p, what in self.witness.unread().items():
@@ -159,7 +173,6 @@ class World:
                 return f"partition {p} is {what}"
         if any(query.plan.available_now for query in self.queries):
             return ""
-        snapshot = self.store.snapshot
         for query in self.queries:
             row = snapshot.members.get(query.plan.owner)
             if [row and row.incarnation] != [process.author.incarnation for process in query.running]:
@@ -253,12 +266,18 @@ class World:
     def _suspend_at(self, fault: Fault) -> None:
         for process in self._process(fault):
             stage = STAGES[int(fault.choice * len(STAGES))]
-            process.at_stage[stage] = partial(self._suspended_at, process, stage, fault)
+            process.at_stage[stage] = partial(self._suspended_at, process, "suspended_until", fault)
 
-    def _suspended_at(self, process: Process, stage: str, fault: Fault) -> None:
+    def _suspend_spark_at(self, fault: Fault) -> None:
+        """The JVM stops, as for a collection of its garbage, and its planner does not."""
+        for process in self._process(fault):
+            stage = STAGES[int(fault.choice * len(STAGES))]
+            process.at_stage[stage] = partial(self._suspended_at, process, "spark_suspended_until", fault)
+
+    def _suspended_at(self, process: Process, what: str, fault: Fault) -> None:
         if (until := min(FAULTS_END, self._until(fault))) > self.engine.now:
-            self.note(f"{process.author.incarnation} is suspended when {stage}, until {until:.1f}")
-            process.suspended_until = max(process.suspended_until, until)
+            self.note(f"{process.author.incarnation} is {what} {until:.1f} when {process.stage}")
+            setattr(process, what, max(getattr(process, what), until))
 
     def _suspend_planner(self, fault: Fault) -> None:
         for process in self._process(fault):
@@ -282,11 +301,15 @@ class World:
 
     def _outage(self, fault: Fault) -> None:
         self._met(fault)
+        if not self.store.away:
+            self.away_since, self.silent_store = self.engine.now, fault.choice < 0.5
         self.store.away, self._away_until = True, max(self._away_until, self._until(fault))
         self._later(fault, self._back)
 
     def _back(self) -> None:
         self.store.away = self.engine.now < self._away_until
+        if not self.store.away:
+            self.away_since, self.silent_store = None, False
 
     def _bad_commits(self, fault: Fault) -> None:
         for process in self._process(fault):
@@ -337,6 +360,103 @@ class World:
     def _sink_fails(self, fault: Fault) -> None:
         for process in self._process(fault):
             process.query.sink.fails = ("before", "half-way", "after")[int(fault.choice * 3)]
+
+    def is_of_hub(self, content: Snapshot) -> bool:
+        """Whether a table with that `content` has positions of the hub as it is now."""
+        return content.table is not None and content.table.hub_created_ms == self.hub.reference.created_ms
+
+    # --- copies and restores -------------------------------------------------------------------------------------
+
+    def _replace_table(self, content: Snapshot) -> None:
+        self.tampered = True
+        self.store.snapshot = replace(content, version=self.store.snapshot.version + 1)
+        self.witness.tampered()
+
+    def _table_restored(self, fault: Fault) -> None:
+        if self._backups:
+            self._met(fault)
+            self._replace_table(self._backups[-1 - int(fault.choice**3 * len(self._backups))])
+
+    def _table_deleted(self, fault: Fault) -> None:
+        self._met(fault)
+        self._replace_table(EMPTY)
+
+    def _hub_recreated(self, fault: Fault) -> None:
+        self._met(fault)
+        self.tampered = True
+        self.hub.recreate()
+        self.witness.hub_recreated()
+
+    def _checkpoint_restored(self, fault: Fault) -> None:
+        for process in self._process(fault):
+            query = process.query
+            self._down(process, fault)
+            query.had_copies = True
+            length = int((1 - fault.choice**3) * len(query.checkpoint.offsets))
+            self._later(fault, partial(self._set_back, query, length))
+            if fault.pick % 2:
+                process.stop()
+            else:
+                process.end()
+
+    def _set_back(self, query: Query, length: int) -> None:
+        """Set a checkpoint back; after a kill not if the sink skips numbers: docs/design.md says what it loses."""
+        lineage = query.log[-1].end.lineage if query.log else ""
+        record = self.store.snapshot.queries.get(lineage)
+        has_left = record is not None and not record.run
+        if not query.running and (has_left or not isinstance(query.sink, NumberedSink)):
+            self.note(f"the checkpoint of {query.plan.owner} is set back to {length} batches")
+            query.checkpoint.restore(length)
+
+    def _checkpoint_copied(self, fault: Fault) -> None:
+        for process in self._process(fault):
+            query = process.query
+            query.had_twins = query.had_copies = True
+            copy = query.start()
+            copy.checkpoint = process.checkpoint.copy()
+            if isinstance(process.sink, NumberedSink):
+                copy.sink = deepcopy(process.sink)
+
+    def remedy(self, process: Process, error: str) -> bool:
+        """Do what docs/troubleshooting.md says of `error`; False if nobody has done anything that leads to it."""
+        if error == "EHB_CHECKPOINT_STALE":
+            # An earlier process may also have logged batches after a later one had joined.
+            process.query.renew(process)
+            return process.query.had_twins or process.query.had_copies or self.tampered
+        if not self._recreating:
+            self._recreating = True
+            self.engine.at(self.engine.now + 20.0, self._create_table)
+        return self.tampered
+
+    def _create_table(self) -> None:
+        """Stop all queries, create a table from the positions of their checkpoints, and start them with new ones."""
+        self._recreating, hub, at_ms = False, self.hub, BEGINNING_MS + round(self.engine.now * 1000)
+        for process in self.running():
+            process.end()
+        logs = {
+            query.plan.owner: [query.log]
+            for query in self.queries
+            if query.log and query.log[-1].end.hub == hub.reference
+        }
+        named = of_queries(logs, None).named if logs else {}
+        self.note(f"a lease table is created with the positions {named}")
+        by = replace(OPERATOR, incarnation=f"init at {self.engine.now:.3f}")
+        transitions: list[Transition] = []
+        for p, start in hub.starting_positions(hub.partitions).items():
+            if p not in named:  # init names them, and where it begins
+                self.witness.told(p, start.next)
+            known = named.get(p, start)
+            assert isinstance(known, Position)
+            transitions.append(Restore(by=by, at_ms=at_ms, partition=p, checkpoint=known))
+        assert hub.reference.created_ms is not None
+        transitions.append(NoteHub(by=by, at_ms=at_ms, created_ms=hub.reference.created_ms))
+        self._replace_table(apply(EMPTY, transitions).after)
+        if self._target_hub != hub.reference:
+            self._target, self._target_hub = Target(), hub.reference
+        for query in self.queries:
+            query.begin_anew()
+            if isinstance(query.sink, OnceSink):
+                query.sink = OnceSink(target=self._target)
 
     # --- operators -----------------------------------------------------------------------------------------------
 

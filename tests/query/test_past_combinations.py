@@ -17,6 +17,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.model import TableIdentity
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.query.offsets import StreamOffset
@@ -56,7 +57,7 @@ class ModelSink(Sink):
     writer: str = ""  # the id of the checkpoint that writes it
     skipped: list[tuple[int, set[Event]]] = field(default_factory=list)
 
-    def write(self, number: int, rows: Rows, seconds: float, look: Look) -> Writing:
+    def write(self, number: int, ranges: Sequence[Range], rows: Rows, seconds: float, look: Look) -> Writing:
         yield seconds
         numbered_by = {"Delta's own": self.writer, "file": "folder"}.get(self.kind)
         if numbered_by is not None:
