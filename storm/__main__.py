@@ -34,7 +34,7 @@ def _play(seed: int) -> tuple[int, Result]:
     return seed, play(draw(seed))
 
 
-def _in_parallel(pool: Pool, seeds: Iterator[int]) -> Iterator[tuple[int, Result]]:
+def in_parallel(pool: Pool, seeds: Iterator[int]) -> Iterator[tuple[int, Result]]:
     """Play `seeds`, with so few begun ahead that the end of the iterator is noticed soon."""
     ahead = deque(pool.apply_async(_play, (seed,)) for seed in itertools.islice(seeds, 2 * (os.cpu_count() or 1)))
     while ahead:
@@ -87,7 +87,7 @@ def main(
     with multiprocessing.Pool() as pool, Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("")
         playing = itertools.takewhile(lambda _: time.monotonic() < until, numbers)
-        for seed, result in _in_parallel(pool, playing):
+        for seed, result in in_parallel(pool, playing):
             met, runs = met + result.met, runs + 1
             if result.violation is not None:
                 failed = seed

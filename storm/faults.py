@@ -1,0 +1,344 @@
+"""Faults of the past, each put back into today's code as the smallest change: `python -m storm.faults [NAME ...]` plays
+seeds with each until the storm finds it, and prints which invariant it violates."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import logging
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from storm.__main__ import in_parallel
+from storm.plan import draw
+from storm.rewriting import rewritten
+from storm.witness import Violation
+
+
+@dataclass(frozen=True, slots=True)
+class PastFault:
+    """`old`, which the source of `module` contains once, was `new`. That violates one of the `invariants`, and within a
+    second or two with this `seed`, if there is one."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+    invariants: tuple[str, ...]
+    seed: int | None = None
+
+    def load(self) -> tuple[ModuleType, str]:
+        """The module, and its source with the fault."""
+        module = importlib.import_module(f"spark_ehbalance.{self.module}")
+        assert module.__file__ is not None
+        source = Path(module.__file__).read_text(encoding="utf-8")
+        if source.count(self.old) != 1:
+            raise LookupError(f"{self.name}: {self.module} contains {source.count(self.old)} times: {self.old}")
+        return module, source.replace(self.old, self.new)
+
+    @contextmanager
+    def put_back(self) -> Iterator[None]:
+        """Run with the fault until this ends."""
+        module, source = self.load()
+        with rewritten(module, source):
+            yield
+
+
+PAST_FAULTS = (
+    PastFault(
+        "a batch is planned with expired leases",
+        "group.member.membership",
+        "return {p: holding for p, holding in holdings.items() if now < holding.ends}",
+        "return holdings",
+        ("two planners",),
+        seed=3,
+    ),
+    PastFault(
+        "a planner that was suspended plans with the leases that it had before",
+        "group.member.engine",
+        "held = self.holdings(now)\n        partitions",
+        "held = self.plannable()\n        partitions",
+        ("two planners",),
+    ),
+    PastFault(
+        "a suspended process hands out a planned range that another member has taken",
+        "query.engine",
+        "return shared and not self.member",
+        "return False and not self.member",
+        ("two planners",),
+    ),
+    PastFault(
+        "a lease counts from the end of a look, before which another process may have taken it",
+        "group.member.membership",
+        "since = self.look.before if renewed is None else self.look.begun",
+        "since = now.monotonic",
+        ("two planners",),
+    ),
+    PastFault(
+        "a renewal counts from the end of its commit",
+        "group.member.engine",
+        "self._member.committed(outcome, turn.now, now.monotonic, self.query)",
+        "self._member.committed(outcome, now, now.monotonic, self.query)",
+        ("two planners",),
+        seed=16,
+    ),
+    PastFault(
+        "the leases of a group whose lease duration falls last as long as before",
+        "group.member.membership",
+        "replace(each, lasts=min(each.lasts, duration.own))",
+        "each",
+        ("two planners",),
+    ),
+    PastFault(
+        "after a read-only spell the first member that writes declares all others dead",
+        "group.member.membership",
+        "return now.monotonic - self.written.at > short_outage(self.duration.shortest)",
+        "return False",
+        ("two planners", "expiry"),
+    ),
+    PastFault(
+        "a member that could not read the table for a while declares others dead",
+        "group.member.membership",
+        "or at - last.at > self.duration.shortest / 2:",
+        "or False:",
+        ("two planners", "expiry"),
+        seed=6,
+    ),
+    PastFault(
+        "an unreadable lease table stops every query",
+        "group.member.membership",
+        "suspended = begun is not None and now - begun >= self._between_tries",
+        "suspended = True",
+        ("outage",),
+        seed=9,
+    ),
+    PastFault(
+        "a handover is carried out during a batch",
+        "group.member.engine",
+        "in_flight = frozenset[str]() if self._hang.active else query.in_flight",
+        "in_flight = frozenset[str]()",
+        ("planned move",),
+        seed=3,
+    ),
+    PastFault(
+        "a forced move with a held checkpoint: progress under an earlier epoch counts",
+        "query.batch_planning",
+        "if progress is not None and progress.epoch == epoch else",
+        "if progress is not None else",
+        ("skipped",),
+    ),
+    PastFault(
+        "a checkpoint of an earlier epoch is accepted",
+        "group.changes",
+        "if lease.epoch != self.epoch:",
+        "if lease.epoch != self.epoch and not isinstance(self, Checkpoint):",
+        ("fenced",),
+        seed=3,
+    ),
+    PastFault(
+        "a stall does not raise the epoch",
+        "group.changes",
+        "epoch=lease.epoch + 1,\n            renewed_at_ms=self.at_ms,",
+        "renewed_at_ms=self.at_ms,",
+        ("skipped",),
+    ),
+    PastFault(
+        "a batch is run again with a partition that was stalled since",
+        "group.changes",
+        "owned_since_ms=0,  # the next owner",
+        "# the next owner",
+        ("batch numbers", "skipped"),
+    ),
+    PastFault(
+        "a silent partition is not read again",
+        "query.stalls",
+        "probe._replace(due=repeat_at, end=ends.get(partition))",
+        "probe._replace(due=repeat_at)",
+        ("recovery",),
+        seed=3,
+    ),
+    PastFault(
+        "a batch is run again with partitions that others have read",
+        "query.replay",
+        "return holding.epoch <= logged.epoch + 1 or 0 < logged.since_ms == holding.since_ms",
+        "return True",
+        ("skipped", "batch numbers"),
+    ),
+    PastFault(
+        "a batch that is run again drops a partition that was sought",
+        "query.replay",
+        "return not finished if sought_since(each, holding) else holding.checkpoint.next == each.start",
+        "return holding.checkpoint.next == each.start",
+        ("sought",),
+    ),
+    PastFault(
+        "a batch that is run again after a suspension is dropped",
+        "query.engine",
+        "return self._planned(end) is not None or lapsed.isdisjoint(end.ranges)",
+        "return True",
+        ("batch numbers",),
+    ),
+    PastFault(
+        "progress under a lapsed lease is not in the next offset",
+        "query.engine",
+        "if p not in holdings and p in leases and leases[p].epoch == x.epoch}",
+        "if False}",
+        ("batch numbers",),
+    ),
+    PastFault(
+        "a restarted query does not know the progress that its table is missing",
+        "query.replay",
+        "return _unknown_progress(logged.progress(), found), EarlierBatches(logged.finished, record.batch)",
+        "return {}, EarlierBatches(logged.finished, record.batch)",
+        ("batch numbers",),
+    ),
+    PastFault(
+        "leases that an earlier process claimed during the join are released",
+        "group.member.pending",
+        "transitions += _claims(member, _unclaimed(member), len(member.holdings), at_ms)",
+        "transitions += [\n"
+        "        Release(by=by, at_ms=at_ms, partition=x.partition, epoch=x.epoch) for x in _unclaimed(member)\n"
+        "    ]",
+        ("batch numbers",),
+    ),
+    PastFault(
+        "two processes of a query own partitions in one epoch",
+        "group.member.membership",
+        "if unclaimed := self.written.unclaimed:",
+        "if (unclaimed := self.written.unclaimed) and False:",
+        ("epoch",),
+    ),
+    PastFault(
+        "a joining process that missed a lease fences a later one",
+        "group.member.membership",
+        "written = replace(written, joined=row.joined)",
+        "written = replace(written, joined=None if written.unclaimed else row.joined)",
+        ("fenced", "errors"),
+    ),
+    PastFault(
+        "positions count a batch that a change of owner cut short as read",
+        "query.positions",
+        "known = batch.end.checkpoints if shared else {}",
+        "shared, known = False, {}",
+        ("skipped",),
+        seed=0,
+    ),
+    PastFault(
+        "a query continues with a checkpoint that was set back",
+        "query.past",
+        "if _continues(known, record):",
+        "if True:",
+        ("skipped",),
+    ),
+    PastFault(
+        "a lease table does not learn which batch was begun last",
+        "query.engine",
+        "self.member.give_batch(end.batch, end.run)",
+        "pass",
+        ("skipped", "errors"),
+    ),
+    PastFault(
+        "a query continues with the positions of a hub that was recreated",
+        "query.past",
+        "if known is None or not known.is_another(found):",
+        "if True:",
+        ("skipped", "errors", "recovery"),
+    ),
+    PastFault(
+        "members with different strategies wait for each other for ever",
+        "group.strategies.mixing",
+        "memory=last.memory if own else None",
+        "memory=last.memory if own and not mixed else None",
+        ("recovery",),
+    ),
+    PastFault(
+        "AvailableNow ends with partitions unread that it could not plan for a moment",
+        "query.engine",
+        "if self.fixed_ends is None or self.member.is_leaving:",
+        "if True:",
+        ("available now",),
+    ),
+    PastFault(
+        "AvailableNow ends with events unread after a batch longer than maxStall",
+        "group.member.engine",
+        "(self._member.look.drained and not self._hang.drained)",
+        "self._member.look.drained",
+        ("available now",),
+    ),
+    PastFault(
+        "exactly once: a range that was cut short counts as written",
+        "exactly_once.protocol",
+        "        if answer:\n",
+        "        if False:\n",
+        ("skipped",),
+    ),
+    PastFault(
+        "exactly once: events before the marks are written again",
+        "exactly_once.protocol",
+        "events = missing(wanted, marks)",
+        "events = dict(wanted)",
+        ("exactly once",),
+        seed=0,
+    ),
+)
+
+
+_put_back = ExitStack()
+
+
+def _is_small(seed: int) -> bool:
+    """Whether the group of `seed` is played in less than a second."""
+    plan = draw(seed)
+    return plan.partitions * len(plan.queries) <= 16
+
+
+def _begin(fault: PastFault) -> None:
+    logging.disable()
+    _put_back.enter_context(fault.put_back())
+
+
+def _find(fault: PastFault, first: int, seconds: float) -> tuple[int, Violation | None]:
+    """How many seeds of small groups were played until one violated an invariant, and that violation."""
+    until, played = time.monotonic() + seconds, 0
+    small = filter(_is_small, itertools.count(first))
+    with multiprocessing.Pool(initializer=_begin, initargs=(fault,)) as pool:
+        for _, result in in_parallel(pool, itertools.takewhile(lambda _: time.monotonic() < until, small)):
+            played += 1
+            if result.violation is not None:
+                return played, result.violation
+    return played, None
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(help="Only faults whose names contain one of these.")] = None,
+    first: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    seconds: Annotated[float, typer.Option(help="How long to look for each fault.")] = 600.0,
+) -> None:
+    """Put faults of the past back, and show which invariant each violates; exits with 1 if one is not found."""
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    table, all_found = Table("fault", "invariant", "seeds", "seconds"), True
+    with Live(table, console=console):
+        for fault in PAST_FAULTS:
+            if any(name in fault.name for name in names or [""]):
+                began = time.monotonic()
+                played, violation = _find(fault, first, seconds)
+                all_found &= violation is not None and violation.name in fault.invariants
+                what, took = str(violation or "not found"), time.monotonic() - began
+                table.add_row(fault.name, what, str(played), f"{took:.0f}")
+    raise typer.Exit(not all_found)
+
+
+if __name__ == "__main__":
+    typer.run(main)
