@@ -1,0 +1,101 @@
+"""Mutations of the engines: `python -m storm.mutate [MODULE ...]` lists those that neither their own tests nor some
+seeds of the storm notice. Needs cosmic-ray, which is no dependency: `pip install cosmic-ray`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import itertools
+import multiprocessing
+import os
+import random
+from collections.abc import Iterator
+from difflib import unified_diff
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import pytest
+import typer
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator, operator_names
+
+from storm.plan import draw
+from storm.rewriting import functions, rewritten
+from storm.world import play
+
+#: The mutated modules, and their own tests.
+MODULES = {
+    "group.changes": ("group/test_transitions.py", "group/test_transitions_stateful.py"),
+    "group.expiry": ("group/test_observations.py",),
+    "group.member.engine": ("group/member/test_engine.py",),
+    "group.member.membership": ("group/member/test_membership.py",),
+    "query.engine": ("query/test_engine.py",),
+    "query.replay": ("query/test_replay.py",),
+    "exactly_once.protocol": ("exactly_once/test_protocol.py",),
+}
+
+#: The kinds of mutations, as cosmic-ray names them.
+_OPERATORS = (
+    "AddNot",
+    "NumberReplacer",
+    "ReplaceAndWithOr",
+    "ReplaceOrWithAnd",
+    "ReplaceComparisonOperator",
+    "ReplaceBinaryOperator_Add_Sub",
+    "ReplaceBinaryOperator_Sub_Add",
+    "ZeroIterationForLoop",
+)
+
+#: Seconds after which a mutant counts as noticed: it hangs.
+_PATIENCE = 600.0
+
+
+def mutants(source: str) -> Iterator[str]:
+    """All mutations of the functions in `source`, one in each."""
+    before = functions(source)
+    names = [name for name in operator_names() if name.partition("/")[2].startswith(_OPERATORS)]
+    for name in names:
+        for occurrence in itertools.count():
+            mutant = mutate_code(source, get_operator(name)(), occurrence)
+            if mutant is None:
+                break
+            if functions(mutant) != before:
+                yield mutant
+
+
+def _try(module: ModuleType, source: str, tests: list[str], seeds: int) -> None:
+    """Exits with 0 if nothing notices the mutation."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(1, 2)
+    with rewritten(module, source):
+        noticed = pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests])
+        os._exit(int(noticed or any(play(draw(seed)).violation for seed in range(seeds))))
+
+
+def main(
+    modules: Annotated[list[str] | None, typer.Argument(help=f"Of {', '.join(MODULES)}. Default: all.")] = None,
+    sample: Annotated[int, typer.Option(help="How many mutations of a module, drawn at random.")] = 1_000_000,
+    seeds: Annotated[int, typer.Option(help="How many seeds must not notice it.")] = 40,
+) -> None:
+    """Mutate modules one place at a time, and list the survivors."""
+    for name in modules or MODULES:
+        module = importlib.import_module(f"spark_ehbalance.{name}")
+        source = Path(inspect.getfile(module)).read_text(encoding="utf-8")
+        drawn = list(mutants(source))
+        drawn = random.Random(name).sample(drawn, min(sample, len(drawn)))
+        tests, survivors = [f"tests/{test}" for test in MODULES[name]], 0
+        for mutant in drawn:
+            process = multiprocessing.Process(target=_try, args=(module, mutant, tests, seeds))
+            process.start()
+            process.join(_PATIENCE)
+            if process.exitcode == 0:
+                survivors += 1
+                diff = unified_diff(source.splitlines(), mutant.splitlines(), name, "survivor", lineterm="", n=1)
+                print("\n".join(diff), flush=True)
+            process.kill()
+        print(f"{name}: {survivors} of {len(drawn)} mutations survive", flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)
