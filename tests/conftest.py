@@ -29,6 +29,7 @@ _FIRST = (
     "processors/test_sharing.py",
     "processors/test_queries.py",
     "group/strategies/test_cooperative.py",
+    "group/strategies/test_properties.py",
     "group/strategies/test_limits.py",
     "query/test_past_combinations.py",
     "query/test_range_reader.py",
