@@ -14,7 +14,7 @@ unexport SPARK_HOME
 # Spark and the tests start hundreds of Pythons, each of which would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run test test-heavy test-azure test-matrix test-lowest sdk-tests bench chaos storm lint format types check docs package clean
+.PHONY: help setup run test test-heavy test-azure test-matrix test-lowest sdk-tests bench chaos storm exhaustive lint format types check docs package clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,9 @@ chaos: setup ## Kill, pause and disturb queries, then count every event: make ch
 
 storm: setup ## Play groups of queries with faults in simulated time: make storm ARGS="--seconds 600"
 	@.venv/bin/python -m storm $(ARGS)
+
+exhaustive: setup ## Explore every course of the smallest groups, in 20 minutes on two cores
+	@.venv/bin/python -m storm.exhaustive
 
 lint: setup ## Check style and formatting
 	@.venv/bin/ruff check .

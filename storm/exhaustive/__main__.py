@@ -1,0 +1,164 @@
+"""Explore the smallest groups: `python -m storm.exhaustive`. A violation is printed as its shortest story."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from math import inf
+from multiprocessing import Pool
+from typing import Any, NamedTuple
+
+from spark_ehbalance.errors import EhBalanceError
+from storm.exhaustive.actions import PASSES, actions, check_owners, has_settled, settled, without_faults
+from storm.exhaustive.sameness import key
+from storm.exhaustive.state import Left, State, Violation
+
+
+class Case(NamedTuple):
+    """A group: the member of each process that may run at the same time, and how often what may happen, at once or once
+    the group is `settled`."""
+
+    members: str
+    partitions: int
+    left: Left
+    settled: bool = False
+
+    def __str__(self) -> str:
+        bounds = ", ".join(f"{count} {what}" for what, count in self.left._asdict().items() if count != 0)
+        begin = "settled, then" if self.settled else "not started,"
+        return f"{'+'.join(self.members)} × {self.partitions}, {begin} {bounds or 'kills'}"
+
+
+class Result(NamedTuple):
+    """What was found in a case: all states up to `depth`, or all there are if it is `complete`. `story` ends with a
+    violation, and is empty if there is none."""
+
+    case: Case
+    states: int
+    transitions: int
+    depth: int
+    complete: bool
+    seconds: float
+    story: Sequence[str]
+
+
+CASES = [
+    Case("aa", 1, Left(starts=2)),
+    Case("ab", 1, Left(starts=2)),
+    Case("ab", 1, Left(starts=0), settled=True),
+    Case("ab", 1, Left(starts=0, delays=1), settled=True),
+    Case("ab", 1, Left(starts=0, faults=1), settled=True),
+    Case("ab", 1, Left(starts=0, batches=1, requests=2), settled=True),
+    Case("abc", 2, Left(starts=0), settled=True),
+    Case("abc", 2, Left(starts=1, delays=1, faults=1), settled=True),
+]
+
+#: Seconds for a case, so that all of them end within 20 minutes on two cores.
+_LONGEST = 270.0
+
+
+def explore(case: Case, depth: float = inf, seconds: float = inf) -> Result:
+    """Visit all states, the nearest ones first, up to the first violation; but not those that are further away than
+    `depth` actions, or are not reached within so many seconds."""
+    began, search = time.monotonic(), _Search()
+    first = State.first(case.members, case.partitions, case.left)
+    story = search.run(settled(first) if case.settled else first, depth, began + seconds)
+    counts = len(search.origins), search.transitions, search.depth
+    return Result(case, *counts, search.complete, time.monotonic() - began, story)
+
+
+class _Search:
+    """The visited states are numbers. `origins` contains for each the state before it, and what has led from there."""
+
+    def __init__(self) -> None:
+        self.origins: dict[int, tuple[int | None, str]] = {}
+        self.transitions = self.depth = 0
+        self.complete = False
+        #: The state after each, if nothing more goes wrong, and those at which the group waits without being settled.
+        self._next: dict[int, int] = {}
+        self._unsettled: set[int] = set()
+
+    def run(self, first: State, depth: float, until: float) -> list[str]:
+        """The story of a violation; empty if there is none."""
+        root = key(first, {})
+        self.origins[root] = (None, "")
+        states = [(root, first)]
+        while states and self.depth < depth:
+            following = []
+            for number, state in states:
+                if time.monotonic() > until:
+                    return []
+                try:
+                    for label, reached, after in self._after(number, state):
+                        if reached not in self.origins:
+                            self.origins[reached] = (number, sys.intern(label))
+                            following.append((reached, after))
+                except (Violation, AssertionError, EhBalanceError, LookupError) as error:
+                    return [*self._story(number), f"violation: {error or repr(error)}"]
+            states, self.depth = following, self.depth + 1
+        self.complete = not states
+        stuck = self._stuck() if self.complete else None
+        return [] if stuck is None else [*self._story(stuck), "violation: the group never settles"]
+
+    def _after(self, number: int, state: State) -> Iterator[tuple[str, int, State]]:
+        """What may happen next, and the states after it."""
+        calm, known = without_faults(state), dict[Any, Any]()
+        if calm == PASSES and not has_settled(state):
+            self._unsettled.add(number)
+        for label, action in actions(state):
+            self.transitions += 1
+            try:
+                after = action()
+                check_owners(after)
+            except Violation as violation:
+                raise Violation(f"{label}, and {violation}") from violation
+            reached = key(after, known)
+            if label == calm:
+                self._next[number] = reached
+            yield label, reached, after
+
+    def _stuck(self) -> int | None:
+        """A state to which the group always comes back, and which is not settled."""
+        done: set[int] = set()
+        for start in self._next:
+            path, number = dict[int, None](), start
+            while number not in done and number not in path:
+                path[number] = None
+                number = self._next[number]
+            if number in path:
+                visited = list(path)
+                if stuck := self._unsettled.intersection(visited[visited.index(number) :]):
+                    return min(stuck)
+            done |= path.keys()
+        return None
+
+    def _story(self, number: int) -> list[str]:
+        before, label = self.origins[number]
+        return [] if before is None else [*self._story(before), label]
+
+
+def _explore_alone(case: Case) -> Result:
+    """In a process of its own."""
+    logging.disable()
+    gc.disable()  # no garbage here has cycles, and looking for them takes half of the time
+    return explore(case, seconds=_LONGEST)
+
+
+def main() -> int:
+    """Explore all cases. Returns the number of violations."""
+    violations = 0
+    with Pool(maxtasksperchild=1) as pool:
+        for case, states, transitions, depth, complete, seconds, story in pool.imap(_explore_alone, CASES, chunksize=1):
+            found = f"{states:,} states, {transitions:,} transitions, depth {depth}, {seconds:.0f} s"
+            print(f"{case}: {found}{'' if complete or story else ' (not all)'}", flush=True)
+            print("".join(f"    {line}\n" for line in story), end="", flush=True)
+            violations += bool(story)
+    print(f"violations: {violations}")
+    return violations
+
+
+if __name__ == "__main__":
+    sys.exit(main() > 0)
