@@ -39,11 +39,14 @@ def test_a_start_beyond_the_last_event_is_refused_before_anything_is_made(group:
 
 
 def test_a_batch_whose_events_have_aged_out_has_the_others(group: Group) -> None:
+    query = group.query(failOnDataLoss=False)
     group.append(10)
     group.emulator.trim(HUB, 0, 8)
     raw = {"startingPosition": "2", "endingPosition": "5", "failOnDataLoss": "false"}
     ranges = batch_ranges(batch_options({"connectionString": group.emulator.connection_string(HUB), **raw}))
     assert [(each.partition, each.start, each.end) for each in ranges] == [(str(p), 2, 5) for p in range(1, PARTITIONS)]
+    query.read(10 * PARTITIONS - 8)
+    assert [number for partition, number in query.seen if partition == "0"] == [8, 9]
 
 
 def test_a_start_that_is_not_used_is_not_refused(group: Group) -> None:

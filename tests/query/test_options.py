@@ -64,7 +64,6 @@ ALIKE = {
     "maxEventPerTrigger": "maxEventsPerTrigger",
     "conectionString": "connectionString",
     "lease_table": "leaseTable",
-    "race.delay": "race.delayPerLease",
 }
 
 #: Names that no option of a stream has, and the error.
