@@ -137,16 +137,16 @@ class World:
     # --- recovery ------------------------------------------------------------------------------------------------
 
     def _calm_down(self) -> None:
-        """Operators take back their orders; processes that run beside a later one of their query are stopped."""
+        """Operators take back their orders; in half the groups a new version is deployed to all queries at once."""
         self.note("no more faults")
         for p in self.store.snapshot.ownership.pins:
             self._order(Unpin(by=OPERATOR, at_ms=BEGINNING_MS, partition=p))
         for id in self.store.snapshot.members:
             self._order(Drain(by=OPERATOR, at_ms=BEGINNING_MS, member=id, undo=True))
-        for query in self.queries:
-            for process in query.running:
-                if process.engine is not None and process.engine.member.query.leaving:
-                    process.stop()
+        deploys = self.rng.random() < 0.5
+        for process in self.running():
+            if process.engine is not None and (deploys or process.engine.member.query.leaving):
+                process.stop()
 
     def _recover(self) -> None:
         """Run until everything is owned, even and read to the end for a while, and each query has continued."""
