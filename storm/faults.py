@@ -138,6 +138,7 @@ PAST_FAULTS = (
         "if progress is not None and progress.epoch == epoch else",
         "if progress is not None else",
         ("skipped",),
+        seed=16,
     ),
     PastFault(
         "a checkpoint of an earlier epoch is accepted",
@@ -153,6 +154,7 @@ PAST_FAULTS = (
         "epoch=lease.epoch + 1,\n            renewed_at_ms=self.at_ms,",
         "renewed_at_ms=self.at_ms,",
         ("skipped",),
+        seed=29,
     ),
     PastFault(
         "a batch is run again with a partition that was stalled since",
@@ -203,6 +205,7 @@ PAST_FAULTS = (
         "return _unknown_progress(logged.progress(), found), EarlierBatches(logged.finished, record.batch)",
         "return {}, EarlierBatches(logged.finished, record.batch)",
         ("batch numbers",),
+        seed=39,
     ),
     PastFault(
         "leases that an earlier process claimed during the join are released",

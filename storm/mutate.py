@@ -48,7 +48,7 @@ _OPERATORS = (
 )
 
 #: Seconds after which a mutant counts as noticed: it hangs.
-_PATIENCE = 600.0
+_PATIENCE = 120.0
 
 
 def mutants(source: str) -> Iterator[str]:
