@@ -61,7 +61,6 @@ FORM = "Endpoint=sb://NAMESPACE.servicebus.windows.net/;SharedAccessKeyName=NAME
 
 #: An option that is like another, and that one.
 ALIKE = {
-    "maxEventPerTrigger": "maxEventsPerTrigger",
     "conectionString": "connectionString",
     "lease_table": "leaseTable",
 }
