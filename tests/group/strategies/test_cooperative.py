@@ -12,8 +12,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ehbalance.group.changes import Claim, RequestHandover
-from spark_ehbalance.group.model import Lease, Load
+from spark_ehbalance.group.changes import CancelHandover, Claim, RequestHandover
+from spark_ehbalance.group.model import Handover, Lease, Load
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies.cooperative import assignment, cooperative
@@ -110,6 +110,12 @@ def test_members_that_start_soon_after_each_other_share_without_a_move() -> None
     group.cycles(3)
     assert list(group.counts().values()) == [3, 3, 3]
     assert len(group.moves) == 9
+
+
+def test_a_handover_to_a_member_that_leaves_is_cancelled() -> None:
+    asked = Lease("0", "ann", epoch=1, checkpoint=Position(-1), handover=Handover("bob", 1))
+    (cancel,) = cooperative(view_of(snapshot_of(["ann", "bob"], [asked], leaving=["bob"]), "ann")).transitions
+    assert isinstance(cancel, CancelHandover)
 
 
 def test_a_lease_of_an_unknown_owner_is_left_to_expire() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_ehbalance.group.changes import Steal
 from spark_ehbalance.group.strategies import STRATEGIES, View
 from spark_ehbalance.group.strategies.distribution import Distribution
 from tests.group.strategies.groups import MANY, seeds
@@ -80,3 +81,10 @@ def test_without_a_limit_in_reach_every_decision_is_the_sdks(
 
     decision = STRATEGIES[strategy](view())
     assert [each.partition for each in decision.transitions] == rule(view())  # type: ignore[attr-defined,operator]
+
+
+def test_the_pins_of_one_owner_do_not_leave_the_others_uneven() -> None:
+    snapshot = snapshot_of("abc", layout_of("aaaaabb"))
+    (steal,) = STRATEGIES["balanced"](view_of(snapshot, "c", pinned="01234")).transitions
+    assert isinstance(steal, Steal)
+    assert steal.partition in "56"
