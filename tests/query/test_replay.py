@@ -31,10 +31,11 @@ def test_a_logged_batch_is_replayed_with_the_new_epochs() -> None:
         ({"0": held(2, epoch=3)}, "an operator has set the position back"),
         ({"0": held(5, epoch=3)}, "another member may have had it, and the batch may have been cut short then"),
         ({"0": held(5, epoch=3, since_ms=8)}, "another member has had it"),
+        ({"0": held(5, epoch=3, since_ms=6)}, "another member has had it, and this machine's clock is slow"),
     ],
 )
 def test_a_replay_skips_what_others_read_or_have_read(holdings: dict[str, Holding], why: str) -> None:
-    assert plan_replay({"0": Range("0", 1, 5, 10)}, holdings) == {}, why
+    assert plan_replay({"0": Range("0", 1, 5, 10, since_ms=7)}, holdings) == {}, why
 
 
 @pytest.mark.parametrize("next", [2, 5, 7, 10, 99])
