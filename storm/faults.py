@@ -258,6 +258,7 @@ PAST_FAULTS = (
         "if known is None or not known.is_another(found):",
         "if True:",
         ("skipped", "errors", "recovery"),
+        seed=57,
     ),
     PastFault(
         "members with different strategies wait for each other for ever",
