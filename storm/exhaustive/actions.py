@@ -100,11 +100,14 @@ def _served(state: State, number: int, serve: _Step, answer: _Step) -> State:
 
 def check_owners(state: State) -> None:
     """Raise `Violation` if two processes may plan a batch with one partition, unless it was taken from one of them by
-    force or the table does not answer it."""
+    force, or it has found that the table cannot be read or written."""
     owners: dict[str, tuple[str, int]] = {}
     for process in state.processes:
         engine = process.engine
-        if engine is None or engine._member.look.away:
+        if engine is None:
+            continue
+        look = engine._member.look
+        if look.away or state.now - look.unwritable_at < LEASE / 3:  # safe mode
             continue
         me = engine.author.incarnation
         for partition, holding in engine.holdings(state.now).items():
