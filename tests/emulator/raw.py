@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 from typing import Any, TypeVar
 
@@ -55,14 +54,12 @@ class RawPeer:
 
     channel = 0  # of its session
 
-    def __init__(self, emulator: Emulator | int) -> None:
-        """`emulator` may be its port."""
-        port = emulator if isinstance(emulator, int) else emulator.port
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+    def __init__(self, emulator: Emulator) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", emulator.port), timeout=10)
         self._in = b""
 
     @classmethod
-    def opened(cls, emulator: Emulator | int, **fields: Any) -> RawPeer:
+    def opened(cls, emulator: Emulator, **fields: Any) -> RawPeer:
         """With an open connection, and a session on channel 0. `fields` are those of the open."""
         peer = cls(emulator)
         peer.open(**fields)
@@ -135,14 +132,6 @@ class RawPeer:
             return condition(self.expect(Close))
         except (EOFError, ConnectionResetError):
             return None
-
-    def finish(self, sent: bytes = b"") -> None:
-        """Send the last bytes and read until the server ends the connection."""
-        with contextlib.suppress(ConnectionError):
-            self.socket.sendall(sent)
-            self.socket.shutdown(socket.SHUT_WR)
-            while self.socket.recv(1 << 16):
-                pass
 
     def take(self, count: int) -> bytes:
         """The next bytes. Raises EOFError at the end."""

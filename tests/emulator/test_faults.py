@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +11,7 @@ from azure.eventhub import EventData, EventHubConsumerClient
 from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.emulator import Emulator
-from tests.emulator.clients import DEADLINE, Reader, detached, numbers, producer, read, reader, refusal, wait_until
+from tests.emulator.clients import DEADLINE, producer, refusal, wait_until
 
 QUICK_RETRIES = {"retry_total": 10, "retry_backoff_factor": 0.02, "retry_backoff_max": 0.1, "retry_mode": "fixed"}
 
@@ -55,15 +53,6 @@ def test_a_consumer_recovers_and_misses_nothing(
     assert seen == set(range(150))
 
 
-def test_server_busy_detaches_a_receiver_with_a_reason(emulator: Emulator, connection: str) -> None:
-    with reader(connection) as events:
-        emulator.server_busy(count=1)
-        emulator.append("hub", 0, [b"x"])
-        error = detached(events)
-        assert error.error == "server-busy" or "server-busy" in str(error)
-    assert numbers(read(connection, 1)) == [0]
-
-
 def test_server_busy_refuses_attaches_sends_and_requests_for_properties(emulator: Emulator, connection: str) -> None:
     emulator.server_busy(seconds=60)
     assert "throttled" in str(refusal(connection))
@@ -78,61 +67,3 @@ def test_server_busy_refuses_attaches_sends_and_requests_for_properties(emulator
         emulator.server_busy()
         client.send_event(EventData(b"1"), partition_id="0")
     assert emulator.partition_state("hub", 0).next_sequence_number == 2
-
-
-def test_a_delay_applies_to_deliveries_and_to_answers(emulator: Emulator, connection: str) -> None:
-    with reader(connection, start="@latest") as events, producer(connection) as client:
-        client.send_event(EventData(b"warm"), partition_id="0")
-        events.read(1)
-        emulator.delay(0.5, "hub", 0)
-        assert _seconds(lambda: client.send_event(EventData(b"slow"), partition_id="0")) >= 0.5
-        emulator.append("hub", 0, [b"slow"])
-        assert _seconds(lambda: events.read(3)) >= 0.4
-        emulator.delay(0, "hub", 0)
-        assert _seconds(lambda: client.send_event(EventData(b"fast"), partition_id="0")) < 0.5
-        assert numbers(events.read(4)) == [0, 1, 2, 3]
-
-
-def _seconds(run: Callable[[], object]) -> float:
-    begun = time.monotonic()
-    run()
-    return time.monotonic() - begun
-
-
-def test_a_paused_partition_delivers_nothing_until_resumed(emulator: Emulator, connection: str) -> None:
-    emulator.pause("hub", 0)
-    emulator.append("hub", 0, [b"x"] * 3)
-    emulator.append("hub", 1, [b"x"] * 3)
-    with reader(connection) as paused, reader(connection, "1") as other:
-        assert numbers(other.read(3)) == [0, 1, 2]
-        assert paused.read_all() == []
-        emulator.resume("hub", 0)
-        assert numbers(paused.read(3)) == [0, 1, 2]
-
-
-def test_refused_connections(emulator: Emulator, connection: str) -> None:
-    with reader(connection) as present:
-        emulator.refuse_connections()
-        with producer(connection, retry_total=0) as client, pytest.raises(EventHubError):
-            client.get_eventhub_properties()
-        late = Reader(connection)
-        late.poll()
-        emulator.append("hub", 0, [b"x"])
-        present.read(1)
-        emulator.refuse_connections(False)
-        assert numbers(late.open().read(1)) == [0]
-        late.close()
-
-
-def test_a_silent_server(emulator: Emulator) -> None:
-    emulator.silence_connections()
-    with socket.create_connection(("127.0.0.1", emulator.port), timeout=0.3) as client:
-        client.sendall(b"AMQP\x03\x01\x00\x00")
-        with pytest.raises(TimeoutError):
-            client.recv(1)
-        emulator.silence_connections(False)
-        with pytest.raises(TimeoutError):
-            client.recv(1)
-        emulator.drop_connections()
-        with pytest.raises(ConnectionResetError):
-            client.recv(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import time
 
 import pytest
 
@@ -90,16 +89,3 @@ def test_malformed_messages_are_never_stored(emulator: Emulator, payload: bytes,
         peer.send(Transfer(0, 0, b"t", 0x80013700 if batch else 0), payload=payload)
         assert peer.close_condition() == "amqp:decode-error"
     assert emulator.partition_state("hub", 0).next_sequence_number == 0
-
-
-def test_a_silent_peer_is_disconnected_unless_it_sends_heartbeats() -> None:
-    with Emulator(idle_timeout=1.0) as emulator, RawPeer.opened(emulator) as silent:
-        with RawPeer.opened(emulator, idle_time_out=400) as alive:
-            begun = time.monotonic()
-            received = []
-            while time.monotonic() < begun + 2.5:
-                received.append(alive.next())
-                alive.socket.sendall(f.EMPTY_FRAME)
-        assert received.count(None) >= 8
-        assert [flow.echo for flow, _ in filter(None, received)] == [True], "heartbeats are no answer"
-        assert silent.close_condition() == "amqp:connection:forced"

@@ -38,15 +38,6 @@ def test_a_receiver_starts_at_a_text_and_no_other_offset(geo: Emulator) -> None:
         assert f"supplied offset '{offset}' is invalid" in str(refused)
 
 
-def test_a_promotion_raises_the_epoch_of_new_events(geo: Emulator) -> None:
-    geo.promote(HUB, 3)
-    geo.append(HUB, 0, [b"new"] * 2)
-    name, metric = b"x-opt-sequence-number-epoch", b"last_enqueued_sequence_number_epoch"
-    events = clients.read(geo.connection_string(HUB), 9, track_last_enqueued_event_properties=True)
-    assert [each.raw_amqp_message.annotations[name] for each in events] == [1] * 7 + [2] * 2
-    assert {each.raw_amqp_message.delivery_annotations[metric] for each in events} == {2}
-
-
 @pytest.mark.parametrize("refuse_lost", [False, True])
 def test_a_start_at_a_lost_events_offset(geo: Emulator, refuse_lost: bool) -> None:
     before = read(geo, 10)

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 
 import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.amqp.codec import Array, Int, Timestamp
 from spark_ehbalance.emulator.amqp.frames import ACCEPTED, Disposition, Transfer
-from tests.emulator.clients import detached, numbers, producer, reader
+from tests.emulator.clients import detached, producer, reader
 from tests.emulator.raw import RawPeer
-
-
-def test_hub_properties(emulator: Emulator) -> None:
-    emulator.add_hub("Hub", 2)
-    with producer(emulator.connection_string("hUB")) as client:
-        properties = client.get_eventhub_properties()
-    assert properties["eventhub_name"] == "Hub"
-    assert properties["partition_ids"] == ["0", "1"]
-    assert abs(datetime.now(timezone.utc) - properties["created_at"]) < timedelta(minutes=1)
 
 
 def test_a_request_without_a_receiver_for_the_answer_is_accepted(emulator: Emulator) -> None:
@@ -88,30 +79,6 @@ def test_partition_properties(emulator: Emulator, connection: str, count: int, t
     assert (state.last_offset == "-1") is (count == 0)
     never = datetime.min.replace(tzinfo=timezone.utc)
     assert properties["last_enqueued_time_utc"] == (state.last_enqueued_time or never)
-
-
-def test_partitions_are_added_while_clients_are_connected(emulator: Emulator, connection: str) -> None:
-    emulator.append("hub", 0, [b"x"])
-    with reader(connection) as events, producer(connection) as client:
-        events.read(1)
-        emulator.add_partitions("hub", 2)
-        assert client.get_partition_ids() == ["0", "1", "2", "3", "4", "5"]
-        emulator.append("hub", 5, [b"x"])
-        emulator.append("hub", 0, [b"x"])
-        with reader(connection, "5") as new:
-            assert numbers(new.read(1)) == [0]
-        assert numbers(events.read(2)) == [0, 1]
-
-
-def test_trimming_under_a_reader_skips_to_the_first_retained_event(emulator: Emulator, connection: str) -> None:
-    emulator.append("hub", 0, [b"x"])
-    with reader(connection) as events:
-        events.read(1)
-        emulator.pause("hub", 0)
-        emulator.append("hub", 0, [b"x"] * 9)
-        emulator.trim("hub", 0, 7)
-        emulator.resume("hub", 0)
-        assert numbers(events.read(4)) == [0, 7, 8, 9]
 
 
 def test_a_deleted_hub_disconnects_its_readers_and_can_be_created_again(emulator: Emulator, connection: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from azure.eventhub import EventData
-from azure.eventhub.exceptions import AuthenticationError, ConnectError
+from azure.eventhub.amqp import AmqpAnnotatedMessage
+from azure.eventhub.exceptions import AuthenticationError, ConnectError, EventHubError
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.amqp.codec import Described, Int, Symbol, ULong, encode
@@ -30,8 +31,9 @@ from spark_ehbalance.emulator.amqp.frames import (
     Transfer,
     encode_frame,
 )
+from spark_ehbalance.emulator.amqp.session import MAX_MESSAGE_SIZE
 from spark_ehbalance.emulator.message import parse_sections
-from tests.emulator.clients import detached, numbers, producer, reader, refusal, wait_until
+from tests.emulator.clients import bodies, detached, producer, reader, refusal, wait_until
 from tests.emulator.raw import PARTITION, RawPeer, condition, request_message, source, target
 
 MIB, NO_LIMIT = 1 << 20, 2**64 - 1
@@ -45,22 +47,6 @@ def test_each_rule_names_its_test() -> None:
 
 
 # --- limits
-
-
-def test_the_sixth_receiver_without_owner_level_is_refused(emulator: Emulator, connection: str) -> None:
-    with contextlib.ExitStack() as stack:
-        five = [stack.enter_context(reader(connection)) for _ in range(5)]
-        error = refusal(connection)
-        assert error.error == "resource-limit-exceeded"
-        assert "receivers per partition in a consumer group which is 5. List of connected receivers - nil, " in str(
-            error
-        )
-        with reader(connection, "1"):
-            pass
-        emulator.append("hub", 0, [b"x"])
-        assert all(numbers(each.read(1)) == [0] for each in five)
-    with reader(connection):
-        pass
 
 
 def test_a_connection_beyond_the_namespace_s_limit_is_refused() -> None:
@@ -256,6 +242,50 @@ def test_header_dropped_and_delivery_annotations_behind_the_body_delivered(emula
     assert payload.startswith(b"\x00\x53\x72")
     assert payload.endswith(data + delivery_annotations)
     assert encode(Symbol("x-opt-partition-key")) + encode("key") in payload, "also of an event sent to a partition"
+
+
+def test_no_more_than_the_credit_is_sent_and_a_drain_returns_the_rest(emulator: Emulator, connection: str) -> None:
+    emulator.append("hub", 0, [b"x"] * 13)
+    with RawPeer.reading(emulator, 7) as peer:
+        received = [peer.expect(Transfer)[0].delivery_id for _ in range(7)]
+        peer.credit(3, received=7)
+        received += [peer.expect(Transfer)[0].delivery_id for _ in range(3)]
+        assert received == list(range(10))
+        peer.credit(0, received=10, echo=True)
+        assert peer.expect(Flow).link_credit == 0
+        peer.credit(10, received=10, drain=True)
+        for _ in range(3):
+            peer.expect(Transfer)
+        flow = peer.expect(Flow)
+        assert (flow.drain, flow.link_credit, flow.delivery_count) == (True, 0, 20)
+
+
+# --- what is sent
+
+
+def test_service_annotations_of_a_sender_are_replaced(connection: str) -> None:
+    position = {"x-opt-sequence-number": 999, "x-opt-offset": "1", "x-opt-enqueued-time": 1}
+    forged: dict[Any, Any] = {"x-opt-sequence-number-epoch": 9, **position, "kept": "k"}
+    with producer(connection) as client:
+        client.send_event(AmqpAnnotatedMessage(data_body=b"x", annotations=forged), partition_id="0")  # type: ignore
+    with reader(connection) as events:
+        event = events.read(1)[0]
+    annotations = event.raw_amqp_message.annotations
+    assert event.sequence_number == 0
+    assert [*annotations] == [b"kept", b"x-opt-sequence-number-epoch", *map(str.encode, position)]
+    assert annotations[b"x-opt-sequence-number-epoch"] == -1
+
+
+def test_a_megabyte_is_the_limit_of_an_event_and_the_link_stays(emulator: Emulator, connection: str) -> None:
+    sizes = [MAX_MESSAGE_SIZE - 200, 1, 500_000]
+    with producer(connection, retry_total=0) as client:
+        with pytest.raises(EventHubError) as caught:
+            client.send_event(EventData(b"x" * (MAX_MESSAGE_SIZE + 1)), partition_id="0")
+        assert caught.value.error == "link:message-size-exceeded"
+        for size in sizes:
+            client.send_event(EventData(b"x" * size), partition_id="0")
+    with reader(connection) as events:
+        assert [len(body) for body in bodies(events.read(3))] == sizes
 
 
 # --- what there is not

@@ -1,4 +1,4 @@
-"""TLS with a certificate that is made on the spot, for the real client."""
+"""TLS with a certificate that is made on the spot; `tests/eventhub/test_wire_link.py` has the real client."""
 
 from __future__ import annotations
 
@@ -11,36 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from azure.eventhub import EventData, EventHubConsumerClient, TransportType
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.certificates import make
-from tests.emulator.clients import DEADLINE, numbers, producer, read
+from tests.emulator.clients import DEADLINE
 from tests.emulator.test_command import running
-
-
-def trusting(emulator: Emulator) -> dict[str, object]:
-    """The settings of a client that trusts the emulator's authority."""
-    return {
-        "custom_endpoint_address": f"sb://localhost:{emulator.port}",
-        "connection_verify": str(emulator.ca_file),
-        "transport_type": TransportType.Amqp,
-    }
 
 
 @pytest.fixture
 def secure() -> Iterator[Emulator]:
     with Emulator({"hub": 1}, tls=True, tls_names=("hub.test",)) as running:
         yield running
-
-
-def test_the_real_client_sends_reads_and_asks(secure: Emulator) -> None:
-    string, settings = secure.connection_string("hub"), trusting(secure)
-    with producer(string, **settings) as client:
-        client.send_batch([EventData(bytes(n)) for n in range(300)], partition_id="0")
-    assert numbers(read(string, 300, **settings)) == list(range(300))
-    with EventHubConsumerClient.from_connection_string(string, "$Default", **settings) as client:  # type: ignore[arg-type]
-        assert client.get_partition_properties("0")["last_enqueued_sequence_number"] == 299
 
 
 @contextlib.contextmanager
