@@ -137,20 +137,6 @@ def test_what_the_sdk_writes_is_read(blobs: Blobs, mine: BlobStore) -> None:
     assert (lease.owner, lease.checkpoint, lease.epoch) == ("theirs", Position(5, "500"), 1)
 
 
-def test_of_two_that_take_a_partition_one_wins(blobs: Blobs, mine: BlobStore) -> None:
-    theirs = blobs.claim("0", "theirs")
-    assert theirs
-    snapshot = mine.read()
-    steal = Steal(by=ANN, at_ms=1, partition="0", epoch=1, starting_position=Position(-1))
-    assert not commit(mine, snapshot, [steal]).refused
-    assert blobs.claim("0", "theirs", theirs["etag"]) is None
-    stale = mine.read()
-    assert blobs.claim("0", "theirs", blobs.ownerships()["0"]["etag"])
-    outcome = commit(mine, stale, [renew("0", 2)])
-    assert [type(each.transition) for each in outcome.refused] == [Renew]
-    assert outcome.after.leases["0"].owner == "theirs"
-
-
 def test_a_first_claim_never_takes_what_another_has_claimed_meanwhile(blobs: Blobs, mine: BlobStore) -> None:
     snapshot = mine.read()
     assert blobs.claim("1", "theirs")
@@ -171,14 +157,6 @@ def test_a_renewal_of_the_sdk_is_a_sign_of_life(blobs: Blobs, mine: BlobStore) -
     assert blobs.claim("0", "theirs", theirs["etag"])
     after = mine.read().leases["0"]
     assert (after.epoch, after.renewal) == (before.epoch, before.renewal + 1)
-
-
-def test_a_checkpoint_does_not_renew(mine: BlobStore) -> None:
-    claimed = commit(mine, mine.read(), [first_claim("0")]).after
-    written = commit(mine, claimed, [checkpoint("0", 3)]).after
-    assert written.leases["0"].counter == claimed.leases["0"].counter
-    renewed = commit(mine, written, [renew("0")]).after
-    assert renewed.leases["0"].renewal == claimed.leases["0"].renewal + 1
 
 
 # --- checkpoints
@@ -218,14 +196,12 @@ def test_a_checkpoint_without_an_offset_is_not_written(blobs: Blobs, mine: BlobS
     assert blobs.checkpoints() == {"0": (-1, "-1"), "1": (6, "60")}
 
 
-def test_a_sequence_number_alone_is_enough_to_go_on(blobs: Blobs, mine: BlobStore) -> None:
-    """As Java writes it."""
-    blobs.client.upload_blob(f"{PREFIX}/checkpoint/0", b"", metadata={"sequencenumber": "7"})
+def test_a_sequence_number_alone_is_enough_to_go_on_and_an_offset_alone_an_error(blobs: Blobs, mine: BlobStore) -> None:
+    """Java writes the first."""
+    name = f"{PREFIX}/checkpoint/0"
+    blobs.client.upload_blob(name, b"", metadata={"sequencenumber": "7"})
     assert mine.read().leases["0"].checkpoint == Position(7)
-
-
-def test_an_offset_alone_is_an_error_that_names_the_blob(blobs: Blobs, mine: BlobStore) -> None:
-    blobs.client.upload_blob(f"{PREFIX}/checkpoint/0", b"", metadata={"offset": "700"})
+    blobs.client.upload_blob(name, b"", metadata={"offset": "700"}, overwrite=True)
     with pytest.raises(StoreFormatError, match="checkpoint/0"):
         mine.read()
 
@@ -278,17 +254,17 @@ def test_a_claim_by_another_process_with_the_same_id_is_a_fence(blobs: Blobs, mi
 
 
 def test_what_has_not_changed_takes_one_request(mine: BlobStore, proxy: StorageProxy) -> None:
+    """And a checkpoint does not renew a lease."""
     claimed = commit(mine, mine.read(), [first_claim("0"), first_claim("1")]).after
-    with proxy.counted() as idle:
-        commit(mine, mine.read(), [Heartbeat(by=ANN, at_ms=2)])
-    assert idle == {Kind.LIST: 1}
-    with proxy.counted() as renewal:
-        commit(mine, mine.read(), [renew("0")])
-    assert renewal == {Kind.LIST: 1, Kind.CONDITIONAL_PUT: 1}
-    with proxy.counted() as progress:
-        commit(mine, mine.read(), [checkpoint("0", 3), checkpoint("1", 3)])
-    assert progress == {Kind.LIST: 1, Kind.PUT: 2}
-    assert claimed.leases["0"].owner == "ann"
+    for transitions, requests, renewals in (
+        ([Heartbeat(by=ANN, at_ms=2)], {Kind.LIST: 1}, 0),
+        ([checkpoint("0", 3), checkpoint("1", 3)], {Kind.LIST: 1, Kind.PUT: 2}, 0),
+        ([renew("0")], {Kind.LIST: 1, Kind.CONDITIONAL_PUT: 1}, 1),
+    ):
+        with proxy.counted() as counted:
+            after = commit(mine, mine.read(), transitions).after
+        assert counted == requests
+        assert after.leases["0"].renewal == claimed.leases["0"].renewal + renewals
 
 
 def test_partial_success_is_told(blobs: Blobs, mine: BlobStore, proxy: StorageProxy) -> None:

@@ -91,7 +91,7 @@ def test_a_table_is_used_for_longer_than_its_tokens_live(storage: str, monkeypat
     before, renewals = time.monotonic(), 0
     with DeltaStore(fresh_table(), table_options(storage)) as store:
         filled(store, ANN, owned=("0",))
-        while time.monotonic() - before < 2.5 * LIFE:
+        while time.monotonic() - before < 1.5 * LIFE:
             committed(store, RENEWAL)
             renewals += 1
             if renewals % 5 == 0:  # the log would grow
