@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from azure.eventhub import EventHubConsumerClient
 
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.metadata import HubMetadata
 from tests.eventhub.receiving import handlers
 from tests.query.support import HUB, hub_options
@@ -20,3 +23,17 @@ def metadata(emulator: Emulator) -> Iterator[HubMetadata]:
     emulator.add_hub(HUB, 3)
     with HubMetadata(hub_options(emulator).connection, "$Default") as made:
         yield made
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
+    """An entry for each client that has been made, which is one for each connection."""
+    made: list[Connection] = []
+    make = Connection.consumer_client
+
+    def counted(connection: Connection, consumer_group: str, **settings: Any) -> EventHubConsumerClient:
+        made.append(connection)
+        return make(connection, consumer_group, **settings)
+
+    monkeypatch.setattr(Connection, "consumer_client", counted)
+    return made

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
 
 import pytest
-from azure.eventhub import EventHubConsumerClient
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.eventhub.wire import management
 from spark_ehbalance.eventhub.wire.management import Management
 from tests.query.support import HUB, hub_options
 
@@ -25,33 +21,6 @@ def fill(emulator: Emulator) -> None:
     emulator.append(HUB, 1, [b"x"] * 5)
     emulator.append(HUB, 2, [b"x"] * 5)
     emulator.trim(HUB, 2, 3)
-
-
-@pytest.fixture
-def clients(monkeypatch: pytest.MonkeyPatch) -> list[Connection]:
-    """An entry for each client that has been made, which is one for each connection."""
-    made: list[Connection] = []
-    make = Connection.consumer_client
-
-    def counted(connection: Connection, consumer_group: str, **settings: Any) -> EventHubConsumerClient:
-        made.append(connection)
-        return make(connection, consumer_group, **settings)
-
-    monkeypatch.setattr(Connection, "consumer_client", counted)
-    return made
-
-
-def test_states(emulator: Emulator, metadata: HubMetadata) -> None:
-    fill(emulator)
-    assert metadata.partition_ids() == ("0", "1", "2")
-    states = metadata.partition_states(["0", "1", "2"])
-    assert states["0"] == PartitionState(0, 0, None, None)
-    assert (states["1"].begin, states["1"].end) == (0, 5)
-    assert (states["2"].begin, states["2"].end) == (3, 5)
-    for partition in ("1", "2"):
-        state = emulator.partition_state(HUB, partition)
-        assert states[partition].last_offset == state.last_offset
-        assert states[partition].last_enqueued == state.last_enqueued_time
 
 
 @pytest.mark.parametrize("begin", [0, 3, 5])
@@ -103,56 +72,6 @@ def test_an_old_connection_is_replaced_before_its_token_expires(
     monkeypatch.setattr(time, "monotonic", lambda: now + 601)
     metadata.partition_ids()
     assert len(clients) == 2
-
-
-def test_credit_for_responses_is_granted_again_and_again(
-    clients: list[Connection], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(management, "_CREDIT", 60)
-    with (
-        Emulator({HUB: 3}, management_requests=None) as unlimited,
-        HubMetadata(hub_options(unlimited).connection, "$Default", most_requests=None) as metadata,
-    ):
-        for _ in range(10):
-            metadata.partition_states(["0", "1", "2"] * 10)
-    assert len(clients) == 1
-
-
-# --- errors ----------------------------------------------------------------------------------------------------
-
-
-def refusal(metadata: HubMetadata) -> str:
-    with pytest.raises(HubUnavailableError) as caught:
-        metadata.partition_ids()
-    message = str(caught.value)
-    assert "\n" not in message
-    metadata.close()
-    return message
-
-
-def test_a_hub_that_cannot_be_reached() -> None:
-    with Emulator({HUB: 1}) as emulator:
-        options = hub_options(emulator)
-    metadata = HubMetadata(options.connection, "$Default")
-    message = refusal(metadata)
-    assert f"event hub 'hub' at {options.connection.namespace} did not answer" in message
-    assert "asked for its properties over AMQP" in message
-    assert "Connection refused" in message
-
-
-def test_a_wrong_key_is_refused_and_not_shown() -> None:
-    with Emulator({HUB: 1}, sas_keys={"reader": KEY}) as emulator:
-        right = hub_options(emulator).connection
-        with HubMetadata(right, "$Default") as metadata:
-            assert metadata.partition_ids() == ("0",)
-        wrong = hub_options(emulator, connectionString=emulator.connection_string(HUB, key="theWrongKey")).connection
-        metadata = HubMetadata(wrong, "$Default")
-        message = refusal(metadata)
-    assert "event hub 'hub'" in message
-    assert "refused the credentials" in message
-    assert "Check the key or signature in connectionString" in message
-    assert KEY not in message
-    assert "theWrongKey" not in message
 
 
 def test_a_hub_that_was_deleted_and_created_again_is_seen_over_the_open_connection(

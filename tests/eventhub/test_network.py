@@ -268,29 +268,9 @@ def test_a_server_without_the_hub_s_path(secure: Emulator) -> None:
 # --- proxies ---------------------------------------------------------------------------------------------------------
 
 
-def through(emulator: Emulator, address: str, **options: object) -> Options:
+def through(emulator: Emulator, **options: object) -> Options:
     """The options of a query that reaches the emulator by a name which only the proxy resolves."""
-    return by(emulator, websocket=True, httpProxy=address, customEndpointAddress="hub.test:443", **options)
-
-
-def test_the_proxy_refuses_the_credentials_or_the_host(secure: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    with HttpProxy(user="me", password=PASSWORD) as strict, HttpProxy({}) as closed:
-        monkeypatch.setenv("WRONG", f"http://me:wrong@localhost:{strict.port}")
-        for address, proxy, status in (("env:WRONG", strict, 407), (f"http://localhost:{closed.port}", closed, 403)):
-            for error in planner_and_executor_say(through(secure, address)):
-                assert isinstance(error, NetworkError)
-                refused = f"localhost:{proxy.port} refuses the connection to hub.test:443 (status {status}): check"
-                assert f"the proxy {refused} httpProxy" in str(error)
-                assert "wrong" not in str(error)
-
-
-def test_the_proxy_is_away(secure: Emulator) -> None:
-    with HttpProxy({}) as proxy:
-        pass
-    for error in planner_and_executor_say(through(secure, f"http://localhost:{proxy.port}")):
-        assert not isinstance(error, NetworkError)
-        assert f"no connection could be made to the proxy localhost:{proxy.port} (Connection refused)" in str(error)
-        assert "check httpProxy" in str(error)
+    return by(emulator, websocket=True, customEndpointAddress="hub.test:443", **options)
 
 
 def test_a_slow_way_is_waited_for(secure: Emulator) -> None:
@@ -307,33 +287,41 @@ def test_a_slow_way_is_waited_for(secure: Emulator) -> None:
             assert reader.is_usable()
 
 
-def test_the_proxy_of_the_environment(secure: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = by(secure, websocket=True, customEndpointAddress="hub.test:443")
-    with HttpProxy({"hub.test:443": secure.websocket_port}, user="me", password="right") as proxy:
-        monkeypatch.setenv("https_proxy", f"http://me:right@localhost:{proxy.port}")
-        with HubMetadata(options.connection, "$Default") as metadata:
-            assert metadata.partition_ids() == ("0",)
-        assert proxy.connected == 1
-        monkeypatch.setenv("https_proxy", f"http://me:wrong@localhost:{proxy.port}")
-        for error in planner_and_executor_say(options):
-            assert "the proxy that the environment names, refuses the connection to hub.test:443" in str(error)
-            assert "wrong" not in str(error)
-
-
-def test_all_that_talks_to_the_hub_goes_through_the_proxy(secure: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    with HttpProxy({"hub.test:443": secure.websocket_port}, user="me", password=PASSWORD) as proxy:
-        monkeypatch.setenv("RIGHT", f"http://me:{PASSWORD.replace(' ', '%20')}@localhost:{proxy.port}")
-        address = address_of(secure, through(secure, "env:RIGHT").connection)
-        for use in (
-            lambda: HubMetadata(address.connection, "$Default").partition_ids() == ("0",),
-            lambda: find_offset(address, 0, 1, 10.0) is not None,
-            lambda: disconnect_readers({address: 2}) is None,
+def test_a_proxy_that_refuses_or_is_away(secure: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    with HttpProxy({}) as gone:
+        pass
+    with HttpProxy(user="me", password=PASSWORD) as strict, HttpProxy({}) as closed:
+        monkeypatch.setenv("WRONG", f"http://me:wrong@localhost:{strict.port}")
+        refuses = "refuses the connection to hub.test:443 (status {}): check httpProxy"
+        for address, is_final, said in (
+            ("env:WRONG", True, f"the proxy localhost:{strict.port} {refuses.format(407)}"),
+            (f"http://localhost:{closed.port}", True, f"the proxy localhost:{closed.port} {refuses.format(403)}"),
+            (f"http://localhost:{gone.port}", False, f"the proxy localhost:{gone.port} (Connection refused)"),
         ):
-            before = proxy.connected
-            assert use()
-            assert proxy.connected == before + 1
-        before = proxy.connected
+            for error in planner_and_executor_say(through(secure, httpProxy=address)):
+                assert isinstance(error, NetworkError) is is_final
+                assert said in str(error)
+                assert "check httpProxy" in str(error)
+                assert "wrong" not in str(error)
+
+
+@pytest.mark.parametrize("by_environment", [False, True], ids=["option", "environment"])
+def test_all_that_talks_to_the_hub_goes_through_the_proxy(
+    secure: Emulator, monkeypatch: pytest.MonkeyPatch, by_environment: bool
+) -> None:
+    with HttpProxy({"hub.test:443": secure.websocket_port}, user="me", password=PASSWORD) as proxy:
+        way = f"http://me:{PASSWORD.replace(' ', '%20')}@localhost:{proxy.port}"
+        monkeypatch.setenv("https_proxy" if by_environment else "RIGHT", way)
+        options = through(secure, **({} if by_environment else {"httpProxy": "env:RIGHT"}))
+        address = address_of(secure, options.connection)
+        assert HubMetadata(address.connection, "$Default").partition_ids() == ("0",)
+        assert find_offset(address, 0, 1, 10.0) is not None
+        disconnect_readers({address: 2})
         with reading(address, owner_level=None) as reader:
             assert reader.receive(1, 10.0).num_rows == 1
-        assert proxy.connected == before + 1
-        assert proxy.refused == 0
+        assert (proxy.connected, proxy.refused) == (4, 0)
+        if by_environment:
+            monkeypatch.setenv("https_proxy", f"http://me:wrong@localhost:{proxy.port}")
+            for error in planner_and_executor_say(options):
+                assert "the proxy that the environment names, refuses the connection to hub.test:443" in str(error)
+                assert "wrong" not in str(error)

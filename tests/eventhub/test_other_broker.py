@@ -25,50 +25,20 @@ from spark_ehbalance.eventhub.wire.client import check_usable
 from spark_ehbalance.eventhub.wire.decoder import Decoder
 from spark_ehbalance.eventhub.wire.frames import _bounded
 from spark_ehbalance.eventhub.wire.link import LinkReader
-from spark_ehbalance.eventhub.wire.outgoing import BATCH_FORMAT, Batch, Encoder, Keyed, windows
+from spark_ehbalance.eventhub.wire.outgoing import Batch
 from spark_ehbalance.eventhub.wire.sending_link import Deadline, SendingLink
-from tests.eventhub.encodings import compound, in_buffer, long, ordinary, section, text, timestamp
+from tests.eventhub.encodings import in_buffer, ordinary, section, text
 from tests.processors.conftest import class_path
 from tests.waiting import wait_until
 
 BROKER = Path(__file__).with_name("broker")
 DEADLINE = 60.0
 
-ID = bytes(range(16))
-#: The standard properties, and properties of the application of every type.
-PROPERTIES = [text(b"id"), text(b"user", 0xA0), *(text(b"%d" % n) for n in range(3)), b"\x98" + ID]
-PROPERTIES += [text(b"text/plain", 0xA3), text(b"gzip", 0xA3), timestamp(1), timestamp(2), text(b"group"), b"\x52\x09"]
-APPLICATION = [
-    b"\x40",
-    b"\x41",
-    b"\x42",
-    b"\x50\xff",
-    b"\x51\xff",
-    b"\x60\xff\xff",
-    b"\x61\xff\xff",
-    b"\x70" + b"\xff" * 4,
-]
-APPLICATION += [
-    b"\x71" + b"\xff" * 4,
-    b"\x80" + b"\xff" * 8,
-    long(-(2**63)),
-    b"\x54\x80",
-    b"\x55\x7f",
-    b"\x43",
-    b"\x44",
-]
-APPLICATION += [b"\x72\x3f\x80\0\0", b"\x82\xbf\xf0" + bytes(6), b"\x73\0\0\0a", timestamp(-1), b"\x98" + ID]
-APPLICATION += [text("ä".encode()), text(b"\xff", 0xA0), text(b"symbol", 0xA3), text(b"x" * 300)]
-
 
 def message(number: int) -> bytes:
-    """A message as the service delivers it. Of ten one is large, one has properties, two have another kind of body."""
+    """A message as the service delivers it. Of ten one is large, and two have another kind of body."""
     body = section(0x75, text(bytes(9000 if number % 10 == 3 else number % 300), 0xA0))
-    if number % 10 == 5:
-        pairs = [text(b"p%d" % index) + value for index, value in enumerate(APPLICATION)]
-        application = compound(0xC1, 2 * len(pairs), b"".join(pairs))
-        body = section(0x73, compound(0xC0, len(PROPERTIES), b"".join(PROPERTIES))) + section(0x74, application) + body
-    elif number % 10 == 7:
+    if number % 10 == 7:
         body = section(0x75, text(b"one", 0xA0)) + section(0x75, text(b"two", 0xA0))
     elif number % 10 == 8:
         body = section(0x77, text(b"a value"))
@@ -139,13 +109,6 @@ def _plain_messages() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def full(broker: Broker) -> str:
-    """A queue with `MESSAGES`, which remain in it: nothing settles them."""
-    send(broker.sender("full"), MESSAGES)
-    return "full"
-
-
 def send(link: SendingLink, payloads: Iterable[bytes]) -> None:
     window = [Batch(1, each) for each in payloads]
     link.send(window, Deadline(DEADLINE))
@@ -170,30 +133,16 @@ def rows(messages: list[bytes]) -> Any:
     [(1000, 300, {}), (0, 1, {"incoming_window": 1}), (7, 50, {"incoming_window": 40, "max_frame_size": 512})],
     ids=["large frames", "windows of one frame", "small frames and windows"],
 )
-def test_messages_arrive_whole_and_in_order(
-    broker: Broker, full: str, prefetch: int, most: int, settings: dict[str, int]
-) -> None:
-    with broker.reading(full, prefetch, **settings) as reader:
+def test_messages_arrive_whole_and_in_order(broker: Broker, prefetch: int, most: int, settings: dict[str, int]) -> None:
+    queue = f"prefetch {prefetch}"
+    send(broker.sender(queue), MESSAGES)
+    with broker.reading(queue, prefetch, **settings) as reader:
         got = read(reader, len(MESSAGES), most)
         assert rows(got) == rows(MESSAGES)
         assert not rows(got).unreadable
         reader.confirm(DEADLINE)
         assert reader.is_usable()
         assert len(reader.receive(1, 0.0)) == 0
-
-
-def test_a_batch_of_events_is_one_message_of_several_frames(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder = Encoder()
-    bodies = [bytes(n * 1000) for n in range(30)]
-    events = [part for body in bodies for part in (encoder.head(body, None, [encoder.pair("length", len(body))]), body)]
-    ((batch,),) = windows([Keyed(encoder.envelope("key"), events)], 1 << 20)
-    link = broker.sender("batch")
-    send(link, [batch.payload])
-    with broker.reading("batch") as reader:
-        assert read(reader, 1) == [batch.payload]
-    monkeypatch.setattr(outgoing, "BATCH_FORMAT", BATCH_FORMAT)
-    with pytest.raises(AMQPLinkError, match=f"Unknown message format: {BATCH_FORMAT}"):
-        link.send([batch], Deadline(DEADLINE))
 
 
 ENDS: dict[str, tuple[type[AMQPException], str]] = {

@@ -103,28 +103,20 @@ def test_a_time_that_cannot_be_resolved_is_an_error_after_the_timeout(hub: Hub) 
         assert part in message
 
 
-@pytest.mark.parametrize("level", [None, 6])
-def test_a_time_takes_no_owner_level_above_the_highest_given(hub: Hub, level: int | None) -> None:
-    moment = hub.append(3)
+@pytest.mark.parametrize("kind", ["time", "offset", "position"])
+def test_no_position_takes_an_owner_level_above_the_highest_given(hub: Hub, kind: str) -> None:
+    moment, offset = hub.append(1), hub.state().last_offset
+    hub.append(2)
+    position = {"time": moment, "offset": AfterOffset(str(offset)), "position": Position(0, offset)}[kind]
     with reading(hub.address, owner_level=7, prefetch=1) as other:
         receive(other, 3)
-        with pytest.raises(HubUnavailableError, match="epoch of '7'"):
-            resolve(moment, hub.address, hub.state(), timeout=1, highest_level=level)
+        for level in (None, 6):
+            with pytest.raises(HubUnavailableError, match="epoch of '7'"):
+                resolve(position, hub.address, hub.state(), timeout=1, highest_level=level)
         hub.append(1)
         assert receive(other, 1).num_rows == 1
-        assert resolve(moment, hub.address, hub.state(), timeout=20, highest_level=7).next == 0
-
-
-def test_an_offset_takes_no_owner_level_above_the_highest_given(hub: Hub) -> None:
-    hub.append(3)
-    offset = find_offset(hub.address, 1, 0, timeout=20)
-    assert offset is not None
-    for position in (AfterOffset(offset), Position(1, offset)):
-        with reading(hub.address, owner_level=7, prefetch=1) as other:
-            receive(other, 3)
-            with pytest.raises(HubUnavailableError, match="epoch of '7'"):
-                resolve(position, hub.address, hub.state(), timeout=1, highest_level=6)
-            assert resolve(position, hub.address, hub.state(), timeout=20, highest_level=7) == Position(1, offset)
+        found = resolve(position, hub.address, hub.state(), timeout=20, highest_level=7)
+    assert found.next == (0 if kind == "time" else 1)
 
 
 def test_an_offset_is_resolved_to_the_position_after_its_event(hub: Hub) -> None:

@@ -49,13 +49,6 @@ def running() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "ehbalance-hub-watcher"]
 
 
-def test_everything_is_known_after_start(emulator: Emulator, start: Start) -> None:
-    emulator.append(HUB, 1, [b"x"] * 3)
-    watcher = start()
-    assert watcher.partition_ids() == ("0", "1")
-    assert {partition: state.end for partition, state in watcher.states().items()} == {"0": 0, "1": 3}
-
-
 @pytest.mark.parametrize(
     ("positions", "message"),
     [('{"0": 0, "1": 0, "7": 5}', "partition '7': the hub has 0, 1"), ('{"0": 5}', "for partition 1")],
@@ -93,22 +86,6 @@ def test_what_is_known_of_a_geo_replicated_hub_is_of_one_connection() -> None:
         wait_until(lambda: len(watcher.states()) == partitions, "all are asked about")
 
 
-def test_refresh_tries_again_after_an_error(emulator: Emulator, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    watcher = start(timeout=10, schedule=PollSchedule(PollIntervals(listing=3600.0, retry=0.1)))
-    failures = iter([HubUnavailableError("for once")])
-    partition_ids = HubMetadata.partition_ids
-
-    def fail_once(metadata: HubMetadata) -> tuple[str, ...]:
-        for failure in failures:
-            raise failure
-        return partition_ids(metadata)
-
-    monkeypatch.setattr(HubMetadata, "partition_ids", fail_once)
-    emulator.append(HUB, 0, [b"x"])
-    watcher.refresh()
-    assert watcher.states()["0"].end == 1
-
-
 def test_an_error_is_raised_after_the_timeout_and_passes(emulator: Emulator, start: Start) -> None:
     watcher = start(timeout=0.5)
     emulator.refuse_connections()
@@ -144,18 +121,15 @@ def refreshed(watcher: HubWatcher) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # which is what must not happen
-@pytest.mark.parametrize("kind", [KeyError, BaseException])  # a panic in a Rust library is the second
-def test_an_error_of_any_kind_is_raised_and_passes(
-    start: Start, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
-) -> None:
+def test_an_error_of_any_kind_is_raised_and_passes(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     watcher = start(timeout=0.3)
 
     def surprise(*_: object) -> None:
-        raise kind("surprise")
+        raise BaseException("as a panic in a Rust library")
 
     with monkeypatch.context() as patched:
         patched.setattr(HubMetadata, "partition_ids", surprise)
-        with pytest.raises(HubUnavailableError, match=f"could not be asked: {kind.__name__}"):
+        with pytest.raises(HubUnavailableError, match="could not be asked: BaseException"):
             watcher.refresh()
     wait_until(lambda: refreshed(watcher), "the hub answers")
     assert watcher.states().keys() == {"0", "1"}
@@ -187,28 +161,14 @@ def test_a_start_that_cannot_be_resolved_in_time_delays_no_other(
 # --- when it requests -----------------------------------------------------------------------------------------
 
 
-def on_demand() -> dict[str, Any]:
-    """Settings with which nothing is requested by time alone."""
-    return {"schedule": PollSchedule(PollIntervals(3600.0, 3600.0, 3600.0, listing=3600.0, retry=0.1))}
-
-
 def test_catching_up_requests_at_once(emulator: Emulator, start: Start) -> None:
-    watcher = start(**on_demand())
+    hours = PollIntervals(3600.0, 3600.0, 3600.0, listing=3600.0, retry=0.1)  # nothing is requested by time alone
+    watcher = start(schedule=PollSchedule(hours))
     watcher.watch(["0"])
     for count in range(1, 20):
         emulator.append(HUB, 0, [b"x"])
         watcher.catch_up(20)
         assert watcher.states()["0"].end == count
-
-
-def test_after_a_batch_a_request_is_made_at_once(emulator: Emulator, start: Start) -> None:
-    watcher = start(**on_demand())
-    watcher.watch(["0"])
-    watcher.catch_up(20)
-    emulator.append(HUB, 0, [b"x"])
-    watcher.rest()
-    watcher.watch(["0"])
-    wait_until(lambda: watcher.states()["0"].end == 1, "the event is seen")
 
 
 def test_latest_is_the_same_moment_in_partitions_that_are_asked_about_later(emulator: Emulator, start: Start) -> None:

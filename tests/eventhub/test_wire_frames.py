@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
-import re
 import socket
 import struct
 import threading
@@ -56,10 +53,6 @@ def transfer(message: bytes, more: bytes = b"\x42") -> bytes:
     return frame(b"\x00\x53\x14" + fields(11, b"\x43\x43\xa0\x00\x43\x41" + more + b"\x40" * 5) + message)
 
 
-def large_frame() -> bytes:
-    return struct.pack(">IBBH", HUGE, 2, 0, 0)
-
-
 HOSTILE: dict[str, tuple[bytes, str]] = {
     "an array": (frame(b"\x00\x53\x40" + fields(1, array(HUGE)), 1), "elements in no bytes"),
     "a small array": (frame(b"\x00\x53\x10" + fields(1, array(1))), "elements in no bytes"),
@@ -108,14 +101,12 @@ SOUND = [
     server.Disposition(True, 7, 9, True, server.rejected(AmqpError("amqp:not-found", "no"))),
     server.Detach(0, True, server.error_field(AmqpError("amqp:link:stolen", "epoch '9'"))),
     server.Close(server.error_field(AmqpError("amqp:connection:forced", "x" * 300))),
+    server.End(None),
+    server.Detach(0, True),
+    server.Detach(0, True, Described(ULong(0x1D), [Symbol("amqp:link:detach-forced"), None, None])),
+    server.Disposition(True, 7, 7, True, Described(ULong(0x25), [None])),
     server.SaslMechanisms(Array([Symbol("ANONYMOUS"), Symbol("EXTERNAL")])),
 ]
-
-
-@pytest.mark.parametrize("performative", SOUND, ids=lambda each: type(each).__name__)
-def test_sound_frames_are_decoded_as_by_the_client(performative: Any) -> None:
-    sent = server.encode_frame(0, performative)
-    assert decoded(sent) == decode_frame(memoryview(sent)[8:])
 
 
 def without_nulls(value: Any) -> Any:
@@ -124,25 +115,25 @@ def without_nulls(value: Any) -> Any:
         return Described(value.descriptor, without_nulls(value.value))
     if type(value) is not list:
         return value
-    kept = [without_nulls(each) for each in value]
+    kept = [without_nulls(field) for field in value]
     while kept and kept[-1] is None:
         kept.pop()
     return kept
 
 
-WITHOUT_ERRORS = [
-    server.End(None),
-    server.Detach(0, True),
-    server.Detach(0, True, Described(ULong(0x1D), [Symbol("amqp:link:detach-forced"), None, None])),
-    server.Disposition(True, 7, 7, True, Described(ULong(0x25), [None])),
-]
+@pytest.mark.parametrize("performative", SOUND, ids=lambda each: type(each).__name__)
+def test_sound_frames_are_decoded_as_by_the_client_also_without_nulls_at_the_end(performative: Any) -> None:
+    sent = server.encode_frame(0, performative)
+    assert decoded(sent) == decode_frame(memoryview(sent)[8:])
+    if sent[10] < 0x40:  # the client decodes no frames of SASL without all fields
+        fields = codec.decode(sent, 11)[0]
+        assert decoded(frame(sent[8:11] + codec.encode(without_nulls(fields)))) == decoded(sent)
 
 
-@pytest.mark.parametrize("performative", [*SOUND[:-1], *WITHOUT_ERRORS], ids=lambda each: type(each).__name__)
-def test_nulls_omitted_at_the_end_are_filled_in(performative: Any) -> None:
-    whole = server.encode_frame(0, performative)
-    fields = codec.decode(whole, 11)[0]
-    assert decoded(frame(whole[8:11] + codec.encode(without_nulls(fields)))) == decoded(whole)
+def test_limits_that_a_peer_leaves_out_are_numbers_for_the_client() -> None:
+    sent = (server.Open("hub", None), server.Begin(0, 1, 1000, 1000))
+    opened, begun = (decoded(server.encode_frame(0, performative))[1] for performative in sent)
+    assert (opened[2:4], begun[4]) == ([2**32 - 1, 2**16 - 1], 2**32 - 1)
 
 
 def test_an_answer_is_handed_on_and_a_heartbeat_is_empty() -> None:
@@ -154,39 +145,22 @@ def test_an_answer_is_handed_on_and_a_heartbeat_is_empty() -> None:
 # --- over a connection -----------------------------------------------------------------------------------------------
 
 
-def websocket_frame(data: bytes) -> bytes:
-    """One message that says that it has 2^60 bytes, of which only `data` comes."""
-    return b"\x82\x7f" + struct.pack(">Q", 1 << 60) + data
-
-
-@pytest.fixture(params=["a large frame", "an array", "a large frame in a websocket"])
+@pytest.fixture(params=["a large frame", "an array"])
 def hostile(request: pytest.FixtureRequest) -> Iterator[Connection]:
     """A peer that answers the first bytes of AMQP with what costs memory."""
-    websocket = "websocket" in request.param
-    sent = server.SASL_HEADER + HOSTILE["an array"][0] if request.param == "an array" else large_frame()
+    array = server.SASL_HEADER + HOSTILE["an array"][0]
+    sent = array if request.param == "an array" else struct.pack(">IBBH", HUGE, 2, 0, 0)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if websocket:
-            asked = await reader.readuntil(b"\r\n\r\n")
-            key = re.search(rb"Sec-WebSocket-Key: (\S+)", asked)
-            assert key is not None
-            accept = hashlib.sha1(key[1] + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest()
-            writer.write(
-                b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-                b"Sec-WebSocket-Protocol: AMQPWSB10\r\nSec-WebSocket-Accept: " + base64.b64encode(accept) + b"\r\n\r\n"
-            )
         await reader.read(100)
-        writer.write(websocket_frame(sent) if websocket else sent)
+        writer.write(sent)
         while await reader.read(100):
             pass
         writer.close()
 
     with HttpProxy(handler=answer) as peer:
         string = f"Endpoint=sb://127.0.0.1:{peer.port};SharedAccessKeyName=n;SharedAccessKey=k;EntityPath=hub"
-        options = {"connectionString": f"{string};UseDevelopmentEmulator=true"}
-        if websocket:
-            options |= {"transportType": "AmqpOverWebsocket", "customEndpointAddress": f"127.0.0.1:{peer.port}"}
-        yield stream_options(options).connection
+        yield stream_options({"connectionString": f"{string};UseDevelopmentEmulator=true"}).connection
 
 
 def receives(connection: Connection) -> None:

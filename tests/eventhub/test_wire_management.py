@@ -16,86 +16,25 @@ from spark_ehbalance.emulator.amqp.session import IncomingLink, OutgoingLink
 from spark_ehbalance.emulator.endpoints import RequestEndpoint, ResponseEndpoint
 from spark_ehbalance.emulator.message import build_response
 from spark_ehbalance.errors import HubUnavailableError
-from spark_ehbalance.eventhub import metadata as metadata_module
+from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.metadata import HubMetadata
-from spark_ehbalance.eventhub.wire.management import Management, read_response
+from spark_ehbalance.eventhub.wire.management import read_response
 from spark_ehbalance.eventhub.wire.values import MalformedError
 from tests.query.support import HUB, hub_options
 
 PARTITIONS = ["0", "1", "2"]
 
-#: Called with the client's handler and its management operation.
-OnOpened = Callable[[Callable[[Any, Any], object]], None]
+
+#: In place of granting credit for requests to a hub.
+Grant = Callable[[IncomingLink], object]
 
 
 @pytest.fixture
-def on_opened(monkeypatch: pytest.MonkeyPatch) -> OnOpened:
-    """Has a function called with what is about to be taken over from the client, each time."""
-
-    def set_up(call: Callable[[Any, Any], object]) -> None:
-        def made(handler: Any, operation: Any, refusal: Any) -> Management:
-            call(handler, operation)
-            return Management(handler, operation, refusal)
-
-        monkeypatch.setattr(metadata_module, "Management", made)
-
-    return set_up
-
-
-def test_no_more_is_sent_than_the_peer_grants(metadata: HubMetadata, on_opened: OnOpened) -> None:
-    written = []
-
-    def grant_little(handler: Any, operation: Any) -> None:
-        transport, sender = handler._connection._transport, operation._mgmt_link._request_link
-        granted, write = sender._incoming_flow, transport.write
-
-        def flow(frame: Any) -> None:
-            granted(frame)
-            sender.current_link_credit = 2
-
-        def little(data: bytes) -> None:
-            sender.current_link_credit = 2  # as a peer's flow would, once it has answered
-            written.append(data)
-            write(data)
-
-        sender._incoming_flow, transport.write, sender.current_link_credit = flow, little, 2
-
-    on_opened(grant_little)
-    assert metadata.partition_states(PARTITIONS * 4).keys() == {*PARTITIONS}
-    assert len(written) >= 6
-
-
-def test_credit_that_comes_after_all_responses_is_used(
-    metadata: HubMetadata, on_opened: OnOpened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    granted, opened = set[int](), []
-
-    def grant_late(link: IncomingLink) -> None:
-        def grant() -> None:
-            granted.add(id(link))
-            link._credit = 4
-            link._write_credit()
-            link.session.connection.flush()
-
-        if id(link) in granted:
-            asyncio.get_running_loop().call_later(0.05, grant)
-        else:
-            grant()
-
-    monkeypatch.setattr(RequestEndpoint, "credit", 4)
-    monkeypatch.setattr(IncomingLink, "_grant_credit", grant_late)
-    on_opened(lambda handler, operation: opened.append(handler))
-    for _ in range(3):  # the credit ends within the second call
-        assert metadata.partition_states(PARTITIONS).keys() == {*PARTITIONS}
-    assert len(opened) == 1, "no time limit has passed"
-
-
-@pytest.fixture
-def on_attached(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[IncomingLink], object]], None]:
-    """Has a function called with each link for requests to a hub, in place of granting credit."""
+def granting(monkeypatch: pytest.MonkeyPatch) -> Callable[[Grant], None]:
+    """Has a function called in place of granting credit for requests for properties."""
     grant = IncomingLink._grant_credit
 
-    def set_up(call: Callable[[IncomingLink], object]) -> None:
+    def set_up(call: Grant) -> None:
         def granted(link: IncomingLink) -> None:
             endpoint = link.endpoint
             (call if isinstance(endpoint, RequestEndpoint) and endpoint._node == "$management" else grant)(link)
@@ -105,46 +44,48 @@ def on_attached(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Incoming
     return set_up
 
 
-def test_no_request_is_sent_before_the_peer_grants_credit(
-    metadata: HubMetadata, on_attached: Callable[[Callable[[IncomingLink], object]], None]
+def test_requests_keep_to_the_credit_whenever_it_is_granted(
+    metadata: HubMetadata,
+    clients: list[Connection],
+    monkeypatch: pytest.MonkeyPatch,
+    granting: Callable[[Grant], None],
 ) -> None:
-    left = []
+    left = list[int]()
 
     def grant_late(link: IncomingLink) -> None:
         def grant() -> None:
-            link._credit = 100
+            link._credit = 2
             link._write_credit()
             link.session.connection.flush()
 
-        left.append(link._credit)  # negative after a request
-        asyncio.get_running_loop().call_later(0.2, grant)
+        left.append(link._credit)  # negative if more is sent than was granted
+        asyncio.get_running_loop().call_later(0.05, grant)
 
-    on_attached(grant_late)
-    assert metadata.partition_states(PARTITIONS).keys() == {*PARTITIONS}
-    assert left == [0]
+    monkeypatch.setattr(RequestEndpoint, "credit", 2)
+    granting(grant_late)
+    for _ in range(3):
+        assert metadata.partition_states(PARTITIONS * 2).keys() == {*PARTITIONS}
+    assert len(left) > 9
+    assert set(left) == {0}
+    assert len(clients) == 1, "no time limit has passed"
 
 
 def test_a_flood_of_messages_in_place_of_credit_is_an_error(
-    emulator: Emulator, on_opened: OnOpened, on_attached: Callable[[Callable[[IncomingLink], object]], None]
+    emulator: Emulator, granting: Callable[[Grant], None]
 ) -> None:
     emulator.add_hub(HUB, 3)
-    floods = list[Callable[[], object]]()
 
-    def hold_back(link: IncomingLink) -> None:
-        loop = asyncio.get_running_loop()
-
-        def flood() -> None:
-            for each in link.session.links():
-                if isinstance(each.endpoint, ResponseEndpoint) and each.endpoint.node == "$management":
-                    assert isinstance(each, OutgoingLink)
-                    for _ in range(140):
-                        each.send(build_response("none", {"status-code": 200}, {"filler": "x" * 60_000}))
+    def flood(link: IncomingLink) -> None:
+        for response in link.session.links():
+            if isinstance(response.endpoint, ResponseEndpoint) and response.endpoint.node == "$management":
+                assert isinstance(response, OutgoingLink)
+                for _ in range(40):
+                    response.send(build_response("none", {"status-code": 200}, {"filler": "x" * 60_000}))
+        if not link.detached:
             link.session.connection.flush()
+            asyncio.get_running_loop().call_later(0.1, flood, link)
 
-        floods.append(lambda: loop.call_soon_threadsafe(flood))
-
-    on_attached(hold_back)
-    on_opened(lambda handler, operation: floods[-1]())
+    granting(flood)
     with (
         HubMetadata(hub_options(emulator).connection, "$Default", response_timeout=5.0) as metadata,
         pytest.raises(HubUnavailableError, match="messages that nobody has asked for"),
@@ -152,18 +93,17 @@ def test_a_flood_of_messages_in_place_of_credit_is_an_error(
         metadata.partition_states(PARTITIONS)
 
 
-def test_a_silent_hub_is_an_error_after_the_timeout(emulator: Emulator, on_opened: OnOpened) -> None:
+def test_a_silent_hub_is_an_error_after_the_timeout(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     emulator.add_hub(HUB, 3)
-    silent = [True]
+    answer, silent = RequestEndpoint.on_message, [True]
 
-    def lose(handler: Any, _: object) -> None:
-        transport = handler._connection._transport
-        write = transport.write
-        transport.write = lambda data: None if silent else write(data)
+    def lost(endpoint: RequestEndpoint, *message: Any) -> None:
+        if endpoint._node == "$cbs" or not silent:
+            answer(endpoint, *message)
 
-    on_opened(lose)
-    with HubMetadata(hub_options(emulator).connection, "$Default", response_timeout=2.0) as metadata:
-        with pytest.raises(HubUnavailableError, match="3 responses have not come within 2 s"):
+    monkeypatch.setattr(RequestEndpoint, "on_message", lost)
+    with HubMetadata(hub_options(emulator).connection, "$Default", response_timeout=1.0) as metadata:
+        with pytest.raises(HubUnavailableError, match="3 responses have not come within 1 s"):
             metadata.partition_states(PARTITIONS)
         silent.clear()
         assert metadata.partition_states(PARTITIONS).keys() == {*PARTITIONS}

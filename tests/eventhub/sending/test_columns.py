@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 from spark_ehbalance.emulator.message import parse_event
 from spark_ehbalance.errors import OptionError, UnsendableEventError
 from spark_ehbalance.eventhub.rows import TEXT_SALT, record_batch
-from spark_ehbalance.eventhub.sending.columns import Columns, Events, Rows, _from_json, check_topic
+from spark_ehbalance.eventhub.sending.columns import Columns, Events, Rows, check_topic
 from spark_ehbalance.eventhub.wire.frames import fields_of
 from spark_ehbalance.eventhub.wire.messages import parse
 from spark_ehbalance.eventhub.wire.outgoing import BATCH_FORMAT, Encoder, Keyed, transfer, windows
@@ -42,6 +42,9 @@ HEADERS = ArrayType(StructType([StructField("key", TEXT), StructField("value", B
 
 def schema(**types: DataType) -> StructType:
     return StructType([StructField(name, type) for name, type in types.items()])
+
+
+JSON = schema(body=TEXT, properties=MapType(TEXT, TEXT))
 
 
 @pytest.mark.parametrize(
@@ -87,12 +90,9 @@ def schema(**types: DataType) -> StructType:
 def test_a_frame_that_is_no_frame_of_events_is_refused(frame: StructType, kafka: bool, said: str) -> None:
     with pytest.raises(OptionError, match=said):
         Columns.of(frame, kafka=kafka)
-
-
-@pytest.mark.parametrize("frame", [schema(body=TEXT), schema(body=TEXT, properties=MapType(TEXT, INT))])
-def test_properties_as_json_must_be_text(frame: StructType) -> None:
-    with pytest.raises(OptionError, match="jsonProperties=true needs a column properties"):
-        Columns.of(frame, json=True)
+    for without_text in (schema(body=TEXT), schema(body=TEXT, properties=MapType(TEXT, INT))):
+        with pytest.raises(OptionError, match="jsonProperties=true needs a column properties"):
+            Columns.of(without_text, json=True)
 
 
 def made(rows: list[dict[str, Any]], frame: StructType, *, most: int = ROOM, **how: bool) -> Events:
@@ -361,45 +361,42 @@ def test_a_header_that_comes_twice_among_many_is_named() -> None:
         made([{"value": b"v", "headers": [*headers, headers[-2]]}], frame, kafka=True)
 
 
-def test_properties_that_are_json_get_their_types_back() -> None:
-    properties = {"text": '"a"', "number": "5", "flag": "true", "half": "0.5", "none": "null", "bytes": "[1,-1]"}
-    properties |= {
-        "map": '{"a":1}',
-        "flags": "[true, false]",
-        "unsigned": str((1 << 64) - 1),
-        "deep": "[" * 3000 + "]" * 3000,
-        "numbers": "[1, -1]",
-        "large": "[128]",
-        "unread": '{"a"',
-    }
-    frame = schema(body=TEXT, properties=MapType(TEXT, TEXT))
-    assert read(only(made([{"body": "a", "properties": list(properties.items())}], frame, json=True)))[2] == {
-        "text": b"a", "number": 5, "flag": True, "half": 0.5, "none": None, "bytes": b"\x01\xff", "map": b'{"a":1}',
-        "flags": b"[true, false]",
-        "unsigned": (1 << 64) - 1, "deep": b"[" * 3000 + b"]" * 3000, "numbers": b"[1, -1]", "large": b"[128]",
-        "unread": b'{"a"',
-    }  # fmt: skip
-    with pytest.raises(UnsendableEventError, match="it has several values of 'p', and an event has one"):
-        made([{"body": "a", "properties": [("p", "1"), ("p", "2")]}], frame, json=True)
-    for wrong, said in (
-        ("tru", "is no JSON, as jsonProperties=true asks for"),
-        (str(1 << 64), "more than 64 bits"),
-        ("1e400", "more than 64 bits"),
-        ("-1E400", "more than 64 bits"),
-        ("9" * 5000, "more than 64 bits"),
-        (str(-(1 << 63) - 1), "more than 64 bits"),
-        ("1e-400", "more than 64 bits"),
-        ("-0." + 400 * "0" + "1", "more than 64 bits"),
-    ):
-        with pytest.raises(UnsendableEventError, match=said):
-            made([{"body": "a", "properties": [("p", wrong)]}], frame, json=True)
+DEEP = "[" * 3000 + "]" * 3000
 
 
 @pytest.mark.parametrize(
-    "text", ["0", "-0", "-0.0", "0e5", "0.00E-7", str((1 << 64) - 1), str(-(1 << 63)), "1e-300", "5e-324"]
+    ("text", "value"),
+    [
+        ('"a"', b"a"),
+        ("true", True),
+        ("null", None),
+        ("[1,-1]", b"\x01\xff"),
+        *((number, json.loads(number)) for number in ("5", "0.5", "0", "-0", "-0.0", "0e5", "0.00E-7", "1e-300")),
+        *((number, json.loads(number)) for number in (str((1 << 64) - 1), str(-(1 << 63)), "5e-324")),
+        *((other, other.encode()) for other in ('{"a":1}', "[true, false]", "[1, -1]", "[128]", '{"a"', DEEP)),
+    ],
+    ids=lambda each: str(each)[:20],
 )
-def test_the_smallest_and_largest_numbers_of_json_are_sent(text: str) -> None:
-    assert _from_json("p", text) == json.loads(text)
+def test_properties_that_are_json_get_their_types_back(text: str, value: Any) -> None:
+    event = only(made([{"body": "a", "properties": [("p", text)]}], JSON, json=True))
+    assert read(event) == (b"a", None, {"p": value})
+
+
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        ([("p", "1"), ("p", "2")], "it has several values of 'p', and an event has one"),
+        ([("p", "tru")], "is no JSON, as jsonProperties=true asks for"),
+        *(
+            ([("p", number)], "more than 64 bits")
+            for number in (str(1 << 64), str(-(1 << 63) - 1), "1e400", "-1E400", "9" * 5000, "1e-400", f"-0.{0:0400}1")
+        ),
+    ],
+    ids=lambda each: str(each)[:20],
+)
+def test_properties_that_are_no_json_or_too_large_are_named(properties: list[tuple[str, str]], said: str) -> None:
+    with pytest.raises(UnsendableEventError, match=said):
+        made([{"body": "a", "properties": properties}], JSON, json=True)
 
 
 @pytest.fixture(autouse=True)

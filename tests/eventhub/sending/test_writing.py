@@ -18,7 +18,7 @@ from spark_ehbalance.emulator import EventHub
 from spark_ehbalance.emulator.amqp.frames import ACCEPTED, Disposition
 from spark_ehbalance.emulator.partition_keys import partition_of_key
 from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, MissingError, UnsendableEventError
-from spark_ehbalance.eventhub import conditions, metadata, sender
+from spark_ehbalance.eventhub import conditions, metadata, refusals, sender
 from spark_ehbalance.eventhub.refusals import RefusedError, Unreachable
 from spark_ehbalance.eventhub.sending import writing
 from spark_ehbalance.eventhub.sending.columns import Columns
@@ -59,23 +59,6 @@ def test_events_of_a_key_arrive_in_order_and_all_are_counted(event_hub: EventHub
         by_key.setdefault(event.partition_key, []).append(int(event.body))
     assert by_key == {f"key {k}": list(range(k, 3000, 50)) for k in range(50)}
     assert len({event.partition for event in event_hub.events()}) == 4, "keys are in all partitions"
-
-
-def test_keys_go_where_the_hub_itself_sends_them(event_hub: EventHub, write: Callable[..., Sent]) -> None:
-    with producer(event_hub.connection_string) as client:
-        for number in range(20):
-            client.send_event(EventData(b"client"), partition_key=f"key {number}")
-    write([{"body": b"sink", "key": f"key {number}"} for number in range(20)], KEYED)
-    for number in range(20):
-        first, second = (e for e in event_hub.events() if e.partition_key == f"key {number}")
-        assert (first.body, second.body) == (b"client", b"sink")
-        assert first.partition == second.partition
-
-
-def test_each_of_many_keys_is_sent_by_itself(event_hub: EventHub, write: Callable[..., Sent]) -> None:
-    sent = write([{"body": b"%d" % number, "key": str(number)} for number in range(1000)], KEYED)
-    assert (sent.events, sent.batches, sent.again) == (1000, 1000, 0)
-    assert sorted(int(event.partition_key or -1) for event in event_hub.events()) == list(range(1000))
 
 
 def test_the_order_of_a_key_survives_refusals_of_some_batches(
@@ -161,12 +144,6 @@ def test_parts_are_not_larger_with_rows_of_few_bytes(
     assert parts == [100] * 5
 
 
-def test_large_and_small_events_fill_batches(event_hub: EventHub, write: Callable[..., Sent]) -> None:
-    sent = write([{"body": b"x" * size} for size in (1_000_000, 1, 600_000, 600_000, 0)])
-    assert (sent.events, sent.batches) == (5, 3)
-    assert len(event_hub.events()) == 5
-
-
 def test_the_largest_event_that_azures_client_sends_is_sent(event_hub: EventHub, write: Callable[..., Sent]) -> None:
     largest = b"x" * ((1 << 20) - 16)
     with producer(event_hub.connection_string) as client:
@@ -195,19 +172,18 @@ def test_rows_that_cannot_be_sent_are_skipped_and_counted_if_asked_for(
     assert sorted(event.body for event in event_hub.events()) == [b"a", b"c"]
 
 
-def test_a_busy_hub_is_waited_for_and_counted(
-    event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch
+def test_a_hub_that_becomes_silent_is_sent_to_again_and_fails_the_task(
+    event_hub: EventHub, write: Callable[..., Sent]
 ) -> None:
-    monkeypatch.setattr(writing, "busy_wait", lambda: 0.05)
+    """Long before the client's own time limit."""
     write([{"body": b"first"}])
-    event_hub.busy(3)
-    sent = write([{"body": b"x"}] * 10)
-    assert (sent.busy, sent.again) == (3, 0)
-    assert len(event_hub.events()) == 11, "a refusal is no doubt: nothing is there twice"
-    assert conditions.busy_wait() >= 4
+    event_hub.emulator.delay(1000)
+    with pytest.raises(HubUnavailableError, match="has taken nothing for 2 s"):
+        write([{"body": b"x"}], sendTimeout="2 s")
+    assert len(event_hub.events()) == 3
 
 
-def test_each_busy_answer_is_counted(
+def test_a_busy_hub_is_waited_for_and_each_of_its_answers_counted(
     event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writing, "busy_wait", lambda: 0.05)
@@ -215,22 +191,31 @@ def test_each_busy_answer_is_counted(
     write(rows, KEYED)
     event_hub.busy(10)
     sent = write(rows, KEYED)
-    assert (sent.busy, sent.again, len(event_hub.events())) == (10, 0, 20)
+    assert (sent.busy, sent.again) == (10, 0)
+    assert len(event_hub.events()) == 20, "a refusal is no doubt: nothing is there twice"
+    assert conditions.busy_wait() >= 4
 
 
-def test_a_hub_that_becomes_silent_is_sent_to_again_and_fails_the_task(
-    event_hub: EventHub, write: Callable[..., Sent]
+@pytest.mark.parametrize(
+    ("faults", "takes_one", "raised"),
+    [
+        ([*(Unreachable("broken"),) * 4, MissingError("once")], False, None),
+        ([MissingError("once"), RefusedError("token"), MissingError("once more")], False, None),
+        ([MissingError("once"), MissingError("once more")], True, None),
+        ([MissingError("once"), MissingError("once more")], False, MissingError),
+        ([RefusedError("the first token"), RefusedError("the second token")], True, None),
+        ([RefusedError("the first token"), RefusedError("the second token")], False, RefusedError),
+    ],
+)
+def test_a_missing_hub_and_a_refused_token_are_final_if_they_come_twice_in_a_row(
+    event_hub: EventHub,
+    write: Callable[..., Sent],
+    monkeypatch: pytest.MonkeyPatch,
+    faults: list[Exception],
+    takes_one: bool,
+    raised: type[Exception] | None,
 ) -> None:
-    """Long before the client's own time limit."""
-    write([{"body": b"first"}])
-    event_hub.emulator.delay(1000)
-    with pytest.raises(HubUnavailableError, match="has taken nothing for 4 s"):
-        write([{"body": b"x"}], sendTimeout="4 s")
-    assert len(event_hub.events()) == 3
-
-
-def fail_in_turn(monkeypatch: pytest.MonkeyPatch, *faults: Exception, takes_one: bool = False) -> None:
-    """Have the next calls of `Sender.send` fail; with `takes_one` the hub takes a batch before the last failure."""
+    """Not if the service has answered otherwise between the two, or takes a batch before it gives the second one."""
     send, left = sender.Sender.send, [*faults]
 
     def faulty(opened: sender.Sender, window: list[Any], deadline: Deadline) -> None:
@@ -244,68 +229,41 @@ def fail_in_turn(monkeypatch: pytest.MonkeyPatch, *faults: Exception, takes_one:
         raise left.pop(0)
 
     monkeypatch.setattr(sender.Sender, "send", faulty)
-
-
-def test_a_hub_that_is_missing_once_after_other_faults_is_sent_to_again(
-    event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fail_in_turn(monkeypatch, *(Unreachable("broken"),) * 4, MissingError("once"))
-    monkeypatch.setattr(writing, "_PAUSES", (0.6, 0.6))
-    assert write([{"body": b"x"}]).events == 1
-
-
-@pytest.mark.parametrize("between", [RefusedError("token"), None], ids=["refused", "taken"])
-def test_a_hub_that_is_missing_twice_but_not_in_a_row_is_sent_to_again(
-    event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch, between: Exception | None
-) -> None:
-    """The service has answered otherwise between the two, or has taken a batch before it gave the second one."""
-    faults = [MissingError("once"), *([between] if between else []), MissingError("once more")]
-    fail_in_turn(monkeypatch, *faults, takes_one=between is None)
-    monkeypatch.setattr(writing, "_PAUSES", (2.1, 2.1))
-    assert write([{"body": b"x", "key": f"{number}"} for number in range(3)], KEYED).events == 3
-    assert len(event_hub.events()) == 3
-
-
-@pytest.mark.parametrize("taken", [True, False])
-def test_a_second_token_that_is_refused_is_final_unless_a_batch_was_taken_with_it(
-    event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch, taken: bool
-) -> None:
-    fail_in_turn(monkeypatch, RefusedError("the first token"), RefusedError("the second token"), takes_one=taken)
+    monkeypatch.setattr(writing, "_PAUSES", (0.2, 0.2))
+    monkeypatch.setattr(refusals, "_MISSING_FOR", 0.1)
     rows = [{"body": b"x", "key": f"{number}"} for number in range(3)]
-    if taken:
-        assert write(rows, KEYED).events == 3
+    if raised is None:
+        assert write(rows, KEYED).events == len(event_hub.events()) == 3
     else:
-        with pytest.raises(RefusedError, match="the second token"):
+        with pytest.raises(raised):
             write(rows, KEYED)
-    assert len(event_hub.events()) == 3 * taken
 
 
-@pytest.fixture
-def to_partition(event_hub: EventHub, links: Links) -> Callable[..., Sent]:
+def to_partition(connection: str, timeout: str) -> Sent:
     """Sends a row that names its partition, for which the hub is asked about its partitions first."""
-
-    def send(connection: str, timeout: str) -> Sent:
-        given = {"connectionString": connection, "sendTimeout": timeout}
-        row = pa.RecordBatch.from_pylist([{"body": b"x", "partition": 1}])
-        return Task(write_options(given), Columns(0, partition=1), links).write([row])
-
-    return send
+    row = pa.RecordBatch.from_pylist([{"body": b"x", "partition": 1}])
+    given = {"connectionString": connection, "sendTimeout": timeout}
+    return Task(write_options(given), Columns(0, partition=1), Links()).write([row])
 
 
 def test_a_busy_hub_is_waited_for_also_when_it_is_asked_about_its_partitions(
-    event_hub: EventHub, to_partition: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch
+    event_hub: EventHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conditions, "_BUSY_WAIT", 0.2)
     monkeypatch.setattr(metadata, "_BUSY_PATIENCE", 0.5)
-    event_hub.emulator.server_busy(seconds=9.0)
+    event_hub.emulator.server_busy(seconds=4.0)
     assert to_partition(event_hub.connection_string, "3 s").events == 1
 
 
 @pytest.mark.parametrize("event_hub_settings", [{"sas_keys": {"writer": "the right key"}}])
-def test_a_wrong_key_fails_the_task_at_once_also_when_the_hub_is_asked_about_its_partitions(
-    event_hub: EventHub, to_partition: Callable[..., Sent]
+def test_a_hub_that_does_not_exist_and_a_wrong_key_fail_the_task_at_once(
+    event_hub: EventHub, write: Callable[..., Sent]
 ) -> None:
+    with pytest.raises(MissingError, match=r"event hub 'none' at .* does not exist: check eventHubName"):
+        write([{"body": b"x"}], connectionString=event_hub.emulator.connection_string("none"))
     wrong = event_hub.emulator.connection_string(event_hub.name, "writer", "another key")
+    with pytest.raises(HubUnavailableError, match=r"refused the credentials: .*Check the key .* that it may send$"):
+        write([{"body": b"x"}], connectionString=wrong, sendTimeout="5 s")
     with pytest.raises(HubUnavailableError, match="refused the credentials") as raised:
         to_partition(wrong, "5 s")
     assert "has taken nothing" not in str(raised.value)
@@ -352,37 +310,6 @@ def test_a_hub_that_is_away_for_a_while(
     assert result[0].events == len(event_hub.events()) == 10
 
 
-def test_a_hub_that_stays_away_fails_the_task(event_hub: EventHub, write: Callable[..., Sent]) -> None:
-    write([{"body": b"x"}])
-    event_hub.away()
-    with pytest.raises(HubUnavailableError, match=r"has taken nothing for 0\.3 s \(sendTimeout\): .*The task fails"):
-        write([{"body": b"x"}], sendTimeout="300 ms")
-
-
-def test_a_hub_that_ends_the_session_is_sent_to_again(event_hub: EventHub, write: Callable[..., Sent]) -> None:
-    """The client itself would wait for ever."""
-    emulator = event_hub.emulator
-
-    def end_sessions() -> None:
-        for client in emulator._server.clients:
-            for session in client._sessions.values():
-                session.close()
-            client._sessions.clear()
-            client.flush()
-
-    write([{"body": b"first"}])
-    emulator.delay(1000)
-    result: list[Sent] = []
-    thread = threading.Thread(target=lambda: result.append(write([{"body": b"x"}], sendTimeout="4 s")), daemon=True)
-    thread.start()
-    wait_until(lambda: len(event_hub.events()) == 2, "the batch is in the hub")
-    emulator._on_loop(end_sessions)
-    emulator.delay(0)
-    thread.join(30)
-    assert [each.again for each in result] == [1]
-    assert len(event_hub.events()) == 3
-
-
 def test_what_the_hub_settles_of_its_own_is_no_answer(event_hub: EventHub, write: Callable[..., Sent]) -> None:
     """As its answers to tokens, which the client does not settle; their numbers are not those of batches."""
     emulator = event_hub.emulator
@@ -415,26 +342,15 @@ def test_a_link_that_was_silent_for_too_long_is_opened_again(event_hub: EventHub
 
 
 def test_a_hub_that_pauses_gets_a_batch_once(event_hub: EventHub, write: Callable[..., Sent]) -> None:
-    """The client would break a connection on which nothing is acknowledged for a second."""
+    """Also while it waits in a write. The client would break a connection on which nothing is acknowledged for a
+    second."""
     write([{"body": b"first"}])
-    reads_nothing = threading.Thread(target=event_hub.emulator._on_loop, args=(partial(time.sleep, 3.0),))
+    reads_nothing = threading.Thread(target=event_hub.emulator._on_loop, args=(partial(time.sleep, 2.0),))
     reads_nothing.start()
-    sent = write([{"body": b"x" * 1_000_000}])
+    sent = write([{"body": b"x" * 1_000_000}] * 20)
     reads_nothing.join()
-    assert (sent.events, sent.again) == (1, 0)
-    assert len(event_hub.events()) == 2
-
-
-def test_a_hub_that_does_not_exist(event_hub: EventHub, write: Callable[..., Sent]) -> None:
-    with pytest.raises(MissingError, match=r"event hub 'none' at .* does not exist: check eventHubName"):
-        write([{"body": b"x"}], connectionString=event_hub.emulator.connection_string("none"))
-
-
-@pytest.mark.parametrize("event_hub_settings", [{"sas_keys": {"writer": "the right key"}}])
-def test_a_wrong_key_fails_the_task_at_once(event_hub: EventHub, write: Callable[..., Sent]) -> None:
-    wrong = event_hub.emulator.connection_string(event_hub.name, "writer", "another key")
-    with pytest.raises(HubUnavailableError, match=r"refused the credentials: .*Check the key .* that it may send$"):
-        write([{"body": b"x"}], connectionString=wrong, sendTimeout="5 s")
+    assert (sent.events, sent.again) == (20, 0)
+    assert len(event_hub.events()) == 21
 
 
 def test_links_are_kept_from_task_to_task_and_dropped_when_unused(
