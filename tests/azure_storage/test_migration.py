@@ -18,6 +18,7 @@ from spark_ehbalance.eventhub.receiver import PartitionAddress
 from spark_ehbalance.eventhub.resolve import find_offset
 from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.query.options import stream_options
+from tests.azure_storage.consumers import read_with_sdk
 from tests.ops.command import Command, Outcome, kept
 
 HUB = "Flights"
@@ -67,6 +68,15 @@ def migration(emulator: Emulator, ehbalance: Command, storage: str, tmp_path: Pa
     made = Migration(emulator, ehbalance, storage, tmp_path)
     with made.client:
         yield made
+
+
+def test_what_the_sdk_has_processed_comes_into_a_table(migration: Migration) -> None:
+    most = {"0": 3, "1": EVENTS, "2": 1}
+    connection = migration.emulator.connection_string(HUB)
+    read_with_sdk(connection, HUB, migration.storage, migration.container, most)
+    found = migration.positions()
+    assert json.loads(found.out)["0"] == {"next": 3, "offset": migration.offset("0", 2)}
+    assert migration.init(found.out) == {"0": 3, "1": 40, "2": 1, "3": 0}
 
 
 def test_checkpoints_of_every_sdk_are_read(migration: Migration) -> None:

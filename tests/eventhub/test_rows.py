@@ -144,3 +144,11 @@ def test_of_keys_with_the_same_text_the_last_value_counts(
     found = row(annotated(*items) + section(0x74, compound(0xC1, len(items), b"".join(items))), as_json)
     shown = {key: f'"{value}"' if as_json else value for key, value in expected.items()}
     assert (found["properties"], found["systemProperties"]) == (shown, shown)
+
+
+def test_events_of_kafka_clients() -> None:
+    """A header is binary, and so is the key; a tombstone has no section of a body."""
+    key = text(b"x-opt-kafka-key", 0xA3), text(b"k", 0xA0)
+    found = row(annotated(*key) + section(0x74, encode({Symbol("header"): b"h"})))
+    assert (found["body"], found["properties"]) == (None, {"header": "[104]"})
+    assert found["systemProperties"] == {"x-opt-kafka-key": "[107]"}

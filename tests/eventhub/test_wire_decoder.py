@@ -12,7 +12,7 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.eventhub.rows import COLUMNS, Rows, schema_of
@@ -204,7 +204,7 @@ SOME_COLUMNS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(sent=batches(), columns=SOME_COLUMNS, json_properties=st.booleans(), data=st.data())
 def test_the_rows_are_those_of_one_message_at_a_time(
     make: partial[Decoder], sent: list[bytes], columns: set[str], json_properties: bool, data: st.DataObject
