@@ -11,7 +11,7 @@ from azure.eventhub import EventData, EventHubConsumerClient
 from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.emulator import Emulator
-from tests.emulator.clients import DEADLINE, producer, refusal, wait_until
+from tests.emulator.clients import DEADLINE, detached, numbers, producer, read, reader, refusal, wait_until
 
 QUICK_RETRIES = {"retry_total": 10, "retry_backoff_factor": 0.02, "retry_backoff_max": 0.1, "retry_mode": "fixed"}
 
@@ -67,3 +67,23 @@ def test_server_busy_refuses_attaches_sends_and_requests_for_properties(emulator
         emulator.server_busy()
         client.send_event(EventData(b"1"), partition_id="0")
     assert emulator.partition_state("hub", 0).next_sequence_number == 2
+
+
+def test_server_busy_detaches_a_receiver_with_a_reason(emulator: Emulator, connection: str) -> None:
+    with reader(connection) as events:
+        emulator.server_busy(count=1)
+        emulator.append("hub", 0, [b"x"])
+        error = detached(events)
+        assert error.error == "server-busy" or "server-busy" in str(error)
+    assert numbers(read(connection, 1)) == [0]
+
+
+def test_a_paused_partition_delivers_nothing_until_resumed(emulator: Emulator, connection: str) -> None:
+    emulator.pause("hub", 0)
+    emulator.append("hub", 0, [b"x"] * 3)
+    emulator.append("hub", 1, [b"x"] * 3)
+    with reader(connection) as paused, reader(connection, "1") as other:
+        assert numbers(other.read(3)) == [0, 1, 2]
+        assert paused.read_all() == []
+        emulator.resume("hub", 0)
+        assert numbers(paused.read(3)) == [0, 1, 2]

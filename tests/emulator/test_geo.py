@@ -52,3 +52,12 @@ def test_a_start_at_a_lost_events_offset(geo: Emulator, refuse_lost: bool) -> No
     after = read(geo, 12)
     assert [after[number] == before[number] for number in range(10)] == [True] * 7 + [False] * 3
     assert min(read(geo, 1, before[5])) == 6, "one that was not lost"
+
+
+def test_a_promotion_raises_the_epoch_of_new_events(geo: Emulator) -> None:
+    geo.promote(HUB, 3)
+    geo.append(HUB, 0, [b"new"] * 2)
+    name, metric = b"x-opt-sequence-number-epoch", b"last_enqueued_sequence_number_epoch"
+    events = clients.read(geo.connection_string(HUB), 9, track_last_enqueued_event_properties=True)
+    assert [each.raw_amqp_message.annotations[name] for each in events] == [1] * 7 + [2] * 2
+    assert {each.raw_amqp_message.delivery_annotations[metric] for each in events} == {2}

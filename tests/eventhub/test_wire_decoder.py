@@ -271,3 +271,14 @@ def test_a_template_is_learned_from_the_first_bytes_alone() -> None:
     large = section(0x75, text(bytes(1 << 20), 0xA0))
     assert scan.learn(ordinary(7, large)) is not None
     assert scan.learn(ordinary(7, large + section(0x71, compound(0xC1, 2, text(b"a") + text(bytes(1024)))))) is None
+
+
+def test_a_template_longer_than_all_messages_together_fits_none(make: partial[Decoder]) -> None:
+    decoder = make(False)
+    long_ones = [
+        ordinary(number, head=section(0x70, compound(0xC0, 1, text(bytes(800), 0xA0)))) for number in range(20)
+    ]
+    assert decoder.record_batch(in_buffer(long_ones)).batch.equals(one_at_a_time(long_ones).batch)
+    short = [section(0x72, compound(0xC1, 2, text(b"x-opt-sequence-number") + long(at))) for at in range(16)]
+    assert sum(map(len, short)) < 800
+    assert decoder.record_batch(in_buffer(short, b"")).batch.equals(one_at_a_time(short).batch)
