@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from hypothesis import settings
@@ -27,6 +27,58 @@ from spark_ehbalance.exactly_once.protocol import (
 from tests.exactly_once.model import Entry, Group, Writer
 
 
+def schedules(make: Callable[[], Sequence[Writer]]) -> Iterator[Sequence[Writer]]:
+    """The writers of `make` at the end of every possible order of their steps."""
+    todo: list[list[int]] = [[]]
+    while todo:
+        choices = todo.pop()
+        writers = make()
+        for chosen in choices:
+            writers[chosen].step()
+        while running := [number for number, writer in enumerate(writers) if not writer.ended]:
+            todo.extend([*choices, other] for other in running[1:])
+            choices = [*choices, running[0]]
+            writers[running[0]].step()
+        yield writers
+
+
+def writers_of(group: Group, *ranges: dict[str, Extent]) -> list[Writer]:
+    """Writers of these ranges, of which each later one has taken over the partitions of those before."""
+    return [Writer(group, each, {partition: group.claim(partition) for partition in each}) for each in ranges]
+
+
+OVERLAPS = {
+    "the same": ({"0": Extent(0, 4)}, {"0": Extent(0, 4)}),
+    "one ends earlier": ({"0": Extent(0, 4)}, {"0": Extent(0, 2)}),
+    "one ends later": ({"0": Extent(0, 2)}, {"0": Extent(0, 4)}),
+    "two partitions": ({"0": Extent(0, 3), "1": Extent(0, 2)}, {"1": Extent(0, 4), "2": Extent(0, 1)}),
+}
+
+
+@pytest.mark.parametrize("ranges", OVERLAPS.values(), ids=OVERLAPS)
+def test_two_writers_in_every_order_of_their_steps_write_each_event_once(ranges: Sequence[dict[str, Extent]]) -> None:
+    group, orders = Group(0), 0
+
+    def make() -> list[Writer]:
+        nonlocal group
+        group = Group(3)
+        return writers_of(group, *ranges)
+
+    for _ in schedules(make):
+        orders += 1
+        written = group.target.events()
+        for partition, lease in group.leases.items():
+            numbers = sorted(number for p, number in written.elements() if p == partition)
+            assert numbers == list(range(len(numbers))), "each once, without a gap"
+            assert len(numbers) >= lease.checkpoint, "the lease table is never ahead"
+        last = ranges[-1]
+        assert all(written[p, n] == 1 for p, each in last.items() for n in range(each.start, each.end))
+    assert orders > 60
+
+
+# --- an early end ----------------------------------------------------------------------------------------------
+
+
 def prefix(partition: str, planned: Extent) -> set[int]:
     """A range that ended in its middle."""
     return set(range(planned.start, (planned.start + planned.end) // 2))
@@ -36,6 +88,19 @@ def pieces(partition: str, planned: Extent) -> set[int]:
     """A range in two pieces, of which the first has ended early: its last event is there."""
     middle = (planned.start + planned.end) // 2
     return set(range(planned.start, middle - 1)) | set(range(middle, planned.end))
+
+
+@pytest.mark.parametrize("reads", [prefix, pieces])
+def test_a_range_that_ended_early_loses_no_event(reads: Callable[[str, Extent], set[int]]) -> None:
+    group = Group(2)
+    batch = {"0": Extent(0, 10), "1": Extent(0, 4)}
+    zombie = Writer(group, batch, {partition: group.claim(partition) for partition in batch}, reads)
+    group.claim("0")
+    zombie.run()
+    assert group.leases["0"].checkpoint == 0, "its checkpoint is refused"
+    Writer(group, {"0": Extent(0, 12)}, {"0": group.leases["0"].epoch}).run()
+    expected = Counter([*(("0", number) for number in range(12)), *(("1", number) for number in range(4))])
+    assert group.target.events() == expected
 
 
 def test_all_is_lost_one_after_the_other() -> None:
