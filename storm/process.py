@@ -44,7 +44,7 @@ Waiting = Generator[float, None, _T]
 
 LOCATION = "/leases"
 
-#: Monotonic clocks run faster or slower by up to this part; wall clocks are wrong by up to so many milliseconds, so
+#: Monotonic clocks run faster or slower by up to this part. Wall clocks are wrong by up to this many milliseconds, so
 #: that two of them differ by no more than `CLOCK_SKEW_ALLOWANCE`.
 DRIFT, SKEW_MS = 1e-4, 150_000
 

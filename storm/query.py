@@ -29,7 +29,7 @@ class Checkpoint:
         return Checkpoint(list(self.offsets), self.commits)
 
     def restore(self, length: int) -> None:
-        """Set it back to when it had so many batches."""
+        """Restore it as it was with `length` batches."""
         del self.offsets[length:]
         self.commits = min(self.commits, length)
 

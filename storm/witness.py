@@ -53,10 +53,22 @@ class Violation(AssertionError):
 
 
 class Loss(NamedTuple):
-    """How an owner has lost a partition: `kind` is that of the transition, in the table's `version`."""
+    """How an owner has lost a partition: the `kind` of change, and the table's `version` since then."""
 
     kind: str
     version: int
+
+
+def kind_of_change(old: Lease, lease: Lease, transitions: Iterable[Transition]) -> str:
+    """How `transitions` made the `lease` of the `old` one, with a higher epoch."""
+    for transition in transitions:
+        if isinstance(transition, (Steal, Seek, Stall)):
+            return type(transition).__name__.lower()
+        if isinstance(transition, Claim):
+            if old.owner in (None, lease.owner):
+                return "free" if old.owner is None else "restart"
+            return "expiry" if transition.unchanged_counter == old.counter else "overdue handover"
+    return "handover"
 
 
 class Witness:
@@ -148,7 +160,7 @@ class Witness:
         if lease.owner is not None and lease.counter != old.counter:
             self._signs[p, lease.epoch] = world.engine.now, self._duration(lease.owner)
         if lease.epoch > old.epoch:
-            kind = self._kind(old, lease, transitions)
+            kind = kind_of_change(old, lease, transitions)
             taker, duration = after.members.get(lease.owner or ""), self._duration(old.owner or "")
             if kind == "expiry" and taker and not world.tampered and self._was_blind(taker, duration):
                 raise Violation("expiry", f"{lease.owner} declares {old.owner} dead and could not see", p)
@@ -159,17 +171,6 @@ class Witness:
         elif lease.owner != old.owner or lease.handover != old.handover:
             to = lease.handover and lease.handover.to
             world.note(f"owner {lease.owner}, epoch {lease.epoch}, handover to {to}", p)
-
-    @staticmethod
-    def _kind(old: Lease, lease: Lease, transitions: Iterable[Transition]) -> str:
-        for transition in transitions:
-            if isinstance(transition, (Steal, Seek, Stall)):
-                return type(transition).__name__.lower()
-            if isinstance(transition, Claim):
-                if old.owner in (None, lease.owner):
-                    return "free" if old.owner is None else "restart"
-                return "expiry" if transition.unchanged_counter == old.counter else "overdue handover"
-        return "handover"
 
     def _was_blind(self, taker: Member, duration: float) -> bool:
         """Whether `taker` has not read the table all the time within the last `duration` seconds."""
@@ -220,15 +221,14 @@ class Witness:
         process.read_at = now
 
     def took_in(self, process: Process, snapshot: Snapshot, outputs: Sequence[object]) -> None:
-        """`process` has taken in what it read of the group, of which it was a member."""
+        """`process`, a member of the group, has handled a read of the table."""
         row, own = snapshot.members.get(process.plan.owner), process.author.incarnation
         continues = not (self._world.tampered or any(isinstance(output, Fail) for output in outputs))
         if row and row.incarnation != own and continues:
             raise Violation("fenced", f"{own} continues after it has read that {row.incarnation} has joined")
 
     def check(self, process: Process, epochs: Mapping[str, int]) -> None:
-        """What `process` may plan now, or plans, is its own by the table, or it has lost it in a way of which it cannot
-        know."""
+        """What `process` may plan now, or plans, belongs to it by the table, or it cannot know yet that it does not."""
         if not self._continues(process):
             return
         snapshot, now = self._world.store.snapshot, self._world.engine.now
@@ -283,9 +283,9 @@ class Witness:
         if end > begin:
             raise Violation("errors", f"events to {end - 1} are retained and reported lost", partition)
         process.note(f"reports that events to {end - 1} are lost", partition)
-        self.told(partition, end)
+        self.known_lost(partition, end)
 
-    def told(self, partition: str, end: int) -> None:
+    def known_lost(self, partition: str, end: int) -> None:
         """People know that events before `end` are lost."""
         self._named[partition] = max(end, self._named.get(partition, 0))
 

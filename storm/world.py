@@ -444,7 +444,7 @@ class World:
         transitions: list[Transition] = []
         for p, start in hub.starting_positions(hub.partitions).items():
             if p not in named:  # init names them, and where it begins
-                self.witness.told(p, start.next)
+                self.witness.known_lost(p, start.next)
             known = named.get(p, start)
             assert isinstance(known, Position)
             transitions.append(Restore(by=by, at_ms=at_ms, partition=p, checkpoint=known))

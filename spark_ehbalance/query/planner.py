@@ -185,7 +185,7 @@ class Planner:
                 self.fix_ends()  # of partitions that other members have left since
             self._hub.watch(self._keeper.holdings(), self._engine.member.members)
             measures = self._engine.loads.is_due(time.monotonic())
-            cpu = cpu_time() if measures else None  # beside a busy JVM some systems take 0.2 s to tell
+            cpu = cpu_time() if measures else None  # some systems take 0.2 s for it beside a busy JVM
             planned = self._answer(protocol.BatchRequested(start, limit, self._report(), cpu, measures))
             assert isinstance(planned, protocol.Planned)
             if planned.end is not start or not planned.unread:

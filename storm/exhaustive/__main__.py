@@ -61,8 +61,7 @@ _LONGEST = 270.0
 
 
 def explore(case: Case, depth: float = inf, seconds: float = inf) -> Result:
-    """Visit all states, the nearest ones first, up to the first violation; but not those that are further away than
-    `depth` actions, or are not reached within so many seconds."""
+    """Visit all states, the nearest ones first, up to the first violation, to `depth` actions, or for `seconds`."""
     began, search = time.monotonic(), _Search()
     first = State.first(case.members, case.partitions, case.left)
     story = search.run(settled(first) if case.settled else first, depth, began + seconds)

@@ -1,4 +1,4 @@
-"""When two states are the same: whatever happens next, no member can tell them apart.
+"""When two states are the same: whatever happens next, every member does the same in both.
 
 Times are relative to now, and do not count once they are longer ago than anything that they are compared with. Epochs
 are relative to the table's. Counters and versions are only compared for equality, with the table's or with those that
@@ -36,7 +36,7 @@ def key(state: State, known: dict[Any, Any]) -> int:
 def _is_cold(engine: MemberEngine) -> bool:
     """Whether it has not seen the table, or something that has not changed since its first look."""
     seen = engine._member.belief.observations
-    return not seen.begun or any(each.cold for each in (*seen.leases.values(), *seen.members.values()))
+    return not seen.begun or any(observed.cold for observed in (*seen.leases.values(), *seen.members.values()))
 
 
 class _Relative:
@@ -74,7 +74,7 @@ class _Relative:
         return (
             state.left,
             self.once(None, lambda: self.rows(state.table)),
-            tuple(sorted(processes, key=lambda each: each[:2])),
+            tuple(sorted(processes, key=lambda entry: entry[:2])),
             tuple(self.disk(state.disks[id]) for id in self.ids),
             self.transitions(state.stray),
             tuple(self.epoch(p, epoch) for p, epoch in state.opened.items()),
@@ -84,7 +84,7 @@ class _Relative:
     # --- numbers -------------------------------------------------------------------------------------------------
 
     def ago(self, time: float, most: int) -> float:
-        """Seconds since `time`, at most so many steps."""
+        """Seconds since `time`, at most those of `most` steps."""
         return min(self.now - time, most * STEP)
 
     def epoch(self, partition: str, epoch: int) -> int:
@@ -202,7 +202,7 @@ class _Relative:
         if isinstance(request, Snapshot):
             return self.snapshot(request)
         if isinstance(request, Outcome):
-            refused = self.transitions(each.transition for each in request.refused)
+            refused = self.transitions(refusal.transition for refusal in request.refused)
             return (self.snapshot(request.after), self.transitions(request.accepted), refused, request.seconds is None)
         return request and self.transitions(request)
 
@@ -263,14 +263,14 @@ class _Relative:
         member = engine._member
         seen, last = member.belief.observations, member.belief.observations._last
         owned = last.leases if last else {}
-        leases = {p: each for p, each in seen.leases.items() if p not in member.holdings and owned[p].owner is not None}
-        members = {id: each for id, each in seen.members.items() if id != engine.author.id}
+        leases = {p: at for p, at in seen.leases.items() if p not in member.holdings and owned[p].owner is not None}
+        members = {id: at for id, at in seen.members.items() if id != engine.author.id}
         return (
             seen.begun,
             last and (last.leases is member.belief.leases or tuple(map(self.believed, last.leases.values()))),
             last and tuple(sorted(self.member(row)[:4] for row in last.members.values())),
             self.since(leases),
-            tuple(sorted((self.names[id], self.ago(each.since, _LEASE), each.cold) for id, each in members.items())),
+            tuple(sorted((self.names[id], self.ago(at.since, _LEASE), at.cold) for id, at in members.items())),
             self.since(seen.handovers, _HANDOVER),
         )
 

@@ -49,6 +49,7 @@ from spark_ehbalance.simulation.measures import Ledger
 from spark_ehbalance.simulation.members import BEGINNING_MS, Node, World
 from spark_ehbalance.simulation.scenario import HubSettings, QuerySettings, StoreSettings
 from spark_ehbalance.simulation.store import SimulatedStore
+from storm.witness import Loss, kind_of_change
 
 #: Seconds that a group is simulated, and after which nothing happens to it any more.
 LENGTH, FAULTS_END = 3600.0, 2700.0
@@ -92,13 +93,6 @@ class Reading(NamedTuple):
     snapshot: Snapshot | None
     arrived: float
     still: bool
-
-
-class Loss(NamedTuple):
-    """How an owner has lost a partition: `kind` is that of the transition, in the table's `version`."""
-
-    kind: str
-    version: int
 
 
 @dataclass(slots=True)
@@ -471,7 +465,7 @@ class RandomGroup:
         if lease.owner is not None and lease.counter != old.counter:
             self.signs[p, lease.epoch] = self.engine.now, self._duration(lease.owner)
         if lease.epoch > old.epoch:
-            kind = self._kind(old, lease, transitions)
+            kind = kind_of_change(old, lease, transitions)
             if kind == "expiry" and self._was_blind(after.members[lease.owner or ""], self._duration(old.owner or "")):
                 raise Violation(f"{lease.owner} declares {old.owner} dead and could not see", p)
             for epoch in range(old.epoch, lease.epoch):
@@ -484,17 +478,6 @@ class RandomGroup:
         """Whether `taker` has not read the table all the time within the last `duration` seconds."""
         blind = [process.blind_until for process in self.processes if process.author.incarnation == taker.incarnation]
         return self.engine.now - max(blind) < duration * (1 - 2 * DRIFT)
-
-    @staticmethod
-    def _kind(old: Lease, lease: Lease, transitions: Iterable[Transition]) -> str:
-        for transition in transitions:
-            if isinstance(transition, (Steal, Seek)):
-                return type(transition).__name__.lower()
-            if isinstance(transition, Claim):
-                if old.owner in (None, lease.owner):
-                    return "free" if old.owner is None else "restart"
-                return "expiry" if transition.unchanged_counter == old.counter else "overdue handover"
-        return "handover"
 
     def finished(self, process: Process, partition: str, epoch: int, first: int, end: int) -> None:
         """The sink has finished events `first` to `end - 1`, read with that `epoch`."""
