@@ -180,8 +180,8 @@ def test_flows_name_the_next_frame(service: Service, monkeypatch: pytest.MonkeyP
     for credit in (0, 1000):  # the client answers to none with a flow
         service.emulator._on_loop(partial(link.session.write_flow, link.handle, link._delivery_count, credit))
     sender.send([Batch(1, bytes(200_000))], Deadline(20.0))
+    wait_until(lambda: max(counted)[0] > 4, "the client's flows have arrived")
     sender.close()
-    assert max(counted)[0] > 4
     assert [named for named, _ in counted] == [next_one for _, next_one in counted]
 
 

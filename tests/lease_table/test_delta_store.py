@@ -168,7 +168,7 @@ def test_a_handle_that_has_not_read_since_it_was_opened_does_not_write(
 # --- threads -----------------------------------------------------------------------------------------------------
 
 _READ = """
-import os, sys
+import os, sys, time
 from pathlib import Path
 from spark_ehbalance.lease_table.delta import DeltaStore
 
@@ -179,6 +179,9 @@ def unnamed():  # delta-rs gives its threads names, Arrow does not
 before = unnamed()
 with DeltaStore(sys.argv[1]) as store:
     assert getattr(store, sys.argv[2])()
+deadline = time.monotonic() + 10
+while unnamed() > before and time.monotonic() < deadline:  # a new thread has no name at first
+    time.sleep(0.05)
 print(unnamed() - before)
 """
 
