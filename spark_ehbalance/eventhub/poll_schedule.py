@@ -1,7 +1,7 @@
 """Which partitions' states are requested when, as rules without a clock. Times are seconds on a monotonic clock.
 
 Event Hubs answers 50 such requests a second (its quotas page: GetRuntimeInformation) for all readers together. So they
-are made at once when a batch has ended, less often the longer nothing comes, and rarely while a batch runs.
+are made less often the longer nothing comes, and rarely while a batch runs; when it has ended, `catch_up` asks at once.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ class PollSchedule:
 
     def watch(self, partitions: Iterable[str], members: int) -> tuple[PollSchedule, bool]:
         """The query waits for events of `partitions`, and shares the limit with `members`. The second value: whether a
-        request is due at once, because a partition is new, or a batch has just ended."""
+        request is due at once, because a partition is new."""
         watched = frozenset(partitions)
         added = watched - self.watched
-        at_once = bool(added) or self.resting
+        at_once = bool(added)
         after = replace(self, watched=watched, members=max(1, members), resting=False, wanted=self.wanted or at_once)
         if any(self.known_at.get(partition, 0.0) < self.requested_at for partition in added):
             after = replace(after, not_before=0.0)  # one from another member does not wait for the limit; that is rare
