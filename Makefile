@@ -33,7 +33,7 @@ test: setup ## Run the tests: make test ARGS="-k lease"
 test-heavy: setup ## Tests that take minutes, which `make test` leaves out
 	@.venv/bin/python -m pytest -m heavy $(ARGS)
 
-test-azure: setup ## What can be run against a real event hub, which the environment names: docs/real-service.md
+test-azure: setup ## What can be run against a real event hub, which the environment names: CONTRIBUTING.md
 	@EHBALANCE_TEST_AZURE=1 .venv/bin/python -m pytest tests/service $(ARGS)
 
 test-matrix: setup ## What must work with each version of Spark, in environments of their own: make test-matrix ARGS="4.0 4.3"

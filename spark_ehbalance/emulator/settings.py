@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Settings:
-    """How an emulator runs; the limits are those of the service (docs/service-rules.md). Times in seconds."""
+    """How an emulator runs; the limits are those of the service. Times in seconds."""
 
     host: str = "127.0.0.1"
     port: int = 0  # 0: a free one

@@ -18,8 +18,8 @@ CONNECTION_OPTIONS = {
     ),
     "fullyQualifiedNamespace": Declared(meaning="connect with Entra ID: the namespace's host name"),
     "credential": Declared(
-        meaning=f"[credential](credentials.md): {_CREDENTIALS} of azure-identity, or `package.module:callable`, which "
-        "returns a `TokenCredential`",
+        meaning=f"[credential](security.md#entra-id): {_CREDENTIALS} of azure-identity, or "
+        "`package.module:callable`, which returns a `TokenCredential`",
         default="`default`",
     ),
     "clientId": Declared(meaning="the credential's client id, such as that of a user-assigned managed identity"),
@@ -27,7 +27,7 @@ CONNECTION_OPTIONS = {
     "clientSecret": Declared(meaning="the secret of a service principal, best [by reference](security.md#secrets)"),
     "eventHubName": Declared(meaning="the event hub"),
     "transportType": Declared(
-        meaning="`Amqp`, on port 5671, or `AmqpOverWebsocket`, on port 443, see [Networks](networks.md)",
+        meaning="`Amqp`, on port 5671, or `AmqpOverWebsocket`, on port 443, see [Networks](security.md#networks)",
         default="`Amqp`, with `httpProxy` `AmqpOverWebsocket`",
     ),
     "httpProxy": Declared(
@@ -37,7 +37,7 @@ CONNECTION_OPTIONS = {
     ),
     "customEndpointAddress": Declared(
         meaning="`HOST` or `HOST:PORT` to connect to instead of the namespace: [a gateway]"
-        "(networks.md#private-endpoint-or-gateway) with a certificate of its own name",
+        "(security.md#networks) with a certificate of its own name",
         default="none",
     ),
     "caFile": Declared(
@@ -46,7 +46,7 @@ CONNECTION_OPTIONS = {
     ),
     "allowPlaintextEmulator": Declared(
         meaning="allow a connection string with `UseDevelopmentEmulator=true` to connect [without TLS]"
-        "(networks.md#an-emulator-without-tls) to another host",
+        "(security.md#networks) to another host",
         default="`false`",
     ),
 }

@@ -1,4 +1,4 @@
-"""The rules of Event Hubs in `docs/service-rules.md`, as real clients meet them: the emulator keeps each."""
+"""The rules of Event Hubs in `service_rules.md`, as real clients meet them: the emulator keeps each."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ MIB, NO_LIMIT = 1 << 20, 2**64 - 1
 
 
 def test_each_rule_names_its_test() -> None:
-    root = Path(__file__).parents[2]
-    tests = "".join(path.read_text() for path in root.glob("tests/**/test_*.py"))
-    _, *rows = (line for line in (root / "docs/service-rules.md").read_text().splitlines() if line.startswith("| "))
+    here = Path(__file__).parent
+    tests = "".join(path.read_text() for path in here.parent.glob("**/test_*.py"))
+    _, *rows = (line for line in (here / "service_rules.md").read_text().splitlines() if line.startswith("| "))
     assert [row for row in rows if f"def {row.rsplit('`', 2)[1]}(" not in tests] == []
 
 
@@ -98,7 +98,7 @@ def test_sasl_passes_whoever_puts_a_token_later(emulator: Emulator, mechanism: s
 
 
 def test_what_is_announced_is_what_the_service_announces(emulator: Emulator, connection: str) -> None:
-    """In the frames that docs/service-rules.md names."""
+    """In the frames that service_rules.md names."""
     with RawPeer(emulator) as peer:
         opened, begun = peer.open(channel=7)
         assert (opened.max_frame_size, opened.channel_max, opened.idle_time_out) == (65_536, 4_999, 120_000)
@@ -112,7 +112,7 @@ def test_what_is_announced_is_what_the_service_announces(emulator: Emulator, con
 
 
 def test_an_attach_is_answered_with_what_was_asked_for(emulator: Emulator, connection: str) -> None:
-    """In the frames that docs/service-rules.md names: with its own number in place of the filter's name."""
+    """In the frames that service_rules.md names: with its own number in place of the filter's name."""
     name, selector = Symbol("apache.org:selector-filter:string"), "amqp.annotation.x-opt-offset > '-1'"
     properties = {Symbol("com.microsoft:epoch"): 1}
     to = target("a client's own name")

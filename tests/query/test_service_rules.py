@@ -1,4 +1,4 @@
-"""The source obeys the rules of Event Hubs in `docs/service-rules.md`; the emulator has them (`tests/emulator`)."""
+"""The source obeys the rules of Event Hubs in `tests/emulator/service_rules.md`, as the emulator keeps them."""
 
 from __future__ import annotations
 

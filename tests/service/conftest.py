@@ -19,7 +19,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
     if os.environ.get("EHBALANCE_TEST_AZURE"):
         given = from_environment()
         if not {"connectionString", "fullyQualifiedNamespace"} & given.keys():
-            pytest.skip(f"no namespace is named: set {', '.join(VARIABLES)} (docs/real-service.md)")
+            pytest.skip(f"no namespace is named: set {', '.join(VARIABLES)} (CONTRIBUTING.md)")
         yield Hub(given, os.environ.get(TABLES, folder), is_real=True)
         return
     with Emulator({"hub": 4}, sas_keys={"owner": "theVerySecretKey"}) as emulator:
