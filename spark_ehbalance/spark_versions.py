@@ -1,6 +1,6 @@
 """The versions of Spark that this package supports, and the Delta that goes with each. Pure: nothing is imported.
 
-The table is tested by `make test-matrix`; docs/compatibility.md shows it to users.
+The table is tested by `make test-matrix`; docs/platforms.md shows it to users.
 """
 
 from __future__ import annotations

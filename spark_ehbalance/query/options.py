@@ -92,7 +92,7 @@ class Options:
         None,
         location,
         "[path or address](operations.md#where-the-lease-table-may-be) of the Delta table through which queries share, "
-        "or of a container to share [with Azure's event processors](processors.md); without it one query reads all "
+        "or of a container to share [with Azure's event processors](azure-clients.md#queries-beside-processors); without it one query reads all "
         "partitions",
         shown="none",
         only=STREAM,
@@ -116,7 +116,7 @@ class Options:
     blob_namespace: str | None = declared(
         None,
         _server,
-        "[the namespace in the names of the blobs](processors.md#names), if `leaseTable` is a container",
+        "[the namespace in the names of the blobs](azure-clients.md#names), if `leaseTable` is a container",
         shown="that of the connection, without a port",
         only=SHARED,
     )
@@ -197,7 +197,7 @@ class Options:
         parse_duration,
         "a query that has not renewed for this long loses its partitions; longer than `balanceInterval`. All members "
         "use that of the oldest one, or [a longer one](sizing.md#lease-duration); beside [Azure's event "
-        "processors](processors.md#set-up) each its own, by default 60 s",
+        "processors](azure-clients.md#set-up) each its own, by default 60 s",
         only=SHARED,
     )
     handover_timeout: float = declared(

@@ -28,7 +28,7 @@ from tests.waiting import wait_until
 
 PARTITIONS = 2  # a client takes half a second to close each
 
-DOCUMENTATION = Path(__file__).parents[2] / "docs/consumers.md"
+DOCUMENTATION = Path(__file__).parents[2] / "docs/azure-clients.md"
 
 NewClient = Callable[..., Client]
 

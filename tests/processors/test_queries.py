@@ -178,7 +178,7 @@ def test_a_partition_that_a_processor_has_never_checkpointed_can_be_taken(
 def test_a_former_owner_is_disconnected_although_there_is_nothing_to_read(
     options: Options, start: Start, sdk: BlobCheckpointStore
 ) -> None:
-    """Some processors read on until then; see `docs/processors.md`."""
+    """Some processors keep reading until then."""
     former = {}
     for partition in map(str, range(12)):
         claim(sdk, options, partition, "theirs")
