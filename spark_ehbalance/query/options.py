@@ -92,8 +92,8 @@ class Options:
         None,
         location,
         "[path or address](operations.md#where-the-lease-table-may-be) of the Delta table through which queries share, "
-        "or of a container to share [with Azure's event processors](azure-clients.md#queries-beside-processors); without it one query reads all "
-        "partitions",
+        "or of a container to share [with Azure's event processors](azure-clients.md#queries-beside-processors); "
+        "without it one query reads all partitions",
         shown="none",
         only=STREAM,
     )
