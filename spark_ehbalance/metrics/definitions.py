@@ -58,58 +58,53 @@ def _metric(name: str, labels: tuple[str, ...], source: str, meaning: str) -> Me
     return Metric(f"ehbalance_{name}", labels, source, meaning)
 
 
-LAG_EVENTS = _metric("lag_events", _PARTITION, BOTH, "unread events, which the sink has not finished, as last measured")
-LAG_SECONDS = _metric(
-    "lag_seconds", _PARTITION, BOTH, "how long the oldest unread event has waited; missing where that is not known"
-)
-OWNED = _metric("owned_partitions", _MEMBER, BOTH, "partitions that the member owns")
+LAG_EVENTS = _metric("lag_events", _PARTITION, BOTH, "events that the sink has not finished, as last measured")
+LAG_SECONDS = _metric("lag_seconds", _PARTITION, BOTH, "age of the oldest unread event; missing if unknown")
+OWNED = _metric("owned_partitions", _MEMBER, BOTH, "owned partitions")
 BATCH_START = _metric(
     "batch_start_timestamp_seconds",
     _MEMBER,
     BOTH,
-    "when the batch that is running was begun; from a table, when that has heard of it. Missing while none runs",
+    "start of the running batch; from a table, when it was recorded. Missing while none runs",
 )
-BATCH_MEAN = _metric("batch_mean_seconds", _MEMBER, BOTH, "what a batch takes, as a moving average")
+BATCH_MEAN = _metric("batch_mean_seconds", _MEMBER, BOTH, "duration of a batch, as a moving average")
 PARTITIONS = _metric("partitions", _GROUP, BOTH, "partitions in the lease table")
 STALLED = _metric(
     "stalled",
     _PARTITION,
     BOTH,
-    "how many times in a row the partition [stalled](operations.md#a-partition-stalls)",
+    "consecutive [stalls](operations.md#a-partition-stalls) of the partition",
 )
-UNOWNED = _metric("unowned_partitions", _GROUP, BOTH, "partitions that nobody owns")
+UNOWNED = _metric("unowned_partitions", _GROUP, BOTH, "partitions without an owner")
 MEMBERS = _metric(
-    "members", ("group", "state"), BOTH, "members, `active` or `leaving`; the dead until they are forgotten"
+    "members", ("group", "state"), BOTH, "members, `active` or `leaving`, including dead ones until they are forgotten"
 )
 LEASE_DURATION = _metric("lease_duration_seconds", _GROUP, BOTH, "the lease duration in force")
-OLDEST_RENEWAL = _metric(
-    "oldest_renewal_timestamp_seconds", _GROUP, BOTH, "when that owned lease was renewed that has not been for longest"
-)
+OLDEST_RENEWAL = _metric("oldest_renewal_timestamp_seconds", _GROUP, BOTH, "oldest renewal of an owned lease")
 STORE_AVAILABLE = _metric(
     "store_available",
     _MEMBER,
     BOTH,
-    "1, or 0 if the lease table could not be read or written when that was last tried; what concerns the whole group "
-    "is missing then",
+    "1, or 0 if the last read or write of the lease table failed; the group's totals are missing then",
 )
 MOVES = _metric(
     "moves_total",
     ("group", "member", "reason"),
     QUERY,
-    "changes of owner and orders that the member has written, by the history's `event`, such as `HandOver` or `Steal`",
+    "changes of ownership and orders written by the member, by the history's `event`, such as `HandOver`",
 )
 FINDINGS = _metric(
     "findings", ("group", "code"), TABLE, "[findings](monitoring.md#findings) of `ehbalance status`, by code"
 )
 COMMITS = _metric("commits_total", _MEMBER, QUERY, "commits to the lease table")
-CONFLICTS = _metric("commit_conflicts_total", _MEMBER, QUERY, "races that commits have lost")
+CONFLICTS = _metric("commit_conflicts_total", _MEMBER, QUERY, "races lost by commits")
 EVENTS = _metric("events_total", _MEMBER, QUERY, "sequence numbers in finished batches")
-HUB_AVAILABLE = _metric("hub_available", _MEMBER, QUERY, "1, or 0 if the event hub did not answer the last question")
+HUB_AVAILABLE = _metric("hub_available", _MEMBER, QUERY, "1, or 0 if the event hub did not answer the last request")
 BUSY = _metric(
     "server_busy_total",
     _MEMBER,
     QUERY,
-    "questions that the hub has refused as too busy; those of workers are in the executors' logs",
+    "the planner's requests that the hub refused as too busy; the workers' are in the executors' logs",
 )
 
 METRICS = (
