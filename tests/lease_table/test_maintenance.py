@@ -13,7 +13,7 @@ from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.group.changes import Heartbeat
 from spark_ehbalance.lease_table.delta import DeltaStore, maintenance
 from spark_ehbalance.lease_table.delta.folder import Folder
-from tests.lease_table.delta_tables import age, age_all, data_files
+from tests.lease_table.delta_tables import HOUR_AGO, age, age_all, data_files
 from tests.lease_table.store_conformance import BOB, committed
 
 
@@ -32,31 +32,48 @@ def _before(monkeypatch: pytest.MonkeyPatch, method: str, action: object) -> Non
 def test_a_data_file_whose_writer_was_suspended_is_kept_while_its_commit_can_succeed(
     uri: str, mine: DeltaStore, theirs: DeltaStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And for as long as its version is the newest one, unlike all older files."""
     mine.read()
 
     def tidy() -> None:
         age_all(uri)
-        theirs.tidy()  # the checkpoint is of now
+        theirs.maintain()  # the checkpoint is of now
 
     _before(monkeypatch, "create", tidy)
     committed(mine, Heartbeat(by=BOB, at_ms=9))
     assert mine.read() == theirs.read()
+    theirs.tidy()
+    assert len(data_files(uri)) == 1
+    with DeltaStore(uri) as fresh:
+        assert fresh.read() == mine.read()
+
+
+def test_no_version_is_missing_among_those_that_are_kept(uri: str, mine: DeltaStore) -> None:
+    for _ in range(4):
+        committed(mine, Heartbeat(by=BOB, at_ms=9))
+    files = sorted(Path(uri, "_delta_log").glob("*.json"))
+    age([*files[:2], *files[3:]], HOUR_AGO)
+    mine.maintain()
+    assert sorted(Path(uri, "_delta_log").glob("*.json")) == files[2:]
 
 
 def test_a_leader_that_is_suspended_while_it_tidies_up_removes_nothing_that_is_needed(
     uri: str, mine: DeltaStore, theirs: DeltaStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def others_commit_and_an_hour_passes() -> None:
+    monkeypatch.setattr(maintenance, "DATA_SECONDS", 0.0)  # files that are made older do not count as the same ones
+
+    def others_commit() -> None:
         for _ in range(3):
             committed(theirs, Heartbeat(by=BOB, at_ms=9))
-        age_all(uri)
 
     for method in ("tag", "listed", "remove"):
+        mine.read()
         with monkeypatch.context() as patch:
-            _before(patch, method, others_commit_and_an_hour_passes)
+            _before(patch, method, others_commit)
             mine.tidy()
         with DeltaStore(uri) as fresh:
             assert fresh.read() == theirs.read()
+    assert len(data_files(uri)) < 9, "nothing was removed"
 
 
 def test_a_log_file_with_a_time_to_come_does_not_make_the_rest_old(
@@ -66,7 +83,7 @@ def test_a_log_file_with_a_time_to_come_does_not_make_the_rest_old(
     log = Path(uri, "_delta_log")
     age([max(log.glob("*.json"))], time.time() + 3600)
     files, logged = data_files(uri), len(list(log.glob("*.json")))
-    _before(monkeypatch, "create", theirs.tidy)
+    _before(monkeypatch, "create", theirs.maintain)
     committed(mine, Heartbeat(by=BOB, at_ms=9), base=known)
     assert theirs.read() == mine.read()
     assert data_files(uri) > files
