@@ -50,6 +50,7 @@ def test_a_token_is_kept_for_each_scope() -> None:
     tokens = Tokens(lambda: credential)
     assert [tokens.get_token(scope).token for scope in ("a", "b", "a", "b")] == ["token-1", "token-2"] * 2
     assert credential.asked == [("a",), ("b",)]
+    assert "token-1" not in repr(tokens)
 
 
 def test_many_threads_fetch_one_token() -> None:

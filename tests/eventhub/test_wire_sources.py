@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 import websocket
@@ -102,6 +103,17 @@ def test_the_data_of_any_frames_in_any_cuts_is_the_stream(pieces: list[tuple[int
     finally:
         peer.socket.close()
         peer.websocket.shutdown()
+
+
+@pytest.mark.parametrize("size", [126, 65_536])
+def test_the_head_of_a_frame_may_come_byte_by_byte(peer: Peer, size: int) -> None:
+    stream, found = frame(bytes(size)), 0
+    with memoryview(bytearray(1 << 17)) as view:
+        assert peer.source.read_into(view, 0.0) == 0, "nothing has come"
+        for start, end in pairwise([*range(12), len(stream)]):
+            peer.socket.sendall(stream[start:end])
+            found += peer.source.read_into(view, 10)
+    assert found == size
 
 
 def test_what_came_before_a_close_is_read_first(peer: Peer) -> None:
