@@ -23,6 +23,7 @@ from spark_ehbalance.group.changes import Checkpoint, Heartbeat
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.delta import DeltaStore
+from tests.lease_table.delta_tables import age_all
 from tests.lease_table.store_conformance import ANN, committed, filled
 
 Change = Callable[[Path], object]
@@ -199,6 +200,15 @@ def made_anew(table: Path) -> None:
             committed(store, Heartbeat(by=ANN, at_ms=9))
 
 
+def made_anew_and_tidied_up(table: Path) -> None:
+    """The log no longer has the version that was known."""
+    made_anew(table)
+    age_all(str(table))
+    with DeltaStore(str(table)) as store:
+        committed(store, Heartbeat(by=ANN, at_ms=9))
+        store.tidy()
+
+
 def set_back(table: Path) -> None:
     """An earlier copy is restored."""
     for file in (newest_data(table), newest_log(table)):
@@ -211,7 +221,7 @@ def set_back_and_written(table: Path) -> None:
         committed(store, Heartbeat(by=ANN, at_ms=77))
 
 
-@pytest.mark.parametrize("change", [made_anew, set_back, set_back_and_written])
+@pytest.mark.parametrize("change", [made_anew, made_anew_and_tidied_up, set_back, set_back_and_written])
 def test_a_table_that_was_replaced_or_set_back_is_noticed(table: Path, change: Change) -> None:
     with DeltaStore(str(table)) as running:
         committed(running, Heartbeat(by=ANN, at_ms=9))
