@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.spark_versions import UNIX_SOCKET
-from tests.spark.settings import SETTINGS
+from tests.spark.settings import INTERPRETED
 
 #: With pytest-xdist tests that share one of these run one after the other in one process: a Spark, and processes with
 #: Spark, are kept from test to test. All others are grouped by file; a file may name a group of its own.
@@ -21,7 +21,6 @@ _SHARED = {"spark": "spark", "processes": "spark processes"}
 
 #: The groups that take longest: whatever comes later runs beside them instead of after them.
 _FIRST = (
-    "exactly once",
     "spark",
     "spark processes",
     "own spark",
@@ -62,7 +61,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark with Delta."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.pop("SPARK_HOME", None)
-    settings = SETTINGS | {UNIX_SOCKET: "true", "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
+    settings = INTERPRETED | {UNIX_SOCKET: "true", "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
     session = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     yield session
     session.stop()

@@ -21,7 +21,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from spark_ehbalance.exactly_once import once
-from tests.spark.settings import SETTINGS
+from tests.spark.settings import INTERPRETED
 from tests.spark.tables import held
 
 #: What is said of a query that has not ended.
@@ -126,7 +126,7 @@ def _held(target: str, hold: Path) -> Callable[[DataFrame, int], None]:
 def _main() -> None:
     from pyspark.sql import SparkSession
 
-    settings = SETTINGS | {"spark.driver.memory": "1g"}
+    settings = INTERPRETED | {"spark.driver.memory": "1g"}
     spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     queries: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Queries in processes of their own share one hub."""
+"""A query with Spark in a process of its own shares a hub with one without."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from tests.members import Member
 from tests.spark.query_process import QueryProcess
-from tests.spark.test_single_query import Rows, fill
+from tests.spark.test_single_query import fill
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -31,55 +31,27 @@ def survivor(shared_options: dict[str, str], tmp_path: Path) -> Iterator[Member]
     member.end()
 
 
-def test_queries_share_and_their_processes_end(
+@pytest.mark.parametrize("end", [QueryProcess.kill, pytest.param(QueryProcess.terminate, marks=pytest.mark.heavy)])
+def test_a_query_shares_and_its_process_ends(
     hub: Emulator,
     shared_options: dict[str, str],
     owners: Callable[[], list[str | None]],
     processes: Callable[[int], list[QueryProcess]],
     survivor: Member,
     tmp_path: Path,
+    end: Callable[[QueryProcess], None],
 ) -> None:
-    """By SIGTERM and by SIGKILL."""
-    everything = set(fill(hub, 0))
-    terminated, killed = processes(2)
-    queries = [terminated.start(shared_options, tmp_path / "terminated")]
-
-    def share(*expected: int) -> None:
-        def shared() -> bool:
-            found = owners()
-            return None not in found and sorted(Counter(found).values()) == [*expected]
-
-        wait_until(shared, f"the partitions are shared as {expected}")
-
-    def send() -> set[tuple[str, int]]:
-        """Send one event more to each partition."""
-        sent = fill(hub, 1) - everything
-        everything.update(sent)
-        return sent
-
-    def expect_once() -> None:
-        """One event more of each partition is read by exactly one query."""
-        sent = send()
-
-        def read() -> Rows:
-            rows = [row for query in queries for row in query.rows()]
-            return sorted(event for event in [*survivor.seen(), *rows] if event in sent)
-
-        wait_until(lambda: set(read()) == sent, "every event is read")
-        assert read() == sorted(sent)
-
-    share(4, 4)
-    expect_once()
-    queries.append(killed.start(shared_options, tmp_path / "killed"))
-    share(2, 3, 3)
-    expect_once()
-    terminated.terminate()
-    share(4, 4)
-    expect_once()
-    wait_until(lambda: not terminated.alive, "it has ended, and no other test uses it")
-    killed.kill()
-    ended, sent = time.monotonic(), send()
-    # The lease duration of 6 s and an interval of 1 s have to pass.
-    wait_until(lambda: sent <= set(survivor.seen()), "the partitions of the killed query are read by the other")
-    print(f"read elsewhere {time.monotonic() - ended:.1f} s after SIGKILL")
+    """By SIGKILL and by SIGTERM. `test_single_query.py` has two queries with Spark."""
+    (process,) = processes(1)
+    query = process.start(shared_options, tmp_path / "query")
+    wait_until(lambda: sorted(Counter(owners()).values()) == [4, 4] and None not in owners(), "each owns four")
+    sent = fill(hub, 1)
+    wait_until(lambda: {*survivor.seen(), *query.rows()} == sent, "every event is read")
+    assert sorted([*survivor.seen(), *query.rows()]) == sorted(sent)
+    end(process)
+    ended, later = time.monotonic(), fill(hub, 1) - sent
+    # After SIGKILL the lease duration of 6 s and an interval of 1 s have to pass.
+    wait_until(lambda: later <= set(survivor.seen()), "the partitions of the query are read by the other")
+    print(f"read elsewhere {time.monotonic() - ended:.1f} s after the end")
     assert owners() == ["survivor"] * 8
+    wait_until(lambda: not process.alive, "it has ended, and no other test uses it")

@@ -16,6 +16,7 @@ from spark_ehbalance.exactly_once import once
 from spark_ehbalance.exactly_once.spark_settings import SESSION
 from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.spark_versions import delta_jar, minor_version
+from tests.spark.settings import QUICK_JAVA
 from tests.waiting import wait_until
 
 HUB, PARTITIONS = "hub", 4
@@ -30,9 +31,9 @@ Start = Callable[..., StreamingQuery]
 def spark() -> Iterator[SparkSession]:
     settings = {
         "spark.ui.enabled": "false",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": QUICK_JAVA,
         "spark.sql.shuffle.partitions": "2",
-        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "1",
         # Seconds in which Python reaches the JVM: 15 by default, too few for a busy machine.
         "spark.python.authenticate.socketTimeout": "120s",
         **(SESSION if HAS_DELTA else {}),
