@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from azure.core.credentials import AccessToken
+from azure.core.exceptions import ClientAuthenticationError
 
 from spark_ehbalance.eventhub import tokens as tokens_module
 from spark_ehbalance.eventhub.tokens import NoTokenError, Tokens
@@ -88,7 +90,9 @@ def test_a_token_that_has_not_ended_is_used_while_there_is_no_next_one(clock: li
     tokens.get_token("a")
     credential.fails = True
     clock[0] += 0.95 * LONG
-    assert tokens.get_token("a").token == "token-1"
+    for _ in range(3):
+        assert tokens.get_token("a").token == "token-1"
+    assert len(credential.asked) == 2, "the next attempt waits"
     clock[0] += 0.06 * LONG
     with pytest.raises(NoTokenError, match="no token could be fetched: RuntimeError, whose text"):
         tokens.get_token("a")
@@ -134,3 +138,44 @@ def test_a_credential_that_does_not_answer_is_an_error(monkeypatch: pytest.Monke
         credential.released.set()
     monkeypatch.undo()
     assert tokens.get_token("scope").token == "token-2", "it is asked again"
+
+
+AZURE = ClientAuthenticationError(
+    "DefaultAzureCredential failed:\nAADSTS7000215, SharedAccessKey=correct-horse " + "x " * 300
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (AZURE, r"ClientAuthenticationError: DefaultAzureCredential failed: AADSTS7000215, … (x ){100,200}…"),
+        (RuntimeError("correct-horse"), "RuntimeError, whose text is not shown, as it may hold a secret"),
+    ],
+)
+def test_the_error_of_a_credential_is_a_short_line_without_secrets(error: Exception, text: str) -> None:
+    def fails() -> Counting:
+        raise error
+
+    with pytest.raises(NoTokenError, match=f"^no token could be fetched: {text}$") as caught:
+        Tokens(fails).get_token("a")
+    assert "correct-horse" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_process_without_threads_uses_the_token_that_it_has(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    credential = Counting(LONG)
+    tokens = Tokens(lambda: credential)
+    first = tokens.get_token("a")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        for part in (0.7, 0.25):
+            clock[0] += part * LONG
+            assert tokens.get_token("a") == first
+        clock[0] += 0.06 * LONG
+        with pytest.raises(NoTokenError):
+            tokens.get_token("a")
+    assert tokens.get_token("a").token == "token-2"
