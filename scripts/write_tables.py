@@ -108,7 +108,7 @@ def _module(name: str, seen: set[Any]) -> Iterator[str]:
         yield f"### {name}.{each}\n"
         if not (inspect.isclass(found) and issubclass(found, Exception)):
             found = _referred(found)
-            yield f"```text\n{each}{_signature(found)}\n```\n"
+            yield f"`{each}{_signature(found, types=not inspect.isclass(found))}`\n"
         yield f"{inspect.getdoc(found)}\n"
         if members := [*_members(found, seen)]:
             yield f"Members: {', '.join(members)}\n"

@@ -25,7 +25,7 @@ __all__ = [
 
 @pytest.fixture(scope="session")
 def event_hub_emulators() -> Iterator[Callable[..., Emulator]]:
-    """`event_hub_emulators(**settings)`: the emulator with these settings, which runs to the end of the session."""
+    """`event_hub_emulators(**settings)`: an emulator with these settings, which runs until the session ends."""
     running: list[tuple[Mapping[str, Any], Emulator]] = []
 
     def emulator(**settings: Any) -> Emulator:
@@ -70,8 +70,8 @@ def event_hub_emulator(
 
 @pytest.fixture
 def make_event_hub(event_hub_emulator: Emulator) -> Iterator[Callable[..., EventHub]]:
-    """`make_event_hub(name="", partitions=4, consumer_groups=())`: a new hub, which is deleted after the test. By
-    default it has a name that no other hub has. Raises ValueError for a name that is taken."""
+    """`make_event_hub(name="", partitions=4, consumer_groups=())`: a new hub, deleted after the test, by default with a
+    unique name. Raises ValueError for a name that is taken."""
     import secrets
 
     from spark_ehbalance.emulator import EventHub
@@ -97,7 +97,7 @@ def make_event_hub(event_hub_emulator: Emulator) -> Iterator[Callable[..., Event
 
 @pytest.fixture
 def event_hub(make_event_hub: Callable[..., EventHub]) -> EventHub:
-    """An empty hub of this test alone, with 4 partitions."""
+    """An empty hub with 4 partitions for this test."""
     return make_event_hub()
 
 

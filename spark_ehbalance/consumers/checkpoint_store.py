@@ -60,16 +60,13 @@ _T = TypeVar("_T", bound=t.Transition)
 
 
 class DeltaCheckpointStore(CheckpointStore):
-    """Lets an unmodified `EventHubConsumerClient` share an event hub with Spark queries through their lease table:
+    """Lets an unmodified `EventHubConsumerClient(..., checkpoint_store=store)` share an event hub with Spark queries
+    through their lease table.
 
-        store = DeltaCheckpointStore({"leaseTable": ..., "connectionString": ..., "startingPosition": "earliest"})
-        with store, EventHubConsumerClient.from_connection_string(..., checkpoint_store=store) as client:
-            client.receive(on_event=...)
+    `options` are those of `readStream`; `load_balancing_interval` is the client's, in seconds. A store serves one
+    client, in the process that created it.
 
-    `options` are those of a query's `readStream`; `load_balancing_interval` must be the client's, in seconds. A store
-    serves one client, in the process that created it.
-
-    Raises `OptionError`; calls also for a second client, a client of another group, and a closed store. They raise
+    Raises `OptionError`, also later for a second client, a client of another group, and a closed store. Calls raise
     `StoreError`, and `DataLossError` if the event hub was recreated.
     """
 

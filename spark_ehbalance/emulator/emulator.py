@@ -43,7 +43,7 @@ def _operation(run: Callable[Concatenate[Emulator, _P], _T]) -> Callable[Concate
 
 @dataclass(frozen=True)
 class PartitionState:
-    """The state of a partition. It is empty if the first retained and the next sequence number are equal.
+    """The state of a partition, which is empty if both sequence numbers are equal.
 
     `last_offset` is "-1" and `last_enqueued_ms` (milliseconds since 1970) is None before the first event.
     """
@@ -64,9 +64,8 @@ class PartitionState:
 class Emulator:
     """An Event Hubs namespace on this machine, between `start` and `stop` or as a context manager.
 
-    With TLS clients need a `custom_endpoint_address`: they take the port from a connection string only without. For a
-    websocket they always need one. Every operation takes effect before it returns, and raises ValueError for an unknown
-    or invalid hub or partition. Partitions may be given as numbers.
+    With TLS or a websocket, give clients a `custom_endpoint_address` with the port. Every operation takes effect before
+    it returns, and raises ValueError for an unknown or invalid hub or partition. Partitions may be numbers.
     """
 
     def __init__(self, hubs: Mapping[str, int] | None = None, **settings: Any) -> None:

@@ -20,10 +20,9 @@ _POLL = 0.005  # seconds
 
 @dataclass(frozen=True)
 class ArrivedEvent:
-    """An event that a hub holds.
+    """An event in a hub.
 
-    `body` is bytes; None if the event has none, and a value where the sender has chosen another type than binary.
-    Times are in UTC.
+    `body` is bytes, None without a body, and another value if the sender chose another AMQP type. Times are in UTC.
     """
 
     body: Any
@@ -38,7 +37,7 @@ class ArrivedEvent:
 
 
 class EventHub:
-    """A hub of an emulator in this process. `emulator` has the calls that this class does not have."""
+    """A hub of an emulator in this process; `emulator` has further calls."""
 
     def __init__(self, emulator: Emulator, name: str) -> None:
         """The hub must exist: ValueError is raised if it does not."""

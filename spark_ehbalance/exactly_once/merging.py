@@ -55,14 +55,13 @@ _BATCH = "ehbalance_batch"
 def merge(df: DataFrame, target: str, *, update: bool = True) -> None:
     """Upsert rows into a Delta table so that it holds one row for each event.
 
-    A row replaces the one that the table has of its event; without `update` the table's row stays. `partition` and
-    `sequenceNumber` identify an event; `df` must have both, and one row per event. `target` is a path (with a slash) or
-    a name in Spark's catalog; it is created if it does not exist. Columns that `df` lacks get their defaults; the
-    others must have the table's types. From then on `write_once` uses MERGE for this table too, which costs more.
+    A row replaces the table's row of its event; with `update=False` the table's row stays. `df` needs `partition` and
+    `sequenceNumber`, which identify an event, and one row per event. `target` is as for `write_once`, which from then
+    on also uses MERGE for this table and costs more. Columns that `df` lacks get their defaults; the others must have
+    the table's types.
 
-    Raises `TargetError`, and writes nothing, for a table or frame that cannot be merged, a table into which
-    `write_once` has written several hubs or sources, with `update` an event that the table holds more than once, and
-    after many commits that concurrent writers made fail.
+    Raises `TargetError` and writes nothing if the table or frame cannot be merged: also if `write_once` has written
+    several hubs or sources into the table or, with `update`, if it holds an event twice.
     """
     check_name(target)
     check_frame(df)

@@ -31,17 +31,12 @@ TASKS = ("spark.databricks.delta.snapshotPartitions", "spark.sql.shuffle.partiti
 def spark_settings() -> dict[str, str]:
     """Settings of Spark for Delta Lake, to set before it starts: `SparkSession.builder.config(map=spark_settings())`.
 
-    Unless the installed Spark has Delta's jar, `spark.jars.packages` names it, and Spark fetches it from Maven once.
-    Databricks, Fabric and the like have Delta and need no settings.
+    Unless the installed Spark has Delta's jar, `spark.jars.packages` names it, and Spark fetches it from Maven.
 
-    `spark.python.unix.domain.socket.enabled` is true where the system has Unix sockets, unless Spark's configuration
-    sets it: rows come faster from the Python workers. A Spark that is killed leaves its sockets in the temporary
-    folder.
-
-    For a local master `spark.databricks.delta.snapshotPartitions` and `spark.sql.shuffle.partitions` are the number of
-    cores, unless spark-defaults.conf, spark-submit or `PYSPARK_SUBMIT_ARGS` set them. A cluster's address given to
-    `.master(...)` is not seen: set both by `.config(...)` after these. A stateful query keeps in its checkpoint the
-    number of shuffle partitions of its first start.
+    `spark.python.unix.domain.socket.enabled` is true if the system has Unix sockets: rows come faster from the Python
+    workers. For a local master `spark.databricks.delta.snapshotPartitions` and `spark.sql.shuffle.partitions` are the
+    number of cores. Spark's own configuration overrides these three. `.master(...)` is not seen: for a cluster set the
+    latter two by `.config(...)` afterwards. A stateful query keeps the shuffle partitions of its first start.
 
     Raises `EhBalanceError` if there is no Delta for this Spark.
     """

@@ -42,24 +42,23 @@ def write_once(df: DataFrame, batch_id: int, target: str, *, source: str | None 
     """Append the rows of a micro-batch to a Delta table so that it holds every event exactly once.
 
     Call it in `foreachBatch` with the frame and number given there. `target` is a path (with a slash) or a name in
-    Spark's catalog; it is created if it does not exist. `options` are those of Delta's writer for an append:
-    `compression`, `maxRecordsPerFile`, `mergeSchema`, `optimizeWrite` and `userMetadata`.
+    Spark's catalog; it is created if it does not exist. `options` are Delta's for an append: `compression`,
+    `maxRecordsPerFile`, `mergeSchema`, `optimizeWrite` and `userMetadata`.
 
-    `partition` and `sequenceNumber` must stay with every row, and the same event must make the same rows whenever it is
-    read. A row whose event is not in the batch is an error. A second frame of a batch needs another `source`, the name
-    under which the target remembers what was written (by default the event hub with its namespace).
+    Every row must keep `partition` and `sequenceNumber`, and an event must always make the same rows. A second frame of
+    a batch needs another `source`, the name of what was written (by default namespace and event hub).
 
-    Raises `TargetError` for a table or frame that cannot be written, and Delta's errors. Nothing of the batch is
-    written then, unless the commit's outcome was unknown; either way it can be run again.
+    Raises `TargetError` if the table or frame cannot be written, and Delta's errors. The batch can be run again in any
+    case.
     """
     check_name(target)
     _write(df, batch_id, target, source, _texts(options))
 
 
 def once(target: str, *, source: str | None = None, **options: Any) -> Callable[[DataFrame, int], None]:
-    """A function for `foreachBatch` that appends every batch to `target` as `write_once` does.
+    """Function for `foreachBatch` that appends every batch to `target`, as `write_once` does.
 
-    Raises `TargetError` for a target that is no name and no path, and for an unknown option.
+    Raises `TargetError` if `target` is no name and no path, and for an unknown option.
     """
     check_name(target)
     texts = _texts(options)

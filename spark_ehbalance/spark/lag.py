@@ -15,13 +15,11 @@ from spark_ehbalance.spark.planners import driver_of, ends_of, report_end
 def lag(query: StreamingQuery) -> QueryLag | None:
     """How far `query` is behind the hub, as its planner last knew it: at most 1 s ago while a batch runs.
 
-    `partitions` lists each owned partition with its `hub` and `partition`, `next` (the sequence number of the first
-    event that the sink has not finished), `end` (one more than that of the newest event), `events` (the number of
-    unread events) and `seconds` (since the event `next` was enqueued: 0 if all are read, None if unknown). The query's
-    `events` are their sum, its `seconds` the maximum, or None if any is None.
+    `partitions` lists each owned partition: `hub`, `partition`, `next` (the first sequence number that the sink has not
+    finished), `end` (one more than the newest), `events` (between them) and `seconds` (since event `next` was
+    enqueued). The query's `events` are the sum, its `seconds` the maximum; None if unknown.
 
-    Returns None before the end of the query's first batch is known, after the query has ended, and if its planner
-    cannot be reached. With Spark Connect each call runs a job of one row.
+    None before the first batch has ended, after the query has ended, and if its planner cannot be reached.
     """
     progress: Any = query.lastProgress
     if not query.isActive or not progress:

@@ -27,13 +27,11 @@ _listeners = weakref.WeakKeyDictionary[SparkSession, BatchEndListener]()
 def register(spark: SparkSession) -> None:
     """Register `format("ehbalance")` with `spark`, and add a listener for its queries.
 
-    Needed where the package came by `--py-files`, `--archives` or `addArtifacts`. The listener reports each batch's end
-    to the query's planner at once: without it, and with Spark Connect, checkpoints and handovers wait for the next
-    trigger. It ends a query whose sink has later batches than its checkpoint (Spark's file sink, Delta's own) before
-    that reads anything.
+    Registration is needed if the package came by `--py-files`, `--archives` or `addArtifacts`. The listener reports
+    each batch's end to the query's planner; without it, and with Spark Connect, checkpoints and handovers wait for the
+    next trigger. It also ends a query whose sink has later batches than its checkpoint.
 
-    `spark` may be a Spark Connect session, whose server then needs the package. Raises `EhBalanceError` if its Python
-    cannot import it.
+    Raises `EhBalanceError` if the driver's Python, with Spark Connect the server's, cannot import the package.
     """
     _make_known(spark)
     if remote(spark) is None:

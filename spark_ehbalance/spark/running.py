@@ -33,15 +33,11 @@ _GRACE = 2.0
 def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
     """Wait for the end of all `queries`; at SIGTERM or SIGINT (Ctrl-C) stop them without duplicates, as `stop` does.
 
-    Then `run` returns: a program whose last line it is ends with exit code 0. After `timeout` seconds running batches
-    are aborted; the default leaves time in a process that is killed after 30 s. A second signal ends at once by
-    `SystemExit` with 128 + its number. Signals are received in the main thread only.
+    It then returns, so the program ends with exit code 0. After `timeout` seconds running batches are aborted; the
+    default suits a process that is killed after 30 s. A second signal raises `SystemExit` with 128 + its number. Call
+    it in the main thread. Owned partitions, events read, and lag are shown in a terminal, and logged elsewhere.
 
-    A terminal shows one line per query: its owned partitions of all, the events that it has read, and its lag.
-    Elsewhere the line is logged when it has changed, every 10 s at most.
-
-    If a query fails the others are stopped, and its exception is raised as by `awaitTermination`. Raises
-    `EhBalanceError` without a query.
+    If a query fails the others are stopped, and its exception is raised. Raises `EhBalanceError` without a query.
     """
     if not queries:
         raise EhBalanceError("run() is called without a query: give it what start() or toTable() has returned")

@@ -12,8 +12,8 @@ from spark_ehbalance.spark.planners import driver_of, ends_of, report_end
 
 
 def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
-    """Stop `query` without duplicates, after `timeout` seconds in any case: it claims no more partitions, its running
-    batch ends and is checkpointed, and its partitions are released.
+    """Stop `query` without duplicates: its running batch ends and is checkpointed, and its partitions are released.
+    After `timeout` seconds it is stopped in any case.
 
     `query.stop()` alone aborts the running batch, and the next owners read its events again.
     """
