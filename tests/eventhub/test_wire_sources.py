@@ -84,12 +84,13 @@ def send_in_cuts(sock: socket.socket, stream: bytes, size: int) -> None:
 def test_the_data_of_any_frames_in_any_cuts_is_the_stream(pieces: list[tuple[int, str]], seed: int) -> None:
     randomly, peer = random.Random(seed), Peer()
     try:
-        stream, expected, pings = b"", b"", 0
+        stream, expected, pongs = b"", b"", list[tuple[int, bytes]]()
         for size, kind in pieces:
             data = randomly.randbytes(size)
             if kind in ("ping", "long ping", "pong"):
-                stream += frame(data[:125] if kind == "long ping" else b"", PONG if kind == "pong" else PING)
-                pings += kind != "pong"
+                asked = data[:125] if kind == "long ping" else b""
+                stream += frame(asked, PONG if kind == "pong" else PING)
+                pongs += [(PONG, asked)] * (kind != "pong")
             else:
                 expected += data
                 stream += frame(data, CONTINUED if kind == "continue" else BINARY, last=kind == "message")
@@ -99,7 +100,7 @@ def test_the_data_of_any_frames_in_any_cuts_is_the_stream(pieces: list[tuple[int
         sender.start()
         assert peer.read(len(expected) + 3) == expected + b"end"
         sender.join()
-        assert [peer.sent()[0] for _ in range(pings)] == [PONG] * pings
+        assert [peer.sent() for _ in pongs] == pongs
     finally:
         peer.socket.close()
         peer.websocket.shutdown()
