@@ -23,7 +23,7 @@ from spark_ehbalance.exactly_once.merging import merge_once
 from spark_ehbalance.exactly_once.protocol import Write
 from spark_ehbalance.exactly_once.target import MERGED
 from tests.spark.tables import held
-from tests.spark.test_write_once import COLUMNS, Writer, events_of
+from tests.spark.test_write_once import Writer, event_rows, events_of
 
 pytestmark = [pytest.mark.heavy, pytest.mark.spark]
 
@@ -58,10 +58,10 @@ def another_process_commits(*targets: Path) -> Iterator[None]:
 
 def test_writers_wait_while_another_process_commits(spark: SparkSession, tmp_path: Path) -> None:
     target, merged = str(tmp_path / "target"), str(tmp_path / "merged")
-    spark.sql(f"CREATE TABLE delta.`{merged}` ({COLUMNS}) USING delta TBLPROPERTIES ('{MERGED}' = 'merge')")
+    columns = "partition string, sequenceNumber long, body string"
+    spark.sql(f"CREATE TABLE delta.`{merged}` ({columns}) USING delta TBLPROPERTIES ('{MERGED}' = 'merge')")
     writers = [Writer(spark, target, READ).through(Write) for _ in range(2)]
-    rows = spark.sql("SELECT '0' AS partition, id AS sequenceNumber, 'x' AS body FROM range(5)")
-    acts = [*(writer.finish for writer in writers), lambda: merge_once(rows, merged, None, {})]
+    acts = [*(writer.finish for writer in writers), lambda: merge_once(event_rows(spark, 0, 5), merged, None, {})]
     waiting = [threading.Thread(target=act) for act in acts]
     with another_process_commits(Path(target), Path(merged)):
         for thread in waiting:

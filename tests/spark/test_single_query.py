@@ -37,15 +37,12 @@ def run_available(
     spark: SparkSession, options: dict[str, str], folder: Path, *, process: Callable[[DataFrame, int], None]
 ) -> None:
     """Run a query with Trigger.AvailableNow to its end."""
-    query = (
-        spark.readStream.format("ehbalance")
-        .options(**options)
-        .load()
-        .writeStream.foreachBatch(process)
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
+    run_frame(spark.readStream.format("ehbalance").options(**options).load(), folder, process=process)
+
+
+def run_frame(frame: DataFrame, folder: Path, *, process: Callable[[DataFrame, int], None]) -> None:
+    writer = frame.writeStream.foreachBatch(process).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
     assert query.awaitTermination(120), "the query ends"
 
 

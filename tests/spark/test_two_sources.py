@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery  # type: ignore[attr-defined]
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.spark.conftest import HUB
-from tests.waiting import wait_until
+from tests.spark.test_single_query import run_frame
 
 pytestmark = [pytest.mark.heavy, pytest.mark.spark]
 
@@ -36,56 +35,50 @@ def halves(load: Load) -> DataFrame:
     return frame.where("body < 'event 4'").union(frame.where("body >= 'event 4'"))
 
 
-Start = Callable[[dict[str, str], Callable[[Load], DataFrame]], tuple[StreamingQuery, list[str]]]
-
 EVENTS = [f"event {partition}" for partition in range(8)]
+
+Run = Callable[[dict[str, str], Callable[[Load], DataFrame]], None]
 
 
 @pytest.fixture
-def start(spark: SparkSession, hub: Emulator, tmp_path: Path) -> Iterator[Start]:
-    """Starts a query of one or more streams with these options; returns it and what it has written. The hub has an
-    event in each partition."""
-    started: list[StreamingQuery] = []
+def written() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def run(spark: SparkSession, hub: Emulator, tmp_path: Path, written: list[str]) -> Run:
+    """Runs a query of one or more streams with these options to its end. The hub has an event in each partition."""
     for partition, event in enumerate(EVENTS):
         hub.append(HUB, str(partition), [event.encode()])
 
-    def make(options: dict[str, str], of: Callable[[Load], DataFrame]) -> tuple[StreamingQuery, list[str]]:
+    def make(options: dict[str, str], frame: Callable[[Load], DataFrame]) -> None:
         def load() -> DataFrame:
             events = spark.readStream.format("ehbalance").options(**options).load()
             return events.selectExpr("partition", "string(body) body")
 
-        written: list[str] = []
+        def write(rows: DataFrame, batch: int) -> None:
+            rows.count()  # so that each batch is read twice
+            written.extend(row["body"] for row in rows.collect())
 
-        def write(frame: DataFrame, batch: int) -> None:
-            frame.count()  # so that each batch is read twice
-            written.extend(row["body"] for row in frame.collect())
+        run_frame(frame(load), tmp_path, process=write)
 
-        writer = of(load).writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint"))
-        started.append(writer.start())
-        return started[-1], written
-
-    yield make
-    for query in started:
-        query.stop()
+    return make
 
 
 @pytest.mark.parametrize(("how", "position"), [(union, "earliest"), (join, "latest")])
 def test_two_sources_with_one_lease_table_are_an_error_before_anything_is_written(
-    how: Callable[[Load], DataFrame], position: str, start: Start, shared_options: dict[str, str]
+    how: Callable[[Load], DataFrame], position: str, run: Run, written: list[str], shared_options: dict[str, str]
 ) -> None:
     """Without `register`, and also where there is nothing to read yet."""
-    query, written = start({**shared_options, "startingPosition": position}, how)
-    with pytest.raises(
-        StreamingQueryException, match=r"OptionError: leaseTable=.*: this query has two sources with it"
-    ):
-        query.awaitTermination(120)
+    two = r"OptionError: leaseTable=.*: this query has two sources with it"
+    with pytest.raises(StreamingQueryException, match=two):
+        run({**shared_options, "startingPosition": position}, how)
     assert written == []
     with DeltaStore(shared_options["leaseTable"]) as store:
         read = [each.checkpoint.next for each in store.read().leases.values() if each.checkpoint is not None]
     assert set(read) <= {0 if position == "earliest" else 1}, "nothing counts as read"
 
 
-def test_one_source_that_is_read_twice_works(start: Start, shared_options: dict[str, str]) -> None:
-    query, written = start(shared_options, halves)
-    wait_until(lambda: sorted(written) == EVENTS or query.exception(), "each event is there")
+def test_one_source_that_is_read_twice_works(run: Run, written: list[str], shared_options: dict[str, str]) -> None:
+    run(shared_options, halves)
     assert sorted(written) == EVENTS

@@ -39,13 +39,22 @@ from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.spark.conftest import HUB
 from tests.spark.merge_race import race
 from tests.spark.tables import held
-from tests.spark.test_single_query import fill, run_available
+from tests.spark.test_single_query import fill, run_available, run_frame
 
 pytestmark = pytest.mark.spark
 
-COLUMNS = "partition string, sequenceNumber long, body string"
-
 Events = Counter[tuple[str, int]]
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    """The path of a table that is not there yet."""
+    return str(tmp_path / "target")
+
+
+def event_rows(spark: SparkSession, start: int, end: int, *, partition: str = "0", body: str = "x") -> DataFrame:
+    text = f"'{partition}' AS partition, id AS sequenceNumber, '{body}' AS body"
+    return spark.sql(f"SELECT {text} FROM range({start}, {end})")
 
 
 def held_by_name(spark: SparkSession, target: str) -> Events:
@@ -111,12 +120,11 @@ def run(spark: SparkSession, target: str, read: Extents, **options: Any) -> Resu
 # --- the transaction -------------------------------------------------------------------------------------------
 
 
-def test_two_writers_of_overlapping_events(spark: SparkSession, tmp_path: Path) -> None:
+def test_two_writers_of_overlapping_events(spark: SparkSession, target: str) -> None:
     """Either commits first. `tests/exactly_once/test_protocol.py` has every order of their steps."""
     assert has_transactions(spark.range(1)), "the tested version of Delta is written in the cheapest way"
-    target, expected = str(tmp_path / "target"), Counter[tuple[str, int]]()
+    expected = events_of({"9": Extent(0, 1)})
     run(spark, target, {"9": Extent(0, 1)})
-    expected += events_of({"9": Extent(0, 1)})
     for number, order in enumerate(("abAB", "baBA")):
         start = 10 * number
         a = {"0": Extent(start, start + 10), "1": Extent(start, start + 2)}
@@ -132,8 +140,7 @@ def test_two_writers_of_overlapping_events(spark: SparkSession, tmp_path: Path) 
     assert run(spark, target, {"0": Extent(0, 20), "1": Extent(0, 2)}).written == {}
 
 
-def test_what_others_do_meanwhile(spark: SparkSession, tmp_path: Path) -> None:
-    target = str(tmp_path / "target")
+def test_what_others_do_meanwhile(spark: SparkSession, target: str) -> None:
     table = f"delta.`{target}`"
     run(spark, target, {"0": Extent(0, 5)})
 
@@ -178,8 +185,7 @@ def test_a_table_with_features_by_name(spark: SparkSession) -> None:
     with pytest.raises(Exception, match=r"(?i)early"):
         run(spark, "featured", {"0": Extent(4, 101)})
     assert held_by_name(spark, "featured") == events_of(read)
-    rows = spark.sql("SELECT '0' AS partition, id AS sequenceNumber, 'x' AS body FROM range(3, 6)")
-    merge_once(rows, "featured", None, {})
+    merge_once(event_rows(spark, 3, 6), "featured", None, {})
     assert held_by_name(spark, "featured") == events_of({"0": Extent(0, 6), "1": Extent(2, 5)})
 
 
@@ -189,7 +195,7 @@ def test_a_table_with_features_by_name(spark: SparkSession) -> None:
 def test_no_table_of_delta_is_refused_by_name(spark: SparkSession) -> None:
     spark.sql("CREATE OR REPLACE TEMPORARY VIEW seen AS SELECT 1 AS a")
     spark.sql("CREATE TABLE IF NOT EXISTS plain (a int) USING parquet")
-    rows = spark.sql("SELECT '0' AS partition, 0L AS sequenceNumber")
+    rows = event_rows(spark, 0, 1)
     for name in ("seen", "plain"):
         with pytest.raises(TargetError, match=f"target '{name}'"):
             run(spark, name, {"0": Extent(0, 1)})
@@ -197,8 +203,7 @@ def test_no_table_of_delta_is_refused_by_name(spark: SparkSession) -> None:
             merge(rows, name)
 
 
-def test_marks_that_delta_would_forget_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    target = str(tmp_path / "target")
+def test_marks_that_delta_would_forget_are_refused(spark: SparkSession, target: str) -> None:
     run(spark, target, {"0": Extent(0, 1)})
     name = "delta.setTransactionRetentionDuration"
     spark.sql(f"ALTER TABLE delta.`{target}` SET TBLPROPERTIES ('{name}' = 'interval 30 days')")
@@ -206,16 +211,15 @@ def test_marks_that_delta_would_forget_are_refused(spark: SparkSession, tmp_path
         run(spark, target, {"0": Extent(1, 2)})
 
 
-def test_batches_that_deltas_own_sink_has_written_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    path = str(tmp_path / "target")
-    rows = spark.sql("SELECT '0' AS partition, 0L AS sequenceNumber")
-    rows.write.format("delta").options(txnAppId="the query", txnVersion=1).save(path)
-    target = Target(rows, path, "namespace/hub", {})
-    target.check_own_sink("the query", 2)
-    target.check_own_sink("another", 0)
+def test_batches_that_deltas_own_sink_has_written_are_refused(spark: SparkSession, target: str) -> None:
+    rows = event_rows(spark, 0, 1)
+    rows.write.format("delta").options(txnAppId="the query", txnVersion=1).save(target)
+    table = Target(rows, target, "namespace/hub", {})
+    table.check_own_sink("the query", 2)
+    table.check_own_sink("another", 0)
     for batch in (0, 1):
         with pytest.raises(TargetError, match=f"has batch 1 of this query .* and this batch {batch} may have the same"):
-            target.check_own_sink("the query", batch)
+            table.check_own_sink("the query", batch)
 
 
 @dataclass
@@ -229,8 +233,8 @@ class Offsets:
         return self.at
 
 
-def test_a_mark_that_was_moved_without_its_event_is_no_promotion(spark: SparkSession, tmp_path: Path) -> None:
-    target, read = str(tmp_path / "target"), {"0": Extent(0, 10)}
+def test_a_mark_that_was_moved_without_its_event_is_no_promotion(spark: SparkSession, target: str) -> None:
+    read = {"0": Extent(0, 10)}
     run(spark, target, {"0": Extent(0, 5)}, events=Offsets({"0": "a"}))
     with pytest.raises(TargetError, match=r"holds events up to 4 of .* that are gone: .* was promoted"):
         run(spark, target, read, events=Offsets({"0": "c"}, at="b"))
@@ -242,9 +246,9 @@ def test_a_mark_that_was_moved_without_its_event_is_no_promotion(spark: SparkSes
 # --- the session's settings ------------------------------------------------------------------------------------
 
 
-def test_settings_with_which_delta_skips_writes_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    session, target = spark.newSession(), str(tmp_path / "target")
-    rows = session.sql("SELECT '0' AS partition, id AS sequenceNumber FROM range(10)")
+def test_settings_with_which_delta_skips_writes_are_refused(spark: SparkSession, target: str) -> None:
+    session = spark.newSession()
+    rows = event_rows(session, 0, 10)
     session.conf.set("spark.databricks.delta.write.txnAppId", "nightly")
     session.conf.set("spark.databricks.delta.write.txnVersion", "7")
     for write in (
@@ -263,12 +267,11 @@ def test_settings_with_which_delta_skips_writes_are_refused(spark: SparkSession,
 # --- MERGE -----------------------------------------------------------------------------------------------------
 
 
-def test_merge_adds_what_is_not_there_and_all_writers_merge_from_then_on(spark: SparkSession, tmp_path: Path) -> None:
-    target = str(tmp_path / "target")
+def test_merge_adds_what_is_not_there_and_all_writers_merge_from_then_on(spark: SparkSession, target: str) -> None:
     run(spark, target, {"0": Extent(0, 5)})
     spark.sql(f"DELETE FROM delta.`{target}` WHERE sequenceNumber = 4")
     assert run(spark, target, {"0": Extent(0, 5)}).written == {}, "what lies behind the mark counts as written"
-    rows = spark.sql("SELECT '0' AS partition, id AS sequenceNumber, 'x' AS body, 1 AS new FROM range(3, 8)")
+    rows = event_rows(spark, 3, 8).withColumn("new", lit(1))
     merge(rows.limit(0), target)  # adds nothing, and changes nothing for other writers
     writer = Writer(spark, target, {"0": Extent(3, 8)}).through(Begin)
     merge_once(rows.union(rows), target, "namespace/hub", {"mergeSchema": "true"})
@@ -283,42 +286,31 @@ def test_merge_adds_what_is_not_there_and_all_writers_merge_from_then_on(spark: 
 
 
 def test_merge_replaces_and_adds_and_reads_only_files_that_may_hold_its_events(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, target: str
 ) -> None:
-    target = str(tmp_path / "target")
-
-    def rows(start: int, end: int, body: str) -> DataFrame:
-        return spark.sql(f"SELECT '0' AS partition, id AS sequenceNumber, '{body}' AS body FROM range({start}, {end})")
-
     run(spark, target, {"0": Extent(0, 5)})
     hidden = [path.rename(path.with_suffix(".hidden")) for path in Path(target).glob("*.parquet")]
     run(spark, target, {"0": Extent(5, 8)})
-    merge(rows(6, 10, "added"), target, update=False)  # to read what is hidden would fail
-    merge(rows(7, 9, "replaced"), target)
+    merge(event_rows(spark, 6, 10, body="added"), target, update=False)  # to read what is hidden would fail
+    merge(event_rows(spark, 7, 9, body="replaced"), target)
     for path in hidden:
         path.rename(path.with_suffix(".parquet"))
     table = spark.read.format("delta").load(target).orderBy("sequenceNumber")
     bodies = [row.body for row in table.select("body").collect()]
     assert bodies == [*(f"event {number}" for number in range(7)), "replaced", "replaced", "added"]
-    for refused, why in (
-        (rows(0, 2, "a").union(rows(1, 3, "b")), "an event one row"),
-        (
-            rows(0, 2, "a").selectExpr("partition", "nullif(sequenceNumber, 1) AS sequenceNumber"),
-            "every row needs both",
-        ),
-    ):
+    rows = event_rows(spark, 0, 2)
+    unnumbered = rows.selectExpr("partition", "nullif(sequenceNumber, 1) AS sequenceNumber")
+    for refused, why in ((rows.union(rows), "an event one row"), (unnumbered, "every row needs both")):
         with pytest.raises(TargetError, match=why):
             merge(refused, target)
 
 
-def test_a_table_that_is_merged_into_holds_the_events_of_one_source(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_that_is_merged_into_holds_the_events_of_one_source(spark: SparkSession, target: str) -> None:
     """MERGE would take those of the second one for held already, and replace them by those of the first one."""
-    target = str(tmp_path / "target")
     for source in ("namespace/hub", "namespace/other"):
         run(spark, target, {"0": Extent(0, 5)}, source=source)
-    rows = spark.sql("SELECT '0' AS partition, 3L AS sequenceNumber, 'x' AS body")
     with pytest.raises(TargetError, match="namespace/hub and namespace/other"):
-        merge(rows, target)
+        merge(event_rows(spark, 3, 4), target)
 
 
 #: By the table's type, a value that an append takes. `tests/exactly_once/test_schemas.py` has what is refused.
@@ -377,7 +369,7 @@ def test_a_merged_table_that_is_replaced_stays_merged(spark: SparkSession) -> No
         "more string, number bigint GENERATED ALWAYS AS IDENTITY, "
         "half bigint GENERATED ALWAYS AS (sequenceNumber DIV 2)) USING delta"
     )
-    rows = spark.sql("SELECT '0' AS partition, id AS sequenceNumber, 'x' AS body FROM range(5)")
+    rows = event_rows(spark, 0, 5)
     merge_once(rows, "replaced", "namespace/hub", {})
     spark.sql("CREATE OR REPLACE TABLE replaced USING delta AS SELECT * FROM replaced")
     assert "ehbalance.writeOnce" not in spark.sql("DESCRIBE DETAIL replaced").collect()[0].properties
@@ -391,24 +383,22 @@ def test_a_merged_table_that_is_replaced_stays_merged(spark: SparkSession) -> No
 
 
 def test_a_transaction_during_which_somebody_has_merged_is_refused_by_the_identifier_alone(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, target: str
 ) -> None:
-    target = str(tmp_path / "target")
     run(spark, target, {"0": Extent(0, 5)})
     writer = Writer(spark, target, {"0": Extent(5, 8)}).through(Write)
-    empty = spark.sql("SELECT '0' AS partition, 0L AS sequenceNumber").limit(0).write.format("delta").mode("append")
+    empty = event_rows(spark, 0, 0).write.format("delta").mode("append")
     empty.options(txnAppId=MERGED_IDENTIFIER, txnVersion=1).save(target)
     with pytest.raises(MergedError):
         writer.finish()
 
 
-def test_merge_does_not_update_an_event_that_the_table_holds_twice(spark: SparkSession, tmp_path: Path) -> None:
-    target = str(tmp_path / "target")
+def test_merge_does_not_update_an_event_that_the_table_holds_twice(spark: SparkSession, target: str) -> None:
     twice = spark.sql("SELECT '2' AS partition, id % 5 + 3 AS sequenceNumber, concat('b', id) AS body FROM range(9)")
-    once_there = spark.sql("SELECT '10' AS partition, id AS sequenceNumber, 'x' AS body FROM range(9)")
+    once_there = event_rows(spark, 0, 9, partition="10")
     twice.union(once_there).union(once_there.limit(1)).write.format("delta").save(target)
     before = spark.read.format("delta").load(target).orderBy("partition", SEQUENCE_NUMBER, "body").collect()
-    rows = spark.sql("SELECT '2' AS partition, id AS sequenceNumber, 'y' AS body FROM range(4, 10)")
+    rows = event_rows(spark, 4, 10, partition="2", body="y")
     with pytest.raises(TargetError, match="holds partition 2, sequence number 4 2 times"):
         merge(rows.union(once_there), target)
     assert DeltaTable(target).version() == 0, "nothing was written"
@@ -417,37 +407,37 @@ def test_merge_does_not_update_an_event_that_the_table_holds_twice(spark: SparkS
     assert after.where("body <> 'y'").collect() == before
 
 
-def test_of_two_merges_at_the_same_time_one_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    run(spark, str(tmp_path / "target"), {"0": Extent(0, 5)})
-    assert race(spark, f"delta.`{tmp_path}/target`", 5, tmp_path) is Conflict.TABLE
-    assert held(tmp_path / "target") == events_of({"0": Extent(0, 10)})
+def test_of_two_merges_at_the_same_time_one_is_refused(spark: SparkSession, target: str, tmp_path: Path) -> None:
+    run(spark, target, {"0": Extent(0, 5)})
+    assert race(spark, f"delta.`{target}`", 5, tmp_path) is Conflict.TABLE
+    assert held(target) == events_of({"0": Extent(0, 10)})
 
 
 def test_merges_that_create_the_table_at_the_same_time(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on object storage, or by the Pythons of one Spark Connect server: there the lock does nothing."""
     monkeypatch.setattr("spark_ehbalance.exactly_once.merging.locked", lambda *_: contextlib.nullcontext())
     together = threading.Barrier(2)
 
     def begin(number: int) -> None:
-        rows = spark.createDataFrame([(str(number), 0, "x")], COLUMNS)
+        rows = event_rows(spark, 0, 1, partition=str(number))
         together.wait(60)
-        merge(rows, str(tmp_path / "target"))
+        merge(rows, target)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(begin, range(2)))
-    assert held(tmp_path / "target") == Counter([("0", 0), ("1", 0)])
+    assert held(target) == Counter([("0", 0), ("1", 0)])
 
 
 # --- queries ---------------------------------------------------------------------------------------------------
 
 
 def test_a_crash_between_sink_and_checkpoint_and_a_stolen_range_that_ended_early(
-    spark: SparkSession, hub: Emulator, shared_options: dict[str, str], tmp_path: Path
+    spark: SparkSession, hub: Emulator, shared_options: dict[str, str], target: str, tmp_path: Path
 ) -> None:
     """The mark of the stolen partition must not be the planned end: nobody would ever write its events."""
-    target, batches, stolen = str(tmp_path / "target"), list[int](), list[Receiver]()
+    batches, stolen = list[int](), list[Receiver]()
     write = once(target)
 
     def process(df: DataFrame, batch_id: int) -> None:
@@ -476,13 +466,11 @@ def test_a_crash_between_sink_and_checkpoint_and_a_stolen_range_that_ended_early
 
 
 def test_a_query_with_state_goes_on_after_a_crash_and_after_a_lost_partition(
-    spark: SparkSession, hub: Emulator, shared_options: dict[str, str], tmp_path: Path
+    spark: SparkSession, hub: Emulator, shared_options: dict[str, str], target: str, tmp_path: Path
 ) -> None:
     """The state has seen the events of a lost partition, which are not written: the batch fails, and is run again from
     the state before it. A batch of the state alone asks no planner, which a restarted query does not have then."""
-    target, stolen = str(tmp_path / "target"), list[Receiver]()
-    write = once(target)
-    crashed = False
+    stolen, write, crashed = list[Receiver](), once(target), False
 
     def process(df: DataFrame, batch_id: int) -> None:
         nonlocal crashed
@@ -498,9 +486,7 @@ def test_a_query_with_state_goes_on_after_a_crash_and_after_a_lost_partition(
         first = events.withWatermark("enqueuedTime", "0 seconds").dropDuplicatesWithinWatermark(
             ["partition", SEQUENCE_NUMBER]
         )
-        writer = first.writeStream.foreachBatch(process).trigger(availableNow=True)
-        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-        assert query.awaitTermination(120)
+        run_frame(first, tmp_path, process=process)
 
     fill(hub, 10)
     with pytest.raises(StreamingQueryException, match="a crash"):
@@ -516,9 +502,8 @@ def test_a_query_with_state_goes_on_after_a_crash_and_after_a_lost_partition(
 
 
 def test_events_of_a_hub_that_was_made_anew_are_not_taken_for_those_of_the_old_one(
-    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path
+    spark: SparkSession, hub: Emulator, options: dict[str, str], target: str, tmp_path: Path
 ) -> None:
-    target = str(tmp_path / "target")
     fill(hub, 5)
     run_available(spark, options, tmp_path, process=once(target))
     hub.delete_hub(HUB)
@@ -553,14 +538,12 @@ def test_marks_of_one_table_are_not_used_for_another_of_the_same_name(
 
 
 def test_a_union_of_a_source_with_itself_is_written_with_an_offset_log_of_version_2(
-    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path
+    spark: SparkSession, hub: Emulator, options: dict[str, str], target: str, tmp_path: Path
 ) -> None:
-    session, target, sent = spark.newSession(), str(tmp_path / "target"), fill(hub, 4)
+    session, sent = spark.newSession(), fill(hub, 4)
     session.conf.set("spark.sql.streaming.offsetLog.formatVersion", 2)
     events = session.readStream.format("ehbalance").options(**options, maxEventsPerTrigger="16").load()
-    writer = events.union(events).writeStream.foreachBatch(once(target)).trigger(availableNow=True)
-    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
-    assert query.awaitTermination(120)
+    run_frame(events.union(events), tmp_path, process=once(target))
     assert held(target) == Counter(dict.fromkeys(sent, 2))
 
 
@@ -610,14 +593,14 @@ def give_back(lease_table: str, partition: str) -> None:
 
 
 def test_only_batches_of_one_hub_with_both_columns_are_written(
-    spark: SparkSession, hub: Emulator, options: dict[str, str], tmp_path: Path
+    spark: SparkSession, hub: Emulator, options: dict[str, str], target: str, tmp_path: Path
 ) -> None:
     fill(hub, 3)
     errors = list[str]()
 
     def refused(df: DataFrame, batch_id: int) -> None:
         with pytest.raises((EhBalanceError, Py4JJavaError)) as refusal:
-            write_once(df, batch_id, str(tmp_path / "target"))
+            write_once(df, batch_id, target)
         errors.append(str(refusal.value))
 
     def process(df: DataFrame, batch_id: int) -> None:
@@ -633,15 +616,13 @@ def test_only_batches_of_one_hub_with_both_columns_are_written(
     for error, what in zip(errors, expected, strict=True):
         assert what in error
     with pytest.raises(TargetError, match="in foreachBatch"):
-        write_once(spark.sql("SELECT '0' AS partition, 1L AS sequenceNumber"), 0, str(tmp_path / "target"))
+        write_once(event_rows(spark, 1, 2), 0, target)
     for wrong in (lambda: write_once(spark.range(1), 0, "delta.`/a`"), lambda: once("delta.`/a`")):
         with pytest.raises(TargetError, match="allowed are a path alone"):
             wrong()
     with pytest.raises(TargetError, match="no option overwriteSchema"):
         once("/a", overwriteSchema=True)
     one, two = (spark.readStream.format("ehbalance").options(**options).load() for _ in range(2))
-    writer = one.union(two).writeStream.foreachBatch(once(str(tmp_path / "target"))).trigger(availableNow=True)
-    query = writer.option("checkpointLocation", str(tmp_path / "two")).start()
     with pytest.raises(StreamingQueryException, match="has 2"):
-        query.awaitTermination(120)
-    assert not list((tmp_path / "target").glob("_delta_log/*.json")), "nothing was committed"
+        run_frame(one.union(two), tmp_path / "two", process=once(target))
+    assert not list(Path(target).glob("_delta_log/*.json")), "nothing was committed"
