@@ -66,11 +66,14 @@ def test_the_order_of_a_key_survives_refusals_of_some_batches(
 ) -> None:
     monkeypatch.setattr(writing, "busy_wait", lambda: 0.05)
     monkeypatch.setattr(writing, "_BATCH", 400)  # so that a key has several batches
+    monkeypatch.setattr(writing, "_PART", 100_000)  # and a task several parts
     rows = [{"body": b"%d" % number, "key": f"key {number % 20}"} for number in range(400)]
     write(rows[:1], KEYED)
     for _ in range(3):
         event_hub.busy(10)
-        assert write(rows, KEYED).busy >= 1
+        sent = write(rows, KEYED)
+        assert sent.busy >= 1
+        assert sent.events == 400
     by_key: dict[str | None, list[int]] = {}
     for event in event_hub.events()[1:]:
         by_key.setdefault(event.partition_key, []).append(int(event.body))
