@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from dataclasses import replace
 
 import pytest
@@ -16,8 +17,11 @@ from spark_ehbalance.group.orders import Seek
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from tests.group.member.one import AT_MS, OPERATOR, One
-from tests.group.strategies.members import LEASE, Members, balance_now, unfailing
+from tests.group.strategies.members import LEASE, LOOK, Members, balance_now, unfailing
 from tests.lease_table.store_conformance import BOB
+
+#: Seconds before a retry after a failure: the longest of `pacing.pause`.
+PAUSE = 6.0
 
 # --- who it is -------------------------------------------------------------------------------------------------
 
@@ -96,23 +100,30 @@ def test_an_operator_s_seek_moves_the_owner_on_at_its_next_look(caplog: pytest.L
 # --- who is taken for dead -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(2))
-# With up to a third since the last renewal, the last one awake has not been silent for a whole lease duration either.
-@pytest.mark.parametrize(("away", "apart"), [(0.4, 0.1), (1.2, 0.25), (20, 0.25)])
-def test_members_that_are_suspended_together_keep_what_they_own(away: float, apart: float, seed: int) -> None:
-    """The store was away, or the machine was suspended; some are awake before the others."""
-    group = Members(12, seed=seed)
-    names = group.join_many(3)
-    group.run(20)
-    layout = group.layout()
-    for name in names:
-        group.freeze(name)
-    group.run(away * LEASE)
-    for name in names:
-        group.nodes[name].frozen = False
-        group.run(apart * LEASE)
-    group.run(2 * LEASE)
+def test_while_nobody_can_write_nothing_moves_and_all_read_on_most_of_the_time() -> None:
+    group, idle = Members(6), 0.0
+    group.join(*"012")
+    group.run(40)
+    layout, group.fails = group.layout(), lambda name: True
+    for _ in range(200):
+        group.run(0.5)
+        idle += 0.5 * sum(not node.member.holdings(group.now) for node in group.nodes.values())
     assert group.layout() == layout
+    assert idle <= LEASE, "until it is seen that nobody can write"
+
+
+@pytest.mark.parametrize("failing", [0.05, 0.1])
+@pytest.mark.parametrize("seed", range(6))
+def test_occasional_failures_keep_nobody_from_taking_what_a_dead_member_had(failing: float, seed: int) -> None:
+    group, rng = Members(6, seed=seed), random.Random(seed)
+    group.join(*"012")
+    group.run(40)
+    began, group.fails = group.now, lambda name: rng.random() < failing
+    group.run(50)
+    group.crash("2")
+    group.run(LEASE + LEASE / 3 + LOOK + PAUSE)
+    assert {move.before for move in group.moves if move.at > began} == {"2"}, "nobody else is taken for dead"
+    assert sum(len(node.member.holdings(group.now)) for node in group.nodes.values()) == 6
 
 
 # --- a process that is suspended while it waits for the table --------------------------------------------------
