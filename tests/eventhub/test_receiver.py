@@ -41,23 +41,6 @@ def read(receiver: Receiver, count: int, most: int = 100) -> list[int]:
     return receive(receiver, count, most)["sequenceNumber"].to_pylist()
 
 
-def test_it_continues_where_it_stopped(emulator: Emulator, receiver: Open) -> None:
-    reader = receiver()
-    assert reader.next == 0
-    assert read(reader, 10) == list(range(10))
-    assert reader.next == 10
-    emulator.append(HUB, 0, [b"x"] * 5)
-    assert read(reader, 5) == list(range(10, 15))
-    assert reader.next == 15
-
-
-def test_an_empty_batch_if_nothing_comes_in_time(receiver: Open) -> None:
-    reader = receiver("@latest")
-    begun = time.monotonic()
-    assert reader.receive(5, 0.3).num_rows == 0
-    assert 0.3 <= time.monotonic() - begun < 3
-
-
 def test_readers_of_a_hub_without_events_are_disconnected(emulator: Emulator) -> None:
     emulator.add_hub(HUB, 1)
     address = address_of(emulator)

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
-from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.eventhub.rows import sequence_numbers
 from spark_ehbalance.query.concurrent_reader import Reader, read_together
-from spark_ehbalance.query.options import Options
-from spark_ehbalance.query.range_reader import read_range
-from spark_ehbalance.query.receivers import RECEIVERS
-from tests.query.support import HUB, hub_options
-
-PARTITIONS, EVENTS = 4, 500
 
 Numbered = tuple[str, int]
 
@@ -76,42 +67,3 @@ def test_a_waiting_reader_does_not_block_others() -> None:
     assert [next(reading) for _ in range(100)] == [("quick", number) for number in range(100)]
     go_on.set()
     assert list(reading) == [("slow", 0)]
-
-
-# --- partitions of a hub ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def hub(emulator: Emulator) -> Iterator[None]:
-    """Partitions with events; afterwards the worker's receivers are closed."""
-    emulator.add_hub(HUB, PARTITIONS)
-    for partition in range(PARTITIONS):
-        emulator.append(HUB, partition, [b"event"] * EVENTS)
-    yield
-    RECEIVERS.close()
-
-
-def reading(options: Options, owner: str | None, level: int) -> Iterator[Numbered]:
-    """The (partition, sequence number) of all events, as they come."""
-
-    def numbers(partition: str, ended: threading.Event) -> Generator[Numbered, None, None]:
-        for batch in read_range(options, Range(partition, level, 0, EVENTS), owner, level, ended):
-            for number in sequence_numbers(batch).to_pylist():
-                yield partition, number
-
-    return read_together([partial(numbers, str(partition)) for partition in range(PARTITIONS)])
-
-
-def everything(*partitions: int) -> list[Numbered]:
-    return [(str(partition), number) for partition in partitions for number in range(EVENTS)]
-
-
-def test_a_task_closed_early_can_be_run_again(emulator: Emulator) -> None:
-    options = hub_options(emulator)
-    emulator.pause(HUB, 1)
-    events = reading(options, None, 3)
-    next(events)
-    events.close()  # type: ignore[attr-defined]
-    emulator.resume(HUB, 1)
-    assert sorted(reading(options, None, 3)) == everything(*range(PARTITIONS))
-    assert [emulator.readers(HUB, partition) for partition in range(PARTITIONS)] == [[3]] * PARTITIONS

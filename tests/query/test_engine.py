@@ -161,17 +161,6 @@ def test_a_promotion_while_a_batch_is_planned_has_the_event_before_looked_for_ag
     assert one.tell(protocol.OffsetsFound({"0": "1-7-7"}, one.hub)) == [looked_for]
 
 
-def test_an_event_that_the_hub_does_not_have_is_a_loss() -> None:
-    one, end = geo()
-    one.ask(end)
-    with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
-        one.events_found(False)
-    one.ask(end)
-    one.hold("1-3-3", _0=4)
-    with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
-        one.events_found(None)  # the newest event is another one
-
-
 def test_a_partition_of_which_the_hub_says_nothing_is_left_out() -> None:
     one, end = geo()
     one.ask(end)

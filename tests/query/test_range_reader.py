@@ -127,6 +127,15 @@ def test_without_owner_level_no_receiver_stays_open(emulator: Emulator, opened: 
     assert opened == [0, 300, 600]
 
 
+def test_a_range_that_is_closed_early_can_be_read_again(emulator: Emulator) -> None:
+    options, wanted = hub_options(emulator), Range("0", 3, 0, EVENTS)
+    begun = read_range(options, wanted, None, 3, receivers=WORKER, batches=Batches(max_rows=ROWS))
+    next(begun)
+    begun.close()
+    assert read(options, 0, EVENTS, level=3) == list(range(EVENTS))
+    assert emulator.readers(HUB, 0) == [3]
+
+
 # --- faults ----------------------------------------------------------------------------------------------------
 
 
