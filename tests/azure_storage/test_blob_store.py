@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,11 @@ from spark_ehbalance.lease_table.contract import commit
 from spark_ehbalance.lease_table.opening import open_store
 from tests.azure_storage.consumers import checkpoint_store
 from tests.azure_storage.tables import Table
-from tests.lease_table.contenders import Opening, line_up
+from tests.lease_table.contenders import Opening
+from tests.lease_table.contenders import threads as contenders
 from tests.lease_table.store_conformance import ANN, GROUP, StoreConformance, filled
+
+__all__ = ["contenders"]
 
 NAMES = (GROUP.namespace, GROUP.hub, GROUP.consumer_group)
 PREFIX = "/".join(NAMES)
@@ -50,10 +52,7 @@ class TestBlobStore(StoreConformance):
     def opening(self, tmp_path: Path) -> Opening:
         return functools.partial(BlobStore, self.location, {"account_key": KEY}, group=GROUP)
 
-    def contenders(self, count: int) -> Executor:
-        return ThreadPoolExecutor(count, initializer=line_up, initargs=(threading.Barrier(count),))
-
-    def test_one_of_racing_creators_for_several_groups_wins(self, new: Opening) -> None:
+    def test_one_of_racing_creators_for_several_groups_wins(self, new: Opening, contenders: Executor) -> None:
         """A container holds several groups, which do not see each other."""
         other = Group.of(GROUP.namespace, GROUP.hub, "other")
         with new() as mine, BlobStore(self.location, {"account_key": KEY}, group=other) as theirs:

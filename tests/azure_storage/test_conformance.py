@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from concurrent.futures import Executor
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,11 @@ import pytest
 from chaos.storage.azurite import ACCOUNT, KEY, storage_options
 from spark_ehbalance.lease_table.delta import DeltaStore
 from tests.azure_storage.tables import Table
-from tests.lease_table.contenders import Opening, processes
+from tests.lease_table.contenders import Opening
+from tests.lease_table.contenders import processes as contenders
 from tests.lease_table.store_conformance import ANN, BOB, LeaseTableConformance, filled
+
+__all__ = ["contenders"]
 
 
 class TestDeltaStoreOnAzureStorage(LeaseTableConformance):
@@ -22,9 +24,6 @@ class TestDeltaStoreOnAzureStorage(LeaseTableConformance):
 
     def opening(self, tmp_path: Path) -> Opening:
         return functools.partial(DeltaStore, self.table.location, storage_options(self.table.proxy))
-
-    def contenders(self, count: int) -> Executor:
-        return processes(count)
 
 
 @pytest.mark.parametrize("cloud", ["core.windows.net", "core.usgovcloudapi.net", "core.chinacloudapi.cn"])

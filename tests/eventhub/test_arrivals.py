@@ -6,7 +6,7 @@ import random
 from itertools import accumulate
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_ehbalance.eventhub.arrivals import Arrivals
@@ -69,6 +69,7 @@ def test_it_never_says_too_late_and_errs_by_a_part_of_the_age(seed: int) -> None
         assert times[number] - known <= 20_000 + 0.7 * (times[-1] - times[number])
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5000), st.integers(0, 5000)), min_size=30, max_size=80))
 def test_whatever_the_clocks_of_hub_and_driver_say_it_answers(answers: list[tuple[int, int, int]]) -> None:
     arrivals, end = Arrivals(), 0

@@ -1,13 +1,16 @@
-"""What several users of one store do at the same time, each in a thread or a process of its own."""
+"""What several users of one store do at the same time, each in a thread or a process of its own. A store's tests import
+one of the two fixtures as `contenders`."""
 
 from __future__ import annotations
 
 import multiprocessing
 import random
 import threading
-from collections.abc import Callable
-from concurrent.futures import Executor, ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any
+
+import pytest
 
 from spark_ehbalance.errors import StoreFormatError
 from spark_ehbalance.group.changes import Claim, Join
@@ -18,19 +21,30 @@ from spark_ehbalance.lease_table.contract import LeaseStore, commit
 #: Opens another handle on one and the same store. It can be pickled where contenders are processes.
 Opening = Callable[[], LeaseStore]
 
+CONTENDERS = 4
+
 #: Attempts of a commit: so many lost races in a row are no accident.
 ATTEMPTS = 200
 
 _start_line: threading.Barrier | None = None
 
 
-def processes(count: int) -> Executor:
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Executor]:
     """Processes as contenders."""
     spawn = multiprocessing.get_context("spawn")  # delta-rs has threads, which a fork would lose
-    return ProcessPoolExecutor(count, spawn, initializer=line_up, initargs=(spawn.Barrier(count),))
+    with ProcessPoolExecutor(CONTENDERS, spawn, _line_up, (spawn.Barrier(CONTENDERS),)) as pool:
+        yield pool
 
 
-def line_up(barrier: Any) -> None:
+@pytest.fixture(scope="module")
+def threads() -> Iterator[Executor]:
+    """Threads as contenders."""
+    with ThreadPoolExecutor(CONTENDERS, initializer=_line_up, initargs=(threading.Barrier(CONTENDERS),)) as pool:
+        yield pool
+
+
+def _line_up(barrier: Any) -> None:
     """Initializes a contender's thread or process: the contenders wait for each other at `barrier`."""
     global _start_line
     _start_line = barrier

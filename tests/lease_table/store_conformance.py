@@ -1,15 +1,15 @@
-"""What every lease store must do. A backend's tests inherit one of the two classes and say how a store is opened, and
-what its contenders are."""
+"""What every lease store must do. A backend's tests inherit one of the two classes and say how a store is opened; a
+fixture `contenders` is threads or processes."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,14 +22,13 @@ from spark_ehbalance.group.model import Author, Lease, Member
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.contract import LeaseStore, commit
-from tests.lease_table.contenders import Opening, claim_all, create_group
+from tests.lease_table.contenders import CONTENDERS, Opening, claim_all, create_group
 from tests.lease_table.snapshots import snapshots
 
 Result = TypeVar("Result")
 
 GROUP = Group("namespace.servicebus.windows.net", "hub", "$default")
 ANN, BOB = Author("ann", "ann-1"), Author("bob", "bob-1")
-CONTENDERS = 4
 FIRST = Position(-1)
 
 
@@ -41,10 +40,6 @@ class StoreConformance(ABC):
     @abstractmethod
     def opening(self, tmp_path: Path) -> Opening:
         """How to open a store that has not been created yet; the same for each handle on it."""
-
-    @abstractmethod
-    def contenders(self, count: int) -> Executor:
-        """`count` threads or processes, each prepared with `line_up` on a barrier for that many."""
 
     @pytest.fixture
     def new(self, tmp_path: Path) -> Opening:
@@ -81,10 +76,6 @@ class StoreConformance(ABC):
         with created() as store:
             yield self.joined(store, BOB)
 
-    def race(self, contender: Callable[..., Result], *columns: list[Any]) -> list[Result]:
-        with self.contenders(CONTENDERS) as pool:
-            return list(pool.map(contender, *columns, timeout=100))
-
     # create
 
     def test_create_writes_its_content_once(self, new: Opening) -> None:
@@ -100,15 +91,15 @@ class StoreConformance(ABC):
             assert store.read().group == GROUP
             assert store.read().leases == content.leases, "it exists already"
 
-    def test_racing_creators_all_succeed_with_one_store(self, new: Opening) -> None:
-        found = self.race(create_group, [new] * CONTENDERS, [GROUP] * CONTENDERS)
+    def test_racing_creators_all_succeed_with_one_store(self, new: Opening, contenders: Executor) -> None:
+        found = list(contenders.map(create_group, [new] * CONTENDERS, [GROUP] * CONTENDERS))
         assert found == [GROUP] * CONTENDERS
         with new() as store:
             assert store.read() == Snapshot(GROUP)
 
-    def test_one_of_racing_creators_for_several_groups_wins(self, new: Opening) -> None:
+    def test_one_of_racing_creators_for_several_groups_wins(self, new: Opening, contenders: Executor) -> None:
         groups = [replace(GROUP, consumer_group=f"group-{number}") for number in range(CONTENDERS)]
-        found = self.race(create_group, [new] * CONTENDERS, groups)
+        found = list(contenders.map(create_group, [new] * CONTENDERS, groups))
         assert found.count(None) == CONTENDERS - 1
         with new() as store:
             assert store.read().group in found
@@ -158,12 +149,12 @@ class StoreConformance(ABC):
 
     # contention
 
-    def test_each_partition_is_claimed_exactly_once(self, new: Opening) -> None:
+    def test_each_partition_is_claimed_exactly_once(self, new: Opening, contenders: Executor) -> None:
         partitions = [str(number) for number in range(32)]
         with new() as store:
             start = filled(store, ANN, partitions=partitions)
             authors = [Author(f"contender-{number}", "1") for number in range(CONTENDERS)]
-            won = self.race(claim_all, [new] * CONTENDERS, authors)
+            won = list(contenders.map(claim_all, [new] * CONTENDERS, authors))
             end = store.read()
         assert sorted((partition for theirs in won for partition in theirs), key=int) == partitions
         for author, theirs in zip(authors, won, strict=True):

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,12 @@ from spark_ehbalance.errors import ConflictError, StoreError, StoreReplacedError
 from spark_ehbalance.group.changes import Heartbeat, Renew
 from spark_ehbalance.group.model import Lease
 from spark_ehbalance.lease_table.delta import DeltaStore, maintenance
-from tests.lease_table.contenders import Opening, processes
+from tests.lease_table.contenders import Opening
+from tests.lease_table.contenders import processes as contenders
 from tests.lease_table.delta_tables import assert_one_line_with, change, commit_by_bob
 from tests.lease_table.store_conformance import ANN, BOB, GROUP, LeaseTableConformance, committed
+
+__all__ = ["contenders"]
 
 RENEWAL = Renew(by=ANN, at_ms=5, partition="0", epoch=1)
 
@@ -32,9 +34,6 @@ RENEWAL = Renew(by=ANN, at_ms=5, partition="0", epoch=1)
 class TestDeltaStore(LeaseTableConformance):
     def opening(self, tmp_path: Path) -> Opening:
         return functools.partial(DeltaStore, str(tmp_path / "leases"))
-
-    def contenders(self, count: int) -> Executor:
-        return processes(count)
 
 
 # --- the outcome of a commit is not known ------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,17 +11,17 @@ from spark_ehbalance.group.changes import Heartbeat
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.contract import commit
 from spark_ehbalance.lease_table.memory import MemoryStore
-from tests.lease_table.contenders import Opening, line_up
+from tests.lease_table.contenders import Opening
+from tests.lease_table.contenders import threads as contenders
 from tests.lease_table.store_conformance import ANN, LeaseTableConformance, filled
+
+__all__ = ["contenders"]
 
 
 class TestMemoryStore(LeaseTableConformance):
     def opening(self, tmp_path: Path) -> Opening:
         store = MemoryStore()
         return lambda: store
-
-    def contenders(self, count: int) -> Executor:
-        return ThreadPoolExecutor(count, initializer=line_up, initargs=(threading.Barrier(count),))
 
 
 def test_a_commit_gives_up_after_its_attempts() -> None:

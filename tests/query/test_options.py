@@ -81,11 +81,9 @@ REFUSED: list[tuple[dict[str, str], list[str]]] = [
     # the way in
     ({}, ["connectionString", "fullyQualifiedNamespace", "one of them is needed"]),
     (KEYED | IDENTITY, ["connectionString and fullyQualifiedNamespace", "one way in"]),
-    (KEYED | {"credential": "default"}, ["connectionString and credential", "one way in"]),
     ({"connectionString": NO_PATH}, ["eventHubName is not set, and connectionString has no EntityPath"]),
     (KEYED | {"eventHubName": "other"}, ["eventHubName='other'", "EntityPath='hub'"]),
     ({"fullyQualifiedNamespace": "ns.servicebus.windows.net"}, ["eventHubName is not set"]),
-    (IDENTITY | {"credential": "magic"}, ["credential='magic'", "default", "managedIdentity", "azureCli"]),
     (IDENTITY | {"eventHubName": "a/b"}, ["eventHubName='a/b'", "letters, digits"]),
     (IDENTITY | {"eventHubName": ""}, ["eventHubName=''"]),
     *[({"connectionString": text, "eventHubName": "hub"}, ["connectionString", FORM]) for text in ("", KEY)],
