@@ -41,6 +41,13 @@ def read(receiver: Receiver, count: int, most: int = 100) -> list[int]:
     return receive(receiver, count, most)["sequenceNumber"].to_pylist()
 
 
+def test_an_empty_batch_if_nothing_comes_in_time(receiver: Open) -> None:
+    reader = receiver("@latest")
+    begun = time.monotonic()
+    assert reader.receive(5, 0.3).num_rows == 0
+    assert 0.3 <= time.monotonic() - begun < 3
+
+
 def test_readers_of_a_hub_without_events_are_disconnected(emulator: Emulator) -> None:
     emulator.add_hub(HUB, 1)
     address = address_of(emulator)

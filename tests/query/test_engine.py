@@ -10,15 +10,17 @@ import pytest
 
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.eventhub.metadata import PartitionState
-from spark_ehbalance.group.changes import Join, Release, Stall, Steal
-from spark_ehbalance.group.member.protocol import LeaveRequested
+from spark_ehbalance.group.changes import HandOver, Join, Release, RequestHandover, Stall, Steal
+from spark_ehbalance.group.member.protocol import LeaveRequested, StoreFailed
 from spark_ehbalance.group.member.query_state import Progress
+from spark_ehbalance.group.model import Lease
+from spark_ehbalance.group.orders import Seek
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.query import protocol
 from spark_ehbalance.query.engine import QueryEngine
-from spark_ehbalance.query.offsets import StreamOffset
+from spark_ehbalance.query.offsets import EpochPosition, StreamOffset
 from spark_ehbalance.query.progress_policy import SharedProgress
-from tests.group.member.one import One
+from tests.group.member.one import OPERATOR, One
 from tests.group.strategies.members import LEASE
 from tests.lease_table.store_conformance import ANN, BOB
 
@@ -122,6 +124,44 @@ def test_a_position_moved_to_retained_events_is_reported_once(caplog: pytest.Log
     assert caplog.text.count("Going on at 4") == 1
 
 
+def test_an_offset_names_progress_under_a_lapsed_lease() -> None:
+    """A query that is killed before it can commit that progress resumes there, if nobody has taken the lease."""
+    one = OneQuery(partitions=1)
+    one.hold(_0=5)
+    one.tell(protocol.BatchFinished(first := one.batch()))
+    one.others(Join(by=BOB, at_ms=0))
+    one.add(Lease("1", owner=BOB.id, epoch=1, checkpoint=Position(-1)))
+    one.others(RequestHandover(by=ANN, at_ms=0, partition="1", epoch=1, to=ANN.id, timeout_ms=30_000))
+    one.now += LEASE - 3
+    for look in range(4):
+        one.begin()
+        one.tell(StoreFailed(writing=True))
+        one.now += 1
+        if look == 1:
+            one.others(HandOver(by=BOB, at_ms=0, partition="1", epoch=1))
+    one.hold(_1=3)
+    end = one.batch(first)
+    assert spans(end) == {"1": (0, 3)}
+    assert end.other_positions == {"0": EpochPosition(1, 5)}
+    assert end.checkpoints == {"0": 0}, "for a group without its lease table"
+
+
+def test_a_sought_partition_is_read_to_the_end_of_its_batch_and_lost_only_if_another_member_takes_it_then() -> None:
+    """The former owner may not have read its range to the end. So it writes nothing of it, and says so."""
+    one = OneQuery()
+    one.hold(_0=5, _1=5)
+    end = one.batch()
+    one.others(Seek(by=OPERATOR, at_ms=0, partition="1", position=Position.before(2), force=True))
+    one.turn()
+    assert one.read(end) == [("0", 0, 5), ("1", 0, 5)]
+    assert one.engine.batch is not None
+    assert one.engine.batch.lost(one.table.leases) == ([], [])
+    one.others(Join(by=BOB, at_ms=0), Steal(by=BOB, at_ms=0, partition="1", epoch=2))
+    lost, (warning,) = one.engine.batch.lost(one.table.leases)
+    assert lost == ["1"]
+    assert warning.startswith("partition 1: a seek has moved it on, and then another member has taken it")
+
+
 # --- a geo-replicated hub --------------------------------------------------------------------------------------
 
 
@@ -159,6 +199,17 @@ def test_a_promotion_while_a_batch_is_planned_has_the_event_before_looked_for_ag
     assert one.events_found(True) == [protocol.FindOffsets({"0": 7}, {"0": 1})]
     one.connection = 4.0
     assert one.tell(protocol.OffsetsFound({"0": "1-7-7"}, one.hub)) == [looked_for]
+
+
+def test_an_event_that_the_hub_does_not_have_is_a_loss() -> None:
+    one, end = geo()
+    one.ask(end)
+    with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
+        one.events_found(False)
+    one.ask(end)
+    one.hold("1-3-3", _0=4)
+    with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
+        one.events_found(None)  # the newest event is another one
 
 
 def test_a_partition_of_which_the_hub_says_nothing_is_left_out() -> None:
@@ -202,6 +253,15 @@ def test_a_logged_batch_is_read_again_only_if_the_hub_has_its_events() -> None:
 
 
 # --- Trigger.AvailableNow --------------------------------------------------------------------------------------
+
+
+def test_ends_stay_where_they_were_fixed() -> None:
+    one = OneQuery()
+    one.hold(_0=5, _1=3)
+    one.tell(protocol.EndsFixed(one.hub))
+    one.hold(_0=9, _1=9)
+    one.tell(protocol.EndsFixed(one.hub))
+    assert spans(one.batch()) == {"0": (0, 5), "1": (0, 3)}
 
 
 def available_now() -> tuple[OneQuery, StreamOffset]:

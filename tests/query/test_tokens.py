@@ -11,6 +11,7 @@ import pytest
 
 from chaos.tokens import IdentityEndpoint, ShortLived
 from spark_ehbalance.emulator import Emulator
+from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.eventhub import credentials
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.credentials import Identity
@@ -22,8 +23,8 @@ from spark_ehbalance.eventhub.rows import sequence_numbers
 from spark_ehbalance.eventhub.watcher import HubWatcher
 from spark_ehbalance.group.starting_positions import LATEST
 from spark_ehbalance.query.range_reader import Batches, read_range
-from spark_ehbalance.query.receivers import RECEIVERS
-from tests.query.support import HUB, hub_options
+from spark_ehbalance.query.receivers import RECEIVERS, Receivers
+from tests.query.support import HUB, CountedReceivers, hub_options
 from tests.waiting import wait_until
 
 KEYS = {"reader": "theRightKey"}
@@ -81,11 +82,14 @@ def read(
     end: int,
     level: int | None = None,
     then: Callable[[], object] = lambda: None,
+    worker: Receivers = RECEIVERS,
 ) -> list[int]:
     """The sequence numbers that are read; `then` is done when the first ones have come."""
     got: list[int] = []
     options = replace(hub_options(server, prefetch=100), connection=connection)
-    for batch in read_range(options, Range("0", 0, start, end), None, level, batches=Batches(max_rows=100)):
+    for batch in read_range(
+        options, Range("0", 0, start, end), None, level, receivers=worker, batches=Batches(max_rows=100)
+    ):
         if not got:
             then()
         got += sequence_numbers(batch).to_pylist()
@@ -127,3 +131,12 @@ def test_a_cached_token_that_has_expired_is_not_used_again(
         now = datetime.now(timezone.utc)
         source, state = PartitionAddress(connection, "$Default", "0"), PartitionState(0, 1000, None, now)
         assert resolve(now - timedelta(days=1), source, state, timeout=20).next == 0, "a time"
+
+
+def test_a_refused_new_token_is_an_error(guarded: Emulator) -> None:
+    worker = CountedReceivers()
+    wrong = hub_options(guarded, connectionString=guarded.connection_string(HUB, key="theWrongKey")).connection
+    with pytest.raises(HubUnavailableError, match=r"partition 0: .*refused the credentials") as caught:
+        read(guarded, wrong, 0, 1000, worker=worker)
+    assert len(worker.opened) == 2
+    assert "theWrongKey" not in str(caught.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,12 +21,14 @@ from spark_ehbalance.group.changes import (
     Transition,
     apply,
 )
+from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.membership import Clocks, Resumed
 from spark_ehbalance.group.member.protocol import (
     Committed,
     LeaveRequested,
     ReadGroup,
     SettlingBegan,
+    StopRequested,
     StoreFailed,
     Tick,
 )
@@ -94,6 +97,33 @@ def test_a_restarted_member_claims_its_own_with_a_new_epoch_in_the_commit_of_its
     assert {p: held.checkpoint.next for p, held in ann.owned.items()} == {"0": 21, "2": 9}
     again = Turn(*looked(ann, outcome.after, "0123", Clocks(1.0, 0))).transitions
     assert "Checkpoint" not in kinds(again), "a refused checkpoint is dropped"
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_lease_that_an_earlier_process_claims_meanwhile_is_claimed_again(stops: bool) -> None:
+    """Both would own it in the same epoch, and the hub could not fence the earlier one."""
+    one = One()
+    one.add(Lease("2", checkpoint=START))
+    later = MemberEngine(replace(ANN, incarnation="ann-2"), one.ann.settings, random.Random(0))
+
+    def turn(*others: Transition) -> None:
+        _, write = looked(later, one.table, tuple(one.table.leases), one.clocks)
+        assert write is not None
+        one.others(*others)
+        outcome = apply(one.table, write.changes)
+        one.replace_table(outcome.after)
+        later.handle(Committed(outcome), one.clocks)
+
+    turn(Claim(by=ANN, at_ms=AT_MS, partition="2", epoch=0))
+    assert later.owned.keys() == {"0", "1"}
+    if stops:
+        later.handle(StopRequested(), one.clocks)
+    turn()
+    if stops:
+        assert {lease.owner for lease in one.table.leases.values()} == {None}
+        return
+    assert {p: holding.epoch for p, holding in later.owned.items()} == {"0": 2, "1": 2, "2": 2}
+    assert one.table.leases["2"].owned_since_ms == AT_MS, "it was owned without a break"
 
 
 # --- signs of life ---------------------------------------------------------------------------------------------
