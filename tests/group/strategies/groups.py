@@ -37,7 +37,7 @@ def run_until(group: Members, seconds: float, condition: Callable[[], bool]) -> 
     until = group.now + seconds
     while not condition():
         assert group.now < until, (
-            f"not within {seconds:g} s: {group.counts()}; docs/strategies.md says what a strategy may declare instead"
+            f"not within {seconds:g} s: {group.counts()}; CONTRIBUTING.md lists what a strategy may declare instead"
         )
         group.run(1.0)
 
