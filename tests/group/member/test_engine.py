@@ -214,20 +214,6 @@ def test_a_reset_replaces_earlier_progress_and_is_written_at_once() -> None:
     assert one.ann.due() > one.now
 
 
-def test_a_checkpoint_of_an_earlier_epoch_is_refused_and_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    one = One()
-    one.request("0")
-    one.turn()
-    assert one.table.leases["0"].owner == "bob"
-    one.finish(50, "0", "1")
-    one.end(one.begin())
-    assert [each.transition.partition for each in one.refused if isinstance(each.transition, Checkpoint)] == ["0"]
-    assert "partition 0: checkpoint refused" in caplog.text
-    assert {p: lease.checkpoint for p, lease in one.table.leases.items()} == {"0": START, "1": Position(50)}
-    assert one.turn() == []
-
-
 # --- leaving ---------------------------------------------------------------------------------------------------
 
 
