@@ -71,6 +71,7 @@ PAST_FAULTS = (
         "held = self.holdings(now)\n        partitions",
         "held = self.plannable()\n        partitions",
         ("two planners",),
+        seed=88,
     ),
     PastFault(
         "a suspended process hands out a planned range that another member has taken",
@@ -78,6 +79,7 @@ PAST_FAULTS = (
         "return shared and not self.member",
         "return False and not self.member",
         ("two planners",),
+        seed=1029,
     ),
     PastFault(
         "a lease counts from the end of a look, before which another process may have taken it",
@@ -85,6 +87,7 @@ PAST_FAULTS = (
         "since = self.look.before if renewed is None else self.look.begun",
         "since = now.monotonic",
         ("two planners",),
+        seed=36,
     ),
     PastFault(
         "a renewal counts from the end of its commit",
@@ -107,6 +110,7 @@ PAST_FAULTS = (
         "return now.monotonic - self.written.at > short_outage(self.duration.shortest)",
         "return False",
         ("two planners", "expiry"),
+        seed=6,
     ),
     PastFault(
         "a member that could not read the table for a while declares others dead",
@@ -122,7 +126,7 @@ PAST_FAULTS = (
         "suspended = begun is not None and now - begun >= self._between_tries",
         "suspended = True",
         ("outage",),
-        seed=9,
+        seed=23,
     ),
     PastFault(
         "a handover is carried out during a batch",
@@ -138,7 +142,7 @@ PAST_FAULTS = (
         "if progress is not None and progress.epoch == epoch else",
         "if progress is not None else",
         ("skipped",),
-        seed=16,
+        seed=13,
     ),
     PastFault(
         "a checkpoint of an earlier epoch is accepted",
@@ -154,7 +158,7 @@ PAST_FAULTS = (
         "epoch=lease.epoch + 1,\n            renewed_at_ms=self.at_ms,",
         "renewed_at_ms=self.at_ms,",
         ("skipped",),
-        seed=29,
+        seed=8,
     ),
     PastFault(
         "a batch is run again with a partition that was stalled since",
@@ -184,6 +188,7 @@ PAST_FAULTS = (
         "return not finished if sought_since(each, holding) else holding.checkpoint.next == each.start",
         "return holding.checkpoint.next == each.start",
         ("sought",),
+        seed=1059,
     ),
     PastFault(
         "a batch that is run again after a suspension is dropped",
@@ -214,7 +219,8 @@ PAST_FAULTS = (
         "transitions += [\n"
         "        Release(by=by, at_ms=at_ms, partition=x.partition, epoch=x.epoch) for x in _unclaimed(member)\n"
         "    ]",
-        ("batch numbers",),
+        ("planned move",),
+        seed=1038,
     ),
     PastFault(
         "two processes of a query own partitions in one epoch",
@@ -222,6 +228,7 @@ PAST_FAULTS = (
         "if unclaimed := self.written.unclaimed:",
         "if (unclaimed := self.written.unclaimed) and False:",
         ("epoch",),
+        seed=1038,
     ),
     PastFault(
         "a joining process that missed a lease fences a later one",
@@ -244,6 +251,7 @@ PAST_FAULTS = (
         "if _continues(known, record):",
         "if True:",
         ("skipped",),
+        seed=1051,
     ),
     PastFault(
         "a lease table does not learn which batch was begun last",
@@ -265,7 +273,8 @@ PAST_FAULTS = (
         "group.strategies.mixing",
         "memory=last.memory if own else None",
         "memory=last.memory if own and not mixed else None",
-        ("recovery",),
+        ("recovery", "start"),
+        seed=237,
     ),
     PastFault(
         "AvailableNow ends with partitions unread that it could not plan for a moment",
@@ -273,6 +282,7 @@ PAST_FAULTS = (
         "if self.fixed_ends is None or self.member.is_leaving:",
         "if True:",
         ("available now",),
+        seed=1010,
     ),
     PastFault(
         "AvailableNow ends with events unread after a batch longer than maxStall",
@@ -287,6 +297,7 @@ PAST_FAULTS = (
         "        if answer:\n",
         "        if False:\n",
         ("skipped",),
+        seed=27,
     ),
     PastFault(
         "exactly once: events before the marks are written again",

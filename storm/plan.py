@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from spark_ehbalance.group.strategies import STRATEGIES
 
 #: Seconds in which faults happen; how long everything has to recover after that.
-FAULTS_END, RECOVERY = 600.0, 1500.0
+FAULTS_BEGIN, FAULTS_END, RECOVERY = 20.0, 600.0, 1500.0
 
 #: The stages of a query's process between whose writes it can be killed or suspended, in the order of a batch.
 STAGES = ("starting", "idle", "planning", "planned", "logged", "reading", "writing", "written", "finished")
@@ -58,13 +58,18 @@ TAMPERING = ("table_restored", "table_deleted", "checkpoint_restored", "checkpoi
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`kind` happens at a time and lasts for `seconds`; `pick` chooses its victim, `choice` (0 to 1) the rest."""
+    """`kind` happens at a time and lasts for `seconds`; `pick` chooses its victim, `choice` and `luck` (0 to 1) the
+    rest."""
 
     at: float
     kind: str
     pick: int
     seconds: float
     choice: float
+
+    @property
+    def luck(self) -> float:
+        return self.choice * 1000 % 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +131,7 @@ def draw(seed: int) -> Plan:
         )
         for number in range(rng.randint(1, rng.choice((2, 3, 6))))
     )
-    pace, at, faults = rng.choice((2.0, 4.0, 8.0)), 20.0, list[Fault]()
+    pace, at, faults = rng.choice((2.0, 4.0, 8.0)), FAULTS_BEGIN, list[Fault]()
     kinds, weights = list(KINDS), list(KINDS.values())
     while (at := at + rng.expovariate(1 / pace)) < FAULTS_END:
         (kind,) = rng.choices(kinds, weights)

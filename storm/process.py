@@ -18,7 +18,7 @@ from spark_ehbalance.errors import (
 )
 from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.group.changes import Outcome, Stall, Transition, apply
+from spark_ehbalance.group.changes import Join, Outcome, Stall, Transition, apply
 from spark_ehbalance.group.member import protocol as member_protocol
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
@@ -105,6 +105,7 @@ class Process:
         self.rng = rng = random.Random(f"{self.world.plan.seed} {self.author.incarnation}")
         self.drift, self.skew_ms = rng.uniform(-DRIFT, DRIFT), rng.randint(-SKEW_MS, SKEW_MS)
         self.running, self.stopping, self.left, self.stage = True, False, False, "starting"
+        self.joined = False  # and it knows that
         self.suspended_until = self.planner_suspended_until = self.suspended_in_commit = 0.0
         self.spark_suspended_until = 0.0
         self.unreachable_until = self.read_only_until = self.bad_commits_until = self.hub_unreachable_until = 0.0
@@ -122,6 +123,8 @@ class Process:
         #: was read last, until when it had not been read for half a duration, and the newest version that was read.
         self.away_at = self.unwritable_at = self.blind_until = float("-inf")
         self.read_at, self.known = float("inf"), -1
+        #: When the last commit that changed something began, and when the last one failed half a duration after that.
+        self.wrote_at = self.mute_until = float("-inf")
         self._looks_begun = self._looks_ended = 0
         self._keeper_idle = False
         self._states, self._states_at, self._stale = self.world.hub.states(), self.now, rng.uniform(0.5, 5.0)
@@ -225,7 +228,7 @@ class Process:
         while True:
             answer: protocol.Input | None = member_protocol.Tick()
             while answer is not None:
-                joined = self.member._member.joined
+                joined = self.joined or self.member._member.joined
                 outputs = self.handle(answer)
                 if joined and isinstance(answer, member_protocol.GroupRead):
                     self.world.witness.took_in(self, answer.snapshot, outputs)
@@ -274,7 +277,7 @@ class Process:
         self.world.engine.at(self.now + half, serve)
         yield 2 * half
         if answers[0] is None and self.world.silent_store:
-            yield _REQUEST_TIMEOUT
+            yield max(0.0, _REQUEST_TIMEOUT - 2 * half)
         return answers[0]
 
     def _reaches_store(self) -> bool:
@@ -293,6 +296,8 @@ class Process:
                 return member_protocol.RacesLost()
             answer = yield from self._attempt(base, changes, fate)
             if isinstance(answer, Outcome):
+                self.wrote_at = since if answer.accepted else self.wrote_at
+                self.joined |= any(isinstance(transition, Join) for transition in answer.accepted)
                 self.known = max(self.known, answer.after.version)
                 return member_protocol.Committed(answer, self.now - since)
             if answer == "unavailable":
@@ -304,6 +309,7 @@ class Process:
             base = snapshot
         else:
             return member_protocol.RacesLost()
+        self.world.witness.could_not_write(self)
         return member_protocol.StoreFailed(True)
 
     def _attempt(self, base: Snapshot, changes: Sequence[Transition], fate: str) -> Waiting[Outcome | str]:

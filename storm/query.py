@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from spark_ehbalance.query.offsets import LoggedBatch, StreamOffset
@@ -49,6 +51,8 @@ class Query:
         self.checkpoint = Checkpoint()
         self.fails_on_loss, self.had_twins, self.had_copies = plan.fails_on_loss, False, False
         self.processes: list[Process] = []
+        #: What happens to its next process when it enters a stage.
+        self.awaits: dict[str, Callable[[Process], None]] = {}
         #: Until when nobody starts it again, and when it last finished a batch or, with AvailableNow, a run.
         self.down_until = 0.0
         self.done_at = float("-inf")
@@ -67,6 +71,8 @@ class Query:
     def start(self) -> Process:
         self.world.witness.check_positions()
         self.processes.append(process := Process(self, len(self.processes) + 1))
+        process.at_stage = {stage: partial(happens, process) for stage, happens in self.awaits.items()}
+        self.awaits = {}
         process.note("starts")
         return process
 
@@ -147,6 +153,7 @@ class Query:
         process.enter("written")
         yield rng.uniform(0.0, 0.05)
         process.checkpoint.commit(number)
+        witness.finished(process, end)
         process.reading, self.done_at = {}, process.now
         process.enter("finished")
         yield rng.uniform(0.0, 0.05)

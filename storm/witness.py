@@ -130,6 +130,8 @@ class Witness:
         for process in self._world.running():
             if process.author != transition.by or process.stopping:
                 continue
+            if isinstance(transition, Release) and not (process.member.leaving or process.plan.max_owned):
+                raise Violation("planned move", f"{process.author.incarnation} gives it back for no reason", p)
             if process.reading.get(p) == epoch:
                 raise Violation("planned move", f"{process.author.incarnation} gives it back during its batch", p)
             planned, next = self._planned[p, epoch], lease.checkpoint.next if lease.checkpoint else 0
@@ -163,7 +165,7 @@ class Witness:
             kind = kind_of_change(old, lease, transitions)
             taker, duration = after.members.get(lease.owner or ""), self._duration(old.owner or "")
             if kind == "expiry" and taker and not world.tampered and self._was_blind(taker, duration):
-                raise Violation("expiry", f"{lease.owner} declares {old.owner} dead and could not see", p)
+                raise Violation("expiry", f"{lease.owner} declares {old.owner} dead and could not know", p)
             for epoch in range(old.epoch, lease.epoch):
                 self._losses[p, epoch] = Loss(kind, after.version)
             at = checkpoint.next if checkpoint else None
@@ -173,9 +175,9 @@ class Witness:
             world.note(f"owner {lease.owner}, epoch {lease.epoch}, handover to {to}", p)
 
     def _was_blind(self, taker: Member, duration: float) -> bool:
-        """Whether `taker` has not read the table all the time within the last `duration` seconds."""
+        """Whether `taker` could not read or write the table all the time within the last `duration` seconds."""
         blind = [
-            process.blind_until
+            max(process.blind_until, process.mute_until)
             for process in self._world.processes()
             if process.author.incarnation == taker.incarnation
         ]
@@ -219,6 +221,12 @@ class Witness:
         if now - process.read_at > member._member.duration.shortest / 2:
             process.blind_until = now
         process.read_at = now
+
+    def could_not_write(self, process: Process) -> None:
+        """A commit of `process` has failed. Others may not have been able to write either."""
+        now = self._world.engine.now
+        if now - process.wrote_at > process.member._member.duration.shortest / 2:
+            process.mute_until = now
 
     def took_in(self, process: Process, snapshot: Snapshot, outputs: Sequence[object]) -> None:
         """`process`, a member of the group, has handled a read of the table."""
@@ -300,12 +308,14 @@ class Witness:
                 raise Violation("outage", f"{process.author.incarnation} reads it no more", p)
 
     def ended(self, process: Process) -> None:
-        """A run of AvailableNow has ended: it has read all that the hub had at its start of what it owns."""
-        member, owner = process.member, process.plan.owner
+        """A run of AvailableNow has ended: it has read all that the hub had at its start of what it may read."""
+        member, owner, most = process.member, process.plan.owner, process.plan.max_owned
         if process.gave_up or process.is_of_another_hub or member.query.leaving or owner in self._drained:
             return
+        full = most is not None and len(member.owned) >= most
         for p, lease in member.leases.items():
-            if lease.owner != owner or lease.stalled or lease.handover:
+            is_free = lease.owner is None and not full and (lease.pin is None or lease.pin.to == owner)
+            if not (lease.owner == owner or is_free) or lease.stalled or lease.handover:
                 continue
             position = position_under(lease.epoch, member.query.progress.get(p), lease.checkpoint)
             if position is not None and position.next < process.promised.get(p, 0):
@@ -363,6 +373,22 @@ class Witness:
                     what = f"{again.start} to {last.end - 1} are in the sink twice, though nobody else had them"
                     raise Violation("batch numbers", what, again.partition)
             sink.twice.clear()
+
+    def finished(self, process: Process, end: StreamOffset) -> None:
+        """Spark's log has the batch that ends at `end` as finished. A seek does not keep its events from the sink."""
+        sink, leases = process.sink, self._world.store.snapshot.leases
+        # A mark tells nothing of events before it.
+        if isinstance(sink, OnceSink) or process.query.had_twins or process.member.leaving or self._world.tampered:
+            return
+        for p, planned in end.ranges.items():
+            lease = leases[p]
+            kinds = {self._losses[p, epoch].kind for epoch in range(planned.epoch, lease.epoch)}
+            if "seek" not in kinds or not kinds <= {"seek", "restart"} or lease.owner != end.owner or lease.handover:
+                continue
+            start = max(planned.start, self._world.hub.partitions[p].begin)
+            if (written := sink.through(p, start)) < planned.end:
+                what = f"{written} to {planned.end - 1} of batch {end.batch} are not in the sink, because of a seek"
+                raise Violation("sought", what, p)
 
     def check_positions(self) -> None:
         """A lease table made of the checkpoints of some queries would skip no event."""
