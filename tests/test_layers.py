@@ -12,7 +12,7 @@ import spark_ehbalance
 
 #: The layers from the bottom up. Packages of one layer do not know each other. A part of a room can be a layer itself.
 LAYERS = (
-    {"text", "spark_versions"},
+    {"clock", "text", "spark_versions"},
     {"errors"},
     {"installed", "shipped"},
     {"settings"},

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from azure.eventhub import CheckpointStore
 from azure.eventhub.exceptions import OwnershipLostError
 
+from spark_ehbalance.clock import monotonic
 from spark_ehbalance.errors import (
     DataLossError,
     EhBalanceError,
@@ -137,10 +138,10 @@ class DeltaCheckpointStore(CheckpointStore):
         if not wanted:
             return released
         owner, patience = entries[-1]["owner_id"], min(_PATIENCE, self._options.lease_duration / 3)
-        deadline = time.monotonic() + patience
+        deadline = monotonic() + patience
         with self._lock:
             after = self._claim(owner, wanted)
-        while any(each.to == owner for each in after.ownership.pending.values()) and time.monotonic() < deadline:
+        while any(each.to == owner for each in after.ownership.pending.values()) and monotonic() < deadline:
             time.sleep(_READ_INTERVAL)
             with self._lock:
                 after = self._read(entries[-1])
@@ -201,7 +202,7 @@ class DeltaCheckpointStore(CheckpointStore):
         return self._store
 
     def _read(self, named: Mapping[str, Any]) -> Snapshot:
-        store, now = self._opened(named), time.monotonic()
+        store, now = self._opened(named), monotonic()
         try:
             snapshot = store.read()
         except StoreUnavailableError:
@@ -217,11 +218,11 @@ class DeltaCheckpointStore(CheckpointStore):
         return Durations.of(snapshot, self._options.lease_duration if group_ms is None else group_ms / 1000)
 
     def _expired(self, snapshot: Snapshot) -> frozenset[str]:
-        durations, now, wall_ms = self._durations(snapshot), time.monotonic(), round(time.time() * 1000)
+        durations, now, wall_ms = self._durations(snapshot), monotonic(), round(time.time() * 1000)
         return expired_leases(self._observations, snapshot, durations, now, wall_ms).difference(self._epochs)
 
     def _check_hub(self, snapshot: Snapshot) -> None:
-        if time.monotonic() - self._hub_at > _HUB_INTERVAL:
+        if monotonic() - self._hub_at > _HUB_INTERVAL:
             try:
                 with HubMetadata(self._options.connection, self._options.consumer_group) as hub:
                     partitions, positions = hub.partition_ids(), self._options.starting_position
@@ -231,7 +232,7 @@ class DeltaCheckpointStore(CheckpointStore):
                         self._latest_ends = latest_ends(positions, partitions, hub.partition_states)
                 self._partitions, self._hub_created_ms = partitions, hub.created_ms
                 self._hub_ms = hub.first_answer_ms
-                self._hub_at = time.monotonic()
+                self._hub_at = monotonic()
             except HubUnavailableError as error:  # leases must be renewed all the same
                 _LOG.warning("%s. Looking for new partitions later", error)
         if other := snapshot.described_other_hub(self._hub_created_ms):
@@ -301,14 +302,14 @@ class DeltaCheckpointStore(CheckpointStore):
         """No checkpoint has handed the partition over in half of the time that the next owner waits."""
         if lease.handover is None:
             return False
-        waited = time.monotonic() - self._observations.handovers[lease.partition].since
+        waited = monotonic() - self._observations.handovers[lease.partition].since
         return waited > lease.handover.timeout_ms / 2000
 
     def _left_over(self, snapshot: Snapshot) -> list[Lease]:
         """Partitions to claim unasked: pinned to the client, or long without a live owner because the client does not
         know other members' limits."""
         durations, expired, seen = self._durations(snapshot), self._expired(snapshot), self._observations.leases
-        before = time.monotonic() - 2 * max(durations.longest, durations.needs)
+        before = monotonic() - 2 * max(durations.longest, durations.needs)
         return [
             lease
             for p, lease in snapshot.leases.items()
@@ -318,7 +319,7 @@ class DeltaCheckpointStore(CheckpointStore):
 
     def _taken(self, snapshot: Snapshot, wanted: Mapping[str, Mapping[str, Any]]) -> list[t.Transition]:
         """Claims of partitions without a live owner, and requests for the others."""
-        expired, overdue = self._expired(snapshot), overdue_handovers(self._observations, snapshot, time.monotonic())
+        expired, overdue = self._expired(snapshot), overdue_handovers(self._observations, snapshot, monotonic())
         timeout_ms = round(1000 * (self._options.handover_timeout + self._durations(snapshot).needs))
         claims, requests = list[Lease](), list[t.Transition]()
         for partition, entry in wanted.items():
@@ -350,7 +351,7 @@ class DeltaCheckpointStore(CheckpointStore):
         """Where reading begins, if `latest` is the moment `latest_ms` of the hub's clock."""
         states, configured = self._states(partitions), self._options.starting_position
         configured.check_ends({each: state.end for each, state in states.items()}, "startingPosition")
-        now_ms = latest_ms if self._hub_ms is None else self._hub_ms + 1000 * (time.monotonic() - self._hub_at)
+        now_ms = latest_ms if self._hub_ms is None else self._hub_ms + 1000 * (monotonic() - self._hub_at)
         latest, now = (datetime.fromtimestamp(each / 1000, timezone.utc) for each in (latest_ms, now_ms))
         return {
             each: resolve_start(configured.of(each), latest, now, self._address(each), state, _RESOLVE_TIMEOUT)
@@ -426,7 +427,7 @@ class DeltaCheckpointStore(CheckpointStore):
                 raise HubUnavailableError(f"partition {partition}: no event came at sequence number {number}")
             return known
 
-        return look_in_each(map(self._address, positions), time.monotonic() + _RESOLVE_TIMEOUT, found)
+        return look_in_each(map(self._address, positions), monotonic() + _RESOLVE_TIMEOUT, found)
 
     # --- releasing ---------------------------------------------------------------------------------------------
 
@@ -479,7 +480,7 @@ class DeltaCheckpointStore(CheckpointStore):
             with self._lock:  # while another thread commits, nothing is waiting although it may fail
                 is_waiting = partition in self._waiting
             if is_waiting:
-                time.sleep(max(0.0, self._next_checkpoint_at - time.monotonic()))
+                time.sleep(max(0.0, self._next_checkpoint_at - monotonic()))
                 with self._lock:
                     self._write_waiting(checkpoint)
             is_lost = partition in self._lost
@@ -489,7 +490,7 @@ class DeltaCheckpointStore(CheckpointStore):
 
     def _write_waiting(self, named: Mapping[str, Any]) -> None:
         """Commit all waiting checkpoints. If that fails they wait for the next commit."""
-        began = time.monotonic()
+        began = monotonic()
         with self._adding:
             batch, self._waiting = self._waiting, {}
         if not batch:
@@ -506,8 +507,8 @@ class DeltaCheckpointStore(CheckpointStore):
                 self._epochs.pop(partition, None)
                 self._lost.add(partition)
         self._lost |= self._unopened & batch.keys()
-        spacing = len(after.members) * (time.monotonic() - began) / STORE_SHARE
-        self._next_checkpoint_at = time.monotonic() + min(spacing, self._interval)
+        spacing = len(after.members) * (monotonic() - began) / STORE_SHARE
+        self._next_checkpoint_at = monotonic() + min(spacing, self._interval)
 
     def _progress(self, snapshot: Snapshot, partition: str, position: Position) -> list[t.Transition]:
         lease, member = snapshot.leases.get(partition), snapshot.members.get(self._owner)
@@ -529,7 +530,7 @@ class DeltaCheckpointStore(CheckpointStore):
     def _commit(self, base: Snapshot, changes: Sequence[t.Transition]) -> Snapshot:
         assert self._store is not None
         after = commit_and_record(self._store, base, changes, _LOG.warning).after
-        self._observations = self._observations.updated(after, time.monotonic())
+        self._observations = self._observations.updated(after, monotonic())
         return after
 
 

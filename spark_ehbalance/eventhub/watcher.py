@@ -42,8 +42,8 @@ REMEMBERED_OFFSETS = 1000
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What the hub has answered. Times are monotonic: of the last answer, of the request of the last list of partitions
-    that was answered, and of the connection. `error`: why the last request was not answered. `gone`: the hub does not
-    exist any more."""
+    that was answered, and of the connection. `error`: why the last request was not answered, and `silent_since` when
+    the first one was made that was not. `gone`: the hub does not exist any more."""
 
     partitions: tuple[str, ...] = ()
     states: Mapping[str, PartitionState] = field(default_factory=dict)
@@ -52,6 +52,7 @@ class _Known:
     listed_at: float = 0.0
     connected_at: float = 0.0
     error: HubUnavailableError | None = None
+    silent_since: float = 0.0
     gone: bool = False
 
 
@@ -154,7 +155,7 @@ class HubWatcher:
         """The last known state of each partition: the same mapping until one has changed. Raises `HubUnavailableError`
         if the hub has been silent for the timeout, and `MissingError` if it is gone."""
         known = self._known
-        if known.error is not None and (known.gone or time.monotonic() - known.answered_at > self._timeout):
+        if known.error is not None and (known.gone or time.monotonic() - known.silent_since > self._timeout):
             raise known.error
         return known.states
 
@@ -313,18 +314,21 @@ class HubWatcher:
             while self._wait():
                 age = time.monotonic() - self._known.listed_at
                 listing = self._known.listed_at <= self._list_since or age > self._schedule.intervals.listing
+                began = time.monotonic()
                 try:
                     self._poll(metadata, listing=listing)
                 except BaseException as error:  # a thread that ends would leave the query idle without a message
-                    self._failed(error)
+                    self._failed(error, began)
 
-    def _failed(self, error: BaseException) -> None:
+    def _failed(self, error: BaseException, began: float) -> None:
         if not isinstance(error, HubUnavailableError):
             error = HubUnavailableError(f"the event hub could not be asked: {error!r}")
         if self._known.error is None:
             _LOG.warning("%s. Trying again every %g s", error, self._schedule.intervals.retry)
         with self._condition:
-            self._known = replace(self._known, error=error, gone=self._missing.is_confirmed_by(error))
+            since = self._known.silent_since if self._known.error else began
+            gone = self._missing.is_confirmed_by(error)
+            self._known = replace(self._known, error=error, silent_since=since, gone=gone)
             self._changed.set()
             self._condition.notify_all()
 

@@ -82,7 +82,7 @@ FINDINGS: Mapping[str, Kind] = {
     ),
     "long_batch": Kind(
         _WARNING,
-        "Batch {batch} of {member} has been running for {ran}, {usual} on average; {partitions} wait for it.",
+        "Batch {batch} of {member} has been running for {ran}; {partitions} wait for it.",
         "Look in Spark's UI for a task or a sink that hangs. `maxStall` gives the partitions to other members. With a "
         "trigger interval and without `register(spark)`, the batch may have ended.",
     ),
@@ -111,7 +111,7 @@ FINDINGS: Mapping[str, Kind] = {
 }
 
 #: Parameters that are durations in seconds.
-_SECONDS = {"silence", "duration", "unowned", "within", "ran", "usual", "waited"}
+_SECONDS = {"silence", "duration", "unowned", "within", "ran", "waited"}
 
 #: Why a query leaves a partition out of its batches (`Member.left_out`), and `trigger`: Spark asks for no batch.
 _PAUSES = {
@@ -331,7 +331,7 @@ class GroupView:
         since = None if row is None else self.snapshot.in_batch_since_ms(row)
         if query is not None and since is not None and self.now_ms - since > patience_ms:
             ran = (self.now_ms - since) / 1000
-            yield Finding("long_batch", _ids(leases), {"member": id, "batch": query.begun, "ran": ran, "usual": usual})
+            yield Finding("long_batch", _ids(leases), {"member": id, "batch": query.begun, "ran": ran})
             return
         measured = [lag.at_ms for each in leases if (lag := each.behind)]
         if query is not None and row is not None and measured:

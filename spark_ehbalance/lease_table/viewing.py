@@ -6,6 +6,7 @@ import threading
 import time
 from dataclasses import replace
 
+from spark_ehbalance.clock import monotonic
 from spark_ehbalance.errors import StoreError
 from spark_ehbalance.group.expiry import Observations
 from spark_ehbalance.group.group_view import GroupView
@@ -39,7 +40,7 @@ class Viewer:
         """The view as of a second ago at most; while the table cannot be read, the last view with the `problem`. Any
         thread may call it. Raises `StoreError` if the table was never read."""
         with self._lock:
-            if self._latest is None or time.monotonic() >= self._until:
+            if self._latest is None or monotonic() >= self._until:
                 try:
                     self._latest = self.view()
                 except StoreError as error:
@@ -48,13 +49,13 @@ class Viewer:
                     if not self._latest.problem:
                         _LOG.warning("%s", error)
                     self._latest = replace(self._latest, problem=str(error))
-                self._until = time.monotonic() + _LOOK_INTERVAL
+                self._until = monotonic() + _LOOK_INTERVAL
             return self._latest
 
     def view(self) -> GroupView:
         """The view as of now. Raises `StoreError` if the table cannot be read; without its history it is complete but
         for crash loops."""
-        snapshot, at_ms, now = self._store.read(), now_ms(), time.monotonic()
+        snapshot, at_ms, now = self._store.read(), now_ms(), monotonic()
         self._observations = self._observations.updated(snapshot, now)
         observed = self._observations.members.items()
         seen = {id: at_ms - round(1000 * (now - each.since)) for id, each in observed if not each.cold}

@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+from spark_ehbalance.clock import monotonic
 from spark_ehbalance.errors import ConflictError, EhBalanceError, HubUnavailableError, StoreUnavailableError
 from spark_ehbalance.group.changes import Outcome, Transition
 from spark_ehbalance.group.history import OwnershipChange, ownership_changes
@@ -100,7 +101,7 @@ class Keeper:
         on SIGKILL: the leases then expire."""
         with self._lock:
             self._step(protocol.StopRequested())
-            self._give_up_at = min(self._give_up_at, time.monotonic() + _SHUTDOWN_TIMEOUT)
+            self._give_up_at = min(self._give_up_at, monotonic() + _SHUTDOWN_TIMEOUT)
         if self._thread.is_alive():
             self._thread.join(_SHUTDOWN_TIMEOUT)
 
@@ -112,7 +113,7 @@ class Keeper:
         """
         with self._lock:
             self._check()
-            return self._engine.holdings(time.monotonic())
+            return self._engine.holdings(monotonic())
 
     def handle(self, input: Input) -> list[Output]:
         """Pass `input` to the engine. Raises what has ended the keeper."""
@@ -209,9 +210,9 @@ class Keeper:
                 try:
                     self._keep(store)
                 finally:
-                    give_up_at = time.monotonic() + _SHUTDOWN_TIMEOUT
+                    give_up_at = monotonic() + _SHUTDOWN_TIMEOUT
                     self._recording.finish(_SHUTDOWN_TIMEOUT)
-                    self._tidying.finish(max(0.0, give_up_at - time.monotonic()))
+                    self._tidying.finish(max(0.0, give_up_at - monotonic()))
         except EhBalanceError as error:
             self._fail(error)
         except BaseException as error:  # also a panic in a Rust library: nobody else would notice this thread's end
@@ -224,13 +225,13 @@ class Keeper:
             )
 
     def _keep(self, store: LeaseStore) -> None:
-        while not self._turn(store) and time.monotonic() <= self._give_up_at:
+        while not self._turn(store) and monotonic() <= self._give_up_at:
             self._wait()
 
     def _wait(self) -> None:
         """Wait until the next turn is due."""
         with self._lock:
-            while (remaining := self._engine.due() - time.monotonic()) > 0:
+            while (remaining := self._engine.due() - monotonic()) > 0:
                 self._lock.wait(remaining)
 
     def _turn(self, store: LeaseStore) -> bool:
@@ -290,11 +291,11 @@ class Keeper:
             return protocol.HubAnswered(None)
 
     def _write(self, store: LeaseStore, base: Snapshot, changes: Sequence[Transition]) -> protocol.Input:
-        began = time.monotonic()
+        began = monotonic()
         try:
             if self._lag_of is not None:
                 changes = with_lags(changes, base.leases, self._lag_of)
-            return protocol.Committed(commit(store, base, changes), time.monotonic() - began)
+            return protocol.Committed(commit(store, base, changes), monotonic() - began)
         except ConflictError:
             self.counts = replace(self.counts, lost=self.counts.lost + ATTEMPTS)
             _LOG.info("the lease table is contended: trying again later")
@@ -353,7 +354,7 @@ class Keeper:
 
     def _step(self, input: Input) -> list[Output]:
         with self._changing():
-            return self._steps.take(input, Clocks(time.monotonic(), time.time_ns() // 1_000_000))
+            return self._steps.take(input, Clocks(monotonic(), time.time_ns() // 1_000_000))
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
+from spark_ehbalance.clock import monotonic
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.member.membership import Holding
@@ -168,7 +169,7 @@ class Planner:
         """Whether `next_batch(start)` would return `start` again, as for nearly all calls of an idle query, so that
         it must cost little. May wait a moment for a change, and returns False at once when there is one."""
         planned = self._planned
-        if planned is None or start is not planned.end or time.monotonic() >= planned.until or self._changed.is_set():
+        if planned is None or start is not planned.end or monotonic() >= planned.until or self._changed.is_set():
             return False
         self._idle_answers += 1
         return self._idle_answers % _IDLE_WAIT_EVERY > 0 or not self._changed.wait(_IDLE_WAIT)
@@ -178,20 +179,20 @@ class Planner:
 
         Raises `DataLossError`, `HubUnavailableError`, and what has ended the lease keeper (`FencedError`, ...).
         """
-        give_up_at = time.monotonic() + JOIN_TIMEOUT
+        give_up_at = monotonic() + JOIN_TIMEOUT
         while True:
             self._changed.clear()
             if self._engine.fixed_ends is not None:
                 self.fix_ends()  # of partitions that other members have left since
             self._hub.watch(self._keeper.holdings(), self._engine.member.members)
-            measures = self._engine.loads.is_due(time.monotonic())
+            measures = self._engine.loads.is_due(monotonic())
             cpu = cpu_time() if measures else None  # some systems take 0.2 s for it beside a busy JVM
             planned = self._answer(protocol.BatchRequested(start, limit, self._report(), cpu, measures))
             assert isinstance(planned, protocol.Planned)
             if planned.end is not start or not planned.unread:
                 break
             # To answer that there is nothing to read would end the run of Trigger.AvailableNow.
-            if time.monotonic() >= give_up_at:
+            if monotonic() >= give_up_at:
                 unread = ", ".join(sorted(planned.unread, key=partition_order))
                 _LOG.warning("the run ends before partitions %s are read: the next run continues there", unread)
                 break
@@ -223,7 +224,7 @@ class Planner:
     def ranges(self, end: StreamOffset) -> list[Range]:
         """What to read of the batch that ends at `end`: all of it if this process has planned it; else what
         `plan_replay` returns."""
-        answer = self._answer(protocol.RangesRequested(end), lambda: self._engine.knows_owners(end, time.monotonic()))
+        answer = self._answer(protocol.RangesRequested(end), lambda: self._engine.knows_owners(end, monotonic()))
         assert isinstance(answer, protocol.Read)
         return list(answer.ranges)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 
+from spark_ehbalance.clock import monotonic
 from spark_ehbalance.eventhub.server_busy import BUSY
 from spark_ehbalance.metrics import definitions as of
 from spark_ehbalance.metrics.definitions import Sample, by_label, sample
@@ -39,7 +40,7 @@ def query_samples(planner: Planner) -> Iterator[Sample]:
         yield from member_samples(snapshot, row)
     yield from partition_samples(snapshot, snapshot.owned_by(planner.owner), round(now * 1000))
     if (began := keeper.batch_began) is not None:
-        yield sample(of.BATCH_START, now - (time.monotonic() - began), *me)
+        yield sample(of.BATCH_START, now - (monotonic() - began), *me)
     counts = keeper.counts
     yield from (
         sample(metric, value, *me)

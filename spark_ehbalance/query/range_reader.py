@@ -13,7 +13,14 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_ehbalance.errors import DataLossError, ForeignReaderError, HubUnavailableError, MissingError, StoreError
+from spark_ehbalance.errors import (
+    DataLossError,
+    ForeignReaderError,
+    HubUnavailableError,
+    MissingError,
+    StoreError,
+    StoreUnavailableError,
+)
 from spark_ehbalance.eventhub.conditions import busy_wait
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.network import NetworkError
@@ -152,7 +159,7 @@ class _RangeReader:
                     return RangeEnd.COMPACTED
             except Disconnected as other:
                 self._since.missing.answered()
-                if self._is_lease_lost(other):
+                if self._is_lease_lost(other, cancelled):
                     return self._lease_lost()
                 self._since.last_error = other
             except (Unreachable, MissingError) as error:
@@ -233,9 +240,10 @@ class _RangeReader:
 
     # --- other readers -----------------------------------------------------------------------------------------
 
-    def _is_lease_lost(self, other: Disconnected) -> bool:
+    def _is_lease_lost(self, other: Disconnected, cancelled: threading.Event) -> bool:
         """Whether the reader that has disconnected ours is the next owner's. Raises `ForeignReaderError` if it does
-        not belong to the group, and has been there for as long as a dead one is remembered.
+        not belong to the group, and has been there for as long as a dead one is remembered; and `StoreError` if the
+        lease table cannot be read until `receiverTimeout` has passed.
 
         A reader whose level is not higher than ours belongs to the group and leaves the range to us: one that another
         worker has kept open, another attempt of this task, or `ehbalance seek`, which looks up a time. A reader
@@ -247,11 +255,22 @@ class _RangeReader:
         in_group = other.epoch is not None and other.epoch <= self._highest_own_level()
         if in_group and self._options.capabilities.epochs:
             return False
-        if self._lease is not None and not self._lease.is_held():
+        if self._lease is not None and not self._is_held(self._lease, cancelled):
             return True
         if not in_group:
             self._wait_for_foreign(other)
         return False
+
+    def _is_held(self, lease: RangeLease, cancelled: threading.Event) -> bool:
+        """`RangeLease.is_held`, once the lease table can be read."""
+        while True:
+            try:
+                return lease.is_held()
+            except StoreUnavailableError as error:
+                if self._timed_out() or cancelled.is_set():
+                    raise
+                _LOG.warning("partition %s: waiting for the lease table: %s", self._wanted.partition, error)
+                cancelled.wait(self._since.backoff())
 
     def _lease_lost(self) -> RangeEnd:
         _LOG.info("partition %s: lease lost while reading, ending at %d", self._wanted.partition, self._position)

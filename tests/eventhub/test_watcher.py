@@ -111,6 +111,19 @@ def test_an_error_is_raised_after_the_timeout_and_passes(emulator: Emulator, sta
     assert watcher.states()["0"].end == 1
 
 
+def test_time_in_which_nobody_asked_is_no_silence(emulator: Emulator, start: Start) -> None:
+    """As of a process that was suspended, and then finds its connection closed."""
+    watcher = start(timeout=2.0, schedule=PollSchedule(PollIntervals(60, 60, 60, 60, 0.1)))
+    time.sleep(2.1)
+    emulator.refuse_connections()
+    emulator.drop_connections()
+    watcher.catch_up(0.5)
+    wait_until(lambda: not watcher.available, "the hub has not answered")
+    watcher.states()
+    emulator.refuse_connections(False)
+    wait_until(lambda: watcher.available, "it is over")
+
+
 def refreshed(watcher: HubWatcher) -> bool:
     """Whether it has answered in time."""
     try:

@@ -109,7 +109,7 @@ CASES: Mapping[str, tuple[GroupView, str, str, dict[str, Any]]] = {
         view(lease("0", "ann", 600), queries=[query("ann", begun=5, at_ms=ago(252))]),
         "long_batch",
         "0",
-        {"member": "ann", "batch": 5, "ran": 252, "usual": 2.5},
+        {"member": "ann", "batch": 5, "ran": 252},
     ),
     "a query that does not reach the hub": (
         view(lease("0", "ann", lag=Lag(100, 100, None, ago(43))), lease("1", "bob")),

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field
+from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
+from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.lease_table.delta.folder import Folder
 from spark_ehbalance.lease_table.delta.history import History
 from tests.lease_table.delta_tables import change
@@ -47,6 +48,17 @@ def test_nothing_appended_is_lost_by_what_others_do_with_the_history(tmp_path: P
     assert len(history.read()) == len(before) + 3
     assert {each.epoch for each in other.follow(0)} >= {3, 4, 5}
     assert other.follow(0) == []
+
+
+def test_a_history_with_another_type_of_column_is_unavailable(tmp_path: Path) -> None:
+    history = History(str(tmp_path / "leases"), {})
+    history.append([change(1)])
+    table = DeltaTable(str(tmp_path / "leases_history"))
+    rows = table.to_pyarrow_table()
+    changed = rows.set_column(rows.schema.get_field_index("by"), "by", pa.array([1], pa.int32()))
+    write_deltalake(table, changed, mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(StoreUnavailableError):
+        history.append([change(2)])
 
 
 def test_who_follows_the_history_reads_what_is_new_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

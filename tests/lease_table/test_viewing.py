@@ -40,7 +40,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds since the first view."""
     passed = [0.0]
     monkeypatch.setattr(viewing, "now_ms", lambda: NOW + round(1000 * passed[0]))
-    monkeypatch.setattr(viewing.time, "monotonic", lambda: passed[0])  # type: ignore[attr-defined]
+    monkeypatch.setattr(viewing, "monotonic", lambda: passed[0])
     return passed
 
 

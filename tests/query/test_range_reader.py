@@ -341,11 +341,28 @@ def test_without_level_a_kept_receiver_of_the_former_owner_is_waited_for(held: H
     leaving.join()
 
 
-def test_a_disconnect_while_the_table_is_away_fails_the_batch(held: Held) -> None:
+def test_a_disconnect_while_the_table_stays_away_fails_the_batch(held: Held) -> None:
     held.away()
     held.rival(77)
     with pytest.raises(StoreUnavailableError):
-        held.read(100)
+        held.read(100, receiverTimeout="1 s")
+
+
+def test_an_outage_of_the_table_is_waited_for_when_the_partition_was_taken(
+    held: Held, caplog: pytest.LogCaptureFixture
+) -> None:
+    def take() -> None:
+        held.take()
+        held.away()
+
+    def return_table() -> None:
+        wait_until(lambda: "waiting for the lease table" in caplog.text, "the reader has tried")
+        held.path.with_name("away").rename(held.path)
+
+    returning = threading.Thread(target=return_table)
+    returning.start()
+    held.read(then=take, ends=RangeEnd.LEASE_LOST)
+    returning.join()
 
 
 # --- a partition that is silent ----------------------------------------------------------------------------------

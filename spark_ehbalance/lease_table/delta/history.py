@@ -61,7 +61,9 @@ class History:
         """Append `changes`, which makes the table if it is missing."""
         rows = [asdict(change) | {"at": 1000 * change.at_ms} for change in changes]
         table = pa.table({name: [row[name] for row in rows] for name in HISTORY_SCHEMA.names}, schema=HISTORY_SCHEMA)
-        with self._folder.errors("written"):
+        with self._folder.errors(
+            "written", (Exception,)
+        ):  # delta-rs has no class for rows that the columns do not take
             held, self._table = self._held(), None
             if held is not None:
                 try:

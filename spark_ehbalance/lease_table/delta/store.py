@@ -368,7 +368,7 @@ class DeltaStore(LeaseTable):
     def _remedy(self) -> str:
         return (
             "Stop the group's queries, move the folder away, and create the table from their checkpoints: `ehbalance "
-            f"positions CHECKPOINT`, then `ehbalance init {self._folder.uri} --positions FILE`"
+            f"positions CHECKPOINT`, then `ehbalance init {self._folder.uri} --event-hub-name HUB --positions FILE`"
         )
 
     def _forget(self) -> None:
