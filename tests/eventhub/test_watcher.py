@@ -117,7 +117,7 @@ def test_time_in_which_nobody_asked_is_no_silence(emulator: Emulator, start: Sta
     time.sleep(2.1)
     emulator.refuse_connections()
     emulator.drop_connections()
-    watcher.catch_up(0.5)
+    watcher.watch(["0"])
     wait_until(lambda: not watcher.available, "the hub has not answered")
     watcher.states()
     emulator.refuse_connections(False)
