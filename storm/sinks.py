@@ -47,6 +47,12 @@ class Content:
         self.extents[partition] = sorted([*apart, Extent(start, end)], key=lambda extent: extent.start)
         return twice
 
+    def within(self, partition: str, bounds: Range) -> list[Extent]:
+        """What there is between the `bounds`."""
+        found = self.extents.get(partition, ())
+        parts = (Extent(max(known.start, bounds.start), min(known.end, bounds.end)) for known in found)
+        return [part for part in parts if part.start < part.end]
+
     def through(self, partition: str, start: int) -> int:
         """The first event from `start` on that is not there."""
         found = (known.end for known in self.extents.get(partition, ()) if known.start <= start < known.end)
@@ -70,6 +76,10 @@ class Sink:
             self.content.add(partition, extent)
         if fails:
             raise SinkError(f"the sink fails {fails} the write")
+
+    def within(self, partition: str, bounds: Range) -> list[Extent]:
+        """What it contains between the `bounds`."""
+        return self.content.within(partition, bounds)
 
     def through(self, partition: str, start: int) -> int:
         """The first event from `start` on that it does not contain."""
@@ -153,6 +163,9 @@ class OnceSink(Sink):
                         raise SinkError(f"the sink fails {fails} the write")
                     refusal = self.target.commit(base, marks, events)
                     answer = Refusal(Conflict.UNKNOWN, "no answer", SinkError("unknown")) if fails else refusal
+
+    def within(self, partition: str, bounds: Range) -> list[Extent]:
+        return self.target.content.within(partition, bounds)
 
     def through(self, partition: str, start: int) -> int:
         return self.target.content.through(partition, start)

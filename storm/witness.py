@@ -351,17 +351,19 @@ class Witness:
         for p, row in () if process.is_of_another_hub else rows.items():
             if row.epoch != end.ranges[p].epoch:
                 self._replayed.add((id(sink), p, row.end))
-            written = min(sink.through(p, row.start), row.end)
+            written = sink.within(p, row)  # in parts, where others have written the rest into other sinks
             if isinstance(sink, OnceSink) and p in self._ever_sought:  # events before a mark count as written
-                written = row.end
-            process.note(f"has {row.start} to {written} in its sink, read with epoch {row.epoch}", p)
+                written = [Extent(row.start, row.end)]
+            listed = ", ".join(f"{part.start} to {part.end}" for part in written)
+            process.note(f"has {listed or 'nothing'} of it in its sink, read with epoch {row.epoch}", p)
             sought = row.epoch < self._sought.get(p, 0) or p in process.sought
-            if written > row.start and not sought:
+            if written and not sought:
                 # Who has lost a lease may not know yet that its last range was cut short; the next owner reads it.
                 lost = (p, row.epoch) in self._losses or process.known < self._replaced
                 if row.start > (covered := self._covered(p)) and not lost:
                     raise Violation("skipped", f"events {covered} to {row.start - 1} are in no sink", p)
-                self._written.add(p, Extent(row.start, written))
+                for part in written:
+                    self._written.add(p, part)
         if isinstance(sink, OnceSink) and sink.target.twice:
             raise Violation("exactly once", f"{sink.target.twice} events of {[*rows]} are in the target twice")
         if isinstance(sink, NumberedSink):
