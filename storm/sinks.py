@@ -48,7 +48,7 @@ class Content:
         return twice
 
     def within(self, partition: str, bounds: Range) -> list[Extent]:
-        """What there is between the `bounds`."""
+        """The stored events between the `bounds`."""
         found = self.extents.get(partition, ())
         parts = (Extent(max(known.start, bounds.start), min(known.end, bounds.end)) for known in found)
         return [part for part in parts if part.start < part.end]
@@ -77,13 +77,10 @@ class Sink:
         if fails:
             raise SinkError(f"the sink fails {fails} the write")
 
-    def within(self, partition: str, bounds: Range) -> list[Extent]:
-        """What it contains between the `bounds`."""
-        return self.content.within(partition, bounds)
-
-    def through(self, partition: str, start: int) -> int:
-        """The first event from `start` on that it does not contain."""
-        return self.content.through(partition, start)
+    @property
+    def stored(self) -> Content:
+        """The events that readers of the sink find."""
+        return self.content
 
 
 @dataclass(slots=True)
@@ -164,8 +161,6 @@ class OnceSink(Sink):
                     refusal = self.target.commit(base, marks, events)
                     answer = Refusal(Conflict.UNKNOWN, "no answer", SinkError("unknown")) if fails else refusal
 
-    def within(self, partition: str, bounds: Range) -> list[Extent]:
-        return self.target.content.within(partition, bounds)
-
-    def through(self, partition: str, start: int) -> int:
-        return self.target.content.through(partition, start)
+    @property
+    def stored(self) -> Content:
+        return self.target.content

@@ -351,7 +351,7 @@ class Witness:
         for p, row in () if process.is_of_another_hub else rows.items():
             if row.epoch != end.ranges[p].epoch:
                 self._replayed.add((id(sink), p, row.end))
-            written = sink.within(p, row)  # in parts, where others have written the rest into other sinks
+            written = sink.stored.within(p, row)  # in parts, where others have written the rest into other sinks
             if isinstance(sink, OnceSink) and p in self._ever_sought:  # events before a mark count as written
                 written = [Extent(row.start, row.end)]
             listed = ", ".join(f"{part.start} to {part.end}" for part in written)
@@ -379,7 +379,7 @@ class Witness:
     def finished(self, process: Process, end: StreamOffset) -> None:
         """Spark's log has the batch that ends at `end` as finished. A seek does not keep its events from the sink."""
         sink, leases = process.sink, self._world.store.snapshot.leases
-        # A mark tells nothing of events before it.
+        # Events before a mark may be in another sink.
         if isinstance(sink, OnceSink) or process.query.had_twins or process.member.leaving or self._world.tampered:
             return
         for p, planned in end.ranges.items():
@@ -388,7 +388,7 @@ class Witness:
             if "seek" not in kinds or not kinds <= {"seek", "restart"} or lease.owner != end.owner or lease.handover:
                 continue
             start = max(planned.start, self._world.hub.partitions[p].begin)
-            if (written := sink.through(p, start)) < planned.end:
+            if (written := sink.stored.through(p, start)) < planned.end:
                 what = f"{written} to {planned.end - 1} of batch {end.batch} are not in the sink, because of a seek"
                 raise Violation("sought", what, p)
 

@@ -141,7 +141,7 @@ class DeltaCheckpointStore(CheckpointStore):
         deadline = monotonic() + patience
         with self._lock:
             after = self._claim(owner, wanted)
-        while any(each.to == owner for each in after.ownership.pending.values()) and monotonic() < deadline:
+        while any(handover.to == owner for handover in after.ownership.pending.values()) and monotonic() < deadline:
             time.sleep(_READ_INTERVAL)
             with self._lock:
                 after = self._read(entries[-1])

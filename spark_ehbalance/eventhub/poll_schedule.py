@@ -1,7 +1,8 @@
 """Which partitions' states are requested when, as rules without a clock. Times are seconds on a monotonic clock.
 
 Event Hubs answers 50 such requests a second (its quotas page: GetRuntimeInformation) for all readers together. So they
-are made less often the longer nothing comes, and rarely while a batch runs; when it has ended, `catch_up` asks at once.
+are made less often the longer nothing comes, and rarely while a batch runs. When it has ended, `catch_up`
+requests them at once.
 """
 
 from __future__ import annotations

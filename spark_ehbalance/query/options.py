@@ -117,7 +117,7 @@ class Options:
         None,
         _server,
         "[the namespace in the names of the blobs](azure-clients.md#names), if `leaseTable` is a container",
-        shown="that of the connection, without a port",
+        shown="the connection's, without a port",
         only=SHARED,
     )
     strategy: str = declared(
@@ -197,7 +197,7 @@ class Options:
         parse_duration,
         "a query that has not renewed for this long loses its partitions; longer than `balanceInterval`. All members "
         "use that of the oldest one, or [a longer one](sizing.md#lease-duration); beside [Azure's event "
-        "processors](azure-clients.md#set-up) each its own, by default 60 s",
+        "processors](azure-clients.md#set-up) each member has its own, 60 s by default",
         only=SHARED,
     )
     handover_timeout: float = declared(

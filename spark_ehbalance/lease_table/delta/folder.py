@@ -206,11 +206,11 @@ class Folder:
             os.makedirs(self.uri, exist_ok=True)
 
     @contextlib.contextmanager
-    def errors(self, done: str, kinds: tuple[type[Exception], ...] = BACKEND_ERRORS) -> Iterator[None]:
-        """Turns errors of these `kinds` into `StoreUnavailableError`: the folder could not be `done`."""
+    def errors(self, done: str) -> Iterator[None]:
+        """Turns `BACKEND_ERRORS` into `StoreUnavailableError`: the folder could not be `done`."""
         try:
             yield
-        except kinds as error:
+        except BACKEND_ERRORS as error:
             raise self.unavailable(done, error) from error
 
     def unavailable(self, done: str, error: Exception) -> StoreUnavailableError:

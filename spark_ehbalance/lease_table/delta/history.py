@@ -16,7 +16,7 @@ from spark_ehbalance.errors import StoreFormatError, StoreUnavailableError
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT
 from spark_ehbalance.lease_table.delta import log
-from spark_ehbalance.lease_table.delta.folder import Folder, file_names
+from spark_ehbalance.lease_table.delta.folder import BACKEND_ERRORS, Folder, file_names
 from spark_ehbalance.lease_table.delta.names import commit_file
 from spark_ehbalance.lease_table.delta.table_format import TIME
 
@@ -61,9 +61,7 @@ class History:
         """Append `changes`, which makes the table if it is missing."""
         rows = [asdict(change) | {"at": 1000 * change.at_ms} for change in changes]
         table = pa.table({name: [row[name] for row in rows] for name in HISTORY_SCHEMA.names}, schema=HISTORY_SCHEMA)
-        with self._folder.errors(
-            "written", (Exception,)
-        ):  # delta-rs has no class for rows that the columns do not take
+        with self._folder.errors("written"):
             held, self._table = self._held(), None
             if held is not None:
                 try:
@@ -103,7 +101,12 @@ class History:
         return table
 
     def _append(self, table: DeltaTable, rows: pa.Table) -> None:
-        write_deltalake(table, rows, mode="append", schema_mode="merge")
+        try:
+            write_deltalake(table, rows, mode="append", schema_mode="merge")
+        except BACKEND_ERRORS:
+            raise
+        except Exception as error:  # delta-rs has no class for columns of another type
+            raise self._folder.unavailable("written", error) from error
 
     def _create(self) -> None:
         schema, at_ms = Schema.from_arrow(HISTORY_SCHEMA).to_json(), time.time_ns() // 1_000_000
