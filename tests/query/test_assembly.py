@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from spark_ehbalance.clock import monotonic
 from spark_ehbalance.query import keeper
 from spark_ehbalance.query.assembly import joined
 from spark_ehbalance.query.offsets import StreamOffset
@@ -56,8 +56,7 @@ def test_alone_a_logged_batch_is_read_again_also_after_a_suspension(
     end = first.batch()
     first.stop()
     again = group.query("a", unfinished=end, shared=False)
-    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600, time_ns=time.time_ns)
-    monkeypatch.setattr(keeper, "time", later)
+    monkeypatch.setattr(keeper, "monotonic", lambda: monotonic() + 3600)
     again.run(end)
     assert Counter(again.seen) == group.everything()
 

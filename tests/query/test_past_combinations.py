@@ -237,8 +237,10 @@ class Past:
             foreign.copy()
             chosen = foreign.copies[-1]
             if part == "table" and not self.offsets:
-                # Nothing tells a query that has logged no batch from a new one of that table.
-                self.excused |= self.missing()
+                # Nothing distinguishes a query that has logged no batch from a new one of that table, whose query has
+                # read to the end of its hub, an event further than this one.
+                partitions = foreign.world.hub.partitions.items()
+                self.excused |= {(p, at) for p, partition in partitions for at in range(partition.end)}
         self._set(part, self._new() if what == "remove" else chosen)
         if what == "put":
             self.at[part] = chosen.at[part]

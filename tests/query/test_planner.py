@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from spark_ehbalance.clock import monotonic
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.group.changes import Join, Steal
 from spark_ehbalance.group.model import Author
@@ -41,8 +41,9 @@ def test_available_now_ends_while_events_keep_coming(
     group.append(50)
     query = group.query(shared=shared)
     query.planner.fix_ends()
-    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 3600, time_ns=time.time_ns)
-    monkeypatch.setattr(keeper, "time", later)  # after a suspension it owns nothing at first, and waits
+    monkeypatch.setattr(
+        keeper, "monotonic", lambda: monotonic() + 3600
+    )  # after a suspension it owns nothing at first, and waits
     batches = 0
     while query.step(200):
         group.append(5)
@@ -75,9 +76,8 @@ def test_an_idle_answer_is_given_again_until_something_changes(group: Group, mon
     assert all(idle.planner.still_idle(idle.finished) for _ in range(30))
     assert changed.waits == [planner._IDLE_WAIT] * 10, "two of three answers do not wait"
     assert not idle.planner.still_idle(StreamOffset("a")), "nothing is known of another start"
-    later = SimpleNamespace(monotonic=lambda: time.monotonic() + engine._LOAD_INTERVAL)
     with monkeypatch.context() as patched:
-        patched.setattr(planner, "time", later)
+        patched.setattr(planner, "monotonic", lambda: monotonic() + engine._LOAD_INTERVAL)
         assert not idle.planner.still_idle(idle.finished), "after a while"
     changed.set()
     assert not idle.planner.still_idle(idle.finished)
