@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from spark_ehbalance import errors
+from spark_ehbalance.error_conditions import CONDITIONS
 from spark_ehbalance.eventhub.sending.write_options import WriteOptions
 from spark_ehbalance.group.group_view import FINDINGS
 from spark_ehbalance.group.strategies import DECLARATIONS, DEFAULT_STRATEGY
@@ -21,7 +23,7 @@ from spark_ehbalance.query.options import BATCH, OPTIONS, SHARED, STRATEGY_OPTIO
 from spark_ehbalance.settings.declared import Declared, declarations, option_name
 
 _ROOT = Path(__file__).parent.parent
-_PAGE_NAMES = ("options", "writing", "strategies", "migration", "monitoring", "python")
+_PAGE_NAMES = ("options", "writing", "strategies", "migration", "monitoring", "python", "errors")
 PAGES = tuple(_ROOT / f"docs/{name}.md" for name in _PAGE_NAMES)
 
 _WHERE = {STREAM: "stream", SHARED: "shared", BATCH: "batch", "": "both"}
@@ -60,6 +62,18 @@ def metrics_table() -> str:
         for each in METRICS
     ]
     return _table(("metric", "kind", "labels", "from", "meaning"), rows)
+
+
+def error_conditions() -> str:
+    """A section for each error class, a subsection for each condition: messages link to these anchors."""
+    lines = []
+    for error in dict.fromkeys(condition.error for condition in CONDITIONS.values()):
+        lines.append(f"## {error}\n\n{inspect.getdoc(getattr(errors, error))}\n")
+        for name, condition in CONDITIONS.items():
+            if condition.error == error:
+                sentence = condition.sentence.replace("{", "<").replace(":g}", ">").replace("}", ">")
+                lines.append(f"### {name}\n\n`{sentence}`\n" + (f"\n{condition.remedy}\n" if condition.remedy else ""))
+    return "\n".join(lines) + "\n"
 
 
 # --- the Python reference ---------------------------------------------------------------------------------------
@@ -186,6 +200,7 @@ def declared_tables() -> dict[str, str]:
         "metrics": metrics_table(),
         "scala-options": foreign_options_table("Scala connector", SCALA_OPTIONS),
         "kafka-options": foreign_options_table("Kafka source", KAFKA_OPTIONS),
+        "errors": error_conditions(),
         "python": reference(),
     }
 

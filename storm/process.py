@@ -382,7 +382,7 @@ class Process:
         if found is None:
             raise StoreUnavailableError("the lease table does not answer")
         if wrong := mismatch(logged.last, found if found.leases else None, self._hub, LOCATION):
-            raise wrong.error()
+            raise wrong
         progress, earlier = recover(logged, found, lineage)
         member = MemberEngine(
             self.author,

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from spark_ehbalance.error_conditions import CONDITIONS
 from spark_ehbalance.errors import DataLossError, FencedError
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.exactly_once.marks import Extent
@@ -275,8 +276,8 @@ class Witness:
         if isinstance(error, FencedError) and not (process.query.had_twins or self._world.tampered):
             raise Violation("errors", f"{process.author.incarnation} was fenced by nobody: {error}")
         if isinstance(error, DataLossError):
-            if found := re.match(r"\[(\w+)\]", str(error)):
-                if not self._world.remedy(process, found[1]):
+            if error.condition in CONDITIONS:
+                if not self._world.remedy(process, error.condition):
                     raise Violation("errors", f"{process.author.incarnation} cannot continue: {error}")
                 return
             for p in re.findall(r"partition (\d+): ", str(error)):

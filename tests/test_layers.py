@@ -13,6 +13,7 @@ import spark_ehbalance
 #: The layers from the bottom up. Packages of one layer do not know each other. A part of a room can be a layer itself.
 LAYERS = (
     {"clock", "text", "spark_versions"},
+    {"error_conditions"},
     {"errors"},
     {"installed", "shipped"},
     {"settings"},

@@ -182,7 +182,7 @@ class QueryEngine:
         """Raise `DataLossError` if the hub is another one than when the query started."""
         read = self.policy.query.hub
         if read is not None and (wrong := changed_hub("query", read, replace(read, created_ms=hub.created_ms))):
-            raise wrong.error()
+            raise wrong
 
     def _probe_stalled(self, planning: _Planning, now: Clocks) -> list[protocol.Output]:
         """Have the stalled partitions probed whose probes are due; others are not kept waiting."""

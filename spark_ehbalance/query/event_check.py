@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.member.membership import Holding
-from spark_ehbalance.group.mismatch import Mismatch
 from spark_ehbalance.group.position import Position, names_event, partition_order
 from spark_ehbalance.query.batch_planning import BatchPlan
 from spark_ehbalance.text import logger
@@ -70,7 +70,7 @@ def check_none_lost(positions: Mapping[str, Position], known: Mapping[str, bool]
     """Raise `DataLossError` if the hub does not have the event before one of `positions`."""
     if lost := sorted((p for p in positions if known.get(p) is False), key=partition_order):
         events = ", ".join(f"{positions[p].sequence_number} of partition {p}" for p in lost)
-        raise Mismatch("EHB_POSITION_UNKNOWN", {"events": events}).error()
+        raise DataLossError("EHB_POSITION_UNKNOWN", events=events)
 
 
 def replayable(

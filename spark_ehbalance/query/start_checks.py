@@ -65,7 +65,7 @@ def check_past(options: Options, known: StreamOffset, table: Snapshot | None, fo
     """Raise `DataLossError` if the checkpoint that ends with `known`, the lease `table` and the hub do not belong
     together."""
     if wrong := mismatch(known, table, found, options.lease_table):
-        raise wrong.error()
+        raise wrong
 
 
 def states_at_start(options: Options, hub: Hub) -> Mapping[str, PartitionState]:
