@@ -83,7 +83,7 @@ class StoreDamagedError(StoreUnavailableError):
 
 
 class StoreReplacedError(StoreError):
-    """The lease table was replaced, rolled back or edited while it was in use."""
+    """The lease table was replaced, rolled back or edited by another program."""
 
 
 class StoreFormatError(StoreError):

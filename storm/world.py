@@ -390,8 +390,9 @@ class World:
         self.witness.tampered()
 
     def _table_restored(self, fault: Fault) -> None:
-        """Restore it, unless that hides that a query has lost a partition of its last batches: docs/design.md says
-        that this is not detected."""
+        """Restore the table's folder from a backup, its log included (RESTORE is an error for the store); not where
+        that hides that a query has lost a partition of its last batches: docs/design.md says that this is not detected.
+        """
         if not self._backups:
             return
         content, leases = self._backups[-1 - int(fault.choice**3 * len(self._backups))], self.store.snapshot.leases

@@ -5,6 +5,7 @@ The decision, from values to values; and real planners, the emulator without its
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
-from spark_ehbalance.errors import DataLossError
+from spark_ehbalance.errors import DataLossError, StoreReplacedError
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.identity import Group as GroupName
 from spark_ehbalance.group.model import Lease, QueryRecord, TableIdentity
@@ -21,8 +24,9 @@ from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.query.offsets import EpochPosition, HubReference, StreamOffset, TableReference, group_name
 from spark_ehbalance.query.past import mismatch
-from tests.query.queries import Group
-from tests.raising import assert_reports
+from tests.query.queries import PARTITIONS, Group
+from tests.raising import assert_reports, raises
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("without_network")
 
@@ -174,4 +178,34 @@ def test_a_lost_table_is_an_error_before_anything_is_read_or_created(group: Grou
     before = files(group)
     with pytest.raises(DataLossError, match=rf"\[{loss.split()[0]}\]"):
         group.query("a", end, failOnDataLoss=False, **options)
+    assert files(group) == before
+
+
+def restored(group: Group, version: int) -> bool:
+    """Whether RESTORE has won the race against members' commits."""
+    try:
+        DeltaTable(group.table).restore(version)
+    except CommitFailedError:
+        return False
+    return True
+
+
+def test_a_restored_table_ends_running_queries_and_refuses_stopped_ones(group: Group) -> None:
+    """The restored rows count the stopped query's batch as begun, and not the takeover that cut it short."""
+    group.append(5)
+    stopped = group.query("a")
+    end = stopped.batch()
+    stopped.stop()
+    version = group.snapshot().version
+    running = group.query("b")
+    running.read(5 * PARTITIONS)
+    wait_until(lambda: restored(group, version), "the table is restored")
+    what = {"problem": re.compile(r"^version \d+ is a foreign commit \(RESTORE\)$")}
+    with raises(StoreReplacedError, "EHB_LEASE_TABLE_SET_BACK", **what):
+        wait_until(lambda: running.step() and False, "the query ends")
+    running.stop()
+    before = files(group)
+    for owner, finished, unfinished in (("a", None, end), ("b", running.finished, None)):
+        with raises(StoreReplacedError, "EHB_LEASE_TABLE_SET_BACK", **what):
+            group.query(owner, finished, unfinished)
     assert files(group) == before

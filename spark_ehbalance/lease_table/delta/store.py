@@ -2,7 +2,8 @@
 
 A commit is a data file and then the next version's log file, which is created only if there is none: whoever creates it
 has won. That is Delta's commit protocol, and all that delta-rs and Spark need to read the table. A look is one request
-for the next version's log file. Opening the table and a version that another program wrote are delta-rs's.
+for the next version's log file; delta-rs opens the table, and reads the metadata of a version by another program. Such
+a version must not change rows: RESTORE, for example, would hide progress.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseTable
 from spark_ehbalance.lease_table.delta import log, maintenance
-from spark_ehbalance.lease_table.delta.folder import BACKEND_ERRORS, Folder, file_names, storage_error_text
+from spark_ehbalance.lease_table.delta.folder import BACKEND_ERRORS, Folder, storage_error_text
 from spark_ehbalance.lease_table.delta.history import History
 from spark_ehbalance.lease_table.delta.locations import check_storage, has_known_scheme, parse_location
 from spark_ehbalance.lease_table.delta.names import (
@@ -62,11 +63,11 @@ def _clock() -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was read or written last: the snapshot, its data files, the table's metadata action, the version's log file,
+    """What was read or written last: the snapshot, its data file, the table's metadata action, the version's log file,
     by its tag and by a hash of its content, and when that version was the newest."""
 
     snapshot: Snapshot
-    files: frozenset[str]
+    file: str | None
     metadata: dict[str, Any]
     tag: str
     content: int
@@ -196,16 +197,14 @@ class DeltaStore(LeaseTable):
         return known.snapshot
 
     def _advanced(self, known: _Known) -> _Known | None:
-        """The newest version; None if only delta-rs can tell, because another program wrote it."""
+        """The newest version; None if another program wrote it, so that the table has to be opened again."""
         newest = self._newest(known)
         if newest is None:
             return known
         add = self._own_add(newest, known.table)
         if add is None:
             return None
-        name = add["add"]["path"]
-        snapshot = self._snapshot([name], known.snapshot.group, newest.version)
-        return _Known(snapshot, frozenset({name}), known.metadata, newest.tag, hash(newest.content))
+        return self._read_version(newest, add, known.snapshot.group, known.metadata)
 
     def _opened(self) -> _Known:
         """The newest version, by way of delta-rs."""
@@ -217,19 +216,32 @@ class DeltaStore(LeaseTable):
         except DeltaError as error:
             raise self._unreadable(error) from error
         version = table.version()
-        newest = self._log_file(version)
         group, metadata = self._checked_metadata(table)
         self._check_not_set_back(version)
-        if newest is not None and self._own_add(newest, str(table.metadata().id)) is None:
-            with contextlib.suppress(ValueError):
-                if log.table_of(newest.content):
-                    raise self._damaged(f"{commit_file(version)} belongs to another lease table")
-        files = file_names(table)
-        snapshot = self._snapshot(files, group, version)
-        tag, content = (newest.tag, hash(newest.content)) if newest else ("", 0)
-        known = _Known(snapshot, frozenset(files), metadata, tag, content)
+        newest = self._retained(version)
+        add = self._newest_add(newest, str(table.metadata().id))
+        known = self._read_version(newest, add, group, metadata)
         self._check = _Check(known)
         return known
+
+    def _newest_add(self, newest: _LogFile, table: str) -> dict[str, Any] | None:
+        """The `add` of the last commit with data up to `newest`; None if the table has no rows yet. Raises
+        `StoreReplacedError` if another program made that commit."""
+        file = newest
+        while (add := self._own_add(file, table)) is None:
+            if operation := log.data_change(file.content):
+                raise self._replaced(f"version {file.version} is a foreign commit ({operation})")
+            if file.version == 0:
+                return None
+            file = self._retained(file.version - 1)
+        return add
+
+    def _retained(self, version: int) -> _LogFile:
+        """The log file of `version`. Raises `StoreDamagedError` if there is none: then the author of the rows is not
+        known."""
+        if (found := self._log_file(version)) is None:
+            raise self._damaged(f"{commit_file(version)} is missing")
+        return found
 
     def _check_not_set_back(self, version: int) -> None:
         """Raise `StoreReplacedError` if the version that was known before is not part of the log any more; it may have
@@ -237,7 +249,7 @@ class DeltaStore(LeaseTable):
         if (last := self._last) is not None:
             found = self._log_file(last.version)
             if hash(found.content) != last.content if found else version < last.version:
-                raise self._replaced(f"version {last.version}, now {version}")
+                raise self._replaced(f"its version was {last.version} and is {version}")
 
     def _checked_metadata(self, table: DeltaTable) -> tuple[Group, dict[str, Any]]:
         """The table's group and metadata. Raises `StoreFormatError` if it is no lease table, `StoreReplacedError` if it
@@ -245,7 +257,7 @@ class DeltaStore(LeaseTable):
         found, protocol = table.metadata(), table.protocol()
         known_id = self._last.table if self._last is not None else None
         if known_id not in (None, str(found.id)):
-            raise self._replaced(f"id {known_id}, now {found.id}")
+            raise self._replaced(f"its id was {known_id} and is {found.id}")
         try:
             group = group_of(found.description, self._folder.uri)
         except StoreFormatError:
@@ -264,16 +276,20 @@ class DeltaStore(LeaseTable):
             raise self._damaged("another program changed its protocol, properties or columns")
         return group, _metadata(group, found.created_time or 0, str(found.id))
 
-    def _snapshot(self, names: Sequence[str], group: Group, version: int) -> Snapshot:
-        """The state in the data files with these names. Raises `StoreDamagedError`."""
-        try:
-            parts = [self._folder.parquet(name, SCHEMA) for name in names]
-            rows = parts[0] if len(parts) == 1 else pa.concat_tables([SCHEMA.empty_table(), *parts])
-            return from_table(rows, group, version)
-        except FileNotFoundError as error:
-            raise self._damaged(f"{error} is missing") from error
-        except (ValueError, OverflowError, pa.ArrowException) as error:
-            raise self._damaged(f"{', '.join(names[:3]) or 'its data'}: {storage_error_text(error)}") from error
+    def _read_version(
+        self, newest: _LogFile, add: dict[str, Any] | None, group: Group, metadata: dict[str, Any]
+    ) -> _Known:
+        """The version of this log file, with the rows of the data file that was added. Raises `StoreDamagedError`."""
+        name, snapshot = None, Snapshot(group, newest.version)
+        if add is not None:
+            name = add["add"]["path"]
+            try:
+                snapshot = from_table(self._folder.parquet(name, SCHEMA), group, newest.version)
+            except FileNotFoundError as error:
+                raise self._damaged(f"{error} is missing") from error
+            except (ValueError, OverflowError, pa.ArrowException) as error:
+                raise self._damaged(f"{name}: {storage_error_text(error)}") from error
+        return _Known(snapshot, name, metadata, newest.tag, hash(newest.content))
 
     def _is_there(self, known: _Known) -> bool:
         """Whether the log can be followed from the known version on.
@@ -358,11 +374,8 @@ class DeltaStore(LeaseTable):
             f"partitions. {self._remedy}"
         )
 
-    def _replaced(self, how: str) -> StoreReplacedError:
-        return StoreReplacedError(
-            f"the lease table at {self._folder.uri} was replaced or set back while it was in use ({how}). "
-            + self._remedy
-        )
+    def _replaced(self, problem: str) -> StoreReplacedError:
+        return StoreReplacedError("EHB_LEASE_TABLE_SET_BACK", location=self._folder.uri, problem=problem)
 
     @property
     def _remedy(self) -> str:
@@ -385,7 +398,7 @@ class DeltaStore(LeaseTable):
         with self._folder.errors("written"):
             add = self._put(new)
         began = self._clock()
-        entry = log.overwrite(base.version, known.table, known.files, add, token)
+        entry = log.overwrite(base.version, known.table, known.file, add, token)
         tag = self._commit(version, entry, token)
         self._check = self._check._replace(written=(*self._check.written, (version, token)))
         if self._is_stale(known) and not self._is_whole_from(known):
@@ -396,8 +409,8 @@ class DeltaStore(LeaseTable):
                 "whether its own commit counts is not known"
             )
         written = replace(new, version=version)
-        files = frozenset({add["add"]["path"]})
-        self._known = self._last = _Known(written, files, known.metadata, tag, hash(entry), began)
+        file = add["add"]["path"]
+        self._known = self._last = _Known(written, file, known.metadata, tag, hash(entry), began)
         return written
 
     def _is_whole_from(self, known: _Known) -> bool:

@@ -113,8 +113,6 @@ def encode(rows: pa.Table) -> bytes:
 
 def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
     """The snapshot whose rows `table` holds, in any order. Raises `ValueError` if they are not all of its rows."""
-    if not table.num_rows and not version:
-        return Snapshot(group)
     columns = [column.combine_chunks() for column in table.columns]
     columns[5] = columns[5].view(pa.int64())  # a table can hold times that no `datetime` can
     *values, texts = (column.to_pylist() for column in columns)
