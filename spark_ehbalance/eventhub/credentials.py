@@ -21,7 +21,7 @@ from azure.core.credentials import TokenCredential
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.eventhub.tokens import Tokens, error_text
-from spark_ehbalance.settings.secrets import resolved, shown
+from spark_ehbalance.settings.secrets import resolve_secret, shown
 
 #: The options that are read here.
 OPTIONS = ("credential", "clientId", "tenantId", "clientSecret")
@@ -106,7 +106,7 @@ class Identity:
         for name, given in zip(names[1:], (client, tenant, secret), strict=True):
             if given is None:
                 raise OptionError(f"{name} is not set: {names[0]}={known} needs {', '.join(names[1:])}")
-        return cls(known, client, tenant, resolved(names[3], str(secret)))
+        return cls(known, client, tenant, resolve_secret(names[3], str(secret)))
 
     @property
     def is_callable(self) -> bool:

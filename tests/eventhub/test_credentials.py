@@ -107,7 +107,10 @@ def test_azure_identity_knows_the_arguments() -> None:
         (PRINCIPAL | {"credential": f"{HERE}:plain"}, ["clientSecret and credential=", "servicePrincipal"]),
         ({"clientSecret": SECRET, "clientId": ID}, ["tenantId is not set: credential=servicePrincipal needs"]),
         ({"credential": "servicePrincipal"}, ["clientId is not set", "clientId, tenantId, clientSecret"]),
-        (PRINCIPAL | {"clientSecret": "file:/no/such/file"}, ["option clientSecret='file:/no/such/file' is wrong"]),
+        (
+            PRINCIPAL | {"clientSecret": "file:/no/such/file"},
+            ["SECRET_UNAVAILABLE] clientSecret='file:/no/such/file'"],
+        ),
         ({"credential": "magic"}, ["credential='magic'", "azureCli", "package.module:callable"]),
         ({"credential": "no_such_module:make"}, ["ModuleNotFoundError: there is no 'no_such_module'", "--py-files"]),
         ({"credential": "tests.eventhub.exiting_import:make"}, ["SystemExit, whose text is not shown"]),

@@ -109,7 +109,10 @@ OTHER = STRING.replace("EntityPath=hub", "EntityPath=copy")
         ({"source.minPartitions": "9"}, "source.*: option minPartitions cannot be set: events of a key would be sent"),
         ({"source.onMalformed": "keep"}, "source.*: option onMalformed='keep' is wrong: allowed is fail or skip"),
         ({"unsendable": "/u", "sink.onUnsendable": "fail"}, "unsendable and sink.onUnsendable are both set"),
-        ({"sink.onUnsendable": "keep"}, "sink.*: option onUnsendable='keep' is wrong: allowed is one of fail, skip"),
+        (
+            {"sink.onUnsendable": "keep"},
+            "sink.*: [EHB_OPTION_INVALID] onUnsendable='keep' is invalid. Allowed: one of",
+        ),
         ({"sink.leaseTable": "/l"}, "sink.*: there is no option 'leasetable' for df.write"),
         ({"sink.connectionString": KEY}, "'sink.connectionString' holds a secret, for all to see: write env:NAME"),
         ({"sink.connectionString": f"env:{SECRET}"}, "source.* and sink.* are the same hub, ns.servicebus"),

@@ -140,7 +140,7 @@ def test_a_checkpoint_is_read_from_any_location(ehbalance: Command, tmp_path: Pa
     [
         ("dbfs:/none/50%/a b", "/dbfs/none/50%/a b cannot be read"),
         ("file:///Volumes/none/a%20b", "/Volumes/none/a b cannot be read"),
-        *((each, f"SOURCE={each!r} is wrong: allowed is") for each in ("", "s3:bucket/x", "file:x", "memory://x")),
+        *((each, f"INVALID] SOURCE={each!r} is invalid.") for each in ("", "s3:bucket/x", "file:x", "memory://x")),
     ],
 )
 def test_a_source_that_is_none_is_refused(ehbalance: Command, source: str, error: str) -> None:
