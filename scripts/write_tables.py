@@ -18,8 +18,8 @@ from spark_ehbalance.eventhub.sending.write_options import WriteOptions
 from spark_ehbalance.group.group_view import FINDINGS
 from spark_ehbalance.group.strategies import DECLARATIONS, DEFAULT_STRATEGY
 from spark_ehbalance.metrics.definitions import BOTH, METRICS
-from spark_ehbalance.query.no_such_option import KAFKA_OPTIONS, SCALA_OPTIONS
 from spark_ehbalance.query.options import BATCH, OPTIONS, SHARED, STRATEGY_OPTIONS, STREAM
+from spark_ehbalance.query.unknown_options import KAFKA_OPTIONS, SCALA_OPTIONS
 from spark_ehbalance.settings.declared import Declared, declarations, option_name
 
 _ROOT = Path(__file__).parent.parent

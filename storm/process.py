@@ -28,11 +28,11 @@ from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import REACTIVE, STRATEGIES
 from spark_ehbalance.lease_table.contract import ATTEMPTS, longest_wait
 from spark_ehbalance.query import protocol
+from spark_ehbalance.query.consistency import mismatch
 from spark_ehbalance.query.engine import QueryEngine
 from spark_ehbalance.query.offsets import FirstStart, StreamOffset, group_name
-from spark_ehbalance.query.past import mismatch
-from spark_ehbalance.query.progress_policy import SharedProgress
-from spark_ehbalance.query.range_lease import is_held
+from spark_ehbalance.query.progress_policy import LeaseTableProgress
+from spark_ehbalance.query.range_lease import is_owned
 from spark_ehbalance.query.replay import Logged, recover
 from spark_ehbalance.simulation.members import BEGINNING_MS
 
@@ -394,7 +394,7 @@ class Process:
         )
         self.engine = QueryEngine(
             member,
-            SharedProgress(self.offset, LOCATION),
+            LeaseTableProgress(self.offset, LOCATION),
             fail_on_data_loss=self.query.fails_on_loss,
             earlier=earlier,
             probe_again=world.plan.receiver_timeout,
@@ -444,7 +444,7 @@ class Process:
             if self.plan.available_now:
                 yield from self._fix_ends()
             planned = yield from self._answer(protocol.BatchRequested(start, self.plan.limit, self._report()))
-            assert isinstance(planned, protocol.Planned)
+            assert isinstance(planned, protocol.BatchPlanned)
             self.world.witness.planned(self, None if planned.end is start else planned.end)
             if planned.end is not start or not planned.unread:
                 break
@@ -466,7 +466,7 @@ class Process:
             self.handle(member_protocol.SettlingBegan())
             yield from self._wait_for(lambda: member.settled_cycles > before)
             self.handle(member_protocol.SettlingEnded())
-        if engine.without_end or first:
+        if engine.without_fixed_end or first:
             yield from self._refresh()
             self.handle(protocol.EndsFixed(self._report()))
 
@@ -478,7 +478,7 @@ class Process:
         answer = yield from self._answer(
             protocol.RangesRequested(end), lambda: engine.knows_owners(end, self.monotonic)
         )
-        assert isinstance(answer, protocol.Read)
+        assert isinstance(answer, protocol.RangesPlanned)
         self.in_planner = False
         return answer.ranges
 
@@ -492,7 +492,7 @@ class Process:
                         request = protocol.HubReported(self._report())
                     case protocol.Probe():
                         Thread(self, self._probe(output), of_planner=True)
-                    case protocol.Planned() | protocol.Read():
+                    case protocol.BatchPlanned() | protocol.RangesPlanned():
                         return output
                     case protocol.Refresh():
                         self.enter("planning")
@@ -589,7 +589,7 @@ class Process:
 
     def _is_held(self, wanted: Range) -> Waiting[bool]:
         lease = yield from self._lease(wanted.partition)
-        return is_held(lease, wanted, self.plan.owner, epochs=True)
+        return is_owned(lease, wanted, self.plan.owner, epochs=True)
 
     def _stalls(self, wanted: Range) -> Waiting[None]:
         """The partition was silent: record that, if the hub answers; else the batch fails."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from spark_ehbalance.error_conditions import CONDITIONS
 from spark_ehbalance.errors import DataLossError, FencedError
 from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.exactly_once.marks import Extent
+from spark_ehbalance.exactly_once.marks import SequenceRange
 from spark_ehbalance.group.changes import (
     Checkpoint,
     Claim,
@@ -30,7 +30,7 @@ from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.query.batch_planning import position_under
 from spark_ehbalance.query.offsets import StreamOffset
-from spark_ehbalance.query.positions import of_queries
+from spark_ehbalance.query.positions import query_positions
 from storm.process import DRIFT, Process
 from storm.sinks import Content, NumberedSink, OnceSink, Rows
 
@@ -354,7 +354,7 @@ class Witness:
                 self._replayed.add((id(sink), p, row.end))
             written = sink.stored.within(p, row)  # in parts, where others have written the rest into other sinks
             if isinstance(sink, OnceSink) and p in self._ever_sought:  # events before a mark count as written
-                written = [Extent(row.start, row.end)]
+                written = [SequenceRange(row.start, row.end)]
             listed = ", ".join(f"{part.start} to {part.end}" for part in written)
             process.note(f"has {listed or 'nothing'} of it in its sink, read with epoch {row.epoch}", p)
             sought = row.epoch < self._sought.get(p, 0) or p in process.sought
@@ -399,7 +399,7 @@ class Witness:
             return
         logs = {query.plan.owner: [query.log] for query in self._world.queries if query.log}
         for chosen in ([*logs], *([owner] for owner in logs)) if logs else ():
-            named = of_queries({owner: logs[owner] for owner in chosen}, None).named
+            named = query_positions({owner: logs[owner] for owner in chosen}, None).named
             for p, position in named.items():
                 assert isinstance(position, Position)
                 if p not in self._sought and position.next > (covered := self._covered(p)):

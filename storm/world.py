@@ -18,7 +18,7 @@ from spark_ehbalance.group.orders import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies.weights import demands
-from spark_ehbalance.query.positions import of_queries
+from spark_ehbalance.query.positions import query_positions
 from spark_ehbalance.simulation.engine import Engine
 from spark_ehbalance.simulation.measures import Ledger
 from spark_ehbalance.simulation.members import BEGINNING_MS
@@ -463,7 +463,7 @@ class World:
             for query in self.queries
             if query.log and query.log[-1].end.hub == hub.reference
         }
-        named = of_queries(logs, None).named if logs else {}
+        named = query_positions(logs, None).named if logs else {}
         self.note(f"a lease table is created with the positions {named}")
         by = replace(OPERATOR, incarnation=f"init at {self.engine.now:.3f}")
         transitions: list[Transition] = []

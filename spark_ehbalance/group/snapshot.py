@@ -10,7 +10,7 @@ from types import MappingProxyType
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.model import Lease, Member, MemberState, QueryRecord, TableIdentity
 from spark_ehbalance.group.ownership import Ownership
-from spark_ehbalance.text import time_of
+from spark_ehbalance.text import format_time
 
 #: What helps where a table has the positions of another event hub, as the end of a message.
 OTHER_HUB_HELP = (
@@ -58,8 +58,9 @@ class Snapshot:
         if known is None or created_ms is None or known == created_ms:
             return ""
         return (
-            f"it has the positions of event hub {self.group.hub} of {self.group.namespace}, created {time_of(known)}, "
-            f"and this one was created {time_of(created_ms)}: it was recreated, or is another one, with other events"
+            f"it has the positions of event hub {self.group.hub} of {self.group.namespace}, created "
+            f"{format_time(known)}, and this one was created {format_time(created_ms)}: it was recreated, or is "
+            "another one, with other events"
         )
 
     def query_of(self, member: Member) -> QueryRecord | None:

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
-from spark_ehbalance.installed import Py4JError
+from spark_ehbalance.dependencies import Py4JError
 from spark_ehbalance.jobs.json_values import JsonReader, RejectedError
 from spark_ehbalance.jobs.settings import PREFIX, SettingError
 from spark_ehbalance.spark.sessions import cause

@@ -16,7 +16,7 @@ from pyspark.sql.utils import is_remote
 
 from spark_ehbalance import register, run
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.exactly_once.spark_settings import few_tasks
+from spark_ehbalance.exactly_once.spark_settings import local_task_settings
 from spark_ehbalance.exactly_once.target import is_path
 from spark_ehbalance.jobs.settings import JobSettings, SettingError
 from spark_ehbalance.spark.sessions import SPARK_ERRORS, cause
@@ -43,7 +43,7 @@ def main(kind: type[_S], work: Callable[[SparkSession, _S], StreamingQuery | Non
     try:
         conf = dict(SparkConf().getAll())
         settings = kind.read(conf, os.environ)
-        spark = SparkSession.builder.config(map={**few_tasks(conf)}).getOrCreate()
+        spark = SparkSession.builder.config(map={**local_task_settings(conf)}).getOrCreate()
         register(spark)
         query = work(spark, settings)
         if query is not None:

@@ -19,7 +19,7 @@ from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.starting_positions import HUB_KEY, UnresolvedPosition, position_of_json
 from spark_ehbalance.query.offsets import HubReference
 from spark_ehbalance.query.options import Options
-from spark_ehbalance.query.positions import hub_of_json
+from spark_ehbalance.query.positions import parse_hub
 from spark_ehbalance.settings.secrets import shown
 
 _T = TypeVar("_T")
@@ -48,7 +48,7 @@ class GivenPositions:
             found = None
         if not isinstance(found, dict):
             raise self._wrong("JSON of positions by partition, as `ehbalance positions` prints it")
-        self.hub = self._parsed(HUB_KEY, found.pop(HUB_KEY, None), hub_of_json)
+        self.hub = self._parsed(HUB_KEY, found.pop(HUB_KEY, None), parse_hub)
         self.named = {each: self._parsed(each, value, position_of_json) for each, value in found.items()}
         self.others = self.named.pop("*", None)
 

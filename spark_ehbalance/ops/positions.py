@@ -14,8 +14,8 @@ from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT
 from spark_ehbalance.ops.arguments import GroupName, StorageOptions, pairs
 from spark_ehbalance.ops.common import say, warn
 from spark_ehbalance.query.options import checked_checkpoint, storage_options
-from spark_ehbalance.query.positions import Logs, Positions, of_container, of_lease_table, of_queries
-from spark_ehbalance.query.scala_checkpoint import UnusableError, has_scala_form, of_scala_query
+from spark_ehbalance.query.positions import Logs, Positions, container_positions, lease_table_positions, query_positions
+from spark_ehbalance.query.scala_checkpoint import UnusableError, may_be_scala_query, scala_query_positions
 from spark_ehbalance.query.spark_checkpoint import CheckpointFolder, logs, opened
 
 
@@ -66,7 +66,7 @@ def _read(
                 return _of_lease_table(source, storage)
             else:
                 raise OptionError(f"{location} is no checkpoint of an ehbalance query{_instead(folder)}")
-    return of_queries(checkpoints, hub)
+    return query_positions(checkpoints, hub)
 
 
 def _of_container(text: str, storage: StorageOptions, group: str | None) -> Positions:
@@ -74,7 +74,7 @@ def _of_container(text: str, storage: StorageOptions, group: str | None) -> Posi
     options = storage_options(pairs(storage.storage_option), {}, location, storage.identity())
     with contextlib.closing(Container(location, options, REQUEST_TIMEOUT)) as container:
         blobs = container.list("")
-    return of_container({name: each.metadata for name, each in blobs.items()}, group)
+    return container_positions({name: each.metadata for name, each in blobs.items()}, group)
 
 
 def _of_lease_table(text: str, storage: StorageOptions) -> Positions:
@@ -84,20 +84,20 @@ def _of_lease_table(text: str, storage: StorageOptions) -> Positions:
                 f"{text} is neither a lease table, nor a container of the Azure SDKs' checkpoint store, nor the "
                 "checkpointLocation of a query"
             )
-        return of_lease_table(store.read())
+        return lease_table_positions(store.read())
 
 
 def _of_scala(folder: CheckpointFolder, location: str, hub: str | None) -> Positions:
     try:
         if not folder.planned():
             raise UnusableError("it has no offsets/N")
-        return of_scala_query(folder, hub)
+        return scala_query_positions(folder, hub)
     except UnusableError as problem:
         raise OptionError(f"{location} cannot be used: {problem}") from None
 
 
 def _instead(folder: CheckpointFolder) -> str:
-    if not has_scala_form(folder):
+    if not may_be_scala_query(folder):
         return ""
     return (
         ". It is one of the Scala connector, for which give --scala-connector, or of Spark's Kafka source, whose files "

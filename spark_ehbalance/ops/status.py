@@ -30,7 +30,7 @@ from spark_ehbalance.ops.arguments import (
 )
 from spark_ehbalance.ops.common import cell, console, table
 from spark_ehbalance.settings.secrets import shown
-from spark_ehbalance.text import age, plain, time_of
+from spark_ehbalance.text import age, format_time, plain
 
 #: Seconds between two refreshes of `status --watch`.
 _WATCH_INTERVAL = 1.0
@@ -110,7 +110,8 @@ def _wrapped(text: str, width: int) -> Text:
 
 def _change_text(change: OwnershipChange) -> str:
     owners = f"{change.owner_before or 'nobody'} → {change.owner or 'nobody'}"
-    return f"{time_of(change.at_ms)}  {change.event}  {owners}  by {change.by}{f': {change.why}' if change.why else ''}"
+    why = f": {change.why}" if change.why else ""
+    return f"{format_time(change.at_ms)}  {change.event}  {owners}  by {change.by}{why}"
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

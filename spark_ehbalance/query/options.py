@@ -34,8 +34,8 @@ from spark_ehbalance.lease_table.blob.layout import of_blobs
 from spark_ehbalance.lease_table.identity import with_identity
 from spark_ehbalance.lease_table.opening import capabilities, check_storage, location
 from spark_ehbalance.metrics.prometheus import need_prometheus
-from spark_ehbalance.query.no_such_option import no_such_option
 from spark_ehbalance.query.spark_checkpoint import checkpoint_location
+from spark_ehbalance.query.unknown_options import unknown_option
 from spark_ehbalance.settings.declared import Declared, declared, option_name
 from spark_ehbalance.settings.option_texts import invalid_option, parse_options, reject_secret
 from spark_ehbalance.settings.parsing import flag, one_of, parse_delay, parse_duration, whole
@@ -393,7 +393,7 @@ def _parse(raw: Mapping[str, str], where: str) -> Options:
     if unknown := sorted(given.keys() - names.keys()):
         others = {*option_names(STREAM), *option_names(BATCH)} - set(names.values())
         elsewhere = {name.lower(): name for name in others}
-        raise no_such_option(unknown[0], where, names.values(), elsewhere)
+        raise unknown_option(unknown[0], where, names.values(), elsewhere)
     for name, text in given.items():
         if name not in SECRET_OPTIONS:
             _refuse_secret(names[name], text)

@@ -34,7 +34,7 @@ def query_samples(planner: Planner) -> Iterator[Sample]:
     if snapshot is None:
         return
     now, me = time.time(), (str(snapshot.group), planner.owner)
-    if not keeper.store_away:
+    if not keeper.is_store_unavailable:
         yield from group_samples(snapshot)
     if (row := snapshot.members.get(planner.owner)) is not None:
         yield from member_samples(snapshot, row)
@@ -48,7 +48,7 @@ def query_samples(planner: Planner) -> Iterator[Sample]:
             (of.COMMITS, counts.commits),
             (of.CONFLICTS, counts.lost),
             (of.EVENTS, engine.loads.events),
-            (of.STORE_AVAILABLE, not keeper.store_away),
+            (of.STORE_AVAILABLE, not keeper.is_store_unavailable),
             (of.HUB_AVAILABLE, hub.available),
             (of.BUSY, BUSY.of(hub.name)),
         )

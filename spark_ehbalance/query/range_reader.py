@@ -31,7 +31,7 @@ from spark_ehbalance.eventhub.rows import COLUMNS, sequence_numbers
 from spark_ehbalance.eventhub.tail import is_bare
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.range_lease import RangeLease
-from spark_ehbalance.query.receivers import RECEIVERS, Key, Receivers
+from spark_ehbalance.query.receivers import RECEIVERS, ReceiverKey, Receivers
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -50,12 +50,15 @@ _SILENCE = 5.0
 _NO_EVENT = TimeoutError("no event came")
 
 
-class Batches(NamedTuple):
+class BatchFormat(NamedTuple):
     """The columns of the record batches that are wanted, and the most rows of each."""
 
     columns: frozenset[str] = COLUMNS
     #: Spark takes 10,000 at once faster than 1,000 ten times. Receivers bound the bytes.
     max_rows: int = 10_000
+
+
+_DEFAULT_FORMAT = BatchFormat()
 
 
 class RangeEnd(Enum):
@@ -76,7 +79,7 @@ def read_range(
     cancelled: threading.Event | None = None,
     *,
     receivers: Receivers = RECEIVERS,
-    batches: Batches = Batches(),
+    batches: BatchFormat = _DEFAULT_FORMAT,
 ) -> Generator[pa.RecordBatch, None, RangeEnd]:
     """The events of `wanted` as rows, in record batches as of `batches`, which may have a few columns more; returns how
     the range ended, soon after `cancelled` is set.
@@ -124,7 +127,7 @@ class _RangeReader:
         owner: str | None,
         owner_level: int | None,
         receivers: Receivers,
-        batches: Batches,
+        batches: BatchFormat,
     ) -> None:
         self._options = options
         self._wanted = wanted
@@ -132,7 +135,7 @@ class _RangeReader:
         self._owner_level = owner_level
         self._address = PartitionAddress(options.connection, options.consumer_group, wanted.partition)
         row_format = RowFormat(batches.columns, options.json_properties, options.on_malformed)
-        self._receivers, self._key = receivers, Key(self._address, owner_level, row_format, options.compacted)
+        self._receivers, self._key = receivers, ReceiverKey(self._address, owner_level, row_format, options.compacted)
         self._receiver: Receiver | None = None
         self._max_rows = batches.max_rows
         self._position = wanted.start
@@ -262,10 +265,10 @@ class _RangeReader:
         return False
 
     def _is_held(self, lease: RangeLease, cancelled: threading.Event) -> bool:
-        """`RangeLease.is_held`, once the lease table can be read."""
+        """`RangeLease.is_owned`, once the lease table can be read."""
         while True:
             try:
-                return lease.is_held()
+                return lease.is_owned()
             except StoreUnavailableError as error:
                 if self._timed_out() or cancelled.is_set():
                     raise
@@ -336,7 +339,7 @@ class _RangeReader:
             _LOG.warning("partition %s: cannot record that it stalls: %s", self._wanted.partition, error)
             return None
         if not recorded:
-            return None if lease.is_held() else self._lease_lost()
+            return None if lease.is_owned() else self._lease_lost()
         _LOG.warning(
             "%s, although the event hub has them. The range ends and the lease is released, so that all other "
             "partitions are read on; once this one delivers again, it is read from its checkpoint on. Last seen: %s. "

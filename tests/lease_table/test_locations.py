@@ -19,7 +19,7 @@ from spark_ehbalance.lease_table.delta.locations import for_libraries
 from spark_ehbalance.lease_table.delta.storage import open_storage
 from spark_ehbalance.ops.arguments import StorageOptions
 from spark_ehbalance.query.options import batch_options, checked_location, storage_options, stream_options
-from spark_ehbalance.query.processes import settings_of
+from spark_ehbalance.query.processes import parse_submit_settings
 from spark_ehbalance.spark.datasource import EhBalanceDataSource
 from tests.lease_table.store_conformance import GROUP
 from tests.raising import raises
@@ -229,7 +229,7 @@ SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 def test_the_master_is_read_from_how_spark_was_started(tmp_path: Path) -> None:
     def master(*words: str) -> str | None:
         words = ("/jdk/bin/java", "-cp", "/x", *words)
-        return settings_of(words, {"SPARK_CONF_DIR": str(tmp_path)}).get("spark.master")
+        return parse_submit_settings(words, {"SPARK_CONF_DIR": str(tmp_path)}).get("spark.master")
 
     assert master(SUBMIT, "--conf", "spark.master=local[1]", "pyspark-shell") == "local[1]"
     assert master(SUBMIT, "--master", "yarn", "job.py") == "yarn"
@@ -240,7 +240,9 @@ def test_the_master_is_read_from_how_spark_was_started(tmp_path: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text("spark.master=k8s://x\n")
     assert master(SUBMIT, "job.py") == "k8s://x"
     assert master("org.apache.spark.deploy.yarn.ApplicationMaster") is None
-    with_variable = settings_of((SUBMIT, "job.py"), {"SPARK_CONF_DIR": "/none", "MASTER": "spark://host:7077"})
+    with_variable = parse_submit_settings(
+        (SUBMIT, "job.py"), {"SPARK_CONF_DIR": "/none", "MASTER": "spark://host:7077"}
+    )
     assert with_variable == {"spark.master": "spark://host:7077"}
 
 

@@ -19,7 +19,7 @@ from spark_ehbalance.group.position import Position
 from spark_ehbalance.query import protocol
 from spark_ehbalance.query.engine import QueryEngine
 from spark_ehbalance.query.offsets import EpochPosition, StreamOffset
-from spark_ehbalance.query.progress_policy import SharedProgress
+from spark_ehbalance.query.progress_policy import LeaseTableProgress
 from tests.group.member.one import OPERATOR, One
 from tests.group.strategies.members import LEASE
 from tests.lease_table.store_conformance import ANN, BOB
@@ -32,7 +32,7 @@ class OneQuery(One):
 
     def __init__(self, partitions: int = 2, **settings: Any) -> None:
         super().__init__(partitions)
-        self.engine = QueryEngine(self.ann, SharedProgress(START, "/leases"), **settings)
+        self.engine = QueryEngine(self.ann, LeaseTableProgress(START, "/leases"), **settings)
         self.states: Mapping[str, PartitionState] = {}
         self.connection = 1.0
         self.hold(**{str(partition): 0 for partition in range(partitions)})
@@ -52,12 +52,12 @@ class OneQuery(One):
     def ask(self, start: StreamOffset = START, limit: int | None = None) -> list[protocol.Output]:
         return self.tell(protocol.BatchRequested(start, limit, self.hub))
 
-    def planned(self, outputs: list[protocol.Output]) -> protocol.Planned:
+    def planned(self, outputs: list[protocol.Output]) -> protocol.BatchPlanned:
         """What is planned, which needs no further question but for newer events."""
         if outputs == [protocol.CatchUp()]:
             outputs = self.tell(protocol.HubReported(self.hub))
         (planned,) = outputs
-        assert isinstance(planned, protocol.Planned)
+        assert isinstance(planned, protocol.BatchPlanned)
         return planned
 
     def batch(self, start: StreamOffset = START, limit: int | None = None) -> StreamOffset:
@@ -75,7 +75,7 @@ class OneQuery(One):
 
     def ranges(self, outputs: list[protocol.Output]) -> list[tuple[str, int, int]]:
         (read,) = outputs
-        assert isinstance(read, protocol.Read)
+        assert isinstance(read, protocol.RangesPlanned)
         return [(each.partition, each.start, each.end) for each in read.ranges]
 
 
@@ -109,7 +109,7 @@ def test_newer_events_are_asked_for_once_after_a_batch() -> None:
     assert planned.end is START
     assert planned.until == one.now + 5
     (again,) = one.ask()
-    assert isinstance(again, protocol.Planned), "nothing has ended since"
+    assert isinstance(again, protocol.BatchPlanned), "nothing has ended since"
 
 
 def test_a_position_moved_to_retained_events_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:

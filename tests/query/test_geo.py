@@ -108,7 +108,7 @@ def test_the_sink_is_told_of_an_event_that_the_hub_has_never_had(group: Group) -
     query = group.query()
     end = query.batch()
     query.run(end)
-    assert names_event(query.planner.about_batch(end, event=("0", SENT - 2))["offset"])
-    assert query.planner.about_batch(end, event=("0", SENT))["offset"] == ""
+    assert names_event(query.planner.batch_details(end, event=("0", SENT - 2))["offset"])
+    assert query.planner.batch_details(end, event=("0", SENT))["offset"] == ""
     group.append(1, PARTITIONS)
-    assert query.planner.about_batch(end, event=("0", SENT))["offset"], "the hub is asked anew"
+    assert query.planner.batch_details(end, event=("0", SENT))["offset"], "the hub is asked anew"

@@ -15,7 +15,6 @@ from spark_ehbalance.eventhub.credentials import Identity
 from spark_ehbalance.group.starting_positions import EARLIEST, LATEST, Edge
 from spark_ehbalance.group.strategies import PARAMETERS, STRATEGIES
 from spark_ehbalance.group.strategies.race import RaceParameters
-from spark_ehbalance.query.no_such_option import KAFKA_OPTIONS, SCALA_OPTIONS
 from spark_ehbalance.query.options import (
     OPTIONS,
     STRATEGY_OPTIONS,
@@ -24,6 +23,7 @@ from spark_ehbalance.query.options import (
     check_options,
     stream_options,
 )
+from spark_ehbalance.query.unknown_options import KAFKA_OPTIONS, SCALA_OPTIONS
 from spark_ehbalance.settings.declared import declarations, option_name
 
 KEY = "ThisIsTheSecretKey0123456789="

@@ -7,11 +7,11 @@ from dataclasses import replace
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.model import TableIdentity
 from spark_ehbalance.query.offsets import EpochPosition, HubReference, StreamOffset, TableReference
-from spark_ehbalance.query.progress_policy import AloneProgress, SeenTable, SharedProgress
+from spark_ehbalance.query.progress_policy import LeaseTableProgress, OffsetProgress, TableState
 
 HUB = HubReference("hub", "ns", 7)
 QUERY = StreamOffset("me", group="g", hub=HUB, lineage="l", batch=4, run="r")
-SHARED, ALONE = SharedProgress(QUERY, "/leases"), AloneProgress(StreamOffset("me", hub=HUB))
+SHARED, ALONE = LeaseTableProgress(QUERY, "/leases"), OffsetProgress(StreamOffset("me", hub=HUB))
 TABLE = TableIdentity("t1")
 
 
@@ -27,7 +27,7 @@ def test_shared_offsets_name_the_ranges_that_are_read_and_the_other_positions() 
     possible = ranges(3, p0=(2, 2), p5=(0, 3))
     named = SHARED.named(QUERY, possible)
     assert named == ranges(3, p5=(0, 3))
-    end = SHARED.batch_end(QUERY, named, possible, {"5"}, SeenTable(TABLE, 3), {"0": 1, "5": 0, "9": 0}, {})
+    end = SHARED.batch_end(QUERY, named, possible, {"5"}, TableState(TABLE, 3), {"0": 1, "5": 0, "9": 0}, {})
     assert end == StreamOffset(
         "me",
         ranges(3, p5=(0, 3)),
@@ -45,10 +45,10 @@ def test_shared_offsets_name_the_ranges_that_are_read_and_the_other_positions() 
 
 def test_shared_batches_leave_out_partitions_lost_at_the_last_moment() -> None:
     named = ranges(p0=(0, 4), p1=(0, 4))
-    end = SHARED.batch_end(QUERY, named, named, {"1"}, SeenTable(TABLE), {}, {})
+    end = SHARED.batch_end(QUERY, named, named, {"1"}, TableState(TABLE), {}, {})
     assert end.ranges == ranges(p1=(0, 4))
     assert end.other_positions == {"0": EpochPosition(1, 0)}
-    assert not SHARED.batch_end(QUERY, named, named, (), SeenTable(TABLE), {}, {}).ranges
+    assert not SHARED.batch_end(QUERY, named, named, (), TableState(TABLE), {}, {}).ranges
     assert not SHARED.named(QUERY, ranges(p0=(2, 2), p1=(0, 0))), "no batch without events"
 
 

@@ -9,7 +9,7 @@ from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.group.model import QueryRecord
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.query.offsets import HubReference, StreamOffset, group_name
-from spark_ehbalance.text import time_of
+from spark_ehbalance.text import format_time
 
 
 def mismatch(
@@ -75,7 +75,7 @@ def _changed_run(known: StreamOffset, found: Snapshot) -> DataLossError | None:
         "EHB_CHECKPOINT_STALE",
         batch=known.batch,
         begun=record.begun,
-        at=time_of(record.at_ms),
+        at=format_time(record.at_ms),
         owner=record.owner,
         host=record.host or "an unknown host",
     )

@@ -22,8 +22,8 @@ from spark_ehbalance.group.identity import Group as GroupName
 from spark_ehbalance.group.model import Lease, QueryRecord, TableIdentity
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.query.consistency import mismatch
 from spark_ehbalance.query.offsets import EpochPosition, HubReference, StreamOffset, TableReference, group_name
-from spark_ehbalance.query.past import mismatch
 from tests.query.queries import PARTITIONS, Group
 from tests.raising import assert_reports, raises
 from tests.waiting import wait_until
