@@ -23,7 +23,7 @@ from spark_ehbalance.query.unknown_options import KAFKA_OPTIONS, SCALA_OPTIONS
 from spark_ehbalance.settings.declared import Declared, declarations, option_name
 
 _ROOT = Path(__file__).parent.parent
-_PAGE_NAMES = ("options", "writing", "strategies", "migration", "monitoring", "python", "errors")
+_PAGE_NAMES = ("options", "writing", "sharing", "migration", "monitoring", "python", "errors")
 PAGES = tuple(_ROOT / f"docs/{name}.md" for name in _PAGE_NAMES)
 
 _WHERE = {STREAM: "stream", SHARED: "shared", BATCH: "batch", "": "both"}
@@ -67,8 +67,9 @@ def metrics_table() -> str:
 def error_conditions() -> str:
     """A section for each error class, a subsection for each condition: messages link to these anchors."""
     lines = []
-    for error in dict.fromkeys(condition.error for condition in CONDITIONS.values()):
-        lines.append(f"## {error}\n\n{inspect.getdoc(getattr(errors, error))}\n")
+    for error in [name for name, value in vars(errors).items() if getattr(value, "__module__", "") == errors.__name__]:
+        bases = " and ".join(f"`{base.__name__}`" for base in getattr(errors, error).__bases__)
+        lines.append(f"## {error}\n\n{inspect.getdoc(getattr(errors, error))} Base: {bases}.\n")
         for name, condition in CONDITIONS.items():
             if condition.error == error:
                 sentence = condition.sentence.replace("{", "<").replace(":g}", ">").replace("}", ">")
@@ -85,7 +86,6 @@ MODULES = (
     "spark_ehbalance.consumers.aio",
     "spark_ehbalance.emulator",
     "spark_ehbalance.pytest_plugin",
-    "spark_ehbalance.errors",
 )
 
 #: What azure-eventhub's client calls, and no user.
@@ -112,10 +112,6 @@ def _module(name: str, seen: set[Any]) -> Iterator[str]:
         yield f"{inspect.getdoc(module)}\n"
     for each in names:
         found = getattr(module, each)
-        if name.endswith(".errors"):
-            bases = ", ".join(base.__name__ for base in found.__bases__)
-            yield f"- `{each}({bases})`"
-            continue
         if name.endswith(".pytest_plugin"):
             yield f"- `{each}`: {' '.join((inspect.getdoc(found) or '').split())}"
             continue
@@ -126,7 +122,7 @@ def _module(name: str, seen: set[Any]) -> Iterator[str]:
         yield f"{inspect.getdoc(found)}\n"
         if members := [*_members(found, seen)]:
             yield f"Members: {', '.join(members)}\n"
-    yield from [""] if name.endswith((".errors", ".pytest_plugin")) else []
+    yield from [""] if name.endswith(".pytest_plugin") else []
 
 
 def _referred(found: Any) -> Any:

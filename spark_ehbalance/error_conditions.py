@@ -126,7 +126,7 @@ CONDITIONS = {
     "EHB_EVENT_MALFORMED": Condition(
         "MalformedEventError",
         "Partition {partition}: {problem}.",
-        "[`onMalformed`](columns.md#events-that-cannot-be-read). If the event has no sequence number, skip it with "
+        "[`onMalformed`](options.md#events-that-cannot-be-read). If the event has no sequence number, skip it with "
         "[`ehbalance seek`](commands.md#operators-orders).",
     ),
     "EHB_ROW_UNSENDABLE": Condition(

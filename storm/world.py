@@ -443,7 +443,7 @@ class World:
                 copy.sink = deepcopy(process.sink)
 
     def remedy(self, process: Process, error: str) -> bool:
-        """Do what docs/troubleshooting.md says of `error`; False if nobody has done anything that leads to it."""
+        """Follow the remedy of `error` in docs/errors.md; False if nobody has done anything that leads to it."""
         if error == "EHB_CHECKPOINT_STALE":
             # An earlier process may also have logged batches after a later one had joined.
             process.query.renew(process)

@@ -123,7 +123,7 @@ class Options:
     strategy: str = declared(
         DEFAULT_STRATEGY,
         one_of(*PARAMETERS),
-        "[how partitions are shared](strategies.md), the same for all members; beside Azure's event processors "
+        "[how partitions are shared](sharing.md#strategies), the same for all members; beside Azure's event processors "
         "`balanced`, the default there, or `greedy`",
         only=SHARED,
     )
@@ -204,7 +204,7 @@ class Options:
         HANDOVER_TIMEOUT,
         parse_duration,
         "how long the owner may take to hand over a partition before it is stolen; with `cooperative` "
-        "[longer for slow batches](strategies.md#which-to-use)",
+        "[longer for slow batches](sharing.md#which-strategy)",
         only=SHARED,
     )
     #: How long a batch may take is for the user to say.
@@ -236,7 +236,7 @@ class Options:
     on_malformed: str = declared(
         FAIL,
         one_of(*POLICIES),
-        "an event that [cannot be read](columns.md#events-that-cannot-be-read): `fail`, `keep` a row, or `skip` it",
+        "an event that [cannot be read](options.md#events-that-cannot-be-read): `fail`, `keep` a row, or `skip` it",
     )
     metrics_port: int | None = declared(
         None,

@@ -23,7 +23,7 @@ from spark_ehbalance.text import logger
 _LOG = logger(__name__)
 
 #: Open receivers kept by one worker; those unused longest are closed first. Each costs little while it waits, and 5 ms
-#: of CPU when it has to be opened again (`docs/performance.md`).
+#: of CPU when it has to be opened again.
 MAX_RECEIVERS = 256
 
 #: Seconds after which an unused receiver is closed: if batches are further apart, opening one for each costs little;
