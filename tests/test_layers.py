@@ -48,7 +48,7 @@ PURE = (
     "query.positions",
     "query.stalls",
     "eventhub.sending.columns",
-    "eventhub.wire.outgoing",
+    "eventhub.wire.encoder",
     "exactly_once.marks",
     "exactly_once.protocol",
     "exactly_once.schemas",

@@ -27,7 +27,7 @@ from spark_ehbalance.errors import (
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.ranges import retained_start
 from spark_ehbalance.eventhub.receiver import PartitionAddress, disconnect_readers
-from spark_ehbalance.eventhub.resolve import has_event, latest_ends, look_in_each, resolve_start
+from spark_ehbalance.eventhub.resolve import has_event, latest_ends, resolve_all, resolve_start
 from spark_ehbalance.group import changes as t
 from spark_ehbalance.group.durations import STORE_SHARE, Durations
 from spark_ehbalance.group.expiry import Observations, expired_leases, overdue_handovers
@@ -427,7 +427,7 @@ class DeltaCheckpointStore(CheckpointStore):
                 raise HubUnavailableError(f"partition {partition}: no event came at sequence number {number}")
             return known
 
-        return look_in_each(map(self._address, positions), monotonic() + _RESOLVE_TIMEOUT, found)
+        return resolve_all(map(self._address, positions), monotonic() + _RESOLVE_TIMEOUT, found)
 
     # --- releasing ---------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from spark_ehbalance.errors import OptionError, StoreUnavailableError
 from spark_ehbalance.eventhub.credentials import STORAGE_OPTIONS, Identity
-from spark_ehbalance.eventhub.tokens import NoTokenError
+from spark_ehbalance.eventhub.tokens import TokenUnavailableError
 from spark_ehbalance.settings.locations import scheme
 
 _SCOPE = "https://storage.azure.com/.default"
@@ -111,7 +111,7 @@ class StorageTokens:
     def _token(self) -> tuple[str, int]:
         try:
             access = self._identity.tokens().get_token(_SCOPE)
-        except NoTokenError as error:
+        except TokenUnavailableError as error:
             raise StoreUnavailableError(f"the lease table's storage cannot be used: {error}") from None
         return access.token, access.expires_on
 

@@ -16,11 +16,11 @@ from spark_ehbalance.emulator.certificates import make
 from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.eventhub import network as network_module
 from spark_ehbalance.eventhub import receiver as receiver_module
+from spark_ehbalance.eventhub.client_errors import TransientError
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.network import AMQP, WEBSOCKET, Network, NetworkError, Proxy
 from spark_ehbalance.eventhub.receiver import PartitionAddress, disconnect_readers
-from spark_ehbalance.eventhub.refusals import Unreachable
 from spark_ehbalance.eventhub.resolve import find_offset
 from spark_ehbalance.query.options import Options, stream_options
 from tests.eventhub.receiving import address_of, reading
@@ -178,7 +178,7 @@ def planner_and_executor_say(options: Options) -> tuple[HubUnavailableError, Exc
     with pytest.raises(HubUnavailableError) as planner, HubMetadata(options.connection, "$Default") as metadata:
         metadata.partition_ids()
     address = PartitionAddress(options.connection, "$Default", "0")
-    with pytest.raises((Unreachable, NetworkError)) as executor, reading(address) as reader:
+    with pytest.raises((TransientError, NetworkError)) as executor, reading(address) as reader:
         reader.receive(1, 1.0)
     return planner.value, executor.value
 
@@ -238,7 +238,7 @@ def test_a_server_that_says_nothing_in_amqp(websocket: bool, monkeypatch: pytest
             mute.silence_connections(False)
             assert metadata.partition_ids() == ("0",)
         mute.silence_connections()
-        with pytest.raises(Unreachable), reading(PartitionAddress(options.connection, "$Default", "0")) as reader:
+        with pytest.raises(TransientError), reading(PartitionAddress(options.connection, "$Default", "0")) as reader:
             reader.receive(1, 1.0)
 
 

@@ -20,7 +20,7 @@ from spark_ehbalance.errors import (
     HubUnavailableError,
     StoreUnavailableError,
 )
-from spark_ehbalance.eventhub import conditions
+from spark_ehbalance.eventhub import service_errors
 from spark_ehbalance.eventhub.network import NetworkError
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.eventhub.receiver import Receiver
@@ -45,7 +45,7 @@ ROWS = 300
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a busy server."""
-    monkeypatch.setattr(conditions, "_BUSY_WAIT", 0.2)
+    monkeypatch.setattr(service_errors, "_BUSY_WAIT", 0.2)
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from spark_ehbalance.errors import OptionError, StoreUnavailableError
-from spark_ehbalance.eventhub.tokens import NoTokenError
+from spark_ehbalance.eventhub.tokens import TokenUnavailableError
 from spark_ehbalance.lease_table.blob.layout import Metadata
 from spark_ehbalance.lease_table.blob.locations import OPTIONS, account, account_and_container, known_options
 from spark_ehbalance.lease_table.identity import split
@@ -130,7 +130,7 @@ class Container:
             return request()
         except ResourceNotFoundError:
             return None
-        except NoTokenError as error:
+        except TokenUnavailableError as error:
             raise StoreUnavailableError(f"{self._what} could not be {done}: {error}") from None
         except AzureError as error:
             text, code = str(error).splitlines()[0], getattr(error, "error_code", None)
