@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from spark_ehbalance.lease_table.viewing import Viewer
-from spark_ehbalance.metrics.prometheus import Server, need_prometheus
+from spark_ehbalance.metrics.prometheus import MetricsServer, require_prometheus
 from spark_ehbalance.metrics.table import view_samples
 from spark_ehbalance.ops.arguments import StorageOptions
 
@@ -24,12 +24,14 @@ def metrics(
 
     Each table is read once a second at most.
     """
-    need_prometheus("ehbalance metrics")
+    require_prometheus("ehbalance metrics")
     with ExitStack() as stores:
         viewers = [Viewer(stores.enter_context(storage.open(each, needs_members=True))) for each in lease_table]
         for viewer in viewers:
             viewer.latest()  # an error ends the command
-        server = Server(host, port, lambda: [each for viewer in viewers for each in view_samples(viewer.latest())])
+        server = MetricsServer(
+            host, port, lambda: [each for viewer in viewers for each in view_samples(viewer.latest())]
+        )
         server.start()
         stores.callback(server.close)
         typer.echo(f"Serving http://{host}:{port}/metrics. Ctrl-C ends it.", err=True)

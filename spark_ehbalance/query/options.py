@@ -33,7 +33,7 @@ from spark_ehbalance.group.strategies import DECLARATIONS, DEFAULT_STRATEGY, PAR
 from spark_ehbalance.lease_table.blob.layout import of_blobs
 from spark_ehbalance.lease_table.identity import with_identity
 from spark_ehbalance.lease_table.opening import capabilities, check_storage, location
-from spark_ehbalance.metrics.prometheus import need_prometheus
+from spark_ehbalance.metrics.prometheus import require_prometheus
 from spark_ehbalance.query.spark_checkpoint import checkpoint_location
 from spark_ehbalance.query.unknown_options import unknown_option
 from spark_ehbalance.settings.declared import Declared, declared, option_name
@@ -287,7 +287,7 @@ class Options:
         if self.blob_namespace is not None and self.capabilities.members:
             raise OptionError("blobNamespace needs a container of the Azure SDKs' checkpoint store as leaseTable")
         if self.metrics_port is not None:
-            need_prometheus("metricsPort")
+            require_prometheus("metricsPort")
         if self.lease_table is None and self.storage_options:
             raise OptionError(f"{_STORAGE}* needs leaseTable: without it there is no table to store")
 

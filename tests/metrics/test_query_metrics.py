@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import importlib.util
 import logging
+import re
 import time
 from pathlib import Path
 
@@ -14,12 +15,13 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.metrics import prometheus
 from spark_ehbalance.metrics.definitions import LAG_EVENTS, LAG_SECONDS, METRICS, TABLE
-from spark_ehbalance.metrics.prometheus import Server
+from spark_ehbalance.metrics.prometheus import MetricsServer
 from spark_ehbalance.query.options import stream_options
 from spark_ehbalance.query.query_metrics import export_metrics, query_samples
 from tests.metrics.prometheus import free_port, scraped
 from tests.query.queries import Group
 from tests.query.support import HUB
+from tests.raising import raises
 from tests.waiting import wait_until
 
 
@@ -71,9 +73,10 @@ def test_a_port_that_is_taken_is_one_line_and_taken_over_later(
 ) -> None:
     monkeypatch.setattr(prometheus, "_RETRY", 0.05)
     port = free_port()
-    first, second = (Server("127.0.0.1", port, tuple) for _ in range(2))
+    first, second = (MetricsServer("127.0.0.1", port, tuple) for _ in range(2))
     first.start()
-    with pytest.raises(EhBalanceError, match=f"127.0.0.1:{port}: another process, or another query, has it"):
+    reason = re.compile("another process or query uses it")
+    with raises(EhBalanceError, "EHB_PORT_UNAVAILABLE", address=f"127.0.0.1:{port}", reason=reason):
         second.start()
     second.start_when_free()
     (line,) = caplog.messages
@@ -102,7 +105,7 @@ def test_no_secret_is_in_a_metric_or_a_log_line(tmp_path: Path, caplog: pytest.L
     assert key.rstrip("=") not in shown
 
 
-def test_a_missing_package_is_named(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(OptionError, match=r"metricsPort needs the package.*spark-ehbalance\[metrics\]"):
+    with raises(OptionError, "EHB_PACKAGE_MISSING", option="metricsPort", install="spark-ehbalance[metrics]"):
         stream_options({"connectionString": emulator.connection_string(HUB), "metricsPort": "9464"})
