@@ -197,7 +197,9 @@ CONDITIONS = {
         "StoreUnavailableError",
         "{what} could not be {action}: {reason}.",
         "Check [the storage and its credentials](security.md#the-lease-tables-storage). A running query continues with "
-        "its owned partitions.",
+        "its owned partitions. If the table cannot be opened although the storage works, its log is damaged: "
+        + _CREATE_FROM_POSITIONS[0].lower()
+        + _CREATE_FROM_POSITIONS[1:],
     ),
     "EHB_LEASE_TABLE_MISSING": Condition(
         "StoreUnavailableError",
@@ -222,7 +224,9 @@ CONDITIONS = {
     "EHB_LEASE_TABLE_FOREIGN": Condition(
         "StoreFormatError",
         "{location} cannot be used as a lease table: {problem}. Nothing was changed there.",
-        "Choose another `leaseTable`. Each namespace, hub and consumer group needs its own.",
+        "Choose another `leaseTable`: each namespace, hub and consumer group needs its own, in a folder without other "
+        "files. A table of a later format needs a later version of this package. In a container with several groups, "
+        "name one with `--group`. A checkpoint blob needs an offset and a sequence number: write both, or delete it.",
     ),
     "EHB_LEASE_TABLE_EXISTS": Condition(
         "EhBalanceError",

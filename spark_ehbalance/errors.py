@@ -24,10 +24,16 @@ class EhBalanceError(Exception):
     def __str__(self) -> str:
         if self.condition not in CONDITIONS:  # a text, until all errors have a condition
             return plain(self.condition)
-        condition = CONDITIONS[self.condition]
-        remedy = f" Remedy: docs/errors.md#{self.condition.lower()}" if condition.remedy else ""
-        # A parameter may contain names that others chose.
-        return plain(f"[{self.condition}] {condition.sentence.format(**self.parameters)}{remedy}")
+        has_remedy = CONDITIONS[self.condition].remedy
+        remedy = f" Remedy: docs/errors.md#{self.condition.lower()}" if has_remedy else ""
+        return f"[{self.condition}] {self.reason}.{remedy}"
+
+    @property
+    def reason(self) -> str:
+        """The sentence without its full stop, as a parameter of another error or a field of a log line."""
+        condition = CONDITIONS.get(self.condition)
+        text = condition.sentence.format(**self.parameters) if condition else self.condition
+        return plain(text).removesuffix(".")  # a parameter may contain names that others chose
 
 
 class OptionError(EhBalanceError, ValueError):

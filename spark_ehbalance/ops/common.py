@@ -15,13 +15,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spark_ehbalance.errors import DataLossError, EhBalanceError, StoreFormatError
+from spark_ehbalance.errors import EhBalanceError, StoreFormatError
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.group.changes import Transition, apply
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.model import Author
-from spark_ehbalance.group.snapshot import OTHER_HUB_HELP, Snapshot
+from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.contract import LeaseStore, commit_and_record
+from spark_ehbalance.query.consistency import hub_mismatch
 from spark_ehbalance.query.offsets import HubReference
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.text import plain, plain_lines
@@ -40,16 +41,17 @@ def hub_states(
         return HubReference.of(options.group, metadata.created_ms), states
 
 
-def check_hub_of(found: Snapshot, hub: HubReference, lease_table: str) -> None:
+def check_hub_of(found: Snapshot, hub: HubReference) -> None:
     """Raise `DataLossError` if the lease table has the positions of another hub."""
-    if other := found.described_other_hub(hub.created_ms):
-        raise DataLossError(f"lease table {lease_table}: {other}. Nothing was written: {OTHER_HUB_HELP}")
+    if error := hub_mismatch(found, hub):
+        raise error
 
 
 def check_group(found: Snapshot, group: Group, lease_table: str) -> None:
     """Raise `StoreFormatError` if the lease table is another group's."""
     if found.group != group:
-        raise StoreFormatError(f"the lease table {lease_table} belongs to {found.group}, not to {group}")
+        problem = f"it belongs to {found.group}, not to {group}"
+        raise StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=lease_table, problem=problem)
 
 
 def operator() -> Author:

@@ -38,7 +38,7 @@ def init(
     with storage.open(lease_table, needs_members=given is not None, identity=identity, group=group) as store:
         exists = store.exists()
         if exists and (found := store.read()).group == group:  # `create` refuses a table of another group
-            check_hub_of(found, current, lease_table)
+            check_hub_of(found, current)
         if given is None:
             store.create(group)
         else:

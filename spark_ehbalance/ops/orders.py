@@ -114,7 +114,7 @@ def seek(
         epochs = _epochs(found, options, partition)
         current, states = hub_states(options, epochs)
         if not everything:
-            check_hub_of(found, current, lease_table)
+            check_hub_of(found, current)
         if given is not None:
             given.check(current, [*states])
         wanted = given.wanted([*states]) if given else dict.fromkeys(epochs, _position(str(to)))

@@ -21,7 +21,7 @@ def mismatch(
     """
     return (
         changed_hub("checkpoint", known.hub, hub)
-        or (found and changed_hub("lease table", _hub_of(found, hub), hub))
+        or (found and hub_mismatch(found, hub))
         or (None if known.is_initial else _changed_table(known, found, location))
     )
 
@@ -33,9 +33,10 @@ def changed_hub(part: str, known: HubReference | None, found: HubReference) -> D
     return DataLossError("EHB_HUB_RECREATED", part=part, known=known, found=found)
 
 
-def _hub_of(found: Snapshot, hub: HubReference) -> HubReference:
-    """The hub whose positions the table contains. A table of a group with another name is refused elsewhere."""
-    return HubReference(hub.name, hub.namespace, found.table.hub_created_ms if found.table else None)
+def hub_mismatch(found: Snapshot, hub: HubReference) -> DataLossError | None:
+    """The error of a lease table that contains positions of another hub created under the same name."""
+    known = HubReference(hub.name, hub.namespace, found.table.hub_created_ms if found.table else None)
+    return changed_hub("lease table", known, hub)
 
 
 def _changed_table(known: StreamOffset, found: Snapshot | None, location: str | None) -> DataLossError | None:

@@ -85,7 +85,7 @@ def test_a_group_is_named_where_there_are_several(
             {**GROUP, "eventhub_name": f"x{hub}", "partition_id": "0", "offset": "1", "sequence_number": 5}
         )
     error = ehbalance.fails(1, "status", container, *key)
-    assert (error.count("ns.example/"), error.endswith("ns.example/x2/$default and more\n")) == (5, True)
+    assert (error.count("ns.example/"), "ns.example/x2/$default and more." in error) == (5, True)
     done = ehbalance("status", container, *key, "--group", "ns.example/Flights/b")
     assert [(row[0], row[1], row[5]) for row in cells(done.out)] == [("7", "nobody", "6")]
     assert "--group='b' is wrong: allowed is NAMESPACE/HUB/GROUP" in ehbalance.fails(
@@ -97,8 +97,8 @@ def test_a_container_that_cannot_be_used_is_one_line(
     ehbalance: Command, storage: str, container: str, key: Sequence[str], tmp_path: Path
 ) -> None:
     make_container(storage, empty := uuid.uuid4().hex)
-    assert "holds no group: no consumer has" in ehbalance.fails(1, "status", f"{storage}/{ACCOUNT}/{empty}", *key)
-    assert "there is no such container" in ehbalance.fails(1, "status", f"{storage}/{ACCOUNT}/none", *key)
+    assert "[EHB_LEASE_TABLE_FOREIGN] " in ehbalance.fails(1, "status", f"{storage}/{ACCOUNT}/{empty}", *key)
+    assert "could not be read: it does not exist" in ehbalance.fails(1, "status", f"{storage}/{ACCOUNT}/none", *key)
     assert "Token credential is only supported with HTTPS" in ehbalance.fails(2, "status", container)
     (tmp_path / "wrong").write_text("d3Jvbmc=")
     error = ehbalance.fails(1, "status", container, "--storage-option", f"account_key=file:{tmp_path / 'wrong'}")

@@ -542,11 +542,3 @@ def test_latest_is_one_moment_for_the_whole_group() -> None:
     claim = Claim(by=ANN, at_ms=AT, partition="7", epoch=0, starting_position=Position(3), latest_ms=70)
     assert_refused(started, replace(claim, latest_ms=90), "does not match the group's first start")
     assert after(started, claim).leases["7"].checkpoint == Position(3)
-
-
-def test_a_hub_is_another_one_if_both_times_are_known_and_differ() -> None:
-    known = replace(group(), table=TableIdentity("t1", hub_created_ms=1_700_000_000_000))
-    other = known.described_other_hub(1_800_000_000_000)
-    assert "created 2023-11-14 22:13:20+00:00, and this one was created 2027-01-15 08:00:00+00:00" in other
-    same = [(known, 1_700_000_000_000), (known, None), (replace(known, table=TableIdentity("t1")), 1), (group(), 1)]
-    assert [found.described_other_hub(created_ms) for found, created_ms in same] == [""] * 4

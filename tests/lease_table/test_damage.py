@@ -155,7 +155,7 @@ def vacuumed_and_cleaned_up(table: Path) -> None:
 
 
 #: The problem of a log that delta-rs cannot open, or this store cannot read on.
-LOG = "the log is damaged|is damaged: _delta_log"
+LOG = "could not be opened|is damaged: _delta_log"
 
 #: What is done, and the problem that the error names.
 DAMAGE: dict[str, tuple[Change, str]] = {
@@ -189,7 +189,7 @@ DAMAGE: dict[str, tuple[Change, str]] = {
     ),
     "a comment": (
         lambda table: DeltaTable(table).alter.set_table_description("Leases of the flights jobs"),
-        "changed its description|not a lease table",
+        "changed its description|table of another program",
     ),
     "row tracking": (protocol(["rowTracking", "domainMetadata"], []), "protocol|rowTracking|RowTracking"),
     "deletion vectors": (protocol(["deletionVectors"], ["deletionVectors"]), "protocol"),

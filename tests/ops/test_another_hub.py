@@ -30,9 +30,8 @@ def test_a_table_of_another_hub_is_refused(old: Group, tmp_path: Path) -> None:
     before = old.state
     for command in ("init", "seek 0 --to earliest --force", f"seek --positions {tmp_path}/p.json"):
         message = old.fails(1, *command.split())
-        assert f"lease table {old.table}: it has the positions of event hub hub of localhost:" in message
-        assert "and this one was created 20" in message
-        assert "Nothing was written: set a new leaseTable" in message
+        assert "[EHB_HUB_RECREATED] The lease table contains positions of event hub hub of localhost" in message
+        assert "and this is event hub hub of localhost, created 20" in message
     assert old.state == before
 
 

@@ -10,7 +10,7 @@ from tests.ops.groups import Group
 
 
 def test_what_cannot_be_served_ends_it(ehbalance: Command, used: Group, tmp_path: Path) -> None:
-    assert "there is no lease table at " in ehbalance.fails(1, "metrics", used.table, tmp_path / "nowhere")
+    assert "There is no lease table at " in ehbalance.fails(1, "metrics", used.table, tmp_path / "nowhere")
     address = "https://account.blob.core.windows.net/container"
     assert "allowed is a lease table in Delta" in ehbalance.fails(2, "metrics", address)
     with socket.socket() as other:

@@ -187,8 +187,8 @@ def test_status_of_a_new_table(group: Group) -> None:
 def test_a_table_that_is_not_there_is_named(group: Group, table: Path) -> None:
     for command in ("status", "history"):
         message = group.fails(1, command)
-        assert f"there is no lease table at {table}" in message
-        assert "ehbalance init" in message
+        assert f"There is no lease table at {table}" in message
+        assert "[EHB_LEASE_TABLE_MISSING]" in message
     assert not table.exists()
 
 

@@ -22,7 +22,7 @@ from spark_ehbalance.group.identity import Group as GroupName
 from spark_ehbalance.group.model import Lease, QueryRecord, TableIdentity
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.query.consistency import mismatch
+from spark_ehbalance.query.consistency import hub_mismatch, mismatch
 from spark_ehbalance.query.offsets import EpochPosition, HubReference, StreamOffset, TableReference, group_name
 from tests.query.queries import PARTITIONS, Group
 from tests.raising import assert_reports, raises
@@ -57,6 +57,19 @@ def table(record: QueryRecord | None = RECORD, id: str = "t1", created: int | No
     queries = {} if record is None else {"l": record}
     identity = TableIdentity(id, hub_created_ms=created)
     return Snapshot(GroupName("ns", "hub", "g"), 4, leases, {}, identity, None, queries)
+
+
+@pytest.mark.parametrize(
+    ("known", "found", "recreated"), [(7, 8, True), (7, 7, False), (7, None, False), (None, 8, False)]
+)
+def test_a_hub_is_recreated_if_both_creation_times_are_known_and_differ(
+    known: int | None, found: int | None, recreated: bool
+) -> None:
+    hub = HubReference("hub", "ns", found)
+    error = hub_mismatch(table(created=known), hub)
+    assert (error is not None) == recreated
+    if error:
+        assert_reports(error, "EHB_HUB_RECREATED", known=HubReference("hub", "ns", known), found=hub)
 
 
 def stale(what: str, known: object, found: object) -> tuple[str, dict[str, object]]:

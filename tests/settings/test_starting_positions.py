@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from datetime import datetime, timedelta, timezone
@@ -144,18 +143,20 @@ def test_a_wrong_position_names_the_option_the_value_and_what_is_allowed(text: s
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("positions", ["earliest", '{"1": 5, "*": "latest"}', '{"0": 5, "1": 5}'])
+def test_valid_positions_are_for_all_partitions(positions: str) -> None:
+    StartingPositions.parse(positions).check(("0", "1"))
+
+
 @pytest.mark.parametrize(
-    ("positions", "error"),
+    ("positions", "partition", "allowed"),
     [
-        ("earliest", None),
-        ('{"1": 5, "*": "latest"}', None),
-        ('{"0": 5, "1": 5}', None),
-        ('{"7": 5, "*": "latest"}', "partition '7': the hub has 0, 1"),
-        ('{"0": 5}', r'no position is given for partition 1: name it, or all others as "\*"'),
+        ('{"7": 5, "*": "latest"}', "'7'", "partitions 0, 1"),
+        ('{"0": 5}', "1", 'a position of this partition, or of all others as "*"'),
     ],
 )
-def test_positions_are_for_all_partitions_of_the_hub_and_no_others(positions: str, error: str | None) -> None:
-    with pytest.raises(OptionError, match=error) if error else contextlib.nullcontext():
+def test_positions_of_unknown_and_missing_partitions_are_refused(positions: str, partition: str, allowed: str) -> None:
+    with raises(OptionError, "EHB_POSITION_INVALID", partition=partition, allowed=allowed):
         StartingPositions.parse(positions).check(("0", "1"))
 
 

@@ -117,7 +117,7 @@ class DeltaStore(LeaseTable):
         """`clock` tells seconds, and must not stand still while the process or the machine does."""
         limit = f"{round(patience * 1000)}ms"
         limits = {"timeout": limit, "connect_timeout": limit, "retry_timeout": limit}
-        self._folder = Folder(location, limits | dict(options or {}), f"the lease table at {location}")
+        self._folder = Folder(location, limits | dict(options or {}), f"The lease table at {location}")
         self._history = History(location, self._folder.options)
         self._patience = patience
         self._clock = clock
@@ -134,7 +134,7 @@ class DeltaStore(LeaseTable):
             if self._folder.is_table():
                 return True
             try:
-                self._folder.check_unused("choose a leaseTable that does not exist yet, or whose folder is empty")
+                self._folder.check_unused()
             except StoreFormatError:
                 if self._folder.is_table():  # another member has made it meanwhile
                     return True
@@ -146,15 +146,14 @@ class DeltaStore(LeaseTable):
             try:
                 with self._folder.errors("created"):
                     if around := self._folder.enclosing_table():
-                        where = f"{self._folder.uri} is in the folder of the Delta table {around}"
-                        raise StoreFormatError(f"{where}, whose VACUUM would remove it: choose another leaseTable")
+                        raise self._foreign(f"it is in the folder of the Delta table {around}, whose VACUUM removes it")
                     self._create(group, content)
             except StoreUnavailableError:
                 if not self.exists():  # otherwise another creator was faster, which is as good
                     raise
         found = self.read().group
         if found != group:
-            raise StoreFormatError(f"the lease table at {self._folder.uri} belongs to {found}, not to {group}")
+            raise self._foreign(f"it belongs to {found}, not to {group}")
 
     def _create(self, group: Group, content: Snapshot | None) -> None:
         self._folder.make()
@@ -214,7 +213,7 @@ class DeltaStore(LeaseTable):
         except TableNotFoundError:
             raise
         except DeltaError as error:
-            raise self._unreadable(error) from error
+            raise self._folder.unavailable("opened", error) from error
         version = table.version()
         group, metadata = self._checked_metadata(table)
         self._check_not_set_back(version)
@@ -362,27 +361,15 @@ class DeltaStore(LeaseTable):
         files = self._folder.listed(LOG, after=commit_file(version).removeprefix(f"{LOG}/"))
         return [found for file in files if (found := version_of(file.name)) is not None]
 
-    def _unreadable(self, error: DeltaError) -> StoreUnavailableError:
-        """delta-rs cannot open the table: the storage fails, or files of the log are damaged or missing."""
-        text = self._folder.unavailable("opened", error)
-        return StoreUnavailableError(f"{text}. If the storage works, the log is damaged. {self._remedy}")
-
     def _damaged(self, problem: str) -> StoreDamagedError:
         """The error for a table with this problem: a file, and what is wrong with it."""
-        return StoreDamagedError(
-            f"the lease table at {self._folder.uri} is damaged: {problem}. Running queries continue reading their "
-            f"partitions. {self._remedy}"
-        )
+        return StoreDamagedError("EHB_LEASE_TABLE_DAMAGED", location=self._folder.uri, problem=problem)
+
+    def _foreign(self, problem: str) -> StoreFormatError:
+        return StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=self._folder.uri, problem=problem)
 
     def _replaced(self, problem: str) -> StoreReplacedError:
         return StoreReplacedError("EHB_LEASE_TABLE_SET_BACK", location=self._folder.uri, problem=problem)
-
-    @property
-    def _remedy(self) -> str:
-        return (
-            "Stop the group's queries, move the folder away, and create the table from their checkpoints: `ehbalance "
-            f"positions CHECKPOINT`, then `ehbalance init {self._folder.uri} --event-hub-name HUB --positions FILE`"
-        )
 
     def _forget(self) -> None:
         """Drop what is held, so that the next read opens the table again."""
@@ -393,7 +380,7 @@ class DeltaStore(LeaseTable):
     def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
         known = self._known
         if known is None or known.version != base.version:
-            raise ConflictError(f"version {base.version} of {self._folder.uri} is not the one that was read last")
+            raise self._conflict(base.version + 1)
         version, token = base.version + 1, uuid.uuid4().hex
         with self._folder.errors("written"):
             add = self._put(new)
@@ -405,8 +392,10 @@ class DeltaStore(LeaseTable):
             self._folder.remove([commit_file(version)])
             self._forget()
             raise StoreUnavailableError(
-                f"the lease table at {self._folder.uri} was written by others while this process was suspended: "
-                "whether its own commit counts is not known"
+                "EHB_LEASE_TABLE_UNAVAILABLE",
+                what=f"The lease table at {self._folder.uri}",
+                action="written",
+                reason="others wrote it while this process was suspended, and whether its commit counts is unknown",
             )
         written = replace(new, version=version)
         file = add["add"]["path"]
@@ -436,7 +425,10 @@ class DeltaStore(LeaseTable):
         if found is None:
             raise self._folder.unavailable("written", failure) from failure
         self._winner = found
-        raise ConflictError(f"somebody else has written version {version} of {self._folder.uri}") from failure
+        raise self._conflict(version) from failure
+
+    def _conflict(self, version: int) -> ConflictError:
+        return ConflictError("EHB_COMMIT_CONFLICT", version=version, location=self._folder.uri)
 
     # --- history and upkeep ------------------------------------------------------------------------------------
 
