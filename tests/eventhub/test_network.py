@@ -12,7 +12,7 @@ import pytest
 from azure.eventhub import TransportType
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.certificates import make
+from spark_ehbalance.emulator.certificates import issue_certificate
 from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.eventhub import network as network_module
 from spark_ehbalance.eventhub import receiver as receiver_module
@@ -124,7 +124,9 @@ def test_the_password_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_that_is_replaced_is_read_again_and_otherwise_once(tmp_path: Path) -> None:
-    first, second = (make(tmp_path / each) for each in ("first", "second") if (tmp_path / each).mkdir() is None)
+    first, second = (
+        issue_certificate(tmp_path / each) for each in ("first", "second") if (tmp_path / each).mkdir() is None
+    )
     used = tmp_path / "ca.pem"
     used.write_bytes(first.ca_file.read_bytes())
     made = network(caFile=str(used))
@@ -135,7 +137,7 @@ def test_a_file_that_is_replaced_is_read_again_and_otherwise_once(tmp_path: Path
 
 
 def test_an_executor_without_the_file_says_option_path_and_host(tmp_path: Path) -> None:
-    path = make(tmp_path).ca_file
+    path = issue_certificate(tmp_path).ca_file
     connection = Connection.from_options(
         {"connectionString": CONNECTION_STRING, "caFile": str(path)}
         | dict.fromkeys(("fullyQualifiedNamespace", "credential", "eventHubName"))
@@ -163,7 +165,7 @@ def secure() -> Iterator[Emulator]:
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of an authority that has signed nothing here."""
-    return make(tmp_path_factory.mktemp("stranger")).ca_file
+    return issue_certificate(tmp_path_factory.mktemp("stranger")).ca_file
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from spark_ehbalance.metrics import http_server
 from spark_ehbalance.metrics.http_server import MAX_CONNECTIONS
 from spark_ehbalance.metrics.prometheus import MetricsServer
-from tests.metrics.prometheus import free_port, scraped
+from tests.metrics.prometheus import free_port, scrape_page
 from tests.waiting import wait_until
 
 
@@ -46,7 +46,7 @@ def test_slow_connections_keep_no_scrape_out(port: int, caplog: pytest.LogCaptur
         for _ in range(3 * MAX_CONNECTIONS):
             peers.append(opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)))
             peers[-1].send(b"G")
-        assert "process_cpu_seconds_total" in scraped(port)
+        assert "process_cpu_seconds_total" in scrape_page(port)
         for peer in peers[: 2 * MAX_CONNECTIONS]:
             assert is_closed(peer)
         peers[-1].setblocking(False)

@@ -16,7 +16,7 @@ from azure.eventhub._client_base import ConsumerProducerMixin
 
 from spark_ehbalance.emulator import EventHub
 from spark_ehbalance.emulator.amqp.frames import ACCEPTED, Disposition
-from spark_ehbalance.emulator.partition_keys import partition_of_key
+from spark_ehbalance.emulator.partition_keys import partition_for_key
 from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, MissingError, UnsendableEventError
 from spark_ehbalance.eventhub import client_errors, metadata, sender, service_errors
 from spark_ehbalance.eventhub.client_errors import CredentialsRefusedError, TransientError
@@ -132,7 +132,7 @@ def test_a_hub_that_answers_slowly_has_taken_what_it_answers(
     event_hub: EventHub, write: Callable[..., SendResult]
 ) -> None:
     """`sendTimeout` is for a hub that takes nothing."""
-    keys = [next(key for key in map(str, range(99)) if partition_of_key(key, 4) == index) for index in range(4)]
+    keys = [next(key for key in map(str, range(99)) if partition_for_key(key, 4) == index) for index in range(4)]
     write([{"body": b"first", "key": "k"}], KEYED)
     for index in range(4):
         event_hub.emulator.delay(0.7 * (index + 1), partition=index)
