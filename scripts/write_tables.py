@@ -68,8 +68,9 @@ def error_conditions() -> str:
     """A section for each error class, a subsection for each condition: messages link to these anchors."""
     lines = []
     for error in [name for name, value in vars(errors).items() if getattr(value, "__module__", "") == errors.__name__]:
-        bases = " and ".join(f"`{base.__name__}`" for base in getattr(errors, error).__bases__)
-        lines.append(f"## {error}\n\n{inspect.getdoc(getattr(errors, error))} Base: {bases}.\n")
+        bases = [base.__name__ for base in getattr(errors, error).__bases__]
+        base = "" if bases in (["EhBalanceError"], ["Exception"]) else f" Base: `{'`, `'.join(bases)}`."
+        lines.append(f"## {error}\n\n{inspect.getdoc(getattr(errors, error))}{base}\n")
         for name, condition in CONDITIONS.items():
             if condition.error == error:
                 sentence = condition.sentence.replace("{", "<").replace(":g}", ">").replace("}", ">")
@@ -85,7 +86,6 @@ MODULES = (
     "spark_ehbalance.consumers",
     "spark_ehbalance.consumers.aio",
     "spark_ehbalance.emulator",
-    "spark_ehbalance.pytest_plugin",
 )
 
 #: What azure-eventhub's client calls, and no user.
@@ -112,9 +112,6 @@ def _module(name: str, seen: set[Any]) -> Iterator[str]:
         yield f"{inspect.getdoc(module)}\n"
     for each in names:
         found = getattr(module, each)
-        if name.endswith(".pytest_plugin"):
-            yield f"- `{each}`: {' '.join((inspect.getdoc(found) or '').split())}"
-            continue
         yield f"### {name}.{each}\n"
         if not (inspect.isclass(found) and issubclass(found, Exception)):
             found = _referred(found)
@@ -122,7 +119,6 @@ def _module(name: str, seen: set[Any]) -> Iterator[str]:
         yield f"{inspect.getdoc(found)}\n"
         if members := [*_members(found, seen)]:
             yield f"Members: {', '.join(members)}\n"
-    yield from [""] if name.endswith(".pytest_plugin") else []
 
 
 def _referred(found: Any) -> Any:
