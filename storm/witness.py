@@ -262,7 +262,7 @@ class Witness:
 
     def _continues(self, process: Process) -> bool:
         """Whether `process` runs, in a group whose table is the one that it knows."""
-        return process.awake and not process.stopping and process.error is None and not self._world.tampered
+        return process.is_awake and not process.stopping and process.error is None and not self._world.tampered
 
     def _in_safe_mode(self, process: Process) -> bool:
         """Whether the table does not answer `process`, or nobody could write it a short time ago."""
@@ -276,11 +276,11 @@ class Witness:
         if isinstance(error, FencedError) and not (process.query.had_twins or self._world.tampered):
             raise Violation("errors", f"{process.author.incarnation} was fenced by nobody: {error}")
         if isinstance(error, DataLossError):
-            if error.condition in CONDITIONS:
+            if error.condition in CONDITIONS and error.condition != "EHB_EVENTS_LOST":
                 if not self._world.remedy(process, error.condition):
                     raise Violation("errors", f"{process.author.incarnation} cannot continue: {error}")
                 return
-            for p in re.findall(r"partition (\d+): ", str(error)):
+            for p in re.findall(r"(?i)partition (\d+): ", str(error)):
                 self.named(process, p, self._world.hub.partitions[p].begin)
             process.query.fails_on_loss = False  # the remedy that the error names
 

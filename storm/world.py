@@ -21,7 +21,7 @@ from spark_ehbalance.group.strategies.weights import demands
 from spark_ehbalance.query.positions import query_positions
 from spark_ehbalance.simulation.engine import Engine
 from spark_ehbalance.simulation.measures import Ledger
-from spark_ehbalance.simulation.members import BEGINNING_MS
+from spark_ehbalance.simulation.members import START_MS
 from spark_ehbalance.simulation.scenario import StoreSettings
 from spark_ehbalance.simulation.store import SimulatedStore
 from storm.hub import Hub
@@ -113,7 +113,7 @@ class World:
         if outcome.after is outcome.before:
             return outcome
         self._backups.append(outcome.before)
-        outcome = replace(outcome, after=self.store.won(outcome.after), seconds=seconds)
+        outcome = replace(outcome, after=self.store.write(outcome.after), seconds=seconds)
         self.witness.landed(outcome)
         return outcome
 
@@ -147,9 +147,9 @@ class World:
         """Operators take back their orders; in half the groups a new version is deployed to all queries at once."""
         self.note("no more faults")
         for p in self.store.snapshot.ownership.pins:
-            self._order(Unpin(by=OPERATOR, at_ms=BEGINNING_MS, partition=p))
+            self._order(Unpin(by=OPERATOR, at_ms=START_MS, partition=p))
         for id in self.store.snapshot.members:
-            self._order(Drain(by=OPERATOR, at_ms=BEGINNING_MS, member=id, undo=True))
+            self._order(Drain(by=OPERATOR, at_ms=START_MS, member=id, undo=True))
         deploys = self.rng.random() < 0.5
         for process in self.running():
             if process.engine is not None and (deploys or process.engine.member.query.leaving):
@@ -193,7 +193,7 @@ class World:
         """How the partitions are shared, if unevenly: by number, or by the loads that some strategies share."""
         snapshot, rates = self.store.snapshot, {p: partition.rate for p, partition in self.hub.partitions.items()}
         ledger = Ledger(snapshot, lambda: self.engine.now, lambda: rates, self.plan.lease_duration)
-        ledger.running({query.plan.owner: query.plan.max_owned for query in self.queries}, len(rates))
+        ledger.change({query.plan.owner: query.plan.max_owned for query in self.queries}, len(rates))
         owned = {query.plan.owner: snapshot.ownership.owned.get(query.plan.owner, ()) for query in self.queries}
         by_load = {query.plan.strategy for query in self.queries} <= {"cooperative", "transfer"}
         if ledger.balanced[-1][1] or (by_load and self._tolerable(owned)):
@@ -455,7 +455,7 @@ class World:
 
     def _create_table(self) -> None:
         """Stop all queries, create a table from the positions of their checkpoints, and start them with new ones."""
-        self._recreating, hub, at_ms = False, self.hub, BEGINNING_MS + round(self.engine.now * 1000)
+        self._recreating, hub, at_ms = False, self.hub, START_MS + round(self.engine.now * 1000)
         for process in self.running():
             process.end()
         logs = {
@@ -494,7 +494,7 @@ class World:
         if leases and members:
             p, to = leases[fault.pick % len(leases)], members[int(fault.choice * len(members))]
             self._met(fault, f"of partition {p} or {to}")
-            self._order(make(p, to, BEGINNING_MS + round(self.engine.now * 1000)))
+            self._order(make(p, to, START_MS + round(self.engine.now * 1000)))
 
     def _timeout_ms(self) -> int:
         return round(1000 * self.plan.handover_timeout)

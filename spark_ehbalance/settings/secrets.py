@@ -54,6 +54,9 @@ _SECRET_NAME = re.compile(r"(?i)((?<!kms_)key(_id|_base64)?|secret|token|passwor
 #: Characters of a value that an error repeats: as many as a long address has.
 _LONGEST_SHOWN = 500
 
+#: In place of a value that could be a secret.
+HIDDEN = "(not shown, as it could be a secret)"
+
 
 def looks_secret(text: str) -> bool:
     """Whether `text` can only be a key, a signed address or a connection string."""
@@ -79,7 +82,7 @@ def shown(value: str) -> str:
     """`value` as shown in an error message: hidden if it could be a secret given in the wrong option, and cut if it is
     long."""
     if could_be_secret(value):
-        return "(not shown, as it could be a secret)"
+        return HIDDEN
     return repr(value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "…")
 
 

@@ -13,7 +13,7 @@ from azure.storage.blob import ContainerClient
 from chaos.storage.azurite import ACCOUNT, KEY, make_container
 from spark_ehbalance.emulator import Emulator
 from tests.azure_storage.consumers import checkpoint_store
-from tests.ops.command import Command, kept
+from tests.ops.command import Command, connection_arguments
 
 GROUP = {"fully_qualified_namespace": "ns.example", "eventhub_name": "Flights", "consumer_group": "$Default"}
 
@@ -127,7 +127,7 @@ def test_init_checks_the_options_and_the_hub_and_seek_is_refused(
     ehbalance: Command, emulator: Emulator, storage: str, key: Sequence[str], tmp_path: Path
 ) -> None:
     emulator.add_hub("hub", 2)
-    connection = kept(emulator.connection_string("hub"), tmp_path)
+    connection = connection_arguments(emulator.connection_string("hub"), tmp_path)
     address = f"{storage}/{ACCOUNT}/{uuid.uuid4().hex}"
     for what in ("was made", "is there"):
         done = ehbalance.succeeds("init", address, *connection, *key)
@@ -148,6 +148,10 @@ def test_commands_take_another_namespace(
     make_container(storage, name := uuid.uuid4().hex)
     group = {**GROUP, "fully_qualified_namespace": port}
     checkpoint_store(storage, name).claim_ownership([{**group, "partition_id": "0", "owner_id": "ann"}])
-    arguments = (f"{storage}/{ACCOUNT}/{name}", *kept(emulator.connection_string("flights"), tmp_path), *key)
+    arguments = (
+        f"{storage}/{ACCOUNT}/{name}",
+        *connection_arguments(emulator.connection_string("flights"), tmp_path),
+        *key,
+    )
     arguments += ("--blob-namespace", port)
     assert f"{port}/flights/$default is there" in ehbalance.succeeds("init", *arguments).out

@@ -19,7 +19,7 @@ from spark_ehbalance.eventhub.resolve import find_offset
 from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.query.options import stream_options
 from tests.azure_storage.consumers import read_with_sdk
-from tests.ops.command import Command, Outcome, kept
+from tests.ops.command import Command, Outcome, connection_arguments
 
 HUB = "Flights"
 EVENTS = 40
@@ -38,7 +38,7 @@ class Migration:
         self.client = ContainerClient(f"{storage}/{ACCOUNT}", self.container, KEY)
         (folder / "secret").write_text(KEY)
         self.access = ("--storage-option", f"account_key=file:{folder / 'secret'}")
-        self.connection = kept(emulator.connection_string(HUB), folder)
+        self.connection = connection_arguments(emulator.connection_string(HUB), folder)
         self.options = stream_options({"connectionString": emulator.connection_string(HUB), "eventHubName": HUB})
         self.group = f"{self.options.connection.namespace}/{HUB}/$Default".lower()
 

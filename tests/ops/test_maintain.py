@@ -21,7 +21,7 @@ def test_a_table_is_cleaned_up(ehbalance: Command, tmp_path: Path) -> None:
         age_all(table)
         store.write(store.read(), replace(store.read(), lease_duration_ms=60_000))
     assert len(data_files(table)) > 1
-    assert ehbalance.succeeds("maintain", table).out == f"{table}, of {GROUP}, was cleaned up.\n"
+    assert ehbalance.succeeds("maintain", table).out == f"Lease table {table} of {GROUP} cleaned up.\n"
     assert len(data_files(table)) == 1
 
 
