@@ -50,7 +50,7 @@ class StorageOptions:
     credential: Annotated[str | None, access_panel(help="Entra ID credential: a name, or package.module:callable.")] = (
         None
     )
-    client_id: Annotated[str | None, access_panel(help="Client id, for example of a managed identity.")] = None
+    client_id: Annotated[str | None, access_panel(help="Client id, e.g. of a managed identity.")] = None
     tenant_id: Annotated[str | None, access_panel(help="Tenant id.")] = None
 
     def identity(self) -> Identity | None:
@@ -78,7 +78,7 @@ class StorageOptions:
             raise OptionError(
                 "EHB_OPTION_INVALID",
                 option="LEASE_TABLE",
-                value=shown(lease_table),
+                value=repr(lease_table),
                 allowed="a lease table in Delta (a container has no members, orders and history)",
             )
         options = storage_options(pairs(self.storage_option), {}, location, identity)

@@ -47,9 +47,8 @@ def init(
                 raise EhBalanceError("EHB_LEASE_TABLE_EXISTS", location=lease_table)
             targets: dict[str, UnresolvedPosition] = {**dict.fromkeys(states, Edge.EARLIEST), **file.targets([*states])}
             _create(store, lease_table, group, resolve_all(targets, options, states, {}), current.created_ms)
-    echo(
-        f"Lease table {lease_table} of {group} {'exists' if exists else 'created'}; the hub has {len(states)} partitions."
-    )
+    state = "exists" if exists else "created"
+    echo(f"Lease table {lease_table} of {group} {state}; the hub has {len(states)} partitions.")
     if file is not None and (missing := [p for p in states if p not in file.targets([*states])]):
         echo(f"No position for partition {', '.join(missing)}: reading begins at the first retained event.")
 

@@ -29,7 +29,9 @@ def metrics(
         viewers = [Viewer(stores.enter_context(storage.open(table, needs_members=True))) for table in lease_table]
         for viewer in viewers:
             viewer.latest()  # an error ends the command
-        server = MetricsServer(host, port, lambda: [sample for viewer in viewers for sample in view_samples(viewer.latest())])
+        server = MetricsServer(
+            host, port, lambda: [sample for viewer in viewers for sample in view_samples(viewer.latest())]
+        )
         server.start()
         stores.callback(server.close)
         typer.echo(f"Serving http://{host}:{port}/metrics. Ctrl-C ends it.", err=True)

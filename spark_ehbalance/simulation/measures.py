@@ -25,8 +25,8 @@ class TwoOwners(AssertionError):
 class Result:
     """The result of a scenario with a strategy.
 
-    `moves` counts changes of owners, `fewest_moves` those of the ideal strategy, `later_moves` those of a balanced group.
-    `unowned` is the sum of seconds without a running owner over all partitions. `longest_silence` is the
+    `moves` counts changes of owners, `fewest_moves` those of the ideal strategy, `later_moves` those in a balanced
+    group. `unowned` is the sum of seconds without a running owner over all partitions. `longest_silence` is the
     longest time between two commits of a running member, in lease durations of the member; `lease_duration` is the
     group's at the end, in seconds. `spread` = standard deviation / mean of the members' loads, averaged over time.
     """
@@ -141,8 +141,8 @@ class Ledger:
             self._record_silence(self._clock() - committed, self.lease_duration)
 
     def seconds_to_balance(self, ended: float, until: float) -> float | None:
-        """Seconds from `ended` until the group was balanced and stayed so up to the next disturbance at `until`, or else
-        until it was balanced after that. None: never."""
+        """Seconds from `ended` until the group was balanced and stayed so until the next disturbance at `until`; if it
+        did not, until it was balanced after that. None: never."""
         gained = [since for since, balanced in self.balanced if balanced and since < until]
         lost = [since for since, balanced in self.balanced if not balanced and since < until]
         if not gained or (lost and lost[-1] > gained[-1]):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from tests.ops.command import KEY, Command, assert_error, connection_arguments
+from tests.ops.command import KEY, Command, connection_arguments
 from tests.ops.groups import HUB, Group
 
 
@@ -29,24 +29,26 @@ def test_init_reads_the_connection_from_the_environment(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "condition", "value"),
+    ("arguments", "values"),
     [
-        ([], "neither connectionString nor fullyQualifiedNamespace"),
-        (["--connection-string", f"SharedAccessKey={KEY}"], "EHB_SECRET_EXPOSED", "An argument"),
-        (["--connection-string", "short"], "EHB_SECRET_EXPOSED", "--connection-string"),
-        (["--connection-string", "env:NOT_THERE"], "option connectionString='env:NOT_THERE' is wrong: the environment"),
-        (["--connection-string", "file:/not/there"], "file:/not/there' is wrong: the file cannot be read"),
-        (["--fully-qualified-namespace", "ns"], "fullyQualifiedNamespace='ns'"),
-        (["--fully-qualified-namespace", "ns.servicebus.windows.net"], "eventHubName is not set"),
-        (["--network", "proxy=http://a:1"], "EHB_OPTION_INVALID", "transportType, httpProxy"),
-        (["--network", "transportType"], "EHB_OPTION_INVALID", "NAME=VALUE"),
-        (["--network", f"httpProxy=http://me:{KEY}@host:80"], "EHB_SECRET_EXPOSED", "An argument"),
+        ([], ("connectionString", "fullyQualifiedNamespace")),
+        (["--connection-string", f"SharedAccessKey={KEY}"], ("EHB_SECRET_EXPOSED", "An argument")),
+        (["--connection-string", "short"], ("EHB_SECRET_EXPOSED", "--connection-string")),
+        (["--connection-string", "env:NOT_THERE"], ("EHB_SECRET_UNAVAILABLE", "connectionString='env:NOT_THERE'")),
+        (["--connection-string", "file:/not/there"], ("EHB_SECRET_UNAVAILABLE", "connectionString='file:/not/there'")),
+        (["--fully-qualified-namespace", "ns"], ("fullyQualifiedNamespace='ns'",)),
+        (["--fully-qualified-namespace", "ns.servicebus.windows.net"], ("eventHubName",)),
+        (["--network", "proxy=http://a:1"], ("EHB_OPTION_INVALID", "'proxy'", "transportType, httpProxy")),
+        (["--network", "transportType"], ("EHB_OPTION_INVALID", "--network", "NAME=VALUE")),
+        (["--network", f"httpProxy=http://me:{KEY}@host:80"], ("EHB_SECRET_EXPOSED", "An argument")),
     ],
 )
 def test_init_with_an_invalid_option(
-    ehbalance: Command, table: Path, arguments: list[str], condition: str, value: str
+    ehbalance: Command, table: Path, arguments: list[str], values: tuple[str, ...]
 ) -> None:
-    assert_error(ehbalance.fails(2, "init", table, *arguments), condition, value)
+    error = ehbalance.fails(2, "init", table, *arguments)
+    for value in values:
+        assert value in error
     assert not table.exists()
 
 

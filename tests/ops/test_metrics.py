@@ -17,4 +17,4 @@ def test_unusable_tables_and_ports_are_errors(ehbalance: Command, used: Group, t
         other.bind(("127.0.0.1", 0))
         other.listen()
         error = ehbalance.fails(1, "metrics", used.table, "--port", other.getsockname()[1])
-    assert error.startswith("Error: metrics cannot be served at 127.0.0.1:")
+    assert_error(error, "EHB_PORT_UNAVAILABLE", "127.0.0.1:")

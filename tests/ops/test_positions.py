@@ -182,7 +182,7 @@ def test_an_offset_log_of_version_2_is_read_by_the_names_of_sources(ehbalance: C
         (
             '{"hub": {"name": "hub", "createdMs": 7}, "0": 5}',
             "EHB_FILE_INVALID",
-            ("created 1970-01-01 00:00:00+00:00",),
+            ("created 1970-01-01 00:00:00",),
         ),
     ],
 )

@@ -50,7 +50,7 @@ def test_json_of_a_ready_made_scenario(ehbalance: Command) -> None:
 def test_an_invalid_option_is_an_error(ehbalance: Command) -> None:
     for option, value, allowed in (
         ("--strategy", "best", "one of balanced, cooperative"),
-        ("--scenario", "nowhere", "a TOML file or one of "),
+        ("--scenario", "nowhere", "a TOML file, or one of "),
     ):
         error = ehbalance.fails(2, "simulate", option, value)
         assert_error(error, "EHB_OPTION_INVALID", f"{option}='{value}'", allowed)
