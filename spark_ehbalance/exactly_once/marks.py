@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceRange:
+class Extent:
     """The events of one partition with sequence numbers from `start` up to but not including `end`."""
 
     start: int
@@ -22,24 +22,24 @@ class SequenceRange:
 
 
 #: By partition.
-SequenceRanges = Mapping[str, SequenceRange]
+Extents = Mapping[str, Extent]
 Marks = Mapping[str, int]
 
 
-def missing(read: SequenceRanges, marks: Marks) -> dict[str, SequenceRange]:
+def missing(read: Extents, marks: Marks) -> dict[str, Extent]:
     """What of the events that were `read` the target does not hold, by its `marks`."""
     return {
-        partition: SequenceRange(max(each.start, marks.get(partition, each.start)), each.end)
+        partition: Extent(max(each.start, marks.get(partition, each.start)), each.end)
         for partition, each in read.items()
         if max(each.start, marks.get(partition, each.start)) < each.end
     }
 
 
-def skipped(read: SequenceRanges, marks: Marks) -> dict[str, SequenceRange]:
+def skipped(read: Extents, marks: Marks) -> dict[str, Extent]:
     """The events between the target's mark and the begin of what was read: nobody has written them. They have aged out
     or were skipped by an order, or an earlier version of the query wrote them without marks."""
     return {
-        partition: SequenceRange(marks[partition], each.start)
+        partition: Extent(marks[partition], each.start)
         for partition, each in read.items()
         if marks.get(partition, each.start) < each.start
     }
@@ -65,7 +65,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionCache:
+class Memory:
     """What a writer knows of the target's transaction identifiers as of a `version` of the table with the id `table`.
     An identifier that was asked for and is not set has None."""
 
@@ -73,7 +73,7 @@ class TransactionCache:
     version: int
     identifiers: Mapping[str, int | None] = field(default_factory=dict)
 
-    def after(self, commits: Iterable[Commit]) -> TransactionCache:
+    def after(self, commits: Iterable[Commit]) -> Memory:
         """The memory after the `commits` that follow on `version` without a gap."""
         version, known = self.version, dict(self.identifiers)
         for commit in commits:
@@ -83,6 +83,6 @@ class TransactionCache:
             known |= {name: mark for name, mark in commit.identifiers.items() if name in known}
         return replace(self, version=version, identifiers=known)
 
-    def with_identifiers(self, identifiers: Mapping[str, int | None]) -> TransactionCache:
+    def learnt(self, identifiers: Mapping[str, int | None]) -> Memory:
         """The memory with `identifiers` as of the same version."""
         return replace(self, identifiers={**self.identifiers, **identifiers})

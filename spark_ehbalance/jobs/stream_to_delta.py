@@ -13,18 +13,18 @@ from spark_ehbalance.exactly_once import once
 from spark_ehbalance.exactly_once.writing import OPTIONS
 from spark_ehbalance.jobs.settings import (
     JobSettings,
+    SettingError,
     group,
     hub,
-    parse_location,
-    parse_table,
-    parse_trigger,
+    place,
     refuse_secret,
     required,
-    unknown_setting,
+    table_name,
+    trigger_of,
 )
 from spark_ehbalance.settings.secrets import shown
 
-#: The parameters of `once`: the writer's options, and the name of the source in the table's marks.
+#: What `once` takes: the writer's options, and the name under which the table remembers what was written.
 _ONCE = (*OPTIONS, "source")
 
 
@@ -32,17 +32,18 @@ def _writer(prefix: str, options: Mapping[str, str], _: Mapping[str, str]) -> Ma
     for name, value in options.items():
         refuse_secret(shown(prefix + name), value)
         if name not in _ONCE:
-            raise unknown_setting(prefix + name, [prefix + option for option in _ONCE])
+            allowed = ", ".join(prefix + option for option in _ONCE)
+            raise SettingError(f"there is no setting {shown(prefix + name)}: allowed are {allowed}")
     return options
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(JobSettings):
-    """The settings of `stream_to_delta`."""
+    """The job's settings, checked."""
 
-    table: str = required(parse_table)
-    checkpoint_location: str = required(parse_location)
-    trigger: Mapping[str, Any] = required(parse_trigger)
+    table: str = required(table_name)
+    checkpoint_location: str = required(place)
+    trigger: Mapping[str, Any] = required(trigger_of)
     source: Mapping[str, str] = hub()
     sink: Mapping[str, str] = group(_writer)
 

@@ -1,4 +1,4 @@
-"""The command line and its subcommands."""
+"""The command line: registers the sub-commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import typer
 from spark_ehbalance import __version__
 from spark_ehbalance.emulator.cli import emulator
 from spark_ehbalance.errors import EhBalanceError, OptionError
-from spark_ehbalance.ops.arguments import PUBLIC
 from spark_ehbalance.ops.dashboard_command import dashboard
 from spark_ehbalance.ops.history import history
 from spark_ehbalance.ops.init import init
@@ -29,12 +28,12 @@ from spark_ehbalance.settings.secrets import REFERENCES, looks_secret
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    pretty_exceptions_enable=False,  # they print local variables, which may contain secrets
+    pretty_exceptions_enable=False,  # they print local variables, and those may hold secrets
 )
 
 
-def _print_version(is_requested: bool) -> None:
-    if is_requested:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"ehbalance {__version__}")
         raise typer.Exit
 
@@ -47,8 +46,8 @@ def ehbalance(
 
 
 def _paragraphs(command: Callable[..., None]) -> str:
-    """The docstring with one line per paragraph, because typer keeps line breaks."""
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in (inspect.getdoc(command) or "").split("\n\n"))
+    """The docstring with one line for each paragraph: typer keeps line breaks, which are for another width."""
+    return "\n\n".join(" ".join(each.split()) for each in (inspect.getdoc(command) or "").split("\n\n"))
 
 
 for command in (
@@ -70,11 +69,13 @@ for command in (
 
 
 def main() -> None:
-    """Run the command. Prints an `EhBalanceError` in one line and exits with 1, or with 2 for an invalid option."""
-    logging.getLogger("azure").addHandler(logging.NullHandler())  # its warnings also arrive as errors
+    """Run the command. An `EhBalanceError` is printed in one line; the exit code is 1, or 2 for a wrong option."""
+    logging.getLogger("azure").addHandler(logging.NullHandler())  # what it warns of comes as an error as well
     try:
         if any(map(looks_secret, sys.argv[1:])):
-            raise OptionError("EHB_SECRET_EXPOSED", option="An argument", reason=PUBLIC, allowed=REFERENCES)
+            raise OptionError(
+                f"an argument looks like a secret, and command lines are for all to see: write {REFERENCES}"
+            )
         app()
     except EhBalanceError as error:
         typer.echo(f"Error: {error}", err=True)

@@ -106,7 +106,7 @@ def plan_batch(inputs: PlanInputs) -> BatchPlan | Request:
     return BatchPlan(ranges, resets, tuple(warnings))
 
 
-def omitted_partitions(
+def left_out(
     ranges: Mapping[str, Range],
     owned: Iterable[str],
     states: Mapping[str, PartitionState],

@@ -15,7 +15,7 @@ from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.query.offsets import EpochPosition, FirstStart, StreamOffset, TableReference
 
 
-class TableState(NamedTuple):
+class SeenTable(NamedTuple):
     """The lease table as last read: its identity, and the last begun batch of the query."""
 
     identity: TableIdentity | None
@@ -23,7 +23,7 @@ class TableState(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseTableProgress:
+class SharedProgress:
     """The lease table at `location` stores the progress, so that an offset names only what its batch reads.
 
     `query` is an offset with owner, group, event hub, lineage and run.
@@ -43,7 +43,7 @@ class LeaseTableProgress:
         named: Mapping[str, Range],
         ranges: Mapping[str, Range],
         reserved: Collection[str],
-        table: TableState,
+        table: SeenTable,
         checkpoints: Mapping[str, int],
         lapsed: Mapping[str, Progress],
     ) -> StreamOffset:
@@ -73,9 +73,9 @@ class LeaseTableProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetProgress:
+class AloneProgress:
     """Without a lease table the offset alone stores the progress, so that it names every partition ever read. Methods
-    as in `LeaseTableProgress`.
+    as in `SharedProgress`.
 
     `query` is an offset with owner, event hub, lineage and run.
     """
@@ -116,4 +116,4 @@ class OffsetProgress:
         return start
 
 
-ProgressPolicy = LeaseTableProgress | OffsetProgress
+ProgressPolicy = SharedProgress | AloneProgress

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import threading
 import time
@@ -22,7 +21,6 @@ from spark_ehbalance.group.position import START_OFFSET, Position
 from spark_ehbalance.group.snapshot import Snapshot
 from tests.consumers.consumers import OPERATOR, Consumers
 from tests.query.support import HUB, skew_clock
-from tests.raising import raises
 from tests.waiting import wait_until
 
 PARTITIONS = 4
@@ -113,19 +111,15 @@ def test_the_client_starts_after_the_checkpoint(position: Position, start_after:
 def test_a_wrong_store_or_interval_is_refused(consumers: Consumers) -> None:
     hub = {"connectionString": consumers.group.emulator.connection_string(HUB)}
     for table in ({}, {"leaseTable": "https://account.blob.core.windows.net/container"}):
-        with raises(OptionError, "EHB_OPTION_INVALID", option="leaseTable"):
+        with pytest.raises(OptionError, match="leaseTable must be"):
             DeltaCheckpointStore(hub | table)
-    with raises(OptionError, "EHB_OPTION_INVALID", option="load_balancing_interval", value="'0'"):
+    with pytest.raises(OptionError, match="load_balancing_interval=0"):
         DeltaCheckpointStore(hub | {"leaseTable": "/leases"}, load_balancing_interval=0)
 
 
-@pytest.mark.parametrize(
-    ("position", "partition"), [('{"0": 500, "*": "latest"}', "0"), ('{"17": 5}', "'17'")], ids=["late", "unknown"]
-)
-def test_an_invalid_starting_position_is_refused_at_the_first_claim(
-    consumers: Consumers, position: str, partition: str
-) -> None:
-    with raises(OptionError, "EHB_POSITION_INVALID", partition=partition):
+@pytest.mark.parametrize("position", ['{"0": 500, "*": "latest"}', '{"17": 5}'], ids=["too late", "of no partition"])
+def test_a_wrong_starting_position_is_refused_at_the_first_claim(consumers: Consumers, position: str) -> None:
+    with pytest.raises(OptionError, match=r"500|17"):
         consumers.claim(consumers.store(startingPosition=position), "a")
     assert not consumers.shares()
 
@@ -133,16 +127,16 @@ def test_an_invalid_starting_position_is_refused_at_the_first_claim(
 def test_another_group_a_second_client_and_a_closed_store_are_refused(consumers: Consumers) -> None:
     store = consumers.owning("a")
     for name in consumers.named:
-        with raises(OptionError, "EHB_OPTIONS_CONFLICT", options=re.compile("^A client of .*other")):
+        with pytest.raises(OptionError, match="the client reads"):
             store.claim_ownership([{**consumers.named, name: "other", "partition_id": "0", "owner_id": "a"}])
     assert store.list_ownership(*(name.upper() for name in consumers.named.values())), "names differ only by case"
-    with raises(OptionError, "EHB_OPTION_INVALID", value="'the store of client a'"):
+    with pytest.raises(OptionError, match="serves the client a: make one for each client"):
         consumers.claim_listed(store, "b", "0")
     store.close()
     store.close()
-    with raises(OptionError, "EHB_OPTION_INVALID", value="'a closed store'"):
+    with pytest.raises(OptionError, match="is closed"):
         consumers.claim(store, "b")
-    with raises(OptionError, "EHB_OPTION_INVALID", value="'a closed store'"):
+    with pytest.raises(OptionError, match="is closed"):
         consumers.checkpoint(store, "0", 1)
 
 
@@ -155,12 +149,12 @@ def test_a_replaced_table_and_a_recreated_hub_end_the_consumer(
     consumers.group.emulator.add_hub(HUB, PARTITIONS)
     before = consumers.leases()
     for each, owner in ((store, "a"), (consumers.store(), "b")):
-        with raises(DataLossError, "EHB_HUB_RECREATED", part="lease table"):
+        with pytest.raises(DataLossError, match="it has the positions of event hub hub of localhost"):
             wait_until(lambda each=each, owner=owner: not consumers.claim(each, owner), "the consumer is told")
     assert {p: x.checkpoint for p, x in consumers.leases().items()} == {p: x.checkpoint for p, x in before.items()}
     shutil.rmtree(consumers.group.table)
     consumers.owning("b")
-    with raises(StoreReplacedError, "EHB_LEASE_TABLE_SET_BACK"):
+    with pytest.raises(StoreReplacedError, match="replaced"):
         wait_until(lambda: not consumers.listed(store), "the consumer is told")
 
 

@@ -1,1 +1,1 @@
-"""RowEncoder → events → the hub: what `df.write` and `df.writeStream` do."""
+"""Rows → events → the hub: what `df.write` and `df.writeStream` do."""

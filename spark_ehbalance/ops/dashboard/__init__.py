@@ -1,1 +1,1 @@
-"""`ehbalance dashboard`: the web page of groups."""
+"""`ehbalance dashboard`: a page that shows groups while they run."""

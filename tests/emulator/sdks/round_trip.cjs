@@ -20,12 +20,12 @@ async function send() {
 function readBack(count) {
   const consumer = new EventHubConsumerClient("$Default", connection);
   return new Promise((resolve, reject) => {
-    const rows = [];
+    const found = [];
     const subscription = consumer.subscribe(
       {
         async processEvents(events, context) {
-          rows.push(...events.map((event) => row(event, context.partitionId)));
-          if (rows.length === count) subscription.close().then(() => consumer.close()).then(() => resolve(rows));
+          found.push(...events.map((each) => shown(each, context.partitionId)));
+          if (found.length === count) subscription.close().then(() => consumer.close()).then(() => resolve(found));
         },
         async processError(error) {
           reject(error);
@@ -36,11 +36,11 @@ function readBack(count) {
   });
 }
 
-function row(event, partition) {
+function shown(event, partition) {
   const { partitionKey, sequenceNumber, properties } = event;
   return [event.body.toString(), partition, sequenceNumber, partitionKey ?? null, properties ?? {}];
 }
 
 send()
   .then(() => readBack(3))
-  .then((rows) => console.log(JSON.stringify(rows)) ?? process.exit());
+  .then((found) => console.log(JSON.stringify(found)) ?? process.exit());
