@@ -16,7 +16,7 @@ from bench.common import HUB, Bar, Bench, Emulator, Log, Row, emulator, in_turns
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.sending.columns import Columns
 from spark_ehbalance.eventhub.sending.write_options import WriteOptions
-from spark_ehbalance.eventhub.sending.writing import Task
+from spark_ehbalance.eventhub.sending.writing import WriteTask
 
 PARTITIONS = 8
 
@@ -66,9 +66,9 @@ def ours(connection: Connection, shape: Shape, count: int) -> float:
         "properties": pa.array([properties] * count, pa.map_(pa.string(), pa.string())),
     }
     batches = pa.table(arrays).to_batches(_ROWS)
-    Task(options, columns).write([batches[0].slice(0, 1000)])  # opens the link
+    WriteTask(options, columns).write([batches[0].slice(0, 1000)])  # opens the link
     cpu = time.process_time()
-    Task(options, columns).write(batches)
+    WriteTask(options, columns).write(batches)
     return (time.process_time() - cpu) / count * 1e6
 
 

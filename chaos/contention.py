@@ -42,7 +42,7 @@ from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.query.engine import QueryEngine
 from spark_ehbalance.query.keeper import Keeper
 from spark_ehbalance.query.offsets import StreamOffset
-from spark_ehbalance.query.progress_policy import AloneProgress
+from spark_ehbalance.query.progress_policy import OffsetProgress
 
 #: The longest silence, as a part of the lease duration in force: renewals are due at a third of it.
 MOST_SILENCE = 1 / 2
@@ -158,7 +158,7 @@ def _member(
         checkpoint_interval=0.0,
     )
     engine = MemberEngine(Author(owner, uuid.uuid4().hex), settings, random.Random(number))
-    keeper = Keeper(QueryEngine(engine, AloneProgress(StreamOffset(owner))), lambda: store, _Hub(partitions))
+    keeper = Keeper(QueryEngine(engine, OffsetProgress(StreamOffset(owner))), lambda: store, _Hub(partitions))
     keeper.start()
     positions: dict[str, int] = defaultdict(int)
     while not ending.wait(_BATCH):

@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.partition_keys import partition_of_key
+from spark_ehbalance.emulator.partition_keys import partition_for_key
 
 _TICK = 0.1
 
@@ -72,7 +72,7 @@ class Producer:
         for number in range(self._next, self._next + count):
             by_key[f"key-{number % _KEYS}"].append(number)
         for key, numbers in by_key.items():
-            partition = str(partition_of_key(key, self._partitions))
+            partition = str(partition_for_key(key, self._partitions))
             bodies = [str(number).encode() for number in numbers]
             self._emulator.append(self._hub, partition, bodies, partition_key=key)
             self.sent[partition] += numbers

@@ -1,4 +1,4 @@
-"""Send the events of an event hub on to another one.
+"""Copy the events of an event hub to another one.
 
     EHBALANCE_CONNECTION_STRING=... EHBALANCE_SINK_CONNECTION_STRING=... \
         spark-submit --properties-file conf/copy_hub.conf jobs/copy_hub.py
@@ -17,7 +17,7 @@ from spark_ehbalance.jobs.copy_hub import Settings, start
 
 
 def rows(events: DataFrame) -> DataFrame:
-    """What is sent; the first three columns are for the table of events that cannot be sent. Put your own filters and
+    """The events to send; the first three columns are for the table of unsendable events. Put your own filters and
     transformations here; values of properties are JSON."""
     return events.select(
         "partition", "sequenceNumber", "enqueuedTime", "body", "partitionKey", "properties", "systemProperties"

@@ -1,8 +1,8 @@
-"""Stream the fields of JSON bodies into a Delta table, and what cannot be parsed into another one.
+"""Stream the fields of JSON bodies into a Delta table, and events that cannot be parsed into another one.
 
     EHBALANCE_CONNECTION_STRING=... spark-submit --properties-file conf/parse_to_delta.conf jobs/parse_to_delta.py
 
-The settings are Spark properties, explained in conf/parse_to_delta.conf. Every event is in one of the two tables, once.
+The settings are Spark properties, explained in conf/parse_to_delta.conf. Each event is in one of the two tables, once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from spark_ehbalance.jobs.parse_to_delta import Settings, start
 
 
 def rows(parsed: DataFrame) -> DataFrame:
-    """The rows for the table; `value` has the fields, beside the event's columns. Put your own transformations here."""
+    """The table's rows; `value` has the fields, beside the event's columns. Put your own transformations here."""
     return parsed.select("partition", "sequenceNumber", "enqueuedTime", "value.*")
 
 

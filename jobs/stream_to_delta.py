@@ -3,12 +3,12 @@
     EHBALANCE_CONNECTION_STRING=... spark-submit --properties-file conf/stream_to_delta.conf jobs/stream_to_delta.py
 
 The settings are Spark properties, explained in conf/stream_to_delta.conf. The connection string is an environment
-variable, because command lines and Spark's UI show properties to everybody; with `source.fullyQualifiedNamespace`
-(Entra ID) there is none. Other secrets are references: `env:NAME` or `file:PATH`. SIGTERM and SIGINT stop the job after
+variable, because command lines and Spark's UI show properties to everybody; `source.fullyQualifiedNamespace` (Entra
+ID) needs none. Other secrets are references: `env:NAME` or `file:PATH`. SIGTERM and SIGINT stop the job after
 the running batch.
 
-Exactly once: the table holds every event once, whatever happens to the job and to other jobs that write the same
-table with the same lease table (`spark_ehbalance.exactly_once.once`).
+Exactly once: the table contains every event once, even if this job, or one that shares the table and the lease table,
+crashes (`spark_ehbalance.exactly_once.once`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_ehbalance.jobs.stream_to_delta import Settings, start
 
 
 def rows(events: DataFrame) -> DataFrame:
-    """The rows for the table. Put your own transformations here."""
+    """The table's rows. Put your own transformations here."""
     return events.selectExpr(
         "cast(body as string) as body",
         "partition",

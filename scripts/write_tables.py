@@ -12,16 +12,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from spark_ehbalance import errors
+from spark_ehbalance.error_conditions import CONDITIONS
 from spark_ehbalance.eventhub.sending.write_options import WriteOptions
 from spark_ehbalance.group.group_view import FINDINGS
 from spark_ehbalance.group.strategies import DECLARATIONS, DEFAULT_STRATEGY
 from spark_ehbalance.metrics.definitions import BOTH, METRICS
-from spark_ehbalance.query.no_such_option import KAFKA_OPTIONS, SCALA_OPTIONS
 from spark_ehbalance.query.options import BATCH, OPTIONS, SHARED, STRATEGY_OPTIONS, STREAM
+from spark_ehbalance.query.unknown_options import KAFKA_OPTIONS, SCALA_OPTIONS
 from spark_ehbalance.settings.declared import Declared, declarations, option_name
 
 _ROOT = Path(__file__).parent.parent
-_PAGE_NAMES = ("options", "writing", "strategies", "migration", "monitoring", "python")
+_PAGE_NAMES = ("options", "writing", "sharing", "migration", "monitoring", "python", "errors")
 PAGES = tuple(_ROOT / f"docs/{name}.md" for name in _PAGE_NAMES)
 
 _WHERE = {STREAM: "stream", SHARED: "shared", BATCH: "batch", "": "both"}
@@ -62,6 +64,20 @@ def metrics_table() -> str:
     return _table(("metric", "kind", "labels", "from", "meaning"), rows)
 
 
+def error_conditions() -> str:
+    """A section for each error class, a subsection for each condition: messages link to these anchors."""
+    lines = []
+    for error in [name for name, value in vars(errors).items() if getattr(value, "__module__", "") == errors.__name__]:
+        bases = [base.__name__ for base in getattr(errors, error).__bases__]
+        base = "" if bases in (["EhBalanceError"], ["Exception"]) else f" Base: `{'`, `'.join(bases)}`."
+        lines.append(f"## {error}\n\n{inspect.getdoc(getattr(errors, error))}{base}\n")
+        for name, condition in CONDITIONS.items():
+            if condition.error == error:
+                sentence = condition.sentence.replace("{", "<").replace(":g}", ">").replace("}", ">")
+                lines.append(f"### {name}\n\n`{sentence}`\n" + (f"\n{condition.remedy}\n" if condition.remedy else ""))
+    return "\n".join(lines) + "\n"
+
+
 # --- the Python reference ---------------------------------------------------------------------------------------
 
 MODULES = (
@@ -70,8 +86,6 @@ MODULES = (
     "spark_ehbalance.consumers",
     "spark_ehbalance.consumers.aio",
     "spark_ehbalance.emulator",
-    "spark_ehbalance.pytest_plugin",
-    "spark_ehbalance.errors",
 )
 
 #: What azure-eventhub's client calls, and no user.
@@ -98,13 +112,6 @@ def _module(name: str, seen: set[Any]) -> Iterator[str]:
         yield f"{inspect.getdoc(module)}\n"
     for each in names:
         found = getattr(module, each)
-        if name.endswith(".errors"):
-            bases = ", ".join(base.__name__ for base in found.__bases__)
-            yield f"- `{each}({bases})`"
-            continue
-        if name.endswith(".pytest_plugin"):
-            yield f"- `{each}`: {' '.join((inspect.getdoc(found) or '').split())}"
-            continue
         yield f"### {name}.{each}\n"
         if not (inspect.isclass(found) and issubclass(found, Exception)):
             found = _referred(found)
@@ -112,7 +119,6 @@ def _module(name: str, seen: set[Any]) -> Iterator[str]:
         yield f"{inspect.getdoc(found)}\n"
         if members := [*_members(found, seen)]:
             yield f"Members: {', '.join(members)}\n"
-    yield from [""] if name.endswith((".errors", ".pytest_plugin")) else []
 
 
 def _referred(found: Any) -> Any:
@@ -186,6 +192,7 @@ def declared_tables() -> dict[str, str]:
         "metrics": metrics_table(),
         "scala-options": foreign_options_table("Scala connector", SCALA_OPTIONS),
         "kafka-options": foreign_options_table("Kafka source", KAFKA_OPTIONS),
+        "errors": error_conditions(),
         "python": reference(),
     }
 

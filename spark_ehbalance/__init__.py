@@ -17,9 +17,9 @@ __version__ = "0.1.0"
 
 def register(spark: SparkSession) -> None:
     """Make the format known and install the listener; see `spark_ehbalance.spark.registration.register`."""
-    from spark_ehbalance.installed import need_spark
+    from spark_ehbalance.dependencies import require_spark
 
-    need_spark()
+    require_spark()
     from spark_ehbalance.spark import registration  # pyspark is slow to import
 
     registration.register(spark)

@@ -1,52 +1,75 @@
-"""The errors of the package. Every error that a user can cause or act upon derives from `EhBalanceError`."""
+"""The exceptions of the package. Each names a condition of `spark_ehbalance.error_conditions`: docs/errors.md."""
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
+from spark_ehbalance.error_conditions import CONDITIONS
 from spark_ehbalance.text import plain
 
 
 class EhBalanceError(Exception):
-    """The base of all errors of `ehbalance`. Its text is one line that is safe to print."""
+    """The base of all errors of `ehbalance`. `condition` names the error, `parameters` are the values in its text,
+    which is one line that is safe to print."""
+
+    def __init__(self, condition: str, **parameters: object) -> None:
+        super().__init__(condition, parameters)
+        self.condition = condition
+        self.parameters = parameters
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), self.condition, **self.parameters), ()
 
     def __str__(self) -> str:
-        return plain(super().__str__())  # it may contain names that others chose
+        if self.condition not in CONDITIONS:  # a text, until all errors have a condition
+            return plain(self.condition)
+        has_remedy = CONDITIONS[self.condition].remedy
+        remedy = f" Remedy: docs/errors.md#{self.condition.lower()}" if has_remedy else ""
+        return f"[{self.condition}] {self.reason}.{remedy}"
+
+    @property
+    def reason(self) -> str:
+        """The sentence without its full stop, as a parameter of another error or a field of a log line."""
+        condition = CONDITIONS.get(self.condition)
+        text = condition.sentence.format(**self.parameters) if condition else self.condition
+        return plain(text).removesuffix(".")  # a parameter may contain names that others chose
 
 
 class OptionError(EhBalanceError, ValueError):
-    """An option is missing, wrong or contradicts another. The text names the option, its value and what is allowed."""
+    """An option or argument is missing, invalid, or contradicts another."""
 
 
 class SparkMissingError(EhBalanceError, ImportError):
-    """Neither pyspark nor pyspark-client is installed, or too old a one. The text says what to install."""
+    """pyspark is missing or too old."""
 
 
 class InstallationError(EhBalanceError, ImportError):
-    """The source cannot be imported by a Python of Spark's. The text says by which, why, and what to do."""
+    """A Python process of Spark's cannot import the source."""
 
 
 class ClientVersionError(EhBalanceError):
-    """The installed version of azure-eventhub cannot be used. The text says what it lacks and which one to install."""
+    """The installed version of azure-eventhub is not supported."""
 
 
 class HubUnavailableError(EhBalanceError):
-    """The event hub is unreachable or refused the request. The text names what was tried."""
+    """The event hub is unreachable or refused the request."""
 
 
 class MissingError(HubUnavailableError):
-    """The event hub, consumer group or partition does not exist, or is disabled: to try again does not help. The text
-    says which, and what to do."""
+    """The event hub, consumer group or partition does not exist or is disabled, so a retry is pointless."""
 
 
 class DataLossError(EhBalanceError):
-    """The hub no longer has events that were to be read: they expired, or the hub was recreated."""
+    """Events to read are gone, or checkpoint, lease table and event hub do not belong together."""
 
 
 class MalformedEventError(EhBalanceError):
-    """An event cannot be decoded. The text names partition, sequence number, reason and how to continue."""
+    """An event cannot be decoded."""
 
 
 class UnsendableEventError(EhBalanceError):
-    """A row is no event that the hub takes: too large, or contradictory. The text names the row and what is wrong."""
+    """A row cannot be sent as an event."""
 
 
 class ForeignReaderError(EhBalanceError):
@@ -62,18 +85,15 @@ class StoreUnavailableError(StoreError):
 
 
 class StoreDamagedError(StoreUnavailableError):
-    """The lease table's log or rows are invalid, as after a crash of the storage or another program's write.
-
-    The text names the file and the remedy. The store counts as unavailable.
-    """
+    """The lease table's log or rows are invalid. The store counts as unavailable."""
 
 
 class StoreReplacedError(StoreError):
-    """The lease table was replaced by another one, or set back to an earlier version, while it was in use."""
+    """The lease table was replaced, rolled back or edited by another program."""
 
 
 class StoreFormatError(StoreError):
-    """The table is no lease table, belongs to another group, or has a newer format."""
+    """The table is not a lease table, belongs to another group, or has an unsupported format."""
 
 
 class ConflictError(StoreError):
@@ -81,8 +101,8 @@ class ConflictError(StoreError):
 
 
 class FencedError(EhBalanceError):
-    """A later process started with the same identity (the same Spark checkpoint): this one must stop."""
+    """A later process with the same identity (the same Spark checkpoint) has started, so this one stops."""
 
 
 class TargetError(EhBalanceError):
-    """A table cannot be written exactly once, or not now. The text names what is in the way, and the remedy."""
+    """A table cannot be written exactly once, or not now."""

@@ -29,15 +29,15 @@ def event_hub_emulators() -> Iterator[Callable[..., Emulator]]:
     running: list[tuple[Mapping[str, Any], Emulator]] = []
 
     def emulator(**settings: Any) -> Emulator:
-        for known, each in running:
+        for known, started in running:
             if known == settings:
-                return each
+                return started
         running.append((settings, _started(settings)))
         return running[-1][1]
 
     yield emulator
-    for _, each in running:
-        each.stop()
+    for _, started in running:
+        started.stop()
 
 
 def _started(settings: Mapping[str, Any]) -> Emulator:

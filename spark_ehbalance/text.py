@@ -19,7 +19,7 @@ def plain_lines(text: str) -> str:
     return "\n".join(map(plain, text.split("\n")))
 
 
-def time_of(ms: int) -> str:
+def format_time(ms: int) -> str:
     """A time in milliseconds since 1970, to the second."""
     return datetime.fromtimestamp(ms / 1000, timezone.utc).isoformat(sep=" ", timespec="seconds")
 

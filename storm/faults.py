@@ -247,7 +247,7 @@ PAST_FAULTS = (
     ),
     PastFault(
         "a query continues with a checkpoint that was set back",
-        "query.past",
+        "query.consistency",
         "if _continues(known, record):",
         "if True:",
         ("skipped",),
@@ -262,7 +262,7 @@ PAST_FAULTS = (
     ),
     PastFault(
         "a query continues with the positions of a hub that was recreated",
-        "query.past",
+        "query.consistency",
         "if known is None or not known.is_another(found):",
         "if True:",
         ("skipped", "errors", "recovery"),

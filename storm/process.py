@@ -28,13 +28,13 @@ from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import REACTIVE, STRATEGIES
 from spark_ehbalance.lease_table.contract import ATTEMPTS, longest_wait
 from spark_ehbalance.query import protocol
+from spark_ehbalance.query.consistency import mismatch
 from spark_ehbalance.query.engine import QueryEngine
 from spark_ehbalance.query.offsets import FirstStart, StreamOffset, group_name
-from spark_ehbalance.query.past import mismatch
-from spark_ehbalance.query.progress_policy import SharedProgress
-from spark_ehbalance.query.range_lease import is_held
+from spark_ehbalance.query.progress_policy import LeaseTableProgress
+from spark_ehbalance.query.range_lease import is_owned
 from spark_ehbalance.query.replay import Logged, recover
-from spark_ehbalance.simulation.members import BEGINNING_MS
+from spark_ehbalance.simulation.members import START_MS
 
 if TYPE_CHECKING:
     from storm.query import Query
@@ -58,6 +58,15 @@ _REQUEST_TIMEOUT, _DEAD_READER = 5.0, 90.0
 #: How a commit ends during a spell of bad commits. `unknown`: applied, but the answer is lost. `late`: applied after it
 #: was given up, if the table is still the same.
 _FATES = ("", "delayed", "unknown", "late", "unsent", "raced")
+
+
+def _hub_unreachable() -> HubUnavailableError:
+    return HubUnavailableError("EHB_HUB_UNREACHABLE", what="Simulated hub", reason="no answer")
+
+
+def _table_unreachable() -> StoreUnavailableError:
+    table = f"Lease table {LOCATION}"
+    return StoreUnavailableError("EHB_LEASE_TABLE_UNAVAILABLE", what=table, action="read", reason="no answer")
 
 
 class Thread:
@@ -140,12 +149,12 @@ class Process:
         return self.now * (1 + self.drift)
 
     @property
-    def awake(self) -> bool:
+    def is_awake(self) -> bool:
         return self.running and self.now >= max(self.suspended_until, self.planner_suspended_until)
 
     @property
     def clocks(self) -> Clocks:
-        return Clocks(self.monotonic, BEGINNING_MS + round(self.now * 1000) + self.skew_ms)
+        return Clocks(self.monotonic, START_MS + round(self.now * 1000) + self.skew_ms)
 
     @property
     def member(self) -> MemberEngine:
@@ -266,7 +275,7 @@ class Process:
 
     def _read(self) -> Waiting[Snapshot | None]:
         store = self.world.store
-        half = store.look_time(1 + store.more_to_read(self.known)) / 2
+        half = store.read_time(1 + store.remaining_requests(self.known)) / 2
         answers = list[Snapshot | None]()
 
         def serve() -> None:
@@ -349,13 +358,13 @@ class Process:
         """Wait for new states. Raises `HubUnavailableError` if the hub is silent for the timeout."""
         yield 0.02
         if not (yield from self._wait_for(self._reaches_hub, self.world.plan.receiver_timeout)):
-            raise HubUnavailableError("the hub does not answer")
+            raise _hub_unreachable()
         self._hub_states(0.0)
 
     def _report(self) -> protocol.HubReport:
         """What the hub watcher knows. Raises `HubUnavailableError` after a longer silence."""
         if not self._reaches_hub() and self.now - self._states_at > self.world.plan.receiver_timeout:
-            raise HubUnavailableError("the hub is silent")
+            raise _hub_unreachable()
         return protocol.HubReport(self._hub_states(), self._hub.created_ms, 1.0)
 
     # --- the planner ---------------------------------------------------------------------------------------------
@@ -366,7 +375,7 @@ class Process:
         logged = Logged(finished or StreamOffset(plan.owner), unfinished or StreamOffset(plan.owner))
         yield self.rng.uniform(0.05, 0.5)
         if not self._reaches_hub():
-            raise HubUnavailableError("the hub does not answer")
+            raise _hub_unreachable()
         self._hub = world.hub.reference
         lineage = logged.unfinished.lineage or logged.finished.lineage or f"lineage of {self.author.incarnation}"
         first = logged.last.first_start or FirstStart(self.clocks.wall_ms, len(world.hub.partitions))
@@ -380,9 +389,9 @@ class Process:
         )
         found = yield from self._read()
         if found is None:
-            raise StoreUnavailableError("the lease table does not answer")
+            raise _table_unreachable()
         if wrong := mismatch(logged.last, found if found.leases else None, self._hub, LOCATION):
-            raise wrong.error()
+            raise wrong
         progress, earlier = recover(logged, found, lineage)
         member = MemberEngine(
             self.author,
@@ -394,7 +403,7 @@ class Process:
         )
         self.engine = QueryEngine(
             member,
-            SharedProgress(self.offset, LOCATION),
+            LeaseTableProgress(self.offset, LOCATION),
             fail_on_data_loss=self.query.fails_on_loss,
             earlier=earlier,
             probe_again=world.plan.receiver_timeout,
@@ -403,7 +412,7 @@ class Process:
         whole, owned = not plan.available_now or plan.one_batch, 0
         while not (yield from self._wait_for(lambda: bool(member.cycles or (not whole and member.owned)))):
             if len(member.holdings(self.monotonic)) <= owned:
-                raise StoreUnavailableError("the group could not be joined")
+                raise StoreUnavailableError("EHB_LEASE_TABLE_CONTENDED", timeout=_JOIN_TIMEOUT, location=LOCATION)
             owned = len(member.holdings(self.monotonic))
         self.in_planner = False
 
@@ -444,7 +453,7 @@ class Process:
             if self.plan.available_now:
                 yield from self._fix_ends()
             planned = yield from self._answer(protocol.BatchRequested(start, self.plan.limit, self._report()))
-            assert isinstance(planned, protocol.Planned)
+            assert isinstance(planned, protocol.BatchPlanned)
             self.world.witness.planned(self, None if planned.end is start else planned.end)
             if planned.end is not start or not planned.unread:
                 break
@@ -466,7 +475,7 @@ class Process:
             self.handle(member_protocol.SettlingBegan())
             yield from self._wait_for(lambda: member.settled_cycles > before)
             self.handle(member_protocol.SettlingEnded())
-        if engine.without_end or first:
+        if engine.without_fixed_end or first:
             yield from self._refresh()
             self.handle(protocol.EndsFixed(self._report()))
 
@@ -478,7 +487,7 @@ class Process:
         answer = yield from self._answer(
             protocol.RangesRequested(end), lambda: engine.knows_owners(end, self.monotonic)
         )
-        assert isinstance(answer, protocol.Read)
+        assert isinstance(answer, protocol.RangesPlanned)
         self.in_planner = False
         return answer.ranges
 
@@ -492,7 +501,7 @@ class Process:
                         request = protocol.HubReported(self._report())
                     case protocol.Probe():
                         Thread(self, self._probe(output), of_planner=True)
-                    case protocol.Planned() | protocol.Read():
+                    case protocol.BatchPlanned() | protocol.RangesPlanned():
                         return output
                     case protocol.Refresh():
                         self.enter("planning")
@@ -533,7 +542,7 @@ class Process:
         wanted = self._looks_begun + 1
         self.handle(member_protocol.LookRequested())
         if not (yield from self._wait_for(lambda: self._looks_ended >= wanted, _LOOK_PATIENCE)):
-            raise StoreUnavailableError("the lease table could not be read for the sink")
+            raise _table_unreachable()
         assert self.engine is not None
         assert self.engine.batch is not None
         return frozenset(self.engine.batch.lost(self.member.leases)[0])
@@ -559,7 +568,8 @@ class Process:
                         self.note(f"has lost it, and reads to {row.end}", p)
                         del left[p]
                     elif silent.setdefault(f"{p} foreign", self.now) < self.now - _DEAD_READER:
-                        raise ForeignReaderError(f"partition {p}: another reader has it")
+                        level = max(hub.readers.values())
+                        raise ForeignReaderError("EHB_FOREIGN_READER", partition=p, level=level, own_level=wanted.epoch)
                     continue
                 if self._delivers(p) and row.end < hub.begin:
                     self._report_loss(wanted, row.end, hub.begin)
@@ -576,7 +586,8 @@ class Process:
         return {p: row for p, row in rows.items() if len(row)}
 
     def _report_loss(self, wanted: Range, start: int, end: int) -> None:
-        error = DataLossError(f"partition {wanted.partition}: events {start} to {end - 1} have aged out")
+        reason = f"the first retained event is {end}"
+        error = DataLossError("EHB_EVENTS_LOST", partition=wanted.partition, position=start, reason=reason)
         if self.query.fails_on_loss:
             raise error
         self.world.witness.named(self, wanted.partition, end)
@@ -584,23 +595,27 @@ class Process:
     def _lease(self, partition: str) -> Waiting[Lease | None]:
         snapshot = yield from self._read()
         if snapshot is None:
-            raise StoreUnavailableError("a task cannot read the lease table")
+            raise _table_unreachable()
         return snapshot.leases.get(partition)
 
     def _is_held(self, wanted: Range) -> Waiting[bool]:
         lease = yield from self._lease(wanted.partition)
-        return is_held(lease, wanted, self.plan.owner, epochs=True)
+        return is_owned(lease, wanted, self.plan.owner, epochs=True)
 
     def _stalls(self, wanted: Range) -> Waiting[None]:
         """The partition was silent: record that, if the hub answers; else the batch fails."""
         p, epoch, by = wanted.partition, wanted.epoch, Author(self.plan.owner, "")
         if not self._reaches_hub():
-            raise HubUnavailableError(f"partition {p}: no event came")
+            raise self._silent(p, "the hub is unreachable")
         stall = Stall(by=by, at_ms=self.clocks.wall_ms, partition=p, epoch=epoch, since_ms=wanted.since_ms)
         yield self.world.store.attempt_time()
         if not self._writes():
-            raise HubUnavailableError(f"partition {p}: no event came, and that cannot be recorded")
+            raise self._silent(p, "the stall cannot be recorded")
         if self.world.land(apply(self.world.store.snapshot, [stall])).accepted:
             self.note("is silent: stalled", p)
         elif (yield from self._is_held(wanted)):
-            raise HubUnavailableError(f"partition {p}: no event came, and that is not accepted")
+            raise self._silent(p, "the stall was rejected")
+
+    def _silent(self, partition: str, reason: str) -> HubUnavailableError:
+        timeout = self.world.plan.receiver_timeout
+        return HubUnavailableError("EHB_PARTITION_SILENT", partition=partition, timeout=timeout, reason=reason)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.exactly_once.marks import Extent, Extents
+from spark_ehbalance.exactly_once.marks import SequenceRange, SequenceRanges
 from spark_ehbalance.exactly_once.protocol import (
     Begin,
     Commit,
     Confirm,
     Conflict,
-    Refusal,
+    FailedCommit,
     Write,
     write_exactly_once,
 )
@@ -33,24 +33,24 @@ class SinkError(Exception):
 class Content:
     """The events that a sink contains, by partition as sorted extents that do not touch."""
 
-    extents: dict[str, list[Extent]] = field(default_factory=dict)
+    extents: dict[str, list[SequenceRange]] = field(default_factory=dict)
 
-    def add(self, partition: str, added: Extent | Range) -> int:
+    def add(self, partition: str, added: SequenceRange | Range) -> int:
         """Add events; returns how many of them there were before."""
-        apart, twice, start, end = list[Extent](), 0, added.start, added.end
+        apart, twice, start, end = list[SequenceRange](), 0, added.start, added.end
         for known in self.extents.get(partition, ()):
             if known.end < added.start or known.start > added.end:
                 apart.append(known)
             else:
                 twice += max(0, min(known.end, added.end) - max(known.start, added.start))
                 start, end = min(start, known.start), max(end, known.end)
-        self.extents[partition] = sorted([*apart, Extent(start, end)], key=lambda extent: extent.start)
+        self.extents[partition] = sorted([*apart, SequenceRange(start, end)], key=lambda extent: extent.start)
         return twice
 
-    def within(self, partition: str, bounds: Range) -> list[Extent]:
+    def within(self, partition: str, bounds: Range) -> list[SequenceRange]:
         """The stored events between the `bounds`."""
         found = self.extents.get(partition, ())
-        parts = (Extent(max(known.start, bounds.start), min(known.end, bounds.end)) for known in found)
+        parts = (SequenceRange(max(known.start, bounds.start), min(known.end, bounds.end)) for known in found)
         return [part for part in parts if part.start < part.end]
 
     def through(self, partition: str, start: int) -> int:
@@ -117,9 +117,9 @@ class Target:
     marks: dict[str, int] = field(default_factory=dict)
     twice: int = 0
 
-    def commit(self, base: int, marks: Mapping[str, int], events: Extents) -> Refusal | None:
+    def commit(self, base: int, marks: Mapping[str, int], events: SequenceRanges) -> FailedCommit | None:
         if any(commit.keys() & marks.keys() for commit in self.commits[base:]):
-            return Refusal(Conflict.MARKS, "a mark was set since", SinkError("conflict"))
+            return FailedCommit(Conflict.MARKS, "a mark was set since", SinkError("conflict"))
         self.commits.append(marks)
         self.marks.update(marks)
         self.twice += sum(self.content.add(partition, extent) for partition, extent in events.items())
@@ -133,8 +133,8 @@ class OnceSink(Sink):
     target: Target = field(default_factory=Target)
 
     def write(self, number: int, ranges: Sequence[Range], rows: Rows, seconds: float, look: Look) -> Writing:
-        read = {planned.partition: Extent(planned.start, planned.end) for planned in ranges}
-        steps, base, events = write_exactly_once(read), 0, dict[str, Extent]()
+        read = {planned.partition: SequenceRange(planned.start, planned.end) for planned in ranges}
+        steps, base, events = write_exactly_once(read), 0, dict[str, SequenceRange]()
         answer: object = None
         while True:
             try:
@@ -151,7 +151,7 @@ class OnceSink(Sink):
                     bounds = {
                         p: (max(wanted.start, rows[p].start), rows[p].end) for p, wanted in written.items() if p in rows
                     }
-                    events = {p: Extent(start, end) for p, (start, end) in bounds.items() if start < end}
+                    events = {p: SequenceRange(start, end) for p, (start, end) in bounds.items() if start < end}
                 case Confirm(partitions):
                     answer = (yield from look()) & {*partitions}
                 case Commit(marks):
@@ -159,7 +159,7 @@ class OnceSink(Sink):
                     if fails in ("before", "half-way"):
                         raise SinkError(f"the sink fails {fails} the write")
                     refusal = self.target.commit(base, marks, events)
-                    answer = Refusal(Conflict.UNKNOWN, "no answer", SinkError("unknown")) if fails else refusal
+                    answer = FailedCommit(Conflict.UNKNOWN, "no answer", SinkError("unknown")) if fails else refusal
 
     @property
     def stored(self) -> Content:

@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from spark_ehbalance.error_conditions import CONDITIONS
 from spark_ehbalance.errors import DataLossError, FencedError
 from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.exactly_once.marks import Extent
+from spark_ehbalance.exactly_once.marks import SequenceRange
 from spark_ehbalance.group.changes import (
     Checkpoint,
     Claim,
@@ -29,7 +30,7 @@ from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.query.batch_planning import position_under
 from spark_ehbalance.query.offsets import StreamOffset
-from spark_ehbalance.query.positions import of_queries
+from spark_ehbalance.query.positions import query_positions
 from storm.process import DRIFT, Process
 from storm.sinks import Content, NumberedSink, OnceSink, Rows
 
@@ -261,7 +262,7 @@ class Witness:
 
     def _continues(self, process: Process) -> bool:
         """Whether `process` runs, in a group whose table is the one that it knows."""
-        return process.awake and not process.stopping and process.error is None and not self._world.tampered
+        return process.is_awake and not process.stopping and process.error is None and not self._world.tampered
 
     def _in_safe_mode(self, process: Process) -> bool:
         """Whether the table does not answer `process`, or nobody could write it a short time ago."""
@@ -275,11 +276,11 @@ class Witness:
         if isinstance(error, FencedError) and not (process.query.had_twins or self._world.tampered):
             raise Violation("errors", f"{process.author.incarnation} was fenced by nobody: {error}")
         if isinstance(error, DataLossError):
-            if found := re.match(r"\[(\w+)\]", str(error)):
-                if not self._world.remedy(process, found[1]):
+            if error.condition in CONDITIONS and error.condition != "EHB_EVENTS_LOST":
+                if not self._world.remedy(process, error.condition):
                     raise Violation("errors", f"{process.author.incarnation} cannot continue: {error}")
                 return
-            for p in re.findall(r"partition (\d+): ", str(error)):
+            for p in re.findall(r"(?i)partition (\d+): ", str(error)):
                 self.named(process, p, self._world.hub.partitions[p].begin)
             process.query.fails_on_loss = False  # the remedy that the error names
 
@@ -353,7 +354,7 @@ class Witness:
                 self._replayed.add((id(sink), p, row.end))
             written = sink.stored.within(p, row)  # in parts, where others have written the rest into other sinks
             if isinstance(sink, OnceSink) and p in self._ever_sought:  # events before a mark count as written
-                written = [Extent(row.start, row.end)]
+                written = [SequenceRange(row.start, row.end)]
             listed = ", ".join(f"{part.start} to {part.end}" for part in written)
             process.note(f"has {listed or 'nothing'} of it in its sink, read with epoch {row.epoch}", p)
             sought = row.epoch < self._sought.get(p, 0) or p in process.sought
@@ -398,7 +399,7 @@ class Witness:
             return
         logs = {query.plan.owner: [query.log] for query in self._world.queries if query.log}
         for chosen in ([*logs], *([owner] for owner in logs)) if logs else ():
-            named = of_queries({owner: logs[owner] for owner in chosen}, None).named
+            named = query_positions({owner: logs[owner] for owner in chosen}, None).named
             for p, position in named.items():
                 assert isinstance(position, Position)
                 if p not in self._sought and position.next > (covered := self._covered(p)):

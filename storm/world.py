@@ -18,10 +18,10 @@ from spark_ehbalance.group.orders import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies.weights import demands
-from spark_ehbalance.query.positions import of_queries
+from spark_ehbalance.query.positions import query_positions
 from spark_ehbalance.simulation.engine import Engine
 from spark_ehbalance.simulation.measures import Ledger
-from spark_ehbalance.simulation.members import BEGINNING_MS
+from spark_ehbalance.simulation.members import START_MS
 from spark_ehbalance.simulation.scenario import StoreSettings
 from spark_ehbalance.simulation.store import SimulatedStore
 from storm.hub import Hub
@@ -113,7 +113,7 @@ class World:
         if outcome.after is outcome.before:
             return outcome
         self._backups.append(outcome.before)
-        outcome = replace(outcome, after=self.store.won(outcome.after), seconds=seconds)
+        outcome = replace(outcome, after=self.store.write(outcome.after), seconds=seconds)
         self.witness.landed(outcome)
         return outcome
 
@@ -147,9 +147,9 @@ class World:
         """Operators take back their orders; in half the groups a new version is deployed to all queries at once."""
         self.note("no more faults")
         for p in self.store.snapshot.ownership.pins:
-            self._order(Unpin(by=OPERATOR, at_ms=BEGINNING_MS, partition=p))
+            self._order(Unpin(by=OPERATOR, at_ms=START_MS, partition=p))
         for id in self.store.snapshot.members:
-            self._order(Drain(by=OPERATOR, at_ms=BEGINNING_MS, member=id, undo=True))
+            self._order(Drain(by=OPERATOR, at_ms=START_MS, member=id, undo=True))
         deploys = self.rng.random() < 0.5
         for process in self.running():
             if process.engine is not None and (deploys or process.engine.member.query.leaving):
@@ -193,7 +193,7 @@ class World:
         """How the partitions are shared, if unevenly: by number, or by the loads that some strategies share."""
         snapshot, rates = self.store.snapshot, {p: partition.rate for p, partition in self.hub.partitions.items()}
         ledger = Ledger(snapshot, lambda: self.engine.now, lambda: rates, self.plan.lease_duration)
-        ledger.running({query.plan.owner: query.plan.max_owned for query in self.queries}, len(rates))
+        ledger.change({query.plan.owner: query.plan.max_owned for query in self.queries}, len(rates))
         owned = {query.plan.owner: snapshot.ownership.owned.get(query.plan.owner, ()) for query in self.queries}
         by_load = {query.plan.strategy for query in self.queries} <= {"cooperative", "transfer"}
         if ledger.balanced[-1][1] or (by_load and self._tolerable(owned)):
@@ -390,8 +390,9 @@ class World:
         self.witness.tampered()
 
     def _table_restored(self, fault: Fault) -> None:
-        """Restore it, unless that hides that a query has lost a partition of its last batches: docs/design.md says
-        that this is not detected."""
+        """Restore the table's folder from a backup, its log included (RESTORE is an error for the store); not where
+        that hides that a query has lost a partition of its last batches: docs/design.md says that this is not detected.
+        """
         if not self._backups:
             return
         content, leases = self._backups[-1 - int(fault.choice**3 * len(self._backups))], self.store.snapshot.leases
@@ -442,7 +443,7 @@ class World:
                 copy.sink = deepcopy(process.sink)
 
     def remedy(self, process: Process, error: str) -> bool:
-        """Do what docs/troubleshooting.md says of `error`; False if nobody has done anything that leads to it."""
+        """Follow the remedy of `error` in docs/errors.md; False if nobody has done anything that leads to it."""
         if error == "EHB_CHECKPOINT_STALE":
             # An earlier process may also have logged batches after a later one had joined.
             process.query.renew(process)
@@ -454,7 +455,7 @@ class World:
 
     def _create_table(self) -> None:
         """Stop all queries, create a table from the positions of their checkpoints, and start them with new ones."""
-        self._recreating, hub, at_ms = False, self.hub, BEGINNING_MS + round(self.engine.now * 1000)
+        self._recreating, hub, at_ms = False, self.hub, START_MS + round(self.engine.now * 1000)
         for process in self.running():
             process.end()
         logs = {
@@ -462,7 +463,7 @@ class World:
             for query in self.queries
             if query.log and query.log[-1].end.hub == hub.reference
         }
-        named = of_queries(logs, None).named if logs else {}
+        named = query_positions(logs, None).named if logs else {}
         self.note(f"a lease table is created with the positions {named}")
         by = replace(OPERATOR, incarnation=f"init at {self.engine.now:.3f}")
         transitions: list[Transition] = []
@@ -493,7 +494,7 @@ class World:
         if leases and members:
             p, to = leases[fault.pick % len(leases)], members[int(fault.choice * len(members))]
             self._met(fault, f"of partition {p} or {to}")
-            self._order(make(p, to, BEGINNING_MS + round(self.engine.now * 1000)))
+            self._order(make(p, to, START_MS + round(self.engine.now * 1000)))
 
     def _timeout_ms(self) -> int:
         return round(1000 * self.plan.handover_timeout)

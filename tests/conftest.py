@@ -30,7 +30,7 @@ _FIRST = (
     "group/strategies/test_cooperative.py",
     "group/strategies/test_properties.py",
     "group/strategies/test_limits.py",
-    "query/test_past_combinations.py",
+    "query/test_consistency_combinations.py",
     "query/test_range_reader.py",
 )
 

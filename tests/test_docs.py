@@ -52,11 +52,11 @@ def test_the_index_has_every_page() -> None:
     assert {Path(name).name for name in PAGES} == linked | {"index.md"}
 
 
-def test_the_table_of_strategies_that_is_written_by_hand_names_each() -> None:
-    text = prose(ROOT / "docs/strategies.md").partition("## Which to use\n")[2].partition("\n#")[0]
+def test_handwritten_table_names_all_strategies() -> None:
+    text = prose(ROOT / "docs/sharing.md").partition("## Which strategy\n")[2].partition("\n#")[0]
     table = "".join(line for line in text.splitlines() if line.startswith("|"))
     missing = [name for name in DECLARATIONS if f"`{name}`" not in table]
-    assert not missing, "docs/strategies.md says under 'Which to use' when to take each"
+    assert not missing, "docs/sharing.md lacks a strategy under 'Which strategy'"
 
 
 @pytest.mark.parametrize("walk", ["The life of an event", "The life of a lease"])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_ehbalance.eventhub.conditions import Meaning, meaning
+from spark_ehbalance.eventhub.service_errors import ErrorKind, classify
 from spark_ehbalance.lease_table.delta.folder import storage_error_text
 from tests.growth import assert_linear
 
@@ -15,8 +15,8 @@ def said(text: str) -> str:
     return storage_error_text(OSError(text))
 
 
-def refused(text: str) -> Meaning:
-    return meaning("amqp:not-found", f"entity '{text}")
+def refused(text: str) -> ErrorKind:
+    return classify("amqp:not-found", f"entity '{text}")
 
 
 @pytest.mark.parametrize(

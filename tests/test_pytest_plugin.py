@@ -17,7 +17,7 @@ from azure.eventhub.aio import EventHubProducerClient as AsyncProducer
 from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.emulator import Emulator, EventHub
-from spark_ehbalance.emulator.partition_keys import partition_of_key
+from spark_ehbalance.emulator.partition_keys import partition_for_key
 from tests.emulator.clients import producer, read, reader, refusal
 
 MakeHub = Callable[..., EventHub]
@@ -33,8 +33,8 @@ def test_what_a_producer_has_sent_is_listed_in_the_order_of_its_arrival(event_hu
         client.send_event(EventData(b"three"), partition_id="0")
         client.send_event(EventData(b"four"), partition_id="3")
     one, two, three, four = event_hub.events()
-    assert [each.body for each in (one, two, three, four)] == [b"one", b"two", b"three", b"four"]
-    assert (two.partition_key, two.partition) == ("ann", str(partition_of_key("ann", 4)))
+    assert [event.body for event in (one, two, three, four)] == [b"one", b"two", b"three", b"four"]
+    assert (two.partition_key, two.partition) == ("ann", str(partition_for_key("ann", 4)))
     assert two.properties == {"number": 1, "text": "ä", "when": datetime(2026, 1, 31, tzinfo=timezone.utc)}
     assert (two.message_id, two.correlation_id, two.content_type) == ("m", "c", "text/plain")
     assert (four.partition, four.sequence_number, four.partition_key, four.properties) == ("3", 1, None, {})
@@ -47,7 +47,7 @@ def test_what_was_appended_is_read(event_hub: EventHub, event_hub_connection_str
     event_hub.append(*"5678")
     assert [event.properties for event in read(event_hub_connection_string, 2, "2")[:2]] == [{b"a": 1}] * 2
     *_, three, four, _, _, _, _ = event_hub.events()
-    assert three.partition == four.partition == str(partition_of_key("ann", 4))
+    assert three.partition == four.partition == str(partition_for_key("ann", 4))
     assert {event.partition for event in event_hub.events()[-4:]} == {"0", "1", "2", "3"}
 
 

@@ -27,17 +27,20 @@ from spark_ehbalance.errors import (
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.ranges import retained_start
 from spark_ehbalance.eventhub.receiver import PartitionAddress, disconnect_readers
-from spark_ehbalance.eventhub.resolve import has_event, latest_ends, look_in_each, resolve_start
+from spark_ehbalance.eventhub.resolve import has_event, latest_ends, resolve_all, resolve_start
 from spark_ehbalance.group import changes as t
 from spark_ehbalance.group.durations import STORE_SHARE, Durations
 from spark_ehbalance.group.expiry import Observations, expired_leases, overdue_handovers
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.model import Author, Lease, MemberState
 from spark_ehbalance.group.position import START_OFFSET, Position, names_event
-from spark_ehbalance.group.snapshot import OTHER_HUB_HELP, Snapshot
+from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseStore, commit_and_record
 from spark_ehbalance.lease_table.opening import open_store
+from spark_ehbalance.query.consistency import hub_mismatch
+from spark_ehbalance.query.offsets import HubReference
 from spark_ehbalance.query.options import stream_options
+from spark_ehbalance.settings.option_texts import invalid_option
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -75,9 +78,9 @@ class DeltaCheckpointStore(CheckpointStore):
         """Nothing is read or created yet."""
         self._options = stream_options(options)
         if self._options.lease_table is None or not self._options.capabilities.members:
-            raise OptionError("leaseTable must be the queries' lease table in Delta")
+            raise invalid_option("leaseTable", str(self._options.lease_table), "the queries' lease table in Delta")
         if not 0 < load_balancing_interval < float("inf"):
-            raise OptionError(f"load_balancing_interval={load_balancing_interval!r} is wrong: allowed is above 0")
+            raise invalid_option("load_balancing_interval", str(load_balancing_interval), "a number above 0")
         self._interval = float(load_balancing_interval)
         self._lock = threading.RLock()  # guards everything but `_waiting`
         self._store: LeaseStore | None = None
@@ -190,10 +193,11 @@ class DeltaCheckpointStore(CheckpointStore):
     def _opened(self, named: Mapping[str, Any]) -> LeaseStore:
         """The lease table. Raises `OptionError` if the client names another group."""
         if self._closed:
-            raise OptionError("the checkpoint store is closed")
+            raise invalid_option("checkpoint_store", "a closed store", "an open one")
         group, own = Group.of(*(named[each] for each in _named("", "", ""))), self._options.group
         if group != own:
-            raise OptionError(f"the client reads {group}, but the options name {own}")
+            options = f"A client of {group} and options of {own}"
+            raise OptionError("EHB_OPTIONS_CONFLICT", options=options, reason="they name different groups")
         if self._store is None:
             patience = min(REQUEST_TIMEOUT, self._options.lease_duration / 6)
             store = open_store(str(self._options.lease_table), self._options.storage_options, patience, group)
@@ -234,9 +238,9 @@ class DeltaCheckpointStore(CheckpointStore):
                 self._hub_ms = hub.first_answer_ms
                 self._hub_at = monotonic()
             except HubUnavailableError as error:  # leases must be renewed all the same
-                _LOG.warning("%s. Looking for new partitions later", error)
-        if other := snapshot.described_other_hub(self._hub_created_ms):
-            raise DataLossError(f"the lease table: {other}. Nothing is read: {OTHER_HUB_HELP}")
+                _LOG.warning("Looking for new partitions later: %s", error.reason)
+        if mismatch := hub_mismatch(snapshot, HubReference.of(self._options.group, self._hub_created_ms)):
+            raise mismatch
 
     def _states(self, partitions: Sequence[str]) -> Mapping[str, PartitionState]:
         try:
@@ -257,7 +261,7 @@ class DeltaCheckpointStore(CheckpointStore):
         snapshot = self._read(named)
         self._check_hub(snapshot)
         if owner != self._owner and self._owner:
-            raise OptionError(f"the checkpoint store serves the client {self._owner}: make one for each client")
+            raise invalid_option("checkpoint_store", f"the store of client {self._owner}", "a store for each client")
         self._owner = owner
         seconds = max(self._durations(snapshot).default, 3 * _LONGEST_INTERVAL * self._interval)
         changes: list[t.Transition] = [self._new(t.Heartbeat, lease_duration_ms=round(1000 * seconds))]
@@ -350,7 +354,7 @@ class DeltaCheckpointStore(CheckpointStore):
     def _starts(self, partitions: Sequence[str], latest_ms: int) -> Mapping[str, Position]:
         """Where reading begins, if `latest` is the moment `latest_ms` of the hub's clock."""
         states, configured = self._states(partitions), self._options.starting_position
-        configured.check_ends({each: state.end for each, state in states.items()}, "startingPosition")
+        configured.check_ends({each: state.end for each, state in states.items()})
         now_ms = latest_ms if self._hub_ms is None else self._hub_ms + 1000 * (monotonic() - self._hub_at)
         latest, now = (datetime.fromtimestamp(each / 1000, timezone.utc) for each in (latest_ms, now_ms))
         return {
@@ -383,14 +387,16 @@ class DeltaCheckpointStore(CheckpointStore):
             disconnect_readers(levels)
         if losses and self._handed_out == granted.keys():
             self._handed_out = None  # the next claim returns: only then the client reopens receivers that have failed
-            raise DataLossError("; ".join(losses))
+            raise _joined(losses, snapshot)
         self._handed_out = granted.keys()
         return [wanted[partition] | _ownership(lease, self._owner) for partition, lease in granted.items()]
 
-    def _move_to_retained(self, snapshot: Snapshot, leases: Mapping[str, Lease]) -> tuple[set[str], list[str]]:
+    def _move_to_retained(
+        self, snapshot: Snapshot, leases: Mapping[str, Lease]
+    ) -> tuple[set[str], dict[str, DataLossError]]:
         """The partitions that can be read, and an error for each with lost events; with `failOnDataLoss` = `false` a
         warning and a reset of the checkpoint to the first retained event. Neither if the hub does not answer."""
-        readable, losses, resets = set[str](), list[str](), list[t.Transition]()
+        readable, losses, resets = set[str](), dict[str, DataLossError](), list[t.Transition]()
         states = self._states([*leases]) if leases else {}
         checkpoints = {p: each.checkpoint for p, each in leases.items() if each.checkpoint is not None and p in states}
         for partition, is_known in self._have_events(checkpoints, states, leases).items():
@@ -398,7 +404,7 @@ class DeltaCheckpointStore(CheckpointStore):
             try:
                 start, lost = retained_start(partition, position, state, fails, is_known=is_known)
             except DataLossError as error:
-                losses.append(str(error))
+                losses[partition] = error
                 continue
             readable.add(partition)
             if lost:
@@ -424,10 +430,11 @@ class DeltaCheckpointStore(CheckpointStore):
             known = has_event(position, address, left, leases[partition].epoch)
             if known is None:
                 number = position.sequence_number
-                raise HubUnavailableError(f"partition {partition}: no event came at sequence number {number}")
+                reason = f"no event arrived at sequence number {number}"
+                raise HubUnavailableError("EHB_HUB_UNREACHABLE", what=f"Partition {partition}", reason=reason)
             return known
 
-        return look_in_each(map(self._address, positions), monotonic() + _RESOLVE_TIMEOUT, found)
+        return resolve_all(map(self._address, positions), monotonic() + _RESOLVE_TIMEOUT, found)
 
     # --- releasing ---------------------------------------------------------------------------------------------
 
@@ -486,7 +493,7 @@ class DeltaCheckpointStore(CheckpointStore):
             is_lost = partition in self._lost
             self._lost.discard(partition)
         if is_lost:
-            raise OwnershipLostError(f"partition {partition} is not owned by this consumer any more")
+            raise OwnershipLostError(f"this consumer no longer owns partition {partition}")
 
     def _write_waiting(self, named: Mapping[str, Any]) -> None:
         """Commit all waiting checkpoints. If that fails they wait for the next commit."""
@@ -532,6 +539,16 @@ class DeltaCheckpointStore(CheckpointStore):
         after = commit_and_record(self._store, base, changes, _LOG.warning).after
         self._observations = self._observations.updated(after, monotonic())
         return after
+
+
+def _joined(losses: Mapping[str, DataLossError], snapshot: Snapshot) -> DataLossError:
+    """One error for the lost events of all these partitions."""
+    if len(losses) == 1:
+        return next(iter(losses.values()))
+    checkpoints = [snapshot.leases[partition].checkpoint for partition in losses]
+    position = ", ".join(str(checkpoint.next) for checkpoint in checkpoints if checkpoint)
+    reason = "; ".join(error.reason for error in losses.values())
+    return DataLossError("EHB_EVENTS_LOST", partition=", ".join(losses), position=position, reason=reason)
 
 
 class _SequenceNumber(int):

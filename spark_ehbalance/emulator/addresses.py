@@ -62,7 +62,7 @@ def start_position(filters: dict[Any, Any], log: PartitionLog) -> int:
         return log.next_sequence_number
     if field == "offset" and value != "-1" and log.geo_replicated:
         replicated = _REPLICATED_OFFSET.fullmatch(value)
-        if replicated is None or (log.refuses_lost and log.has_lost(int(replicated[1]), value)):
+        if replicated is None or (log.refuses_lost_offsets and log.is_lost(int(replicated[1]), value)):
             raise service_error(INVALID_OFFSET, offset=value)
         start = int(replicated[1]) + (not inclusive)
         return max(min(start, log.next_sequence_number), log.first_sequence_number)
@@ -71,13 +71,13 @@ def start_position(filters: dict[Any, Any], log: PartitionLog) -> int:
     position = int(value)
     last = log.last_offset.rpartition(":")[2] if field == "offset" else str(log.next_sequence_number - 1)
     if field != "enqueued-time" and position > int(last):
-        raise _beyond_end(what, value, last)
+        raise _beyond_end_error(what, value, last)
     if field != "sequence-number":
         return log.after(position, inclusive, is_time=field == "enqueued-time")
     return max(position if inclusive else position + 1, log.first_sequence_number)
 
 
-def _beyond_end(what: str, value: str, last: str) -> AmqpError:
+def _beyond_end_error(what: str, value: str, last: str) -> AmqpError:
     return AmqpError(
         ARGUMENT_ERROR, f"The supplied {what} '{value}' is invalid. The last {what} in the system is '{last}'"
     )

@@ -14,7 +14,7 @@ from typing import Protocol
 from spark_ehbalance.emulator import service_errors as errors
 from spark_ehbalance.emulator.amqp.errors import AmqpError
 from spark_ehbalance.emulator.faults import Faults
-from spark_ehbalance.emulator.partition_keys import partition_of_key
+from spark_ehbalance.emulator.partition_keys import partition_for_key
 from spark_ehbalance.emulator.partition_log import PartitionLog
 from spark_ehbalance.emulator.service_errors import service_error
 from spark_ehbalance.emulator.settings import Settings
@@ -50,7 +50,7 @@ class Reader(Protocol):
         """Disconnect it, with the reason."""
 
 
-class RequestLimit:
+class RateLimit:
     """How many requests a hub answers in any second; the others are refused. None or 0: all are answered."""
 
     def __init__(self, most: int | None) -> None:
@@ -74,7 +74,7 @@ class Hub:
     created_at: datetime
     geo_replicated: bool
     faults: Faults
-    requests: RequestLimit
+    requests: RateLimit
     partitions: list[PartitionLog] = field(default_factory=list)
     groups: dict[str, str] = field(default_factory=dict)
     disabled: bool = False  # until enabled, or until the emulator ends
@@ -99,7 +99,7 @@ class Hub:
     def route(self, partition_key: str | None) -> str:
         """The partition for events that were sent to none: by hash of their key, or round-robin without a key."""
         if partition_key is not None:
-            return str(partition_of_key(partition_key, len(self.partitions)))
+            return str(partition_for_key(partition_key, len(self.partitions)))
         self._next_partition = (self._next_partition + 1) % len(self.partitions)
         return str(self._next_partition)
 
@@ -166,7 +166,7 @@ class Broker:
     def hubs(self) -> list[str]:
         return [hub.name for hub in self._hubs.values()]
 
-    def open_hub(self, name: str, path: str | None = None) -> Hub:
+    def enabled_hub(self, name: str, path: str | None = None) -> Hub:
         """A hub that a client asks for. Raises AmqpError as `hub` does, and if it is disabled."""
         hub = self.hub(name, path)
         if hub.disabled:
@@ -184,7 +184,7 @@ class Broker:
         check_hub(name, partitions)
         hub = self._hubs.get(name.lower())
         if hub is None:
-            requests = RequestLimit(self._settings.management_requests)
+            requests = RateLimit(self._settings.management_requests)
             hub = Hub(name, datetime.now(timezone.utc), self._settings.geo_replicated, self.faults, requests)
             self._hubs[name.lower()] = hub
         hub.extend(partitions - len(hub.partitions), self._groups)

@@ -32,7 +32,7 @@ class Tokens:
     def __init__(self, keys: Mapping[str, str] | None) -> None:
         """`keys` (name to key) check tokens; with None every token is accepted until it expires."""
         self._keys = keys
-        self._ends: dict[str, float] = {}  # by path, in seconds since 1970
+        self._expiries: dict[str, float] = {}  # by path, in seconds since 1970
 
     def put(self, request: Sections, longest: float, check_hub: Callable[[str], object]) -> Response:
         """Answer a put-token request. The token is valid for `longest` seconds, if it does not expire before.
@@ -49,25 +49,25 @@ class Tokens:
             return Response(404, error.description, condition=error.condition)
         try:
             granted, end = (
-                (path, _expiry(request.value)) if self._keys is None else check_sas(request.value, self._keys)
+                (path, _expiry(request.value)) if self._keys is None else verify_sas(request.value, self._keys)
             )
             _check_unexpired(end)
         except TokenRefusedError as error:
             return _refused(str(error))
         if not covers(granted, path):
             return _refused("The token is for another entity.")
-        self._ends[path] = min(end, time.time() + longest)
+        self._expiries[path] = min(end, time.time() + longest)
         return Response(202, "Accepted")
 
     def allow(self, path: str) -> bool:
         """Whether a token for `path` is valid now; without keys no token is needed."""
-        ends = [end for granted, end in self._ends.items() if covers(granted, path)]
+        ends = [end for granted, end in self._expiries.items() if covers(granted, path)]
         return max(ends) > time.time() if ends else self._keys is None
 
     def check(self, token: object, path: str) -> bool:
         """Whether `token`, which is not put, is a valid shared access signature for `path`."""
         try:
-            granted, end = check_sas(token, self._keys or {})
+            granted, end = verify_sas(token, self._keys or {})
             _check_unexpired(end)
         except TokenRefusedError:
             return False
@@ -78,7 +78,7 @@ def _refused(why: str) -> Response:
     return Response(401, why, condition=AUTH_FAILED)
 
 
-def check_sas(token: object, keys: Mapping[str, str]) -> tuple[str, float]:
+def verify_sas(token: object, keys: Mapping[str, str]) -> tuple[str, float]:
     """The path that a shared access signature grants, and its expiry. Raises TokenRefusedError."""
     if not isinstance(token, str) or not token.startswith(_SCHEME):
         raise TokenRefusedError("The token is not a shared access signature.")

@@ -21,7 +21,7 @@ class Certificate:
     server_file: Path
 
 
-def make(folder: Path, names: Iterable[str] = LOCAL_NAMES) -> Certificate:
+def issue_certificate(folder: Path, names: Iterable[str] = LOCAL_NAMES) -> Certificate:
     """Make the files in `folder` for a server with these host names and addresses. Raises ImportError without the
     package trustme, OSError."""
     import trustme  # not needed without TLS

@@ -55,7 +55,7 @@ class Client(Connection, asyncio.Protocol):
         self._broker = broker
         self._clients = clients
         self._tokens = Tokens(settings.sas_keys)
-        self._answers: dict[str, Callable[[Sections], Response]] = {
+        self._nodes: dict[str, Callable[[Sections], Response]] = {
             "$cbs": lambda request: self._tokens.put(request, broker.faults.token_life, broker.check_path),
             "$management": lambda request: management.answer(request, broker, self._tokens),
         }
@@ -108,7 +108,7 @@ class Client(Connection, asyncio.Protocol):
         self.writable = True
         if not self.closed:
             for link in list(self.links):
-                link.endpoint.on_room()
+                link.endpoint.on_capacity()
             self.flush()
 
     # --- what the AMQP protocol calls
@@ -132,14 +132,14 @@ class Client(Connection, asyncio.Protocol):
             raise AmqpError(NOT_ALLOWED, "A link must name what it is to be attached to.")
         path = entity_path(address)
         node = path.lower().rpartition("/")[2]
-        if node in self._answers:
+        if node in self._nodes:
             if isinstance(link, OutgoingLink):
                 return ResponseEndpoint(link, attach, node, self._settings.idle_timeout / 4)
-            return RequestEndpoint(link, node, self._answers[node])
+            return RequestEndpoint(link, node, self._nodes[node])
         if not self._tokens.allow(path.lower()):
             raise service_error(service_errors.UNAUTHORIZED, claim="Listen" if reads else "Send", path=path)
         entity = parse_entity(address)
-        hub = self._broker.open_hub(entity.hub, path)
+        hub = self._broker.enabled_hub(entity.hub, path)
         hub.faults.check_busy(hub.name)
         if isinstance(link, IncomingLink):
             return PublisherEndpoint(link, hub, entity)

@@ -17,7 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from spark_ehbalance.emulator import service_errors as errors
 from spark_ehbalance.emulator.amqp.errors import AmqpError
 from spark_ehbalance.emulator.broker import Broker, Hub, check_hub
-from spark_ehbalance.emulator.certificates import CA_FILE, LOCAL_NAMES, make
+from spark_ehbalance.emulator.certificates import CA_FILE, LOCAL_NAMES, issue_certificate
 from spark_ehbalance.emulator.message import Event, build_events
 from spark_ehbalance.emulator.partition_log import PartitionLog
 from spark_ehbalance.emulator.server import Server
@@ -103,7 +103,7 @@ class Emulator:
             return None
         others = () if settings.host in (*LOCAL_NAMES, *_LOCAL_HOSTS) else (settings.host,)
         self._certificates = tempfile.TemporaryDirectory(prefix="ehbalance-tls-")  # which only this user can read
-        made = make(Path(self._certificates.name), (*LOCAL_NAMES, *others, *settings.tls_names))
+        made = issue_certificate(Path(self._certificates.name), (*LOCAL_NAMES, *others, *settings.tls_names))
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(made.server_file)
         made.server_file.unlink()  # it holds the private key
@@ -308,7 +308,7 @@ class Emulator:
         """End `pause`."""
         self._broker.hub(hub).paused.discard(str(partition))
         for endpoint in self._server.endpoints(hub, partition):
-            endpoint.on_room()
+            endpoint.on_capacity()
 
     @_operation
     def refuse_connections(self, refuse: bool = True) -> None:

@@ -22,7 +22,7 @@ from spark_ehbalance.emulator.amqp.session import (
     OutgoingLink,
 )
 from spark_ehbalance.emulator.broker import Hub
-from spark_ehbalance.emulator.management import time_of
+from spark_ehbalance.emulator.management import enqueued_timestamp
 from spark_ehbalance.emulator.message import (
     BATCH_FORMAT,
     Event,
@@ -92,7 +92,7 @@ class PublisherEndpoint(HubEndpoint):
             self._append(partition, events, partition_key)
         except AmqpError as error:
             outcome = rejected(error)
-        delay = self.hub.faults.delay_of(self.hub.name, partition) if partition else 0.0
+        delay = self.hub.faults.delay_for(self.hub.name, partition) if partition else 0.0
         if delay:
             asyncio.get_running_loop().call_later(delay, self._settle_late, delivery_id, outcome)
         else:
@@ -137,18 +137,18 @@ class ReaderEndpoint(HubEndpoint):
 
     def on_detached(self) -> None:
         self.hub.readers(self.group, self.partition).remove(self)
-        self._log.on_append.discard(self.on_room)
+        self._log.on_append.discard(self.on_capacity)
         if self._turn:
             self._turn.cancel()
 
-    def on_room(self) -> None:
+    def on_capacity(self) -> None:
         """Send in a separate turn of the loop; with an injected delay, later."""
         if self._turn is None:
             loop = asyncio.get_running_loop()
-            delay = self.hub.faults.delay_of(self.hub.name, self.partition)
-            self._turn = loop.call_later(delay, self._send_turn) if delay else loop.call_soon(self._send_turn)
+            delay = self.hub.faults.delay_for(self.hub.name, self.partition)
+            self._turn = loop.call_later(delay, self._run_turn) if delay else loop.call_soon(self._run_turn)
 
-    def _send_turn(self) -> None:
+    def _run_turn(self) -> None:
         self._turn = None
         if self.partition in self.hub.paused:
             return
@@ -160,20 +160,20 @@ class ReaderEndpoint(HubEndpoint):
 
     def _send_events(self) -> None:
         sent = 0
-        while self._connection.writable and self._link.continue_message() and (room := self._link.room):
-            self._next = self._log.readable(self._next)
+        while self._connection.writable and self._link.continue_message() and (capacity := self._link.capacity):
+            self._next = self._log.next_readable(self._next)
             if self._next >= self._log.next_sequence_number:
                 self._link.finish_drain()
-                self._log.on_append.add(self.on_room)
+                self._log.on_append.add(self.on_capacity)
                 return
             self.hub.faults.check_busy(self.hub.name)
-            sent += self._send_some(room)
+            sent += self._send_chunk(capacity)
             self._connection.flush()  # updates `writable`
             if sent >= _TURN_BYTES:
-                self.on_room()
+                self.on_capacity()
                 return
 
-    def _send_some(self, room: int) -> int:
+    def _send_chunk(self, capacity: int) -> int:
         """Send the next events; returns their size in bytes."""
         if self._with_metrics or not self._link.settled or self._log.largest_record > self._connection.max_frame_size:
             chunk = self._log.read(self._next, 1, _CHUNK_BYTES)
@@ -181,7 +181,7 @@ class ReaderEndpoint(HubEndpoint):
             self._next += 1
             self._link.send(with_delivery_annotations(message, self._metrics()) if self._with_metrics else message)
         else:
-            chunk = self._log.read(self._next, room, _CHUNK_BYTES)
+            chunk = self._log.read(self._next, capacity, _CHUNK_BYTES)
             self._next += len(chunk.starts) - 1
             self._link.send_records(chunk.data, chunk.starts)
         return len(chunk.data)
@@ -191,7 +191,7 @@ class ReaderEndpoint(HubEndpoint):
             Symbol("last_enqueued_sequence_number_epoch"): Int(self._log.last_epoch),
             Symbol("last_enqueued_sequence_number"): self._log.next_sequence_number - 1,
             Symbol("last_enqueued_offset"): self._log.last_offset,
-            Symbol("last_enqueued_time_utc"): time_of(self._log.last_enqueued_ms),
+            Symbol("last_enqueued_time_utc"): enqueued_timestamp(self._log.last_enqueued_ms),
             Symbol("runtime_info_retrieval_time_utc"): Timestamp(time.time_ns() // 1_000_000),
         }
 
@@ -199,26 +199,26 @@ class ReaderEndpoint(HubEndpoint):
 class ResponseEndpoint(Endpoint):
     """Serves the client's receiver for the responses of a node."""
 
-    def __init__(self, link: OutgoingLink, attach: Attach, node: str, patience: float) -> None:
+    def __init__(self, link: OutgoingLink, attach: Attach, node: str, settle_timeout: float) -> None:
         """Responses are settled if the client wants them so; if not, and if the client has not settled one after
-        `patience` seconds, this side does."""
+        `settle_timeout` seconds, this side does."""
         self.node = node
         self._link = link
-        self._patience = patience
+        self._settle_timeout = settle_timeout
         self.responses: deque[bytes] = deque()
         link.settled = attach.snd_settle_mode == SETTLED
 
     def send(self, response: bytes) -> None:
         """Send a response as soon as the client grants credit."""
         self.responses.append(response)
-        self.on_room()
+        self.on_capacity()
 
-    def on_room(self) -> None:
-        while self._link.continue_message() and self.responses and self._link.room:
+    def on_capacity(self) -> None:
+        while self._link.continue_message() and self.responses and self._link.capacity:
             delivery_id = self._link.send(self.responses.popleft())
             if not self._link.settled:
                 self._link.unsettled.add(delivery_id)
-                asyncio.get_running_loop().call_later(self._patience, self._settle, delivery_id)
+                asyncio.get_running_loop().call_later(self._settle_timeout, self._settle, delivery_id)
         if not self.responses:
             self._link.finish_drain()
 
@@ -241,7 +241,9 @@ class RequestEndpoint(Endpoint):
         """Respond to a request. Raises DecodeError for malformed ones."""
         request = parse_sections(message)
         endpoints = [link.endpoint for link in self._link.session.links()]
-        receivers = (each for each in endpoints if isinstance(each, ResponseEndpoint) and each.node == self._node)
+        receivers = (
+            endpoint for endpoint in endpoints if isinstance(endpoint, ResponseEndpoint) and endpoint.node == self._node
+        )
         receiver = next(receivers, None)
         self._link.settle(delivery_id, ACCEPTED)
         if receiver is None:

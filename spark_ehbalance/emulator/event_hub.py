@@ -87,17 +87,17 @@ class EventHub:
         """Refuse the next `count` attaches, sends, deliveries and requests for properties as a throttled hub does (by
         default all) until the end of the `with` block, or of the test."""
         self.emulator.server_busy(count, 0.0 if count else math.inf, self.name)
-        return _finally(self.emulator.server_busy, hub=self.name)
+        return _on_exit(self.emulator.server_busy, hub=self.name)
 
     def away(self) -> AbstractContextManager[object]:
         """Reset all connections of the emulator and refuse new ones, as if it could not be reached, until the end of
         the `with` block, or of the test."""
         self.emulator.refuse_connections()
         self.emulator.drop_connections()
-        return _finally(self.emulator.refuse_connections, False)
+        return _on_exit(self.emulator.refuse_connections, False)
 
 
-def _finally(call: Any, *arguments: Any, **more: Any) -> AbstractContextManager[object]:
+def _on_exit(call: Any, *arguments: Any, **more: Any) -> AbstractContextManager[object]:
     stack = ExitStack()
     stack.callback(call, *arguments, **more)
     return stack
@@ -106,7 +106,7 @@ def _finally(call: Any, *arguments: Any, **more: Any) -> AbstractContextManager[
 def _messages(hub: Hub) -> list[tuple[int, int, str, bytes]]:
     """Arrival, sequence number, partition and message of each event that can be read, in the order of arrival."""
     return sorted(
-        (*each[:2], str(index), each[2]) for index, log in enumerate(hub.partitions) for each in log.messages()
+        (*event[:2], str(index), event[2]) for index, log in enumerate(hub.partitions) for event in log.messages()
     )
 
 

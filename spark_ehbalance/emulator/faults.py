@@ -38,7 +38,7 @@ class Faults:
     def delay(self, seconds: float, hub: str | None, partition: str | None) -> None:
         self._delays[hub and hub.lower(), partition] = seconds
 
-    def delay_of(self, hub: str, partition: str) -> float:
+    def delay_for(self, hub: str, partition: str) -> float:
         """The delay of a partition in seconds: the most specific one that is set."""
         keys = ((hub.lower(), partition), (hub.lower(), None), (None, partition), (None, None))
         return next(filter(None, map(self._delays.get, keys)), 0.0) if self._delays else 0.0

@@ -25,7 +25,7 @@ def answer(request: Sections, broker: Broker, tokens: Tokens) -> Response:
     if not tokens.allow(name.lower()) and not tokens.check(fields.get("security_token"), name.lower()):
         return Response(401, "Unauthorized access. A token for this event hub is required.")
     try:
-        hub = broker.open_hub(name)
+        hub = broker.enabled_hub(name)
         hub.faults.check_busy(hub.name)
         hub.requests.check()
         if fields.get("type") == "com.microsoft:eventhub":
@@ -60,11 +60,11 @@ def _partition(hub: Hub, partition: str) -> dict[str, Any]:
         "last_enqueued_sequence_number_epoch": Int(log.last_epoch),
         "last_enqueued_sequence_number": last,
         "last_enqueued_offset": log.last_offset,
-        "last_enqueued_time_utc": time_of(log.last_enqueued_ms),
+        "last_enqueued_time_utc": enqueued_timestamp(log.last_enqueued_ms),
         "is_partition_empty": log.is_empty,
     }
 
 
-def time_of(enqueued_ms: int | None) -> Timestamp:
+def enqueued_timestamp(enqueued_ms: int | None) -> Timestamp:
     """When the last event was enqueued, as the service says it: year 1 for None."""
     return Timestamp(_NEVER_MS if enqueued_ms is None else enqueued_ms)

@@ -146,7 +146,7 @@ def build_events(
 ) -> list[Event]:
     """Events that no client has published. Raises ValueError unless `properties` has one for each body or one for all,
     TypeError for a property value that AMQP has no type for."""
-    sections = [b"\x00\x53\x74" + encode(dict(each)) if each else b"" for each in properties]
+    sections = [b"\x00\x53\x74" + encode(dict(mapping)) if mapping else b"" for mapping in properties]
     if len(sections) == 1:
         sections *= len(bodies)
     if len(sections) != len(bodies):
@@ -188,7 +188,7 @@ def parse_content(message: bytes) -> Content:
     if _DATA in found:
         body = b"".join(found[_DATA])
     elif _SEQUENCE in found:
-        body = [item for each in found[_SEQUENCE] for item in each]
+        body = [item for sequence in found[_SEQUENCE] for item in sequence]
     annotations, properties, application = (
         found.get(section, [None])[0] for section in (_ANNOTATIONS, _PROPERTIES, _APPLICATION)
     )

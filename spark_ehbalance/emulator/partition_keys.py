@@ -21,7 +21,7 @@ _MIX, _FINAL = (4, 6, 8, 16, 19, 4), (14, 11, 25, 16, 4, 14, 24)
 
 
 @functools.lru_cache(1024)
-def partition_of_key(key: str, partitions: int) -> int:
+def partition_for_key(key: str, partitions: int) -> int:
     """Which of a hub's `partitions` has the events with this key. Upper and lower case make no difference."""
     logical = _hash(key.upper().encode("ascii", "replace")) % _LOGICAL
     width, wider = divmod(_LOGICAL, partitions)  # the first ranges are wider by one
@@ -36,28 +36,28 @@ def _hash(data: bytes) -> int:
     words = [(0xDEADBEEF + len(data)) & _MASK] * 3
     last = (len(data) - 1) // 12 * 12  # 1 to 12 bytes are left for the last round
     for at in range(0, last, 12):
-        words = _mixed(*_added(words, data[at : at + 12]))
-    a, b, c = _added(words, data[last:].ljust(12, b"\0"))
+        words = _mix(*_add(words, data[at : at + 12]))
+    a, b, c = _add(words, data[last:].ljust(12, b"\0"))
     for turn, bits in enumerate(_FINAL):  # each changes c, a or b in turn, by the one before it
         if turn % 3 == 0:
-            c = ((c ^ b) - _rotated(b, bits)) & _MASK
+            c = ((c ^ b) - _rotate(b, bits)) & _MASK
         elif turn % 3 == 1:
-            a = ((a ^ c) - _rotated(c, bits)) & _MASK
+            a = ((a ^ c) - _rotate(c, bits)) & _MASK
         else:
-            b = ((b ^ a) - _rotated(a, bits)) & _MASK
+            b = ((b ^ a) - _rotate(a, bits)) & _MASK
     return c ^ b
 
 
-def _added(words: list[int], data: bytes) -> list[int]:
+def _add(words: list[int], data: bytes) -> list[int]:
     return [(word + part) & _MASK for word, part in zip(words, _THREE_WORDS.unpack(data), strict=True)]
 
 
-def _mixed(a: int, b: int, c: int) -> list[int]:
+def _mix(a: int, b: int, c: int) -> list[int]:
     for bits in _MIX:
-        a = (a - c) & _MASK ^ _rotated(c, bits)
+        a = (a - c) & _MASK ^ _rotate(c, bits)
         a, b, c = b, (c + b) & _MASK, a  # the next one is changed by this one
     return [a, b, c]
 
 
-def _rotated(word: int, bits: int) -> int:
+def _rotate(word: int, bits: int) -> int:
     return (word << bits | word >> (32 - bits)) & _MASK

@@ -39,8 +39,8 @@ class PartitionLog:
     def __init__(self, arrivals: Iterator[int], *, geo_replicated: bool = False) -> None:
         """`arrivals` numbers the appends to all partitions of a hub."""
         self.geo_replicated = geo_replicated  # else offsets are numbers
-        self.refuses_lost = False  # offsets of events that a promotion has lost
-        self._regions = [0]  # the sequence number of the first event of each primary region, in order
+        self.refuses_lost_offsets = False  # offsets of events that a promotion has lost
+        self._region_starts = [0]  # the sequence number of the first event of each primary region, in order
         self.first_sequence_number = 0
         self.largest_record = 0  # bytes
         self.on_append: set[Callable[[], None]] = set()  # called once, by the next append
@@ -109,7 +109,7 @@ class PartitionLog:
             callback()
 
     def read(self, sequence_number: int, max_events: int, max_bytes: int) -> Chunk:
-        """Records from a `readable` sequence number on: at least one, which may exceed `max_bytes`."""
+        """Records from a `next_readable` sequence number on: at least one, which may exceed `max_bytes`."""
         first = sequence_number - self._indexed_from
         ahead = (removed.start - sequence_number for removed in self._removed)
         max_events = min([max_events, *(distance for distance in ahead if distance > 0)])
@@ -125,11 +125,11 @@ class PartitionLog:
     def messages(self) -> Iterator[tuple[int, int, bytes]]:
         """The number of the append, the sequence number and the rendered message of each event that can be read."""
         for number in range(self.first_sequence_number, self.next_sequence_number):
-            if self.readable(number) == number:
+            if self.next_readable(number) == number:
                 message = bytes(self.read(number, 1, 0).data[HEADER_SIZE:])
                 yield self._arrivals[number - self._indexed_from], number, message
 
-    def readable(self, sequence_number: int) -> int:
+    def next_readable(self, sequence_number: int) -> int:
         """The first sequence number from `sequence_number` on that is retained and not removed, or that is the next."""
         wanted = max(sequence_number, self.first_sequence_number)
         for removed in self._removed:
@@ -181,10 +181,10 @@ class PartitionLog:
         del self._offsets[len(self._times) :]
         del self._positions[len(self._times) + 1 :]
         del self._data[self._positions[-1] - self._positions[0] :]
-        self._regions.append(self.next_sequence_number)
-        self.refuses_lost = refuse_lost
+        self._region_starts.append(self.next_sequence_number)
+        self.refuses_lost_offsets = refuse_lost
 
-    def has_lost(self, sequence_number: int, offset: str) -> bool:
+    def is_lost(self, sequence_number: int, offset: str) -> bool:
         """Whether the event with this number, if it is retained, has another offset."""
         index = sequence_number - self._indexed_from
         if index < 0:
@@ -200,4 +200,4 @@ class PartitionLog:
     def _epoch(self, sequence_number: int) -> int:
         if not self.geo_replicated:
             return -1
-        return max((n for n, first in enumerate(self._regions, 1) if first <= sequence_number), default=1)
+        return max((n for n, first in enumerate(self._region_starts, 1) if first <= sequence_number), default=1)

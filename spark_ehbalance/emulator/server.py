@@ -63,9 +63,11 @@ class Server:
     def endpoints(self, hub: str, partition: str | int | None = None) -> Iterator[HubEndpoint]:
         """The attached publishers and readers of a hub, or of one of its partitions."""
         for client in list(self.clients):
-            for each in client.hub_endpoints():
-                if each.hub.name.lower() == hub.lower() and (partition is None or each.partition == str(partition)):
-                    yield each
+            for endpoint in client.hub_endpoints():
+                if endpoint.hub.name.lower() == hub.lower() and (
+                    partition is None or endpoint.partition == str(partition)
+                ):
+                    yield endpoint
 
     async def _tick(self) -> None:
         while True:

@@ -19,8 +19,8 @@ SUBPROTOCOLS = [Subprotocol("AMQPWSB10"), Subprotocol("amqp")]
 
 #: Bytes of one message that is sent. How the service cuts what it sends is not documented. Here the cuts have nothing
 #: to do with AMQP's frames, so that a client which relies on them fails.
-_PIECE = 65_500
-_LARGEST = 4 << 20  # bytes of one message that is received
+_SENT_BYTES = 65_500
+_MAX_RECEIVED_BYTES = 4 << 20  # bytes of one message that is received
 
 
 class WebSocketConnection(asyncio.Protocol):
@@ -29,7 +29,7 @@ class WebSocketConnection(asyncio.Protocol):
 
     def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
         self._make = make
-        self._websocket = ServerProtocol(subprotocols=SUBPROTOCOLS, max_size=_LARGEST)
+        self._websocket = ServerProtocol(subprotocols=SUBPROTOCOLS, max_size=_MAX_RECEIVED_BYTES)
         self._inner = asyncio.Protocol()  # which ignores all, until the client has asked
 
     # --- what asyncio calls
@@ -68,7 +68,7 @@ class WebSocketConnection(asyncio.Protocol):
     def _answer(self, request: Request) -> None:
         if request.path.rstrip("/").lower() != PATH:
             response = self._websocket.reject(HTTPStatus.NOT_FOUND, f"AMQP is at {PATH}\n")
-        elif self._is_of_a_page(request):
+        elif self._is_from_page(request):
             response = self._websocket.reject(HTTPStatus.FORBIDDEN, "not from a web page\n")
         else:
             response = self._websocket.accept(request)  # or why not
@@ -77,10 +77,10 @@ class WebSocketConnection(asyncio.Protocol):
             self.flush()
             self._inner = self._make()
             self._inner.connection_made(
-                cast("asyncio.Transport", _ByteStream(self._websocket, self.flush, self._transport))
+                cast("asyncio.Transport", _WebSocketTransport(self._websocket, self.flush, self._transport))
             )
 
-    def _is_of_a_page(self, request: Request) -> bool:
+    def _is_from_page(self, request: Request) -> bool:
         """Whether a browser sends it for a page, which could read and publish where no key is set.
 
         The client of azure-eventhub names the server as its origin. So does a page whose own name leads here by now:
@@ -110,7 +110,7 @@ class WebSocketConnection(asyncio.Protocol):
                 self._transport.close()
 
 
-class _ByteStream:
+class _WebSocketTransport:
     """The transport of the protocol behind a websocket: writes messages, and delegates all else to the socket's."""
 
     def __init__(self, websocket: ServerProtocol, flush: Callable[[], None], transport: asyncio.Transport) -> None:
@@ -120,8 +120,8 @@ class _ByteStream:
 
     def write(self, data: bytes | bytearray) -> None:
         if self._websocket.state is OPEN:
-            for start in range(0, len(data), _PIECE):
-                self._websocket.send_binary(bytes(data[start : start + _PIECE]))
+            for start in range(0, len(data), _SENT_BYTES):
+                self._websocket.send_binary(bytes(data[start : start + _SENT_BYTES]))
             self._flush()
 
     def can_write_eof(self) -> bool:

@@ -16,7 +16,14 @@ from spark_ehbalance.eventhub import connection_string, credentials
 from spark_ehbalance.eventhub.credentials import Identity
 from spark_ehbalance.eventhub.network import DIRECT, Network, NetworkError, is_server
 from spark_ehbalance.group.identity import Group
-from spark_ehbalance.settings.secrets import REFERENCES, hidden_by_spark, is_reference, looks_secret, resolved, shown
+from spark_ehbalance.settings.secrets import (
+    REFERENCES,
+    hidden_by_spark,
+    is_reference,
+    looks_secret,
+    resolve_secret,
+    shown,
+)
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -59,7 +66,7 @@ class Connection:
 
     @classmethod
     def _by_key(cls, given: str, options: Mapping[str, str | None]) -> Connection:
-        text = resolved("connectionString", given)
+        text = resolve_secret("connectionString", given)
         allowed = f"allowed is {_FORM}; or {REFERENCES}"
         try:
             parts = connection_string.parse(text)

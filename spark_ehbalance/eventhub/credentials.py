@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from azure.core.credentials import TokenCredential
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
-from spark_ehbalance.eventhub.tokens import Tokens, error_text
-from spark_ehbalance.settings.secrets import resolved, shown
+from spark_ehbalance.eventhub.tokens import TokenCache, error_text
+from spark_ehbalance.settings.secrets import resolve_secret, shown
 
 #: The options that are read here.
 OPTIONS = ("credential", "clientId", "tenantId", "clientSecret")
@@ -106,18 +106,18 @@ class Identity:
         for name, given in zip(names[1:], (client, tenant, secret), strict=True):
             if given is None:
                 raise OptionError(f"{name} is not set: {names[0]}={known} needs {', '.join(names[1:])}")
-        return cls(known, client, tenant, resolved(names[3], str(secret)))
+        return cls(known, client, tenant, resolve_secret(names[3], str(secret)))
 
     @property
     def is_callable(self) -> bool:
         """Whether a function of the user makes the credential."""
         return ":" in self.credential
 
-    def tokens(self) -> Tokens:
+    def tokens(self) -> TokenCache:
         """The credential, one for the whole process: it keeps its tokens."""
         with _LOCK:
             if self not in _TOKENS:
-                _TOKENS[self] = Tokens(self._made)
+                _TOKENS[self] = TokenCache(self._made)
             return _TOKENS[self]
 
     def options(self, names: _Names = OPTIONS) -> dict[str, str]:
@@ -147,7 +147,7 @@ class Identity:
         if self not in _TOKENS:
             made = self._called(names)
             with _LOCK:
-                _TOKENS.setdefault(self, Tokens(self._made, first=made))
+                _TOKENS.setdefault(self, TokenCache(self._made, first=made))
 
     def _called(self, names: _Names) -> TokenCredential:
         """The credential that the callable returns. Raises `OptionError`."""
@@ -187,7 +187,7 @@ def forget() -> None:
 
 
 _LOCK = threading.Lock()
-_TOKENS: dict[Identity, Tokens] = {}
+_TOKENS: dict[Identity, TokenCache] = {}
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=forget)  # the locks may be held, by threads that the child does not have

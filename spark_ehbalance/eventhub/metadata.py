@@ -14,10 +14,15 @@ from datetime import datetime, timezone
 from typing import Any
 
 from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, MissingError
-from spark_ehbalance.eventhub import conditions
+from spark_ehbalance.eventhub import service_errors
+from spark_ehbalance.eventhub.client_errors import (
+    CredentialsRefusedError,
+    ServerBusyError,
+    error_message,
+    translate_error,
+)
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.poll_schedule import MOST_REQUESTS, Pace
-from spark_ehbalance.eventhub.refusals import Busy, RefusedError, refusal, said
 from spark_ehbalance.eventhub.server_busy import BUSY
 from spark_ehbalance.eventhub.wire.client import check_open, cut_off_after, private_calls
 from spark_ehbalance.eventhub.wire.frames import bounded_transport
@@ -176,9 +181,9 @@ class HubMetadata:
             if len(refused) < len(answers):
                 give_up = time.monotonic() + _BUSY_PATIENCE
             BUSY.note(self._connection.hub_name, len(refused))
-            wait = conditions.busy_wait()
+            wait = service_errors.busy_wait()
             if time.monotonic() + wait > give_up:
-                raise self._unavailable(Busy(said(refused[0]))) from refused[0]
+                raise self._unavailable(ServerBusyError(error_message(refused[0]))) from refused[0]
             time.sleep(wait)
 
     def _request(self, requests: Sequence[ManagementRequest]) -> list[Any]:
@@ -203,10 +208,10 @@ class HubMetadata:
                 raise
             except Exception as error:
                 self.close()
-                meant = refusal(error, self._connection, dict(failed[1]).get("partition"))
+                meant = translate_error(error, self._connection, dict(failed[1]).get("partition"))
                 # A second attempt with a new connection and token: the service may have closed a connection that was
                 # kept open, and its token may have been an expired one from a cache.
-                is_refused = isinstance(meant, RefusedError)
+                is_refused = isinstance(meant, CredentialsRefusedError)
                 if retried or isinstance(meant, MissingError) or (fresh and not is_refused):
                     raise self._unavailable(meant) from error
                 if is_refused:
@@ -249,12 +254,12 @@ class HubMetadata:
         return operation
 
     def _unavailable(self, error: Exception) -> HubUnavailableError:
-        is_busy = isinstance(error, Busy)
+        is_busy = isinstance(error, ServerBusyError)
         if isinstance(error, HubUnavailableError) and not is_busy:
             return error
         what = "is too busy" if is_busy else "did not answer"
         where = f"event hub {self._connection.hub!r} at {self._connection.namespace}"
-        kind = Busy if is_busy else HubUnavailableError
+        kind = ServerBusyError if is_busy else HubUnavailableError
         return kind(f"{where} {what} (asked for its properties over AMQP): {error}")
 
 
@@ -266,7 +271,10 @@ def _close(part: Any) -> None:
 
 
 def _is_busy(error: Exception) -> bool:
-    return conditions.meaning(conditions.condition_of(error), said(error)) is conditions.Meaning.BUSY
+    return (
+        service_errors.classify(service_errors.condition_of(error), error_message(error))
+        is service_errors.ErrorKind.BUSY
+    )
 
 
 def _retrieved_ms(response: dict[bytes, Any]) -> int:

@@ -22,7 +22,7 @@ from azure.eventhub import TransportType
 from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.group.identity import is_loopback
 from spark_ehbalance.settings.parsing import flag
-from spark_ehbalance.settings.secrets import REFERENCES, is_reference, resolved, shown
+from spark_ehbalance.settings.secrets import REFERENCES, is_reference, resolve_secret, shown
 
 AMQP, WEBSOCKET = "Amqp", "AmqpOverWebsocket"
 
@@ -252,7 +252,7 @@ def is_server(text: str) -> bool:
 
 
 def _proxy(given: str) -> Proxy:
-    text = resolved("httpProxy", given)
+    text = resolve_secret("httpProxy", given)
     visible = "(not shown, as it may hold a password)" if "@" in text or is_reference(given) else shown(given)
     wrong = OptionError(f"option httpProxy={visible} is wrong: allowed is {_PROXY_FORM}")
     try:

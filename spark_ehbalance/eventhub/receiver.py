@@ -23,10 +23,10 @@ from spark_ehbalance.errors import (
     OptionError,
 )
 from spark_ehbalance.eventhub import rows
+from spark_ehbalance.eventhub.client_errors import TransientError, connection_error, error_message, translate_error
 from spark_ehbalance.eventhub.connection import Connection
-from spark_ehbalance.eventhub.refusals import Unreachable, not_opened, refusal, said
 from spark_ehbalance.eventhub.rows import FAIL, Rows, settle, until_gap
-from spark_ehbalance.eventhub.tokens import NoTokenError
+from spark_ehbalance.eventhub.tokens import TokenUnavailableError
 from spark_ehbalance.eventhub.wire.client import check_open, check_usable, cut_off_after, private_calls
 from spark_ehbalance.eventhub.wire.decoder import Decoder
 from spark_ehbalance.eventhub.wire.frames import bounded_transport
@@ -49,7 +49,7 @@ _GROUP_PATIENCE = 2.0
 _AT_ONCE = 8
 
 
-class Disconnected(Exception):
+class DisconnectedError(Exception):
     """Another receiver has the partition: this one was disconnected or refused by the rules for owner levels.
 
     `epoch` is the other receiver's owner level, None if the error does not name it.
@@ -60,7 +60,7 @@ class Disconnected(Exception):
         self.epoch = epoch
 
 
-class OffsetRefused(Unreachable):
+class OffsetNotFoundError(TransientError):
     """Event Hubs has no such offset: it is beyond the last event, a number in a geo-replicated hub, or, possibly, that
     of an event that was lost."""
 
@@ -98,9 +98,9 @@ class Receiver:
     Unless `gaps` is set, as for a compacted hub, a gap in the sequence numbers ends the receiver after the rows before
     it: one that starts at the gap shows whether there are such events.
 
-    It connects at the first call of `receive`. For one thread at a time. Receiving raises `Disconnected`,
-    `Unreachable`, `MalformedEventError`, `RefusedError`, `NetworkError`, `MissingError` or `ClientVersionError`, and
-    the receiver is closed then.
+    Connects at the first call of `receive`. For one thread at a time. Receiving raises `DisconnectedError`,
+    `TransientError`, `MalformedEventError`, `CredentialsRefusedError`, `NetworkError`, `MissingError` or
+    `ClientVersionError`, and closes the receiver.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class Receiver:
         try:
             try:
                 yield
-            except (EventHubError, Unreachable, EhBalanceError):
+            except (EventHubError, TransientError, EhBalanceError):
                 raise
             except Exception as error:
                 if self._client_error is None:
@@ -214,9 +214,9 @@ class Receiver:
         except EventHubError as error:
             self.close()
             if isinstance(self._start, str) and getattr(error, "error", None) in _NO_SUCH_OFFSET:
-                raise OffsetRefused(str(error).splitlines()[0]) from error
+                raise OffsetNotFoundError(str(error).splitlines()[0]) from error
             raise _meaning(error, self._address) from error
-        except (Unreachable, EhBalanceError):
+        except (TransientError, EhBalanceError):
             self.close()
             raise
 
@@ -258,15 +258,17 @@ class Receiver:
                 with private_calls():
                     while not self._consumer._open():
                         if time.monotonic() >= deadline:
-                            raise Unreachable(f"{self._address.connection.namespace} has not attached the link in time")
-            except NoTokenError as error:
-                raise Unreachable(str(error)) from None
+                            raise TransientError(
+                                f"{self._address.connection.namespace} has not attached the link in time"
+                            )
+            except TokenUnavailableError as error:
+                raise TransientError(str(error)) from None
             except (ClientVersionError, OptionError):  # the latter: a credential's callable cannot be called here
                 raise
             except Exception as error:
                 if self._consumer.running:
                     raise
-                raise not_opened(error, self._address.connection, self._address.partition) from None
+                raise connection_error(error, self._address.connection, self._address.partition) from None
 
 
 def check_group(address: PartitionAddress) -> None:
@@ -280,7 +282,7 @@ def check_group(address: PartitionAddress) -> None:
             receiver.confirm(_GROUP_PATIENCE)
     except MissingError:
         raise
-    except (Disconnected, Unreachable, HubUnavailableError) as error:
+    except (DisconnectedError, TransientError, HubUnavailableError) as error:
         _LOG.debug("consumer group %s: %s", address.consumer_group, error)
 
 
@@ -291,7 +293,7 @@ def disconnect_readers(owner_levels: Mapping[PartitionAddress, int]) -> None:
         try:
             with contextlib.closing(Receiver(address, START_OFFSET, owner_level=owner_level, prefetch=1)) as receiver:
                 receiver.receive(1, 0.0, 0)
-        except (Disconnected, Unreachable, EhBalanceError) as error:
+        except (DisconnectedError, TransientError, EhBalanceError) as error:
             _LOG.warning(
                 "partition %s: former owners' receivers could not be disconnected: %s", address.partition, error
             )
@@ -301,9 +303,9 @@ def disconnect_readers(owner_levels: Mapping[PartitionAddress, int]) -> None:
 
 
 def _meaning(error: EventHubError, address: PartitionAddress) -> Exception:
-    text = said(error)
+    text = error_message(error)
     # The first epoch in the text is the other receiver's; the word alone may be part of a hub's name.
     epoch = re.search(r" epoch (?:of )?'(\d+)'", text)
     if epoch or getattr(error, "error", None) == "link:stolen":
-        return Disconnected(text, int(epoch[1]) if epoch else None)
-    return refusal(error, address.connection, address.partition, address.consumer_group)
+        return DisconnectedError(text, int(epoch[1]) if epoch else None)
+    return translate_error(error, address.connection, address.partition, address.consumer_group)

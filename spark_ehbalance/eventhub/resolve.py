@@ -10,12 +10,18 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from spark_ehbalance.errors import HubUnavailableError, OptionError
-from spark_ehbalance.eventhub.conditions import busy_wait
+from spark_ehbalance.eventhub.client_errors import CredentialsRefusedError, ServerBusyError, TransientError
 from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.eventhub.poll_schedule import MOST_REQUESTS
-from spark_ehbalance.eventhub.receiver import Disconnected, OffsetRefused, PartitionAddress, Receiver, RowFormat
-from spark_ehbalance.eventhub.refusals import Busy, RefusedError, Unreachable
+from spark_ehbalance.eventhub.receiver import (
+    DisconnectedError,
+    OffsetNotFoundError,
+    PartitionAddress,
+    Receiver,
+    RowFormat,
+)
 from spark_ehbalance.eventhub.rows import KEEP, sequence_numbers
+from spark_ehbalance.eventhub.service_errors import busy_wait
 from spark_ehbalance.group.position import START_OFFSET, Position
 from spark_ehbalance.group.starting_positions import AfterOffset, Edge, StartingPositions, UnresolvedPosition
 from spark_ehbalance.settings.secrets import shown
@@ -64,7 +70,7 @@ def resolve(
     if isinstance(position, Position):
         return _checked(position, address, state, timeout, highest_level)
     if isinstance(position, AfterOffset):
-        return position_of(position.offset, address, state, timeout, highest_level)
+        return position_after_offset(position.offset, address, state, timeout, highest_level)
     if state.begin == state.end or state.last_enqueued is None or state.last_enqueued < position:
         return state.end_position
     what = f"the first event at or after {position.isoformat()}"
@@ -122,7 +128,7 @@ def _checked(
     number on, and other clients from the offset."""
     if position.offset in (None, START_OFFSET) or not state.begin < position.next <= state.end:
         return position
-    number = position_of(position.offset, address, state, timeout, highest_level).sequence_number
+    number = position_after_offset(position.offset, address, state, timeout, highest_level).sequence_number
     if number != position.sequence_number:
         raise OptionError(
             f"partition {address.partition}: the offset {shown(position.offset)} is not that of the event before "
@@ -131,7 +137,7 @@ def _checked(
     return position
 
 
-def position_of(
+def position_after_offset(
     offset: str, address: PartitionAddress, state: PartitionState, timeout: float, highest_level: int | None = None
 ) -> Position:
     """The position after the event with this `offset`, in a partition with this `state`. `highest_level` as `resolve`.
@@ -151,7 +157,7 @@ def position_of(
 
         try:
             number, found = _received(address, offset, timeout, what, first, highest_level=highest_level)
-        except OffsetRefused as error:
+        except OffsetNotFoundError as error:
             raise HubUnavailableError(f"partition {address.partition}: {what} could not be found: {error}") from error
     if found == offset:
         return Position(number, offset)
@@ -182,7 +188,7 @@ def find_offset(address: PartitionAddress, sequence_number: int, owner_level: in
     return None
 
 
-def look_in_each(
+def resolve_all(
     addresses: Iterable[PartitionAddress],
     deadline: float,
     look: Callable[[PartitionAddress, float], _T | None],
@@ -222,12 +228,12 @@ def has_event(position: Position, address: PartitionAddress, timeout: float, own
     what = f"the event at offset {position.offset}"
     try:
         (found,) = _received(address, position.offset, timeout, what, _event_or_quiet, level=owner_level)
-    except OffsetRefused:
+    except OffsetNotFoundError:
         return False
     return None if found is None else found[1] == position.offset or found[0] > position.sequence_number
 
 
-def received_to(start: int, address: PartitionAddress, timeout: float, owner_level: int | None) -> int | None:
+def probe_end(start: int, address: PartitionAddress, timeout: float, owner_level: int | None) -> int | None:
     """The sequence number behind the events that come at once to a receiver at `start` with that `owner_level`; None if
     none comes within `timeout` seconds."""
 
@@ -253,7 +259,7 @@ def _received(
 ) -> _T:
     """What `read` returns for a receiver that begins at `start`, and for the deadline; it is tried again with a new
     one until it is not None. `settings` are more of the receiver's. Raises `HubUnavailableError`, which says `what` was
-    not found, at the deadline, and `OffsetRefused`."""
+    not found, at the deadline, and `OffsetNotFoundError`."""
     last_error: Exception = TimeoutError("no event came")
     refused = False
     deadline = time.monotonic() + timeout
@@ -265,22 +271,22 @@ def _received(
                 found = read(receiver, deadline)
             if found is not None:
                 return found
-        except Disconnected as other:
+        except DisconnectedError as other:
             # A reader with an owner level shuts out readers without one. The same level disconnects it for a moment; a
             # reader of this group opens again. Its epoch is lower than the lease's if its batch began before a seek.
             if other.epoch is not None and highest_level is not None and other.epoch <= highest_level:
                 level = other.epoch
             last_error = other
-        except OffsetRefused:
+        except OffsetNotFoundError:
             raise
-        except Unreachable as broken:
+        except TransientError as broken:
             last_error = broken
-        except RefusedError as refusal:
+        except CredentialsRefusedError as refusal:
             if refused:  # with a fresh token as well
                 raise
             refused, last_error = True, refusal
             address.connection.renew()
-        time.sleep(busy_wait() if isinstance(last_error, Busy) else 0.2)
+        time.sleep(busy_wait() if isinstance(last_error, ServerBusyError) else 0.2)
     raise HubUnavailableError(
         f"partition {address.partition}: {what} could not be found within {timeout:g} s: {last_error}"
     )

@@ -1,6 +1,6 @@
 """One link by which events are sent, to a partition or to the hub, which then chooses one for each batch.
 
-The client opens it; the batches come encoded (`wire.outgoing`), as it takes 25 µs to encode an event.
+The client opens it; the batches come encoded (`wire.encoder`), as it takes 25 µs to encode an event.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.eventhub.client_errors import ServerBusyError, TransientError, translate_error
 from spark_ehbalance.eventhub.connection import Connection
-from spark_ehbalance.eventhub.refusals import Busy, Unreachable, refusal
-from spark_ehbalance.eventhub.tokens import NoTokenError
+from spark_ehbalance.eventhub.tokens import TokenUnavailableError
 from spark_ehbalance.eventhub.wire.client import cut_off_at, private_calls
+from spark_ehbalance.eventhub.wire.encoder import Batch
 from spark_ehbalance.eventhub.wire.frames import bounded_transport
-from spark_ehbalance.eventhub.wire.outgoing import Batch
 from spark_ehbalance.eventhub.wire.sending_link import Deadline, SendingLink
 
 #: Seconds for which the client waits on its socket at a time, as by default.
@@ -28,7 +28,7 @@ _SOCKET_TIMEOUT = 0.2
 
 class Sender:
     """Sends to one partition, or to the hub if `partition` is None. Connects at the first call. For one thread at a
-    time. Its calls raise what `refusal` returns or `ClientVersionError`, and it is closed then. If batches are
+    time. Its calls raise what `translate_error` returns or `ClientVersionError`, and it is closed then. If batches are
     `unanswered` then, events may be there twice once these are sent again."""
 
     def __init__(self, connection: Connection, partition: str | None) -> None:
@@ -51,7 +51,7 @@ class Sender:
         return self._link.unanswered if self._link is not None else []
 
     def send(self, window: list[Batch], deadline: Deadline) -> None:
-        """Send the batches of a window (`outgoing.windows`) together, and wait until the hub has them, until the
+        """Send the batches of a window (`encoder.windows`) together, and wait until the hub has them, until the
         attempt of `deadline` ends. Those that it has are removed from the list, also if this raises."""
         with self._errors(), private_calls():
             link = self._opened(deadline)
@@ -89,22 +89,24 @@ class Sender:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except NoTokenError as error:
+        except TokenUnavailableError as error:
             self.close()
-            raise Unreachable(str(error)) from None
+            raise TransientError(str(error)) from None
         except EhBalanceError:
             self.close()
             raise
         except Exception as error:
             refusals = self._link.refusals if self._link is not None else []
             meant = [
-                refusal(self._converted(each), self._connection, self._partition, sends=True)
+                translate_error(self._converted(each), self._connection, self._partition, sends=True)
                 for each in (*refusals, error)
             ]
-            self.busy = sum(isinstance(each, Busy) for each in meant)
+            self.busy = sum(isinstance(each, ServerBusyError) for each in meant)
             self.close()
             # what does not pass, then what is waited for
-            raise min(meant, key=lambda each: (isinstance(each, Unreachable), not isinstance(each, Busy))) from error
+            raise min(
+                meant, key=lambda each: (isinstance(each, TransientError), not isinstance(each, ServerBusyError))
+            ) from error
 
     def _converted(self, error: Exception) -> Exception:
         """The client's own error for one of its transport."""

@@ -39,7 +39,7 @@ _LONGEST_FETCH = 40.0
 _LONGEST_ERROR = 400
 
 
-class NoTokenError(EhBalanceError):
+class TokenUnavailableError(EhBalanceError):
     """No token could be fetched. The text is one line, without anything that could be a secret."""
 
 
@@ -55,7 +55,7 @@ class _Held(NamedTuple):
         return (self.access.expires_on - now) / max(1.0, self.access.expires_on - self.since)
 
 
-class Tokens(TokenCredential):
+class TokenCache(TokenCredential):
     """A credential that keeps the tokens of another one: the `first` one, or which `make` makes when a token is needed;
     after `renew` it makes another. For several threads.
 
@@ -71,7 +71,7 @@ class Tokens(TokenCredential):
         self._credential = first
 
     def __repr__(self) -> str:
-        return "Tokens()"
+        return "TokenCache()"
 
     def get_token(
         self,
@@ -81,7 +81,7 @@ class Tokens(TokenCredential):
         enable_cae: bool = False,
         **settings: Any,
     ) -> AccessToken:
-        """A token for `scopes`. Raises `NoTokenError`."""
+        """A token for `scopes`. Raises `TokenUnavailableError`."""
         if claims or tenant_id:  # what a service has asked for once, after it has refused a token
             settings |= {"claims": claims, "tenant_id": tenant_id, "enable_cae": enable_cae}
             return _result(_started(partial(self._fetched, scopes, **settings)))
@@ -99,7 +99,7 @@ class Tokens(TokenCredential):
             return held.access
         try:
             return _result(fetch)
-        except NoTokenError:
+        except TokenUnavailableError:
             self._end(key, held, fetch)  # also one that has not answered
             if held is None or held.left(time.time()) <= 0:
                 raise
@@ -139,7 +139,7 @@ class Tokens(TokenCredential):
         except EhBalanceError:
             raise
         except Exception as error:  # of whatever kind: a callable's credential is anybody's code
-            raise NoTokenError(f"no token could be fetched: {error_text(error)}") from None
+            raise TokenUnavailableError(f"no token could be fetched: {error_text(error)}") from None
         with self._lock:
             self._credential = credential
         return access
@@ -158,7 +158,7 @@ def _started(fetch: Callable[[], AccessToken]) -> Future[AccessToken]:
     try:
         threading.Thread(target=run, name="ehbalance-token", daemon=True).start()
     except RuntimeError as error:  # out of threads for a while, or the process ends
-        future.set_exception(NoTokenError(f"no token could be fetched: {error_text(error)}"))
+        future.set_exception(TokenUnavailableError(f"no token could be fetched: {error_text(error)}"))
     return future
 
 
@@ -166,7 +166,7 @@ def _result(future: Future[AccessToken]) -> AccessToken:
     try:
         return future.result(_LONGEST_FETCH)
     except concurrent.futures.TimeoutError:
-        raise NoTokenError(
+        raise TokenUnavailableError(
             f"no token could be fetched: the credential has not answered for {_LONGEST_FETCH:g} s"
         ) from None
 

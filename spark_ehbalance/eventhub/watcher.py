@@ -13,17 +13,17 @@ from typing import TypeVar
 
 from spark_ehbalance.errors import HubUnavailableError
 from spark_ehbalance.eventhub.arrivals import Arrivals
+from spark_ehbalance.eventhub.client_errors import MissingHubCheck
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.poll_schedule import PollSchedule
 from spark_ehbalance.eventhub.receiver import PartitionAddress, check_group, disconnect_readers
-from spark_ehbalance.eventhub.refusals import MissingHub
 from spark_ehbalance.eventhub.resolve import (
     find_offset,
     has_event,
     latest_ends,
-    look_in_each,
-    received_to,
+    probe_end,
+    resolve_all,
     resolve_start,
 )
 from spark_ehbalance.group.lag import Lag
@@ -90,7 +90,7 @@ class HubWatcher:
         self._remembered_offsets = remembered_offsets
         self._schedule = schedule or PollSchedule()  # replaced as a whole, under the lock
         self._list_since = 0.0  # a caller of `refresh` waits for the list as of a request after this time
-        self._missing = MissingHub()
+        self._missing = MissingHubCheck()
         self._changed = changed or threading.Event()
         self._stopping = False
 
@@ -261,7 +261,7 @@ class HubWatcher:
             return resolve_start(position, latest, now, address, state, left)
 
         # The others have their turn next.
-        return look_in_each(map(self._address, known), deadline, resolved, needed=True)
+        return resolve_all(map(self._address, known), deadline, resolved, needed=True)
 
     def offsets(self, positions: Mapping[str, int], owner_level: int | Mapping[str, int | None]) -> dict[str, str]:
         """The offsets of the events with these sequence numbers, by partition, as far as they can be found in time.
@@ -282,7 +282,7 @@ class HubWatcher:
             level = owner_level if isinstance(owner_level, int) else owner_level[partition]
             return find_offset(address, sequence_number, level, left)
 
-        return look_in_each(map(self._address, positions), time.monotonic() + self._patience, offset)
+        return resolve_all(map(self._address, positions), time.monotonic() + self._patience, offset)
 
     def has_events(self, positions: Mapping[str, Position], owner_levels: Mapping[str, int | None]) -> dict[str, bool]:
         """`resolve.has_event` for each position, as far as that is known in time, by receivers with these levels."""
@@ -290,15 +290,15 @@ class HubWatcher:
         def found(address: PartitionAddress, left: float) -> bool | None:
             return has_event(positions[address.partition], address, left, owner_levels[address.partition])
 
-        return look_in_each(map(self._address, positions), time.monotonic() + self._patience, found)
+        return resolve_all(map(self._address, positions), time.monotonic() + self._patience, found)
 
     def received(self, positions: Mapping[str, int], owner_levels: Mapping[str, int | None]) -> dict[str, int]:
-        """`resolve.received_to` for each position, as far as an event comes in time, by receivers with these levels."""
+        """`resolve.probe_end` for each position, as far as an event comes in time, by receivers with these levels."""
 
         def end(address: PartitionAddress, left: float) -> int | None:
-            return received_to(positions[address.partition], address, left, owner_levels[address.partition])
+            return probe_end(positions[address.partition], address, left, owner_levels[address.partition])
 
-        return look_in_each(map(self._address, positions), time.monotonic() + self._patience, end)
+        return resolve_all(map(self._address, positions), time.monotonic() + self._patience, end)
 
     def _address(self, partition: str) -> PartitionAddress:
         return PartitionAddress(self._connection, self._consumer_group, partition)

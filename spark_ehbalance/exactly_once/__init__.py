@@ -4,9 +4,9 @@ import spark_ehbalance.exactly_once
 stream.writeStream.foreachBatch(spark_ehbalance.exactly_once.once("abfss://.../events")).start()
 """
 
-from spark_ehbalance.installed import need_spark
+from spark_ehbalance.dependencies import require_spark
 
-need_spark()
+require_spark()
 from spark_ehbalance.exactly_once.spark_settings import spark_settings  # noqa: E402
 from spark_ehbalance.exactly_once.writing import once, write_once  # noqa: E402
 

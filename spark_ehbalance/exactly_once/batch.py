@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from spark_ehbalance.errors import EhBalanceError, TargetError
 from spark_ehbalance.exactly_once.java import java
-from spark_ehbalance.exactly_once.marks import Extent, Extents
+from spark_ehbalance.exactly_once.marks import SequenceRange, SequenceRanges
 from spark_ehbalance.query.control_socket import PlannerAddress, ask
 from spark_ehbalance.query.offsets import StreamOffset
 
@@ -44,7 +44,7 @@ class MicroBatch:
         self._state = java(df.sparkSession._jvm).path(query.resolvedCheckpointRoot(), "state")
         self._configuration = df._jdf.sparkSession().sessionState().newHadoopConf()
         #: What is read, by partition.
-        self.read: Extents = {}
+        self.read: SequenceRanges = {}
         self.last: Mapping[str, str] = {}
         # A batch of another source, or of Spark's state: run again, it does not even start our planner.
         if batch_id > 0 and _logged(query, batch_id - 1) == [self._end]:
@@ -53,7 +53,7 @@ class MicroBatch:
         #: The event hub, with its namespace, and when it was created, in milliseconds since 1970, if that is known.
         self.hub: str = answer["hub"]
         self.created: int | None = answer["created"]
-        self.read = {p: Extent(*each) for p, each in answer["ranges"].items()}
+        self.read = {p: SequenceRange(*each) for p, each in answer["ranges"].items()}
         self._offsets: dict[str, list[str | None]] = answer.get("offsets", {})
         #: In a geo-replicated hub, the offset of the last event of each partition.
         self.last = {partition: last for partition, (_, last) in self._offsets.items() if last is not None}

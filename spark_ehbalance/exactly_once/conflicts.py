@@ -7,8 +7,8 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.captured import CapturedException
 
+from spark_ehbalance.dependencies import Py4JJavaError
 from spark_ehbalance.exactly_once.protocol import Conflict
-from spark_ehbalance.installed import Py4JJavaError
 
 #: Those of Delta's exceptions that an append or a MERGE may meet.
 _CONFLICTS = {
@@ -26,7 +26,7 @@ _CONFLICTS = {
 _UNKNOWN = "java.io."
 
 
-def conflict_of(error: Exception) -> Conflict | None:
+def find_conflict(error: Exception) -> Conflict | None:
     """The conflict that `error`, which came out of a commit, stands for; None if trying again would not help."""
     # Once `delta` has been imported, its exceptions come as Python's own, without their origin.
     if type(error).__name__ in _CONFLICTS:
@@ -44,7 +44,7 @@ def conflict_of(error: Exception) -> Conflict | None:
     return None
 
 
-def cause_of(error: Exception) -> str:
+def root_cause(error: Exception) -> str:
     """The first line of the innermost cause in the JVM, or of `error` if it is Python's own."""
     cause = _thrown(error)
     while cause is not None and cause.getCause() is not None:

@@ -16,10 +16,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from spark_ehbalance.dependencies import Py4JJavaError
 from spark_ehbalance.errors import TargetError
-from spark_ehbalance.exactly_once.conflicts import cause_of
+from spark_ehbalance.exactly_once.conflicts import root_cause
 from spark_ehbalance.exactly_once.java import java
-from spark_ehbalance.installed import Py4JJavaError
 
 #: In the table's log, which all containers share that can commit. Delta lists a log from a commit's name on, which
 #: sorts after a dot; VACUUM leaves the log alone.
@@ -36,7 +36,7 @@ _mutexes: dict[str, threading.Lock] = {}
 
 
 @contextlib.contextmanager
-def locked(spark: SparkSession, table: str) -> Iterator[None]:
+def commit_lock(spark: SparkSession, table: str) -> Iterator[None]:
     """Keeps out all other users of this lock on the same `table` (a path or an address), in this process and in all
     others of this machine. With a table that is not on a local disk it does nothing; nor with Spark Connect, whose
     server is one JVM.
@@ -85,9 +85,9 @@ def local_lock(jvm: Any, folder: str, patience: float = PATIENCE) -> Iterator[No
                     time.sleep(_POLL)
         except (OSError, Py4JJavaError) as error:
             raise TargetError(
-                f"{file} cannot be locked, so that nothing can be committed: {cause_of(error)}. Whoever writes the "
-                "table must be able to write this file (chmod it for several users) and its folder, on a disk that is "
-                "not full. Nothing of this batch was written; it can be run again"
+                f"{file} cannot be locked, so that nothing can be committed: {root_cause(error)}. Whoever writes "
+                "the table must be able to write this file (chmod it for several users) and its folder, on a disk that "
+                "is not full. Nothing of this batch was written; it can be run again"
             ) from error
         if not free:
             raise TargetError(

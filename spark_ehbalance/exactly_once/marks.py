@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class SequenceRange:
     """The events of one partition with sequence numbers from `start` up to but not including `end`."""
 
     start: int
@@ -22,24 +22,24 @@ class Extent:
 
 
 #: By partition.
-Extents = Mapping[str, Extent]
+SequenceRanges = Mapping[str, SequenceRange]
 Marks = Mapping[str, int]
 
 
-def missing(read: Extents, marks: Marks) -> dict[str, Extent]:
+def missing(read: SequenceRanges, marks: Marks) -> dict[str, SequenceRange]:
     """What of the events that were `read` the target does not hold, by its `marks`."""
     return {
-        partition: Extent(max(each.start, marks.get(partition, each.start)), each.end)
+        partition: SequenceRange(max(each.start, marks.get(partition, each.start)), each.end)
         for partition, each in read.items()
         if max(each.start, marks.get(partition, each.start)) < each.end
     }
 
 
-def skipped(read: Extents, marks: Marks) -> dict[str, Extent]:
+def skipped(read: SequenceRanges, marks: Marks) -> dict[str, SequenceRange]:
     """The events between the target's mark and the begin of what was read: nobody has written them. They have aged out
     or were skipped by an order, or an earlier version of the query wrote them without marks."""
     return {
-        partition: Extent(marks[partition], each.start)
+        partition: SequenceRange(marks[partition], each.start)
         for partition, each in read.items()
         if marks.get(partition, each.start) < each.start
     }
@@ -65,7 +65,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class TransactionCache:
     """What a writer knows of the target's transaction identifiers as of a `version` of the table with the id `table`.
     An identifier that was asked for and is not set has None."""
 
@@ -73,7 +73,7 @@ class Memory:
     version: int
     identifiers: Mapping[str, int | None] = field(default_factory=dict)
 
-    def after(self, commits: Iterable[Commit]) -> Memory:
+    def after(self, commits: Iterable[Commit]) -> TransactionCache:
         """The memory after the `commits` that follow on `version` without a gap."""
         version, known = self.version, dict(self.identifiers)
         for commit in commits:
@@ -83,6 +83,6 @@ class Memory:
             known |= {name: mark for name, mark in commit.identifiers.items() if name in known}
         return replace(self, version=version, identifiers=known)
 
-    def learnt(self, identifiers: Mapping[str, int | None]) -> Memory:
+    def with_identifiers(self, identifiers: Mapping[str, int | None]) -> TransactionCache:
         """The memory with `identifiers` as of the same version."""
         return replace(self, identifiers={**self.identifiers, **identifiers})

@@ -22,10 +22,10 @@ from pyspark.sql import Column, DataFrame, MergeIntoWriter, Row
 from pyspark.sql import functions as F
 
 from spark_ehbalance.errors import TargetError
-from spark_ehbalance.exactly_once.conflicts import JVM_ERRORS, cause_of, conflict_of
-from spark_ehbalance.exactly_once.local_lock import locked
-from spark_ehbalance.exactly_once.marks import Extent, Extents, missing
-from spark_ehbalance.exactly_once.schemas import Fit
+from spark_ehbalance.exactly_once.conflicts import JVM_ERRORS, find_conflict, root_cause
+from spark_ehbalance.exactly_once.local_lock import commit_lock
+from spark_ehbalance.exactly_once.marks import SequenceRange, SequenceRanges, missing
+from spark_ehbalance.exactly_once.schemas import SchemaMatcher
 from spark_ehbalance.exactly_once.selection import PARTITION, SEQUENCE_NUMBER, check_frame
 from spark_ehbalance.exactly_once.support import has_transactions
 from spark_ehbalance.exactly_once.target import (
@@ -41,7 +41,7 @@ from spark_ehbalance.settings.locations import is_relative
 
 #: Refused commits after which a MERGE fails. Unless the table is partitioned by `partition`, every append is a
 #: conflict. If eight queries merge without a pause, so that one in eight attempts succeeds, all fail with (7/8)^100.
-_MOST_REFUSED = 100
+_MAX_FAILED_COMMITS = 100
 
 #: Ranges of sequence numbers in the condition of a MERGE: Spark takes long to parse many, and fails with thousands.
 _MOST_RANGES = 64
@@ -104,7 +104,7 @@ class _Hub(NamedTuple):
     source: str | None
     created: int | None
 
-    def known(self, rows: DataFrame, target: str, extents: Extents) -> tuple[bool, bool]:
+    def known(self, rows: DataFrame, target: str, extents: SequenceRanges) -> tuple[bool, bool]:
         """Whether the `target` knows when the hub was created, and whether every mark in it is beyond the events, which
         `write_once` then never writes any more. Raises `TargetError` if another hub of that name was written."""
         if self.source is None:
@@ -162,7 +162,7 @@ def _merged(
                 writer = writer.whenMatched().update(columns)
             writer.whenNotMatched().insert(columns).merge()
 
-        with locked(rows.sparkSession, location):
+        with commit_lock(rows.sparkSession, location):
             _tried(act)
         return rows.count() if hub else 0, held
     finally:
@@ -173,11 +173,13 @@ def _merged(
 def _fitting(rows: DataFrame, target: str, table: str, *, evolves: bool) -> DataFrame:
     """`rows` with the types and nested fields of `table`, as an append would write them."""
     return rows.to(
-        Fit(target, evolves=evolves).schema(rows.schema, rows.sparkSession.sql(f"SELECT * FROM {table}").schema)
+        SchemaMatcher(target, evolves=evolves).schema(
+            rows.schema, rows.sparkSession.sql(f"SELECT * FROM {table}").schema
+        )
     )
 
 
-def _check_single(rows: DataFrame, target: str, table: str, extents: Extents) -> None:
+def _check_single(rows: DataFrame, target: str, table: str, extents: SequenceRanges) -> None:
     """Raise `TargetError` if the table holds an event of `rows` twice: an update would make both rows the same one."""
     events = [PARTITION, SEQUENCE_NUMBER]
     twice = (
@@ -196,12 +198,12 @@ def _check_single(rows: DataFrame, target: str, table: str, extents: Extents) ->
         )
 
 
-def _events(rows: DataFrame, table: str, extents: Extents) -> DataFrame:
+def _events(rows: DataFrame, table: str, extents: SequenceRanges) -> DataFrame:
     """The events that the table holds in `extents`, one row for each of its rows."""
     return rows.sparkSession.sql(f"SELECT {PARTITION}, {SEQUENCE_NUMBER} FROM {table}").where(_within(extents))
 
 
-def _extents(rows: DataFrame, *, one_row: bool) -> dict[str, Extent]:
+def _extents(rows: DataFrame, *, one_row: bool) -> dict[str, SequenceRange]:
     """Where the events of `rows` lie. Raises `TargetError` for rows without an event, and with `one_row` for events
     with more than one."""
     number = F.col(SEQUENCE_NUMBER)
@@ -213,17 +215,17 @@ def _extents(rows: DataFrame, *, one_row: bool) -> dict[str, Extent]:
                 f"partition {partition}: {count} rows have {numbers} sequence numbers, but every row needs both"
                 + (", and an event one row: dropDuplicates(['partition', 'sequenceNumber'])" if one_row else "")
             )
-    return {partition: Extent(first, last + 1) for partition, first, last, _, _ in found}
+    return {partition: SequenceRange(first, last + 1) for partition, first, last, _, _ in found}
 
 
-def into(table: str, rows: DataFrame, extents: Extents) -> MergeIntoWriter:
+def into(table: str, rows: DataFrame, extents: SequenceRanges) -> MergeIntoWriter:
     """A MERGE of `rows`, whose events lie in `extents`, into `table`: what is the same event matches."""
     partition, number = F.col(f"{table}.{PARTITION}"), F.col(f"{table}.{SEQUENCE_NUMBER}")
     same = (partition == F.col(f"{_BATCH}.{PARTITION}")) & (number == F.col(f"{_BATCH}.{SEQUENCE_NUMBER}"))
     return rows.alias(_BATCH).mergeInto(table, same & _within(extents, f"{table}."))
 
 
-def _within(extents: Extents, prefix: str = "") -> Column:
+def _within(extents: SequenceRanges, prefix: str = "") -> Column:
     """Where events may be that lie in `extents`: Delta leaves out files by their partitions and by their statistics."""
     partition, number = F.col(f"{prefix}{PARTITION}"), F.col(f"{prefix}{SEQUENCE_NUMBER}")
     ordered = sorted(extents, key=lambda each: extents[each].start)
@@ -246,7 +248,7 @@ def _table(rows: DataFrame, target: str) -> tuple[str, str]:
     empty = rows.limit(0).write.format("delta").mode("ignore")
     try:
         if path:
-            with locked(spark, target):
+            with commit_lock(spark, target):
                 _tried(lambda: empty.save(target))  # others may create it at this moment
         else:  # the catalog lets one create it
             _tried(lambda: empty.saveAsTable(target))
@@ -303,15 +305,16 @@ def _several(target: str, sources: list[str]) -> TargetError:
 
 def _tried(act: Callable[[], object]) -> None:
     """Do it again where another commit was in the way."""
-    for attempt in range(1, _MOST_REFUSED + 1):
+    for attempt in range(1, _MAX_FAILED_COMMITS + 1):
         try:
             act()
         except (*JVM_ERRORS, PySparkException) as error:
-            if conflict_of(error) is None:
+            if find_conflict(error) is None:
                 raise
-            if attempt == _MOST_REFUSED:
+            if attempt == _MAX_FAILED_COMMITS:
                 raise TargetError(
-                    f"the target has refused {attempt} commits of the batch, the last one because of {cause_of(error)}"
+                    f"the target has refused {attempt} commits of the batch, the last one because of "
+                    f"{root_cause(error)}"
                 ) from error
         else:
             return

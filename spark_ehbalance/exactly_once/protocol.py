@@ -15,11 +15,11 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 
 from spark_ehbalance.errors import TargetError
-from spark_ehbalance.exactly_once.marks import Extents, Marks, missing
+from spark_ehbalance.exactly_once.marks import Marks, SequenceRanges, missing
 
 #: Refused commits after which the batch fails. A conflict over marks shows that another writer has succeeded with the
 #: same partitions, so that a few writers of one range do not come near; the rest is for changes of the table.
-MOST_REFUSED = 10
+MAX_FAILED_COMMITS = 10
 
 
 class Conflict(enum.Enum):
@@ -34,7 +34,7 @@ class Conflict(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class FailedCommit:
     """A commit that was refused, or may have been: why, and its error, with that error's `cause` in a line."""
 
     conflict: Conflict
@@ -53,7 +53,7 @@ class Begin:
 class Write:
     """Write files with the rows of exactly these events; they are not visible yet. No answer."""
 
-    events: Extents
+    events: SequenceRanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,14 @@ Step = Begin | Write | Confirm | Commit
 class Result:
     """The events that this transaction has `written`, and the partitions that were `lost` before they were read."""
 
-    written: Extents
+    written: SequenceRanges
     lost: frozenset[str] = frozenset()
 
 
-def write_exactly_once(read: Extents) -> Generator[Step, object, Result]:
+def write_exactly_once(read: SequenceRanges) -> Generator[Step, object, Result]:
     """The steps that write what was `read` exactly once. Whoever runs it carries out each step and sends its answer.
 
-    It may be abandoned at any step: only `Commit` changes the target. Raises `TargetError` after `MOST_REFUSED`
+    It may be abandoned at any step: only `Commit` changes the target. Raises `TargetError` after `MAX_FAILED_COMMITS`
     commits that were refused.
     """
     wanted, lost, refused = dict(read), frozenset[str](), 0
@@ -106,9 +106,9 @@ def write_exactly_once(read: Extents) -> Generator[Step, object, Result]:
         refusal = yield Commit({partition: each.end for partition, each in events.items()})
         if refusal is None:
             return Result(events, lost)
-        assert isinstance(refusal, Refusal)
+        assert isinstance(refusal, FailedCommit)
         refused += 1
-        if refused == MOST_REFUSED:
+        if refused == MAX_FAILED_COMMITS:
             raise TargetError(
                 f"the target has refused {refused} commits of the batch; the last one: {refusal.conflict.value} "
                 f"({refusal.cause})"

@@ -14,7 +14,7 @@ from spark_ehbalance.errors import TargetError
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class SchemaMatcher:
     """How rows are fitted to a table. With `evolves` columns and fields are added to its schema."""
 
     target: str

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 
 from spark_ehbalance.errors import TargetError
-from spark_ehbalance.exactly_once.marks import Extents
+from spark_ehbalance.exactly_once.marks import SequenceRanges
 
 PARTITION, SEQUENCE_NUMBER = "partition", "sequenceNumber"
 
@@ -48,7 +48,7 @@ def check_frame(df: DataFrame) -> None:
             )
 
 
-def rows_of(df: DataFrame, read: Extents, events: Extents) -> DataFrame:
+def select_rows(df: DataFrame, read: SequenceRanges, events: SequenceRanges) -> DataFrame:
     """Those rows of `df` that belong to `events`, a part of what was `read`. To execute it fails at a row that belongs
     to no event that was read. Raises `TargetError` for a partition that is no number."""
     numbers = {partition: _number(partition) for partition in read}

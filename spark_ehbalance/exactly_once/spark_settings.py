@@ -11,7 +11,7 @@ from pathlib import Path
 import pyspark
 
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.query.processes import settings_of, started_settings
+from spark_ehbalance.query.processes import parse_submit_settings, submit_settings
 from spark_ehbalance.spark_versions import NEWEST_WITH_DELTA, UNIX_SOCKET, delta_jar
 
 #: What Delta's jar depends on and Spark has already, in newer versions: Delta's would conflict. For example, the shims
@@ -58,12 +58,12 @@ def _unless_given(home: str) -> dict[str, str]:
     """What is set unless it is where Spark starts. A setting of the builder would win over that."""
     # Either spark-submit has started Spark and this program, or this program will start Spark, by spark-submit.
     words = [*shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "")), "org.apache.spark.deploy.SparkSubmit"]
-    given = started_settings() or settings_of(words, {**os.environ, "SPARK_HOME": home})
+    given = submit_settings() or parse_submit_settings(words, {**os.environ, "SPARK_HOME": home})
     wanted = {UNIX_SOCKET: "true"} if hasattr(socket, "AF_UNIX") else {}
-    return {name: value for name, value in wanted.items() if name not in given} | few_tasks(given)
+    return {name: value for name, value in wanted.items() if name not in given} | local_task_settings(given)
 
 
-def few_tasks(given: Mapping[str, str]) -> dict[str, str]:
+def local_task_settings(given: Mapping[str, str]) -> dict[str, str]:
     """What a local master needs, unless it is `given`: Spark's and Delta's defaults are for clusters."""
     if not given.get("spark.master", "").startswith("local"):
         return {}

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from spark_ehbalance.installed import Py4JError
+from spark_ehbalance.dependencies import Py4JError
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)

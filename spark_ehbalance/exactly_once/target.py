@@ -17,12 +17,12 @@ from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame
 
 from spark_ehbalance.errors import TargetError
-from spark_ehbalance.exactly_once.conflicts import JVM_ERRORS, cause_of, conflict_of
+from spark_ehbalance.exactly_once.conflicts import JVM_ERRORS, find_conflict, root_cause
 from spark_ehbalance.exactly_once.java import delta_classes, java
-from spark_ehbalance.exactly_once.local_lock import locked
-from spark_ehbalance.exactly_once.marks import Commit, Extents, Marks, Memory, identity
-from spark_ehbalance.exactly_once.protocol import Refusal
-from spark_ehbalance.exactly_once.selection import rows_of
+from spark_ehbalance.exactly_once.local_lock import commit_lock
+from spark_ehbalance.exactly_once.marks import Commit, Marks, SequenceRanges, TransactionCache, identity
+from spark_ehbalance.exactly_once.protocol import FailedCommit
+from spark_ehbalance.exactly_once.selection import select_rows
 
 #: Commits since the last one of ours that are read one by one; with more it is cheaper to ask Delta for the marks.
 _MOST_COMMITS = 100
@@ -106,7 +106,7 @@ class Target:
     ) -> None:
         """Raises `TargetError` if it is no Delta table."""
         #: The marks known from earlier batches, if any.
-        self.memory: Memory | None = None
+        self.memory: TransactionCache | None = None
         self._java, self._delta = java(df.sparkSession._jvm), delta_classes(df.sparkSession._jvm)
         self._session = df.sparkSession
         self._spark = df._jdf.sparkSession()
@@ -166,13 +166,13 @@ class Target:
         names = {partition: self._identifier(partition) for partition in partitions}
         hub = self._hub_identifier
         last = [self._event_identifier(partition) for partition in names]
-        memory = self._caught_up(metadata.id(), version) or Memory(metadata.id(), version)
+        memory = self._caught_up(metadata.id(), version) or TransactionCache(metadata.id(), version)
         asked = {
             name: transaction.txnVersion(name)
             for name in (*names.values(), *last, hub, MERGED_IDENTIFIER)
             if name not in memory.identifiers
         }
-        self.memory = memory.learnt({name: None if mark < 0 else mark for name, mark in asked.items()})
+        self.memory = memory.with_identifiers({name: None if mark < 0 else mark for name, mark in asked.items()})
         if self._created is not None and self.memory.identifiers[hub] not in (None, self._created):
             raise TargetError(f"the marks in target {self._name!r} are of an earlier {self._source}: {RECREATED}")
         marks = {partition: self.memory.identifiers[name] for partition, name in names.items()}
@@ -183,9 +183,9 @@ class Target:
             raise MergedError
         return found
 
-    def write(self, df: DataFrame, read: Extents, events: Extents) -> None:
+    def write(self, df: DataFrame, read: SequenceRanges, events: SequenceRanges) -> None:
         """Write files with those rows of `df` that belong to `events`, a part of what was `read`."""
-        rows = rows_of(df, read, events)
+        rows = select_rows(df, read, events)
         command = self._delta.write(
             self._log,
             self._java.append,
@@ -199,7 +199,7 @@ class Target:
         )
         self._written = command.writeAndReturnCommitData(self._transaction, self._spark, self._java.none, False)
 
-    def commit(self, marks: Marks) -> Refusal | None:
+    def commit(self, marks: Marks) -> FailedCommit | None:
         """Commit the files and `marks`. Returns the refusal if that was refused or has an unknown outcome."""
         assert self.memory is not None, "begun"
         names = {self._identifier(partition): mark for partition, mark in marks.items()}
@@ -224,14 +224,14 @@ class Target:
         # of these since the transaction began, or has merged.
         self._transaction.readTxn().addAll(jvm.seq([*names, MERGED_IDENTIFIER]))
         actions, tags = self._written.actions().appendedAll(set_marks), self._written.stringTags()
-        with locked(self._session, self.location):
+        with commit_lock(self._session, self.location):
             try:
                 version = self._transaction.commit(actions, operation, tags)
             except JVM_ERRORS as error:
-                conflict = conflict_of(error)
+                conflict = find_conflict(error)
                 if conflict is None:
                     raise
-                return Refusal(conflict, cause_of(error), error)
+                return FailedCommit(conflict, root_cause(error), error)
         if version == self.memory.version + 1:  # else the log since, with this commit, is read next time
             self.memory = self.memory.after([Commit(version, names)])
             if version == 0:  # a table gets its id with its first commit
@@ -293,7 +293,7 @@ class Target:
                     "while Event Hubs may still have them (90 days at most): unset it, or set interval 90 days or more"
                 )
 
-    def _caught_up(self, table: str, version: int) -> Memory | None:
+    def _caught_up(self, table: str, version: int) -> TransactionCache | None:
         """What is known of the marks in `version`; None if that is nothing, or if too much has happened since."""
         memory = self.memory
         if memory is None or memory.table != table or not 0 <= version - memory.version <= _MOST_COMMITS:

@@ -9,10 +9,10 @@ from pyspark.sql import DataFrame
 
 from spark_ehbalance.errors import TargetError
 from spark_ehbalance.exactly_once.batch import MicroBatch
-from spark_ehbalance.exactly_once.marks import Extents, Memory, skipped
+from spark_ehbalance.exactly_once.marks import SequenceRanges, TransactionCache, skipped
 from spark_ehbalance.exactly_once.merging import merge_once
 from spark_ehbalance.exactly_once.protocol import Begin, Commit, Confirm, Result, Step, Write, write_exactly_once
-from spark_ehbalance.exactly_once.selection import REFUSAL, check_frame, rows_of
+from spark_ehbalance.exactly_once.selection import REFUSAL, check_frame, select_rows
 from spark_ehbalance.exactly_once.support import has_transactions
 from spark_ehbalance.exactly_once.target import MergedError, Target, check_name
 from spark_ehbalance.text import logger
@@ -24,7 +24,7 @@ OPTIONS = ("compression", "maxRecordsPerFile", "mergeSchema", "optimizeWrite", "
 
 #: The known marks, by the target's location and source. Each is right as of the table id and version that it names, so
 #: queries in one process share it. Names are no key: sessions resolve one differently.
-_memories: dict[tuple[str, str], Memory] = {}
+_memories: dict[tuple[str, str], TransactionCache] = {}
 
 #: The last batch that was written, by the query's run, the target's location, and source.
 _written: dict[tuple[str, str, str], int] = {}
@@ -34,7 +34,7 @@ class Batch(Protocol):
     """What is asked about a batch; see `MicroBatch`."""
 
     @property
-    def read(self) -> Extents: ...
+    def read(self) -> SequenceRanges: ...
     def lost(self) -> frozenset[str]: ...
 
 
@@ -103,7 +103,7 @@ def _write(df: DataFrame, batch_id: int, target: str, source: str | None, option
     except MergedError:
         if table.memory is not None:
             _memories[key] = table.memory
-        merge_once(rows_of(df, batch.read, batch.read), target, name, options)
+        merge_once(select_rows(df, batch.read, batch.read), target, name, options)
         _written[done] = batch_id
         return
     if table.memory is not None:
@@ -143,7 +143,7 @@ def carry_out(step: Step, df: DataFrame, batch: Batch, target: Target) -> Any:
             return target.commit(marks)
 
 
-def _tell_of_others(batch_id: int, read: Extents, result: Result) -> None:
+def _tell_of_others(batch_id: int, read: SequenceRanges, result: Result) -> None:
     if there := [p for p, each in read.items() if p not in result.lost and result.written.get(p) != each]:
         _LOG.warning(
             "batch %d: the target held events of partitions %s already, so that another query has written them, or "
@@ -153,7 +153,7 @@ def _tell_of_others(batch_id: int, read: Extents, result: Result) -> None:
         )  # fmt: skip
 
 
-def _warn_of_gaps(read: Extents, marks: dict[str, int]) -> None:
+def _warn_of_gaps(read: SequenceRanges, marks: dict[str, int]) -> None:
     for partition, each in skipped(read, marks).items():
         _LOG.warning(
             "partition %s: the target holds events up to %d, and this batch begins at %d. Those between were not "

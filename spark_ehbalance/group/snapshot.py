@@ -10,13 +10,6 @@ from types import MappingProxyType
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.model import Lease, Member, MemberState, QueryRecord, TableIdentity
 from spark_ehbalance.group.ownership import Ownership
-from spark_ehbalance.text import time_of
-
-#: What helps where a table has the positions of another event hub, as the end of a message.
-OTHER_HUB_HELP = (
-    "set a new leaseTable, with which reading begins at startingPosition, or move all positions with `ehbalance seek "
-    "LEASE_TABLE --all --to earliest`"
-)
 
 
 @dataclass(frozen=True)
@@ -50,17 +43,6 @@ class Snapshot:
         """The moment that `latest` means for the whole group; None before it has started, and where the store keeps no
         identity."""
         return self.table.latest_ms if self.table else None
-
-    def described_other_hub(self, created_ms: int | None) -> str:
-        """How the hub that was created then is another one than that whose positions the table has, as a clause for a
-        message; "" if it is not. A time that is not known tells nothing."""
-        known = self.table.hub_created_ms if self.table else None
-        if known is None or created_ms is None or known == created_ms:
-            return ""
-        return (
-            f"it has the positions of event hub {self.group.hub} of {self.group.namespace}, created {time_of(known)}, "
-            f"and this one was created {time_of(created_ms)}: it was recreated, or is another one, with other events"
-        )
 
     def query_of(self, member: Member) -> QueryRecord | None:
         """The query that runs as `member`; None of a consumer."""

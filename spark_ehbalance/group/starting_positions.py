@@ -87,23 +87,18 @@ class StartingPositions:
     def check(self, partitions: tuple[str, ...]) -> None:
         """Raise `OptionError` unless the hub has all named partitions and each of `partitions` has a position."""
         if unknown := sorted(set(self.named) - set(partitions)):
-            raise OptionError(
-                f"a position is given for partition {shown(unknown[0])}: the hub has {', '.join(partitions)}"
-            )
-        if self.others is None and (left_out := [p for p in partitions if p not in self.named]):
-            raise OptionError(f'no position is given for partition {left_out[0]}: name it, or all others as "*"')
+            raise _invalid(shown(unknown[0]), "the hub has no such partition", f"partitions {', '.join(partitions)}")
+        if self.others is None and (missing := [p for p in partitions if p not in self.named]):
+            raise _invalid(missing[0], "it is missing", 'a position of this partition, or of all others as "*"')
 
-    def check_ends(self, ends: Mapping[str, int], option: str = "startingPosition") -> None:
+    def check_ends(self, ends: Mapping[str, int]) -> None:
         """Raise `OptionError` if a sequence number is beyond the end of its partition. `ends` are the sequence numbers
-        after the last events, of partitions in which reading is to begin."""
+        after the last events, of partitions in which reading begins."""
         for partition, end in ends.items():
             position = self.number_of(partition)
             if position is not None and position > end:
-                last = f"whose last event is {end - 1}" if end else "which has had no event"
-                raise OptionError(
-                    f"option {option} is wrong: it is {position} for partition {partition}, {last}: allowed is at most "
-                    f"{end}, which is the next event to come"
-                )
+                last = f"the last event is {end - 1}" if end else "there was no event yet"
+                raise _invalid(partition, f"it is {position}, and {last}", f"at most {end}, the next event")
 
     def of(self, partition: str) -> UnresolvedPosition:
         """The position for `partition`: its earliest event, if the partition was added after `check`."""
@@ -116,6 +111,10 @@ class StartingPositions:
         if isinstance(position, Position):
             return position.next
         return position if isinstance(position, int) else None
+
+
+def _invalid(partition: str, problem: str, allowed: str) -> OptionError:
+    return OptionError("EHB_POSITION_INVALID", partition=partition, problem=problem, allowed=allowed)
 
 
 def parse_position(text: str) -> UnresolvedPosition:

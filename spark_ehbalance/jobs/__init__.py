@@ -1,6 +1,6 @@
-"""The jobs for spark-submit: settings from Spark's properties, and the main program.
+"""Jobs for spark-submit: settings from Spark's properties, and the main program.
 
-A job is a class of settings, and a function that works with them:
+A job is a class of settings and a function that runs with them:
 
 main(Settings, lambda spark, settings: start(spark, settings, rows))
 """

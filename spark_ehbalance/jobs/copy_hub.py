@@ -1,6 +1,6 @@
-"""A hub into another one, as a stream: bodies, keys and properties with their types, in order by key.
+"""A stream from a hub to another one: bodies, keys and properties with their types, in order by key.
 
-What cannot be sent fails the job, is skipped, or goes into a table of its own, exactly once.
+An event that cannot be sent fails the job, is skipped, or is written to a table, exactly once.
 """
 
 from __future__ import annotations
@@ -23,52 +23,58 @@ from spark_ehbalance.jobs.settings import (
     JobSettings,
     SettingError,
     hub,
-    place,
+    parse_location,
+    parse_table,
+    parse_trigger,
     required,
-    table_name,
-    trigger_of,
 )
 from spark_ehbalance.query.options import Options, stream_options
 from spark_ehbalance.settings.declared import declared
+from spark_ehbalance.settings.secrets import shown
 from spark_ehbalance.spark.writer import unsendable
 from spark_ehbalance.text import logger
 
-#: The variable of the environment with the connection string of the hub that is written.
+#: Environment variable with the connection string of the hub to write.
 SINK_SECRET = "EHBALANCE_SINK_CONNECTION_STRING"
 
 _LOG = logger(__name__)
 
-#: What is lost of each event, for the log.
+#: The properties of an event that a copy loses, for the log.
 _NOT_COPIED = (
     "not copied: sequence numbers, offsets, enqueued times and publishers, which the service sets; properties of the "
-    "message that are empty or 0; types that have no JSON: UUIDs, decimals, characters, lists and maps in properties "
-    "are sent as text, times as numbers, and bodies that are AMQP values or sequences as the bytes of their text"
+    "message that are empty or 0; types without JSON: UUIDs, decimals, characters, lists and maps in properties are "
+    "sent as text, times as numbers, and bodies that are AMQP values or sequences as the bytes of their text"
 )
 
-#: Columns of the event that stay beside it in the table of those that cannot be sent.
-OF_EVENT = ("partition", "sequenceNumber", "enqueuedTime")
+#: Columns that only the table of unsendable events has.
+EVENT_COLUMNS = ("partition", "sequenceNumber", "enqueuedTime")
 
-#: With it both ends keep the types of properties.
+#: Keeps the types of properties, on both sides.
 _TYPED = {"jsonProperties": "true"}
 
-#: Options that would break a copy: option of the source → why.
-_BREAKS = {
-    "jsonproperties": "it is true, for types of properties to be kept",
-    "minpartitions": "events of a key would be sent by several tasks, in any order",
+#: Options that would break a copy: name in lower case → reason.
+_FORBIDDEN = {
+    "jsonproperties": "the job sets it to true, to keep the types of properties",
+    "minpartitions": "several tasks would send the events of a key, in any order",
 }
 
 
 def _refuse(options: Mapping[str, str], *names: str) -> None:
     for name in options:
         if name.lower() in names:
-            raise OptionError(f"option {name} cannot be set: {_BREAKS[name.lower()]}")
+            raise OptionError("EHB_OPTION_NOT_APPLICABLE", option=name, reason=_FORBIDDEN[name.lower()])
 
 
 def _source(options: Mapping[str, str]) -> Options:
-    _refuse(options, *_BREAKS)
+    _refuse(options, *_FORBIDDEN)
     checked = stream_options(options)
     if checked.on_malformed == "keep":
-        raise OptionError("option onMalformed='keep' is wrong: allowed is fail or skip: no event can be sent on")
+        raise OptionError(
+            "EHB_OPTION_INVALID",
+            option="onMalformed",
+            value=shown("keep"),
+            allowed="fail or skip, as a malformed event cannot be sent",
+        )
     return checked
 
 
@@ -79,51 +85,61 @@ def _sink(options: Mapping[str, str]) -> WriteOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(JobSettings):
-    """The job's settings, checked."""
+    """The settings of `copy_hub`."""
 
-    checkpoint_location: str = required(place)
-    trigger: Mapping[str, Any] = required(trigger_of)
+    checkpoint_location: str = required(parse_location)
+    trigger: Mapping[str, Any] = required(parse_trigger)
     source: Mapping[str, str] = hub(_source)
-    unsendable: str | None = declared(None, table_name, "the table for events that cannot be sent")
+    unsendable: str | None = declared(None, parse_table, "the table for events that cannot be sent")
     sink: Mapping[str, str] = hub(_sink, SINK_SECRET)
 
     def __post_init__(self) -> None:
         if self.unsendable is not None and any(name.lower() == "onunsendable" for name in self.sink):
             raise SettingError(
-                f"{PREFIX}unsendable and {PREFIX}sink.onUnsendable are both set: set the table, or fail or skip"
+                "EHB_OPTIONS_CONFLICT",
+                options=f"{PREFIX}unsendable and {PREFIX}sink.onUnsendable",
+                reason="the table already receives the events that cannot be sent",
             )
-        read, written = _source(self.source).connection.hub_name, _sink(self.sink).connection.hub_name
-        if read == written:
-            raise SettingError(f"{PREFIX}source.* and {PREFIX}sink.* are the same hub, {read}: it would never end")
+        source_hub = _source(self.source).connection.hub_name
+        if source_hub == _sink(self.sink).connection.hub_name:
+            raise _same_hub(source_hub)
 
 
 def start(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], DataFrame]) -> StreamingQuery:
-    """Start the query that sends `rows`, made of the events of the source, to the sink, without the columns `OF_EVENT`,
-    which only the table of those that cannot be sent has. Raises `SettingError` if both are one hub by two names."""
+    """Start the query that sends `rows` of the source's events to the sink, without the columns `EVENT_COLUMNS`. Raises
+    `SettingError` if both are the same hub by two names."""
     if (hub := _identity(_source(settings.source).connection)) == _identity(_sink(settings.sink).connection):
-        raise SettingError(f"{PREFIX}source.* and {PREFIX}sink.* are the same hub, {hub[0]}, by two names")
+        raise _same_hub(hub[0])
     _LOG.warning(_NOT_COPIED)
     events = rows(spark.readStream.format("ehbalance").options(**settings.source, **_TYPED).load())
     sink = {**settings.sink, **_TYPED}
     if settings.unsendable is None:
-        writer = events.drop(*OF_EVENT).writeStream.format("ehbalance").options(**sink)
+        writer = events.drop(*EVENT_COLUMNS).writeStream.format("ehbalance").options(**sink)
     else:
-        writer = events.writeStream.foreachBatch(partial(_send_or_keep, settings.unsendable, sink))
+        writer = events.writeStream.foreachBatch(partial(_send_or_store, settings.unsendable, sink))
     writer = writer.option("checkpointLocation", settings.checkpoint_location)
     return writer.trigger(**settings.trigger).start()
 
 
+def _same_hub(hub: str) -> SettingError:
+    return SettingError(
+        "EHB_OPTIONS_CONFLICT",
+        options=f"{PREFIX}source.* and {PREFIX}sink.*",
+        reason=f"both are the hub {hub}, so the copy would never end",
+    )
+
+
 def _identity(connection: Connection) -> tuple[str, object]:
-    """The hub's name and when it was created, which are the same whatever name its namespace is called by."""
+    """The hub's name and creation time, which do not depend on the name used for its namespace."""
     with HubMetadata(connection, "$Default") as hub:
         hub.partition_ids()
         return connection.hub.lower(), hub.created_ms or connection.hub_name
 
 
-def _send_or_keep(table: str, sink: Mapping[str, str], batch: DataFrame, number: int) -> None:
-    batch.persist()  # read once for both
+def _send_or_store(table: str, sink: Mapping[str, str], batch: DataFrame, number: int) -> None:
+    batch.persist()  # both writes read once
     try:
-        sent = batch.drop(*OF_EVENT)
+        sent = batch.drop(*EVENT_COLUMNS)
         write_once(unsendable(batch, write_options(sink), sent.columns), number, table)
         sent.write.format("ehbalance").options(**sink, onUnsendable=SKIP).mode("append").save()
     finally:

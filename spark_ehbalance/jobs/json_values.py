@@ -1,4 +1,4 @@
-"""JSON objects into values of Spark's types. A value that would not be written back as it was sent is rejected."""
+"""JSON objects as values of Spark's types. Rejects a value that could not be written back as it was sent."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ import numpy
 import pyarrow as pa
 import pyspark.sql.types as T
 
-#: Converts a parsed JSON value that is not null; the Arrow type of its results.
+#: Converts a parsed JSON value that is not null. A reader also has the Arrow type of its results.
 _Convert = Callable[[Any], Any]
 _Reader = tuple[_Convert, pa.DataType]
 
-#: Characters of a value, or of its path, that a reason repeats.
-_SHOWN = 100
+#: Characters of a value, or of its path, in a reason.
+_MAX_SHOWN = 100
 
-#: Names in a body. Spark's Python workers hash texts alike (PYTHONHASHSEED=0), so a sender can search for names that
-#: collide: 82,000 of them take seconds, 4,096 milliseconds.
-_MOST_NAMES = 4096
+#: Names in a body. Spark's Python workers hash without a random seed (PYTHONHASHSEED=0), so a sender can construct
+#: names that collide: 82,000 of them take seconds, 4,096 milliseconds.
+_MAX_NAMES = 4096
 
-#: A text of JSON, with the colon that makes it a name.
-_TEXT = re.compile(r'"((?:[^"\\]|\\.?)*)(?:"(\s*:)?|\Z)', re.DOTALL)
+#: A JSON string, with the colon that makes it a name.
+_STRING = re.compile(r'"((?:[^"\\]|\\.?)*)(?:"(\s*:)?|\Z)', re.DOTALL)
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 
@@ -43,9 +43,9 @@ _INTEGERS: dict[type[T.DataType], tuple[int, pa.DataType]] = {
     T.IntegerType: (32, pa.int32()),
     T.LongType: (64, pa.int64()),
 }
-#: An object of three bytes fills in all fields of its struct, with nulls. 1 MB of them and 60 fields ended a JVM with
+#: An empty object of three bytes sets all fields of its struct, to null. 1 MB of them and 60 fields ended a JVM with
 #: 1 GB; 10 MB with 4 fields a byte did not. Objects with values have less than a field in 4 bytes.
-_FIELDS, _FIELDS_PER_BYTE = 100_000, 4
+_MAX_FIELDS, _FIELDS_PER_BYTE = 100_000, 4
 
 _SPECIAL = {"NaN", "Infinity", "-Infinity"}
 
@@ -53,24 +53,24 @@ _SPECIAL = {"NaN", "Infinity", "-Infinity"}
 class RejectedError(Exception):
     """A body, or a value in it, that cannot be stored as it was sent."""
 
-    def __init__(self, why: str, path: str = "") -> None:
-        super().__init__(why)
-        self.why, self.path = why, path
+    def __init__(self, problem: str, path: str = "") -> None:
+        super().__init__(problem)
+        self.problem, self.path = problem, path
 
     def inside(self, name: str) -> RejectedError:
-        """The same for the value that contains this one under `name`."""
+        """The error of the value that contains this one as `name`."""
         path = self.path if not self.path or self.path.startswith("[") else f".{self.path}"
-        return RejectedError(self.why, f"{name}{path}")
+        return RejectedError(self.problem, f"{name}{path}")
 
     @property
     def reason(self) -> str:
-        """One line that names the field."""
-        text = f"field {_cut(self.path)} {self.why}" if self.path else self.why
+        """The problem and its field, in one line."""
+        text = f"field {_cut(self.path)} {self.problem}" if self.path else self.problem
         return text.encode("utf-8", "replace").decode()
 
 
 def _cut(text: str) -> str:
-    return text[:_SHOWN]
+    return text[:_MAX_SHOWN]
 
 
 class _Number(str):
@@ -80,7 +80,7 @@ class _Number(str):
 
 
 class _Budget:
-    """The fields that a body may still fill in."""
+    """The fields that a body may still set."""
 
     left = 0
 
@@ -91,18 +91,18 @@ class _Budget:
 
 
 class _TooManyFields(Exception):
-    """A body fills in too many fields of objects."""
+    """A body sets too many fields."""
 
 
 class JsonReader:
-    """Reads bodies into a struct by a schema. `type` is the struct's Arrow type."""
+    """Parses bodies by a schema. `type` is the Arrow type of the struct."""
 
     def __init__(self, schema: T.StructType) -> None:
-        """Raises `ValueError` for a type that JSON is not read into."""
+        """Raises `ValueError` for a type that JSON cannot be parsed as."""
         self._budget = _Budget()
         self._convert, self.type = _struct(schema, self._budget)
         self._decoder = json.JSONDecoder(
-            object_pairs_hook=_object, parse_int=_Number, parse_float=_Number, parse_constant=_no_constant
+            object_pairs_hook=_object, parse_int=_Number, parse_float=_Number, parse_constant=_refuse_constant
         )
 
     def read(self, body: bytes | None) -> dict[str, Any]:
@@ -113,9 +113,9 @@ class JsonReader:
             text = body.decode()
         except UnicodeDecodeError:
             raise RejectedError("no UTF-8") from None
-        if text.count(":") > _MOST_NAMES:
+        if text.count(":") > _MAX_NAMES:
             _check_names(text)
-        self._budget.left = _FIELDS + _FIELDS_PER_BYTE * len(body)
+        self._budget.left = _MAX_FIELDS + _FIELDS_PER_BYTE * len(body)
         try:
             fields: dict[str, Any] = self._convert(self._parse(text))
         except RecursionError:
@@ -141,19 +141,19 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
         names = sorted(name for name, _ in pairs)
-        twice = next(name for name, following in itertools.pairwise(names) if name == following)
-        raise RejectedError(f"name {_cut(twice)} twice in an object")
+        duplicate = next(name for name, following in itertools.pairwise(names) if name == following)
+        raise RejectedError(f"name {_cut(duplicate)} twice in an object")
     return fields
 
 
-def _no_constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
 def _check_names(text: str) -> None:
-    names = sorted(name for name, colon in _TEXT.findall(text) if colon)
-    if sum(name != following for name, following in itertools.pairwise(names)) >= _MOST_NAMES:
-        raise RejectedError(f"more than {_MOST_NAMES} different names")
+    names = sorted(name for name, colon in _STRING.findall(text) if colon)
+    if sum(name != following for name, following in itertools.pairwise(names)) >= _MAX_NAMES:
+        raise RejectedError(f"more than {_MAX_NAMES} different names")
 
 
 def _reader(kind: T.DataType, budget: _Budget) -> _Reader:
@@ -165,16 +165,16 @@ def _reader(kind: T.DataType, budget: _Budget) -> _Reader:
         return _map(kind, budget)
     convert, arrow = _leaf(kind)
 
-    def checked(sent: Any) -> Any:
+    def convert_or_reject(sent: Any) -> Any:
         try:
             return convert(sent)
         except (TypeError, ValueError, ArithmeticError):
-            raise _is_no(kind, sent) from None
+            raise _mismatch(kind, sent) from None
 
-    return checked, arrow
+    return convert_or_reject, arrow
 
 
-def _is_no(kind: T.DataType, sent: Any) -> RejectedError:
+def _mismatch(kind: T.DataType, sent: Any) -> RejectedError:
     return RejectedError(f"is no {kind.simpleString()}: {_cut(sent if isinstance(sent, str) else _json(sent))}")
 
 
@@ -183,7 +183,7 @@ def _struct(kind: T.StructType, budget: _Budget) -> _Reader:
 
     def convert(sent: Any) -> dict[str, Any]:
         if not isinstance(sent, dict):
-            raise _is_no(kind, sent)
+            raise _mismatch(kind, sent)
         budget.take(len(readers))
         stored = {}
         for name, read, _, nullable in readers:
@@ -204,7 +204,7 @@ def _array(kind: T.ArrayType, budget: _Budget) -> _Reader:
 
     def convert(sent: Any) -> list[Any]:
         if not isinstance(sent, list):
-            raise _is_no(kind, sent)
+            raise _mismatch(kind, sent)
         stored = []
         for index, value in enumerate(sent):
             try:
@@ -221,13 +221,13 @@ def _map(kind: T.MapType, budget: _Budget) -> _Reader:
 
     def convert(sent: Any) -> list[tuple[str, Any]]:
         if not isinstance(sent, dict):
-            raise _is_no(kind, sent)
+            raise _mismatch(kind, sent)
         stored = []
         for key, value in sent.items():
             try:
                 stored.append((_string(key), None if value is None else read(value)))
             except UnicodeEncodeError:
-                raise _is_no(kind.keyType, key) from None
+                raise _mismatch(kind.keyType, key) from None
             except RejectedError as error:
                 raise error.inside(key) from None
         return stored
@@ -236,7 +236,7 @@ def _map(kind: T.MapType, budget: _Budget) -> _Reader:
 
 
 def _leaf(kind: T.DataType) -> _Reader:
-    """A reader whose errors are TypeError, ValueError and ArithmeticError."""
+    """The reader of a type without inner types. It raises TypeError, ValueError and ArithmeticError."""
     if isinstance(kind, T.StringType):
         return _string, pa.string()
     if type(kind) in _INTEGERS:
@@ -258,14 +258,14 @@ def _leaf(kind: T.DataType) -> _Reader:
         return _timestamp, pa.timestamp("us", "UTC")
     if isinstance(kind, T.TimestampNTZType):
         return _local_time, pa.timestamp("us")
-    raise ValueError(f"JSON is not read into {kind.simpleString()}: take STRING, which holds any JSON value as text")
+    raise ValueError(f"JSON cannot be parsed as {kind.simpleString()}; use STRING, which stores any JSON value as text")
 
 
 def _string(sent: Any) -> str:
     """A string; any other value as its JSON text, with numbers as they were sent."""
     text = sent if isinstance(sent, str) else _json(sent)
     if not text.isascii():
-        text.encode()  # JSON may escape half of a surrogate pair, which UTF-8 has not
+        text.encode()  # JSON can escape half of a surrogate pair, UTF-8 cannot
     return text
 
 
@@ -281,7 +281,7 @@ def _json(value: Any) -> str:
 
 def _number(sent: Any) -> _Number:
     if not isinstance(sent, _Number):
-        raise ValueError("no number")
+        raise ValueError("not a number")
     return sent
 
 
@@ -314,7 +314,7 @@ def _float(sent: Any) -> float:
 
 
 def _check_digits(value: float, shortest: str, sent: str) -> None:
-    """Raise `ValueError` unless `value`, written shortly or with as many digits as were sent, is what was sent."""
+    """Raise `ValueError` unless `value` equals `sent`, in its shortest form or with as many digits as were sent."""
     exact = Decimal(sent)
     digits = "".join(map(str, exact.as_tuple().digits)).strip("0")
     if exact not in (Decimal(shortest), Decimal(f"{value:.{max(len(digits) - 1, 0)}e}")):
@@ -327,7 +327,7 @@ def _decimal(kind: T.DecimalType) -> _Convert:
 
     def convert(sent: Any) -> Decimal:
         if not isinstance(sent, _Number) and not _NUMBER.fullmatch(sent):
-            raise ValueError("no number")
+            raise ValueError("not a number")
         return Decimal(sent).quantize(unit, context=exact)
 
     return convert
@@ -335,21 +335,21 @@ def _decimal(kind: T.DecimalType) -> _Convert:
 
 def _boolean(sent: Any) -> bool:
     if not isinstance(sent, bool):
-        raise ValueError("no boolean")
+        raise ValueError("not a boolean")
     return sent
 
 
 def _binary(sent: Any) -> bytes:
     value = base64.b64decode(sent, validate=True)
     if isinstance(sent, _Number) or base64.b64encode(value).decode() != sent:
-        raise ValueError("no Base64")
+        raise ValueError("not Base64")
     return value
 
 
 def _date(sent: Any) -> date:
     value = date.fromisoformat(sent)
     if value.isoformat() != sent:
-        raise ValueError("no ISO 8601")
+        raise ValueError("not ISO 8601")
     return value
 
 
@@ -362,12 +362,12 @@ def _local_time(sent: Any) -> datetime:
 
 
 def _time(sent: Any, *, zone: bool) -> datetime:
-    found = _TIME.fullmatch(sent)
-    if found is None:
-        raise ValueError("no ISO 8601 to the microsecond")
-    day, minute, second, fraction, hours, minutes, utc = found.groups()
+    match = _TIME.fullmatch(sent)
+    if match is None:
+        raise ValueError("not ISO 8601 to the microsecond")
+    day, minute, second, fraction, hours, minutes, utc = match.groups()
     offset = "+00:00" if utc else f"{hours}:{minutes}" if hours else ""
     if bool(offset) != zone:
-        raise ValueError("a time zone is missing, or too much")
+        raise ValueError("a time zone is missing or not allowed")
     time = datetime.fromisoformat(f"{day}T{minute}{second or ':00'}.{(fraction or '').ljust(6, '0')}{offset}")
     return time.astimezone(timezone.utc) if zone else time

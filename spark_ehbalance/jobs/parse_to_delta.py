@@ -1,7 +1,7 @@
-"""A stream of JSON into a Delta table of its fields, and what cannot be parsed into another, both exactly once.
+"""A stream of JSON into a Delta table of its fields, and a table of rejected events, both exactly once.
 
-Each table has marks of its own. If the job dies when one has a batch and the other not, the batch is read again, by
-this query or by who takes its partitions, since nothing is checkpointed before both have it; the first leaves it out.
+Each table has its own marks. If the job dies between the two writes, the batch is read again, by this query or the next
+owner of its partitions, because it is checkpointed after both; the first table then skips it.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.exactly_once import write_once
-from spark_ehbalance.jobs.parsing import OF_EVENT, REASON, Parser
+from spark_ehbalance.jobs.parsing import EVENT_COLUMNS, REASON, Parser
 from spark_ehbalance.jobs.program import overlap
 from spark_ehbalance.jobs.settings import (
     PREFIX,
     JobSettings,
     SettingError,
     hub,
-    place,
+    parse_location,
+    parse_table,
+    parse_trigger,
     required,
-    table_name,
-    trigger_of,
 )
 from spark_ehbalance.query.options import Options, stream_options
+from spark_ehbalance.settings.secrets import shown
 
 
 def _schema(text: str) -> str:
@@ -37,11 +38,11 @@ def _schema(text: str) -> str:
     if path != text:
         try:
             if not stat.S_ISREG(Path(path).stat().st_mode):  # a pipe, or a device, may have no end
-                raise ValueError("a regular file, which this is not")
+                raise ValueError("a regular file")
             text = Path(path).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-            raise ValueError(f"a file that can be read where the driver runs ({why})") from None
+            reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            raise ValueError(f"a file that the driver can read ({reason})") from None
     if not text:
         raise ValueError("a schema in DDL, or file:PATH of one")
     return text
@@ -50,40 +51,46 @@ def _schema(text: str) -> str:
 def _source(options: Mapping[str, str]) -> Options:
     checked = stream_options(options)
     if checked.on_malformed == "keep":
-        raise OptionError("option onMalformed='keep' is wrong: allowed is fail or skip: no field can be read of it")
+        raise OptionError(
+            "EHB_OPTION_INVALID",
+            option="onMalformed",
+            value=shown("keep"),
+            allowed="fail or skip, as a malformed event has no fields",
+        )
     return checked
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(JobSettings):
-    """The job's settings, checked."""
+    """The settings of `parse_to_delta`."""
 
-    table: str = required(table_name)
-    rejected: str = required(table_name)
+    table: str = required(parse_table)
+    rejected: str = required(parse_table)
     schema: str = required(_schema)
-    checkpoint_location: str = required(place)
-    trigger: Mapping[str, Any] = required(trigger_of)
+    checkpoint_location: str = required(parse_location)
+    trigger: Mapping[str, Any] = required(parse_trigger)
     source: Mapping[str, str] = hub(_source)
 
     def __post_init__(self) -> None:
         if overlap(self.table, self.rejected):
             raise SettingError(
-                f"{PREFIX}rejected={self.rejected} is {PREFIX}table too, or one lies in the other: what is rejected "
-                "needs a folder beside it"
+                "EHB_OPTIONS_CONFLICT",
+                options=f"{PREFIX}table={self.table} and {PREFIX}rejected={self.rejected}",
+                reason="they are the same table, or one contains the other",
             )
 
 
 def start(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], DataFrame]) -> StreamingQuery:
-    """Start the query that appends `rows`, made of the events that could be parsed (their fields are in the struct
-    `value`), to the table, and the others to the rejected one. Raises `SettingError` for a schema that cannot be."""
+    """Start the query that appends `rows` of the parsed events, with their fields in the struct `value`, to the table,
+    and the other events to the rejected one. Raises `SettingError` for an invalid schema."""
     parser = Parser(spark, settings.schema)
 
     def write(batch: DataFrame, number: int) -> None:
-        parsed = parser.parse(batch).persist()  # read and parsed once for both
+        parsed = parser.parse(batch).persist()  # both writes read and parse once
         try:
             write_once(rows(parsed.where(f"{REASON} IS NULL")), number, settings.table)
             rejected = parsed.where(f"{REASON} IS NOT NULL")
-            write_once(rejected.select(*OF_EVENT, "offset", "body", REASON), number, settings.rejected)
+            write_once(rejected.select(*EVENT_COLUMNS, "offset", "body", REASON), number, settings.rejected)
         finally:
             parsed.unpersist()
 

@@ -1,4 +1,4 @@
-"""JSON bodies into columns, and why one cannot be parsed."""
+"""JSON bodies as columns, with the reason if one cannot be parsed."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
-from spark_ehbalance.installed import Py4JError
+from spark_ehbalance.dependencies import Py4JError
 from spark_ehbalance.jobs.json_values import JsonReader, RejectedError
 from spark_ehbalance.jobs.settings import PREFIX, SettingError
+from spark_ehbalance.settings.secrets import shown
 from spark_ehbalance.spark.sessions import cause
 
-#: The columns of a parsed frame beside those of events: the parsed fields, and why they are not there.
+#: The columns that parsing adds: the fields, and the reason if there are none.
 VALUE, REASON = "value", "reason"
 
-#: Columns of the event that stay beside the parsed fields.
-OF_EVENT = ("partition", "sequenceNumber", "enqueuedTime")
+#: Columns of the event that the tables keep beside the parsed fields.
+EVENT_COLUMNS = ("partition", "sequenceNumber", "enqueuedTime")
 
-#: Bodies that a Python worker gets at once, of up to 1 MB each, or 20 MB on dedicated clusters.
-_BODIES = ("spark.sql.execution.arrow.maxRecordsPerBatch", 256)
+#: Bodies in a Python worker at once, of up to 1 MB each, or 20 MB on dedicated clusters.
+_BATCH_SIZE = ("spark.sql.execution.arrow.maxRecordsPerBatch", 256)
 
-#: In a schema's JSON, what makes its fields nullable.
+#: The replacement in a schema's JSON that makes its fields nullable.
 _NULLABLE = ('"nullable":false', '"nullable":true')
 
 
@@ -34,27 +35,32 @@ class Parser:
     """Parses JSON bodies by a `schema` in DDL."""
 
     def __init__(self, spark: SparkSession, schema: str) -> None:
-        """Raises `SettingError` for a schema that is none."""
+        """Raises `SettingError` for an invalid schema."""
         try:
             ddl = StructType.fromDDL(schema)
             self._struct = ddl if isinstance(ddl, StructType) else StructType()
             JsonReader(self._struct)
-            # A Delta table takes NOT NULL neither in arrays nor in maps.
+            # Delta tables support NOT NULL neither in arrays nor in maps.
             stored = StructType.fromJson(json.loads(self._struct.json().replace(*_NULLABLE)))
             if not stored.names:
-                raise ValueError("it needs fields")
+                raise ValueError("it has no fields")
         except (PySparkException, Py4JError, ValueError) as error:
-            why = cause(error) or str(error).strip().partition("\n")[0]
-            raise SettingError(f"{PREFIX}schema is no schema: {why}") from None
+            reason = cause(error) or str(error).strip().partition("\n")[0]
+            raise _invalid(schema, f"a schema in Spark's DDL ({reason})") from None
         names = [name.lower() for name in stored.names]
-        if own := [each for each in OF_EVENT if each.lower() in names]:
-            raise SettingError(f"{PREFIX}schema has a field {own[0]}, which is the name of a column of the event")
+        for column in EVENT_COLUMNS:
+            if column.lower() in names:
+                raise _invalid(schema, f"field names other than {', '.join(EVENT_COLUMNS)}")
         self._added = [StructField(VALUE, stored), StructField(REASON, StringType())]
-        spark.conf.set(*_BODIES)
+        spark.conf.set(*_BATCH_SIZE)
 
     def parse(self, events: DataFrame) -> DataFrame:
-        """`events` with the columns `value`, a struct, and `reason`, one of which is null."""
+        """`events` with the columns `value`, a struct, and `reason`; one of them is null."""
         return events.mapInArrow(partial(_read, self._struct), StructType([*events.schema, *self._added]))
+
+
+def _invalid(schema: str, allowed: str) -> SettingError:
+    return SettingError("EHB_OPTION_INVALID", option=f"{PREFIX}schema", value=shown(schema), allowed=allowed)
 
 
 def _read(schema: StructType, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""The main program of a job for spark-submit, and whether two settings name one table."""
+"""The main program of a job for spark-submit, and the check that two settings name different tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark.sql.utils import is_remote
 
 from spark_ehbalance import register, run
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.exactly_once.spark_settings import few_tasks
+from spark_ehbalance.exactly_once.spark_settings import local_task_settings
 from spark_ehbalance.exactly_once.target import is_path
 from spark_ehbalance.jobs.settings import JobSettings, SettingError
 from spark_ehbalance.spark.sessions import SPARK_ERRORS, cause
@@ -24,26 +24,24 @@ from spark_ehbalance.text import plain
 
 _S = TypeVar("_S", bound=JobSettings)
 
-#: What ends a job with exit code 1, and what ends it with 2, before it has read or written anything.
+#: Exit codes; with `REFUSED` the job has neither read nor written anything.
 FAILED, REFUSED = 1, 2
 
 
 def main(kind: type[_S], work: Callable[[SparkSession, _S], StreamingQuery | None]) -> None:
-    """Run a job: read its settings, of that `kind`, and `work` with them. A query that `work` has started is waited
-    for, and stopped in order at SIGTERM and SIGINT.
+    """Run `work` with the job's settings, of class `kind`. Waits for the query that `work` returns, and stops it
+    gracefully at SIGTERM and SIGINT.
 
-    Ends the program with exit code 2 if a setting is wrong, also if `work` says so by `SettingError`, and with 1 if it
-    fails with an error of Spark or this package; each is one line on standard error. Returns if the job has ended, or
-    its query was stopped.
+    Exits with 2 for an invalid setting, also for a `SettingError` of `work`, and with 1 for an error of Spark or this
+    package; each prints one line to standard error. Returns when the job has ended or its query was stopped.
     """
-    # It reads the properties of spark-submit.
     if is_remote() or "SPARK_REMOTE" in os.environ:
-        _end(REFUSED, "this job needs a driver of its own: submit it without --remote and SPARK_REMOTE")
-    SparkContext._ensure_initialized()  # connects to spark-submit's JVM, which has the properties; starts no Spark yet
+        _end(REFUSED, "this job needs its own driver: submit it without --remote and SPARK_REMOTE")
+    SparkContext._ensure_initialized()  # connects to spark-submit's JVM for its properties; starts no Spark yet
     try:
         conf = dict(SparkConf().getAll())
         settings = kind.read(conf, os.environ)
-        spark = SparkSession.builder.config(map={**few_tasks(conf)}).getOrCreate()
+        spark = SparkSession.builder.config(map={**local_task_settings(conf)}).getOrCreate()
         register(spark)
         query = work(spark, settings)
         if query is not None:
@@ -51,17 +49,17 @@ def main(kind: type[_S], work: Callable[[SparkSession, _S], StreamingQuery | Non
     except SettingError as error:
         _end(REFUSED, str(error))
     except (EhBalanceError, *SPARK_ERRORS) as error:
-        _end(FAILED, why(error))
+        _end(FAILED, single_line(error))
     spark.stop()
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     """Print a line of progress to standard error."""
     print(plain(text), file=sys.stderr, flush=True)
 
 
-def why(error: Exception) -> str:
-    """The line that says why: that of this package, if there is one in what Spark says."""
+def single_line(error: Exception) -> str:
+    """The error in one line: this package's, if Spark's text contains one."""
     text = str(error)
     if isinstance(error, EhBalanceError):
         return text
@@ -70,20 +68,20 @@ def why(error: Exception) -> str:
 
 
 def _end(code: int, text: str) -> NoReturn:
-    say(f"Error: {text}")
+    print_progress(f"Error: {text}")
     sys.exit(code)
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether two settings name the same table, or one whose folder lies in the other's, by their texts alone."""
+    """Whether two settings name the same table, or one's folder contains the other's, by their texts alone."""
     if is_path(one) != is_path(other):
         return False
-    first, second = (_folder(each) if is_path(each) else _whole_name(each) for each in (one, other))
+    first, second = (_folder(table) if is_path(table) else _whole_name(table) for table in (one, other))
     return first.startswith(second) or second.startswith(first)
 
 
 def _folder(text: str) -> str:
-    """The one spelling of a path or an address, with a slash behind it."""
+    """The normal form of a path or an address, ending with a slash."""
     path = re.sub(r"^file:(//(localhost)?(?=/))?", "", text)
     scheme, slashes, rest = path.rpartition("://")
     whole = posixpath.normpath(rest) if slashes else posixpath.abspath(path)
@@ -91,6 +89,6 @@ def _folder(text: str) -> str:
 
 
 def _whole_name(text: str) -> str:
-    """A name in the catalog with what Spark adds by default, in lower case, and a dot behind it."""
-    parts = [each.strip("`").lower() for each in re.findall(r"`(?:[^`]|``)*`|[^.`]+", text)]
+    """A name in the catalog with Spark's default catalog and schema, in lower case, ending with a dot."""
+    parts = [part.strip("`").lower() for part in re.findall(r"`(?:[^`]|``)*`|[^.`]+", text)]
     return ".".join([*("spark_catalog", "default")[: max(3 - len(parts), 0)], *parts]) + "."

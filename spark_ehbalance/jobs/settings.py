@@ -1,7 +1,7 @@
-"""Settings of a job, which are Spark properties `spark.ehbalance.job.*`: each is declared once, as a field.
+"""Settings of a job: Spark properties `spark.ehbalance.job.*`, each declared once, as a field.
 
-All are checked before anything starts, and each error is one line that names the setting, its value and what is
-allowed. Spark shows properties to everybody, so that a secret is a reference, and no error repeats one.
+All are checked before anything starts. Spark shows properties to everybody, so a secret is a reference, and no error
+repeats one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from spark_ehbalance.errors import EhBalanceError, OptionError
+from spark_ehbalance.errors import OptionError, TargetError
 from spark_ehbalance.exactly_once.target import check_name, is_path
 from spark_ehbalance.query.options import stream_options
 from spark_ehbalance.settings.declared import Declared, declarations, option_name
@@ -22,20 +22,19 @@ PREFIX = "spark.ehbalance.job."
 
 _S = TypeVar("_S", bound="JobSettings")
 
-#: Checks the options of a group, whose prefix is given, with the environment. Returns those to use. Raises
-#: `SettingError`.
+#: Checks the options of a group: its prefix, the options, the environment → the options to use. Raises `SettingError`.
 CheckOptions = Callable[[str, Mapping[str, str], Mapping[str, str]], Mapping[str, str]]
 
 #: Options of a hub that are paths, in lower case.
 _PATHS = ("leasetable", "cafile")
 
 
-class SettingError(Exception):
-    """A setting is missing or wrong. The text names it, its value and what is allowed."""
+class SettingError(OptionError):
+    """A setting of a job is missing, invalid, or contradicts another."""
 
 
 def required(parse: Callable[[str], Any], meaning: str = "") -> Any:
-    """A setting without a default; see `settings.declared.declared`. `parse` says also of "" what is allowed."""
+    """A setting without a default; see `settings.declared.declared`. For "" `parse` raises what is allowed, too."""
     return dataclasses.field(metadata={"declared": Declared(parse, meaning)})
 
 
@@ -44,20 +43,23 @@ def group(check: CheckOptions) -> Any:
     return dataclasses.field(default_factory=dict, metadata={"group": check})
 
 
-def place(text: str) -> str:
+def parse_location(text: str) -> str:
     """Parses a path or an address that Spark can write."""
     if not text:
         raise ValueError("a path or an address that Spark can write")
     return text
 
 
-def table_name(text: str) -> str:
+def parse_table(text: str) -> str:
     """Parses a table: a path or an address, or a name in Spark's catalog."""
-    check_name(place(text))
+    try:
+        check_name(parse_location(text))
+    except TargetError:
+        raise ValueError("either a path or a name in the catalog") from None
     return text
 
 
-def trigger_of(text: str) -> Mapping[str, Any]:
+def parse_trigger(text: str) -> Mapping[str, Any]:
     """Parses when a query's batches start, into the arguments of Spark's `trigger`."""
     if text == "availableNow":
         return {"availableNow": True}
@@ -68,9 +70,21 @@ def trigger_of(text: str) -> Mapping[str, Any]:
 
 
 def refuse_secret(name: str, text: str) -> None:
-    """Raise `SettingError` if `text`, of the setting with that full name, can only be a secret."""
+    """Raise `SettingError` if `text`, the value of setting `name`, can only be a secret."""
     if looks_secret(text):
-        raise SettingError(f"{name} holds what looks like a key or a signed address, for all to see")
+        raise SettingError(
+            "EHB_SECRET_EXPOSED",
+            option=name,
+            reason="its value looks like a key or a signed address",
+            allowed="a value without a key or a signature",
+        )
+
+
+def unknown_setting(name: str, allowed: list[str]) -> SettingError:
+    """The error of a setting `name` that is none of the `allowed` ones."""
+    return SettingError(
+        "EHB_OPTION_UNKNOWN", option=shown(name), where="this job", hint=f"; it has {', '.join(allowed)}"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,15 +96,15 @@ class JobSettings:
     def read(cls: type[_S], conf: Mapping[str, str], environment: Mapping[str, str]) -> _S:
         """Read and check Spark's properties and the environment. Raises `SettingError`."""
         names = {option_name(field): field for field in declarations(cls)}
-        groups = {each.name: each.metadata["group"] for each in dataclasses.fields(cls) if "group" in each.metadata}
-        given = {key.removeprefix(PREFIX): value for key, value in conf.items() if key.startswith("spark.ehbalance.")}
-        _refuse_unknown(given, list(names), list(groups))
+        groups = {field.name: field.metadata["group"] for field in dataclasses.fields(cls) if "group" in field.metadata}
+        texts = {key.removeprefix(PREFIX): value for key, value in conf.items() if key.startswith("spark.ehbalance.")}
+        _refuse_unknown(texts, list(names), list(groups))
         local = conf.get("spark.master", "local").startswith("local")
         values: dict[str, Any] = {}
         for name, field in names.items():
-            _read(cls, field, name, given.get(name, "").strip(), values, local=local)
+            _read(cls, field, name, texts.get(name, "").strip(), values, local=local)
         for prefix, check in groups.items():
-            options = {key.partition(".")[2]: text for key, text in given.items() if key.startswith(f"{prefix}.")}
+            options = {key.partition(".")[2]: text for key, text in texts.items() if key.startswith(f"{prefix}.")}
             values[prefix] = check(f"{PREFIX}{prefix}.", options, environment)
             for option, text in options.items():
                 if option.lower() in _PATHS and not local:
@@ -98,45 +112,45 @@ class JobSettings:
         return cls(**values)
 
 
-def _refuse_unknown(given: Mapping[str, str], names: list[str], groups: list[str]) -> None:
-    unknown = sorted(key for key in given if key not in names and key.partition(".")[0] not in groups)
-    unknown += sorted(key for key in given if key in groups)
+def _refuse_unknown(texts: Mapping[str, str], names: list[str], groups: list[str]) -> None:
+    unknown = sorted(key for key in texts if key not in names and key.partition(".")[0] not in groups)
+    unknown += sorted(key for key in texts if key in groups)
     if unknown:
-        *others, last = [PREFIX + name for name in (*names, *(f"{each}.OPTION" for each in groups))]
-        allowed = f"{', '.join(others)} and {last}" if others else last
         name = unknown[0] if unknown[0].startswith("spark.") else PREFIX + unknown[0]
-        raise SettingError(f"there is no setting {shown(name)}: allowed are {allowed}")
+        raise unknown_setting(name, [PREFIX + name for name in (*names, *(f"{prefix}.OPTION" for prefix in groups))])
 
 
 def _read(cls: type[Any], field: str, name: str, text: str, values: dict[str, Any], *, local: bool) -> None:
     parse = declarations(cls)[field].parse
     if not text and cls.__dataclass_fields__[field].default is not dataclasses.MISSING:
         return
-    if parse in (place, table_name):
+    if parse in (parse_location, parse_table):
         refuse_secret(PREFIX + name, text)
     try:
         values[field] = parse(text)
-    except EhBalanceError as error:
-        raise SettingError(f"{PREFIX}{name}: {error}") from None
     except ValueError as allowed:
-        wrong = f"={shown(text)} is wrong: allowed is {allowed}" if text else f" is not set: {allowed} is needed"
-        raise SettingError(f"{PREFIX}{name}{wrong}") from None
-    if not local and (parse is place or (parse is table_name and is_path(text))):
+        if not text:
+            raise SettingError("EHB_OPTION_REQUIRED", option=PREFIX + name, reason=str(allowed)) from None
+        raise _invalid(name, text, str(allowed)) from None
+    if not local and (parse is parse_location or (parse is parse_table and is_path(text))):
         _refuse_relative(name, text)
 
 
 def _refuse_relative(name: str, text: str) -> None:
     if is_relative(text):
-        raise SettingError(
-            f"{PREFIX}{name}={shown(text)} is a relative path, which every job on a cluster resolves differently: "
-            "write an address or an absolute path"
+        raise _invalid(
+            name, text, "an address or an absolute path, as jobs on a cluster resolve a relative one differently"
         )
 
 
-# --- the options of a hub: `source.*` of one that is read, `sink.*` of one that is written
+def _invalid(name: str, text: str, allowed: str) -> SettingError:
+    return SettingError("EHB_OPTION_INVALID", option=PREFIX + name, value=shown(text), allowed=allowed)
 
-#: The variable of the environment with the connection string of the hub that is read. Command lines and Spark's UI show
-#: properties to everybody.
+
+# --- the options of a hub: `source.*` to read it, `sink.*` to write it
+
+#: Environment variable with the connection string of the hub to read. Command lines and Spark's UI show properties to
+#: everybody.
 SECRET = "EHBALANCE_CONNECTION_STRING"
 
 #: How the names of options for secrets begin, in lower case.
@@ -150,27 +164,46 @@ def hub(parse: Callable[[Mapping[str, str]], object] = stream_options, variable:
     def check(prefix: str, options: Mapping[str, str], environment: Mapping[str, str]) -> Mapping[str, str]:
         for name, value in options.items():
             if name.lower().startswith(_SECRETS) and not is_reference(value):
-                raise SettingError(f"{shown(prefix + name)} holds a secret, for all to see: write {REFERENCES}")
+                raise SettingError(
+                    "EHB_SECRET_EXPOSED",
+                    option=shown(prefix + name),
+                    reason="Spark shows properties to everybody",
+                    allowed=REFERENCES,
+                )
         checked = _with_secret(prefix, options, environment, variable)
         try:
             parse(checked)
         except OptionError as error:
-            raise SettingError(f"{prefix}*: {error}") from None
+            raise _with_prefix(prefix, error) from None
         return checked
 
     return group(check)
 
 
+def _with_prefix(prefix: str, error: OptionError) -> SettingError:
+    """The error of an option as that of the setting with this prefix."""
+    if not error.parameters:  # a text, until all errors have a condition
+        return SettingError(f"{prefix}*: {error}")
+    parameters = dict(error.parameters)
+    for name in {"option", "options"} & parameters.keys():
+        parameters[name] = prefix + str(parameters[name]).strip("'")
+    return SettingError(error.condition, **parameters)
+
+
 def _with_secret(
     prefix: str, options: Mapping[str, str], environment: Mapping[str, str], variable: str
 ) -> Mapping[str, str]:
-    given, secret = {name.lower() for name in options}, bool(environment.get(variable))
-    if "connectionstring" in given:
+    names, has_secret = {name.lower() for name in options}, bool(environment.get(variable))
+    if "connectionstring" in names:
         return options
-    if secret == ("fullyqualifiednamespace" in given):
+    namespace, has_namespace = f"{prefix}fullyQualifiedNamespace", "fullyqualifiednamespace" in names
+    if has_secret and has_namespace:
+        raise SettingError("EHB_OPTIONS_CONFLICT", options=f"{variable} and {namespace}", reason="set one of them")
+    if not has_secret and not has_namespace:
         raise SettingError(
-            f"{'both' if secret else 'neither'} of the environment variable {variable} and "
-            f"{prefix}fullyQualifiedNamespace set: set one of them"
+            "EHB_OPTION_REQUIRED",
+            option=f"{variable} or {namespace}",
+            reason="one of them names the event hub's namespace",
         )
     # Plans and event logs show the reference only.
-    return {**options, "connectionString": f"env:{variable}"} if secret else options
+    return {**options, "connectionString": f"env:{variable}"} if has_secret else options

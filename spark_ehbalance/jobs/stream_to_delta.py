@@ -13,18 +13,18 @@ from spark_ehbalance.exactly_once import once
 from spark_ehbalance.exactly_once.writing import OPTIONS
 from spark_ehbalance.jobs.settings import (
     JobSettings,
-    SettingError,
     group,
     hub,
-    place,
+    parse_location,
+    parse_table,
+    parse_trigger,
     refuse_secret,
     required,
-    table_name,
-    trigger_of,
+    unknown_setting,
 )
 from spark_ehbalance.settings.secrets import shown
 
-#: What `once` takes: the writer's options, and the name under which the table remembers what was written.
+#: The parameters of `once`: the writer's options, and the name of the source in the table's marks.
 _ONCE = (*OPTIONS, "source")
 
 
@@ -32,18 +32,17 @@ def _writer(prefix: str, options: Mapping[str, str], _: Mapping[str, str]) -> Ma
     for name, value in options.items():
         refuse_secret(shown(prefix + name), value)
         if name not in _ONCE:
-            allowed = ", ".join(prefix + option for option in _ONCE)
-            raise SettingError(f"there is no setting {shown(prefix + name)}: allowed are {allowed}")
+            raise unknown_setting(prefix + name, [prefix + option for option in _ONCE])
     return options
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(JobSettings):
-    """The job's settings, checked."""
+    """The settings of `stream_to_delta`."""
 
-    table: str = required(table_name)
-    checkpoint_location: str = required(place)
-    trigger: Mapping[str, Any] = required(trigger_of)
+    table: str = required(parse_table)
+    checkpoint_location: str = required(parse_location)
+    trigger: Mapping[str, Any] = required(parse_trigger)
     source: Mapping[str, str] = hub()
     sink: Mapping[str, str] = group(_writer)
 

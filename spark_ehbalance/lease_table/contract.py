@@ -205,7 +205,7 @@ def record(store: LeaseStore, outcome: Outcome, warn: Callable[[str], object]) -
         if changes:
             store.record(changes)
     except StoreUnavailableError as error:
-        warn(f"done, but not in the history: {error}")
+        warn(f"The change was committed but not recorded in the history: {error.reason}")
 
 
 def longest_wait(attempt: int, took: float) -> float:

@@ -17,7 +17,7 @@ from typing import Any
 
 from spark_ehbalance.errors import OptionError, StoreUnavailableError
 from spark_ehbalance.eventhub.credentials import STORAGE_OPTIONS, Identity
-from spark_ehbalance.eventhub.tokens import NoTokenError
+from spark_ehbalance.eventhub.tokens import TokenUnavailableError
 from spark_ehbalance.settings.locations import scheme
 
 _SCOPE = "https://storage.azure.com/.default"
@@ -66,7 +66,8 @@ def split(options: Mapping[str, str]) -> tuple[Identity | None, dict[str, str]]:
         return None, dict(options)
     for name, (given, _) in plain.items():
         if name not in STORAGE_OPTIONS and _KEYS.fullmatch(name):
-            raise OptionError(f"storageOptions.credential and {given} are both set: set one way in")
+            both = f"storageOptions.credential and storageOptions.{given}"
+            raise OptionError("EHB_OPTIONS_CONFLICT", options=both, reason="each is a credential")
     named = {f"storageOptions.{name}": plain[name][1] for name in STORAGE_OPTIONS if name in plain}
     credential, client, tenant, secret = (f"storageOptions.{name}" for name in STORAGE_OPTIONS)
     names = (credential, client, tenant, secret)
@@ -78,7 +79,8 @@ def check_identity(location: str, options: Mapping[str, str]) -> None:
     """Raise `OptionError` if the options name a credential that is wrong, or that the storage does not take."""
     identity, _ = split(options)
     if identity is not None and not is_azure(location):
-        raise OptionError("storageOptions.credential is set, which is for storage in Azure: leave it out")
+        reason = f"the storage at {location} is not in Azure"
+        raise OptionError("EHB_OPTION_NOT_APPLICABLE", option="storageOptions.credential", reason=reason)
 
 
 class StorageTokens:
@@ -111,8 +113,11 @@ class StorageTokens:
     def _token(self) -> tuple[str, int]:
         try:
             access = self._identity.tokens().get_token(_SCOPE)
-        except NoTokenError as error:
-            raise StoreUnavailableError(f"the lease table's storage cannot be used: {error}") from None
+        except TokenUnavailableError as error:
+            what = "The lease table's storage"
+            raise StoreUnavailableError(
+                "EHB_LEASE_TABLE_UNAVAILABLE", what=what, action="used", reason=error.reason
+            ) from None
         return access.token, access.expires_on
 
 

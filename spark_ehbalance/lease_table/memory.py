@@ -10,6 +10,8 @@ from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.contract import LeaseStore
 
+_LOCATION = "memory://"
+
 
 class MemoryStore(LeaseStore):
     """A snapshot in this process, `snapshot` at first. Unlike other stores it may be used by several threads."""
@@ -23,7 +25,8 @@ class MemoryStore(LeaseStore):
             if self._snapshot is None:
                 self._snapshot = content or Snapshot(group)
             elif self._snapshot.group != group:
-                raise StoreFormatError(f"the lease store belongs to {self._snapshot.group}, not to {group}")
+                problem = f"it belongs to {self._snapshot.group}, not to {group}"
+                raise StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=_LOCATION, problem=problem)
 
     def exists(self) -> bool:
         return self._snapshot is not None
@@ -31,13 +34,13 @@ class MemoryStore(LeaseStore):
     def read(self) -> Snapshot:
         with self._lock:
             if self._snapshot is None:
-                raise StoreUnavailableError("the lease store has not been created")
+                raise StoreUnavailableError("EHB_LEASE_TABLE_MISSING", location=_LOCATION)
             return self._snapshot
 
     def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
         with self._lock:
             if self._snapshot is None or self._snapshot.version != base.version:
-                raise ConflictError(f"version {base.version} is not the newest any more")
+                raise ConflictError("EHB_COMMIT_CONFLICT", version=base.version + 1, location=_LOCATION)
             self._snapshot = replace(new, version=base.version + 1)
             return self._snapshot
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_ehbalance.errors import OptionError
 from spark_ehbalance.group.capabilities import Capabilities
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.lease_table.blob import BlobStore
@@ -15,6 +14,7 @@ from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseTable
 from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.lease_table.delta.locations import SCHEMES
 from spark_ehbalance.settings.locations import EXAMPLE_ADDRESS, has_unsafe_characters, scheme
+from spark_ehbalance.settings.option_texts import invalid_option
 
 #: The first one that opens a location has it: the address of a container alone is no Delta table.
 BACKENDS: tuple[type[LeaseTable], ...] = (BlobStore, DeltaStore)
@@ -41,7 +41,7 @@ def open_store(
     try:
         backend = _backend(location)
     except ValueError as allowed:
-        raise OptionError(f"lease table {location} cannot be opened: allowed is {allowed}") from None
+        raise invalid_option("leaseTable", location, allowed) from None
     return backend(location, options, patience, group)
 
 

@@ -1,4 +1,4 @@
-"""All metrics, each declared once: names, labels and the documentation's table follow from here. Pure."""
+"""All metrics, each declared once; the table in docs/monitoring.md is generated from them. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from spark_ehbalance.text import plain
 
-#: Where a metric comes from: the process of a query, a lease table (`ehbalance metrics`), or both.
+#: Source of a metric: a query's process, a lease table (`ehbalance metrics`), or both.
 QUERY, TABLE, BOTH = "query", "table", "both"
 
 _GROUP = ("group",)
@@ -17,8 +17,8 @@ _PARTITION = ("group", "member", "partition")
 
 
 class Metric(NamedTuple):
-    """A metric as Prometheus has it. One whose name ends in `_total` is a counter, which begins at 0 with its process;
-    all others are gauges. `meaning` is Markdown in one line."""
+    """A Prometheus metric: a counter if its name ends with `_total`, which begins at 0 with the process, else a gauge.
+    `meaning` is one line of Markdown."""
 
     name: str
     labels: tuple[str, ...]
@@ -27,17 +27,17 @@ class Metric(NamedTuple):
 
     @property
     def is_counter(self) -> bool:
-        """Whether it only rises."""
+        """Whether the value only increases."""
         return self.name.endswith("_total")
 
     @property
     def help(self) -> str:
-        """Its meaning without links."""
+        """The meaning without links."""
         return re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", self.meaning)
 
 
 class Sample(NamedTuple):
-    """A value of `metric`; `labels` has the value of each of its labels."""
+    """A value of `metric` with the values of its labels."""
 
     metric: Metric
     labels: tuple[str, ...]
@@ -45,12 +45,12 @@ class Sample(NamedTuple):
 
 
 def sample(metric: Metric, value: float, *labels: str) -> Sample:
-    """A sample whose labels, which others may have written, are safe to show."""
+    """A sample with printable labels: other programs may have written them."""
     return Sample(metric, tuple(map(plain, labels)), float(value))
 
 
 def by_label(metric: Metric, values: Mapping[str, float], *labels: str) -> Iterable[Sample]:
-    """A sample for each of `values`, which are by the value of the metric's last label."""
+    """A sample for each of `values`, keyed by the metric's last label."""
     return (sample(metric, value, *labels, last) for last, value in sorted(values.items()))
 
 

@@ -1,4 +1,4 @@
-"""The HTTP server of the metrics and of the dashboard: few connections, each with a deadline."""
+"""The HTTP server for metrics and the dashboard: few connections, each with a deadline."""
 
 from __future__ import annotations
 
@@ -16,39 +16,40 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Connections at once. Prometheus and browsers need fewer than ten; a process may often have only 1,024 files.
-MOST_CONNECTIONS = 32
+#: Concurrent connections. Prometheus and browsers need fewer than ten; many processes are limited to 1,024 files.
+MAX_CONNECTIONS = 32
 
-#: Seconds for a whole request, and for the peer to take the answer.
-_PATIENCE = 10.0
+#: Seconds for the peer to send a request, and to receive the response.
+_TIMEOUT = 10.0
 
 
-class Answer(NamedTuple):
-    """The response to a request; `kind` is the content type."""
+class Response(NamedTuple):
+    """The response to a request."""
 
     code: int
-    kind: str = "text/plain; charset=utf-8"
+    content_type: str = "text/plain; charset=utf-8"
     content: bytes = b""
 
 
 class _Handler(BaseHTTPRequestHandler):
     server: HttpServer
-    timeout = _PATIENCE
+    timeout = _TIMEOUT
 
     def do_GET(self) -> None:
-        """On the loopback address only requests by this machine's name are answered: a foreign site could point its own
+        """Respond. On the loopback address only to requests by this machine's name: a foreign site could point its own
         name here (DNS rebinding)."""
-        names = self.server.names
-        if names and self.headers.get("Host", "") not in names:
-            answer = Answer(400, content=f"allowed are requests to {' and '.join(names)}\n".encode())
+        hosts = self.server.allowed_hosts
+        if hosts and self.headers.get("Host", "") not in hosts:
+            response = Response(400, content=f"The Host header must be {' or '.join(hosts)}.\n".encode())
         else:
-            answer = self.server.answer(self.path)
-        self.send_response(answer.code)
-        headers = {"Content-Type": answer.kind, "Content-Length": str(len(answer.content)), **self.server.headers}
+            response = self.server.respond(self.path)
+        self.send_response(response.code)
+        content_length = str(len(response.content))
+        headers = {"Content-Type": response.content_type, "Content-Length": content_length, **self.server.headers}
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(answer.content)
+        self.wfile.write(response.content)
 
     def parse_request(self) -> bool:
         parsed = super().parse_request()
@@ -56,55 +57,55 @@ class _Handler(BaseHTTPRequestHandler):
         return parsed
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing."""
+        """Log no requests."""
 
 
 class HttpServer(ThreadingHTTPServer):
-    """Answers GET requests to `host` and `port` (0: a free one) by `answer`, which takes the path. Raises `OSError` if
-    the address cannot be used.
+    """Responds to GET requests at `host` and `port` (0: a free one) with `respond(path)`. Raises `OSError` if the
+    address cannot be used.
 
-    Beyond `MOST_CONNECTIONS` the oldest connection without a whole request is closed for a new one, so that peers that
-    send nothing, or a byte now and then, keep nobody out.
+    A connection beyond `MAX_CONNECTIONS` closes the oldest one without a complete request, so that idle and slow peers
+    do not block others.
     """
 
     daemon_threads = True
-    request_queue_size = 128  # connections that wait to be accepted
+    request_queue_size = 128
 
     def __init__(
-        self, host: str, port: int, answer: Callable[[str], Answer], headers: Mapping[str, str] | None = None
+        self, host: str, port: int, respond: Callable[[str], Response], headers: Mapping[str, str] | None = None
     ) -> None:
-        self.answer, self.headers = answer, headers or {}
-        #: The hosts to which requests are answered; none: to any.
-        self.names: tuple[str, ...] = ()
+        self.respond, self.headers = respond, headers or {}
+        #: Allowed Host headers; empty: any.
+        self.allowed_hosts: tuple[str, ...] = ()
         self._free = threading.Condition()
-        self._open: dict[socket.socket, float | None] = {}  # the deadline of the request, None once it has come
+        self._open: dict[socket.socket, float | None] = {}  # the request's deadline; None: received
         self._is_crowded = False
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        self.address_family, _, _, _, address = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family, _, _, _, address = addresses[0]
         super().__init__(address[:2], _Handler)  # type: ignore[arg-type]
         bound = str(self.server_address[0])
         if ipaddress.ip_address(bound).is_loopback:
             shown = f"[{bound}]" if ":" in bound else bound
-            self.names = tuple(f"{name}:{self.server_port}" for name in (shown, "localhost"))
+            self.allowed_hosts = tuple(f"{name}:{self.server_port}" for name in (shown, "localhost"))
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._free:
-            if len(self._open) >= MOST_CONNECTIONS and not self._is_crowded:
+            if len(self._open) >= MAX_CONNECTIONS and not self._is_crowded:
                 self._is_crowded = True
                 _LOG.warning(
-                    "more than %d connections to %s:%d at once: the oldest ones are closed",
-                    MOST_CONNECTIONS, *self.server_address[:2],
+                    "too many connections, closing the oldest: limit=%d address=%s:%d",
+                    MAX_CONNECTIONS, *self.server_address[:2],
                 )  # fmt: skip
-            if len(self._open) >= MOST_CONNECTIONS:
-                waiting = (each for each, deadline in self._open.items() if deadline is not None)
-                _hang_up(next(waiting, next(iter(self._open))))
-            if not self._free.wait_for(lambda: len(self._open) < MOST_CONNECTIONS, _PATIENCE):
-                raise ConnectionError("too many connections are being answered")
-            self._open[request] = time.monotonic() + _PATIENCE
+            if len(self._open) >= MAX_CONNECTIONS:
+                incomplete = (connection for connection, deadline in self._open.items() if deadline is not None)
+                _shut_down(next(incomplete, next(iter(self._open))))
+            if not self._free.wait_for(lambda: len(self._open) < MAX_CONNECTIONS, _TIMEOUT):
+                raise ConnectionError("too many connections")
+            self._open[request] = time.monotonic() + _TIMEOUT
         super().process_request(request, client_address)
 
     def note_request(self, connection: socket.socket) -> None:
-        """The whole request has come over `connection`."""
+        """Note that `connection` has received a complete request."""
         with self._free:
             self._open[connection] = None
 
@@ -115,18 +116,18 @@ class HttpServer(ThreadingHTTPServer):
             self._free.notify()
 
     def service_actions(self) -> None:
-        """Close connections whose request has not come in time; called twice a second."""
+        """Close connections whose request is overdue; called twice a second."""
         with self._free:
             for connection, deadline in self._open.items():
                 if deadline is not None and time.monotonic() > deadline:
-                    _hang_up(connection)
+                    _shut_down(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exc_info()[1], OSError):  # not a connection that ended early
-            _LOG.exception("a request was not answered")
+            _LOG.exception("request failed")
 
 
-def _hang_up(connection: socket.socket) -> None:
-    """End a connection for the thread that reads from it, which then closes it."""
+def _shut_down(connection: socket.socket) -> None:
+    """End a connection; the thread that reads it then closes it."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Serves samples to Prometheus, as prometheus-client writes them."""
+"""Serves samples to Prometheus in the format of prometheus-client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.metrics.definitions import Metric, Sample
-from spark_ehbalance.metrics.http_server import Answer, HttpServer
+from spark_ehbalance.metrics.http_server import HttpServer, Response
 from spark_ehbalance.text import logger
 
 if TYPE_CHECKING:
@@ -18,18 +18,20 @@ if TYPE_CHECKING:
 
 _LOG = logger(__name__)
 
-#: Seconds after which a port that was taken is tried again: an earlier process of the query may still have it.
+#: Seconds between attempts to use a port: an earlier process of the query may still have it.
 _RETRY = 10.0
 
 
-def need_prometheus(option: str) -> None:
-    """Raise `OptionError` if the package that serves `option` is missing."""
+def require_prometheus(option: str) -> None:
+    """Raise `OptionError` if prometheus-client, which `option` requires, is missing."""
     if importlib.util.find_spec("prometheus_client") is None:
-        raise OptionError(f"{option} needs the package prometheus-client: install spark-ehbalance[metrics]")
+        raise OptionError(
+            "EHB_PACKAGE_MISSING", option=option, package="prometheus-client", install="spark-ehbalance[metrics]"
+        )
 
 
 class Collector:
-    """Makes Prometheus' families of what `read` returns whenever somebody asks."""
+    """Prometheus' metric families of the samples that `read` returns, for each scrape."""
 
     def __init__(self, read: Callable[[], Iterable[Sample]]) -> None:
         self._read = read
@@ -46,8 +48,8 @@ class Collector:
         yield from families.values()
 
 
-class Server:
-    """Answers `GET /metrics` at `host` and `port`, from a thread of its own, until it is closed."""
+class MetricsServer:
+    """Serves `GET /metrics` at `host` and `port`, on its own thread, until it is closed."""
 
     def __init__(self, host: str, port: int, read: Callable[[], Iterable[Sample]]) -> None:
         from prometheus_client import CollectorRegistry, ProcessCollector
@@ -60,29 +62,29 @@ class Server:
         self._server: HttpServer | None = None
 
     def start(self) -> None:
-        """Raises `EhBalanceError` if the address cannot be used."""
+        """Start serving. Raises `EhBalanceError` if the address cannot be used."""
         host, port = self._address
         try:
-            self._server = HttpServer(host, port, self._answer)
+            self._server = HttpServer(host, port, self._respond)
         except OSError as error:
-            taken = error.errno == errno.EADDRINUSE
-            why = "another process, or another query, has it" if taken else error.strerror or type(error).__name__
-            raise EhBalanceError(f"metrics cannot be served at {host}:{port}: {why}") from error
+            in_use = error.errno == errno.EADDRINUSE
+            reason = "another process or query uses it" if in_use else error.strerror or type(error).__name__
+            raise EhBalanceError("EHB_PORT_UNAVAILABLE", address=f"{host}:{port}", reason=reason) from error
         threading.Thread(target=self._server.serve_forever, name="ehbalance-metrics", daemon=True).start()
 
-    def _answer(self, path: str) -> Answer:
+    def _respond(self, path: str) -> Response:
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-        return Answer(200, CONTENT_TYPE_LATEST, generate_latest(self._registry))
+        return Response(200, CONTENT_TYPE_LATEST, generate_latest(self._registry))
 
     def start_when_free(self) -> None:
-        """As `start`; where the address cannot be used it warns once, and tries again and again."""
+        """Start serving. If the address cannot be used, warn once and retry until it can."""
         try:
             self.start()
         except EhBalanceError as error:
             _LOG.warning(
-                "%s. The query goes on without, and tries again every %g s: each query of a driver needs a metricsPort "
-                "of its own", error, _RETRY,
+                "metrics are not served yet; each query of a driver needs its own metricsPort: address=%s reason=%r "
+                "retry_seconds=%g", error.parameters["address"], error.parameters["reason"], _RETRY,
             )  # fmt: skip
             threading.Thread(target=self._retry, name="ehbalance-metrics", daemon=True).start()
 
@@ -92,7 +94,7 @@ class Server:
                 self.start()
             except EhBalanceError:
                 continue
-            _LOG.warning("metrics are now served at %s:%d", *self._address)
+            _LOG.warning("metrics are served: address=%s:%d", *self._address)
             break
         if self._closed.is_set():
             self.close()

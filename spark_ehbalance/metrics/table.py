@@ -1,4 +1,4 @@
-"""The samples of a group's view. Pure."""
+"""Samples of a group's view. Pure."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from spark_ehbalance.group import group_view
 from spark_ehbalance.group.group_view import GroupView
 from spark_ehbalance.group.model import Lease, Member, MemberState
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.metrics import definitions as of
+from spark_ehbalance.metrics import definitions as metrics
 from spark_ehbalance.metrics.definitions import Sample, by_label, sample
 
 
 def group_samples(snapshot: Snapshot) -> Iterator[Sample]:
     """The samples of the whole group."""
     group, leases = str(snapshot.group), snapshot.leases.values()
-    renewals = [each.renewed_at_ms for each in leases if each.owner is not None]
-    yield sample(of.PARTITIONS, len(leases), group)
-    yield sample(of.UNOWNED, len(leases) - len(renewals), group)
-    states = Counter(each.state for each in snapshot.members.values())
-    yield from by_label(of.MEMBERS, {state.value: states[state] for state in MemberState}, group)
+    renewals = [lease.renewed_at_ms for lease in leases if lease.owner is not None]
+    yield sample(metrics.PARTITIONS, len(leases), group)
+    yield sample(metrics.UNOWNED, len(leases) - len(renewals), group)
+    states = Counter(member.state for member in snapshot.members.values())
+    yield from by_label(metrics.MEMBERS, {state.value: states[state] for state in MemberState}, group)
     if snapshot.lease_duration_ms is not None:
-        yield sample(of.LEASE_DURATION, snapshot.lease_duration_ms / 1000, group)
+        yield sample(metrics.LEASE_DURATION, snapshot.lease_duration_ms / 1000, group)
     if renewals:
-        yield sample(of.OLDEST_RENEWAL, min(renewals) / 1000, group)
+        yield sample(metrics.OLDEST_RENEWAL, min(renewals) / 1000, group)
 
 
 def member_samples(snapshot: Snapshot, member: Member) -> Iterator[Sample]:
     """The samples of a member."""
     group = str(snapshot.group)
-    yield sample(of.OWNED, len(snapshot.owned_by(member.id)), group, member.id)
+    yield sample(metrics.OWNED, len(snapshot.owned_by(member.id)), group, member.id)
     if member.load is not None:
-        yield sample(of.BATCH_MEAN, member.load.batch_seconds, group, member.id)
+        yield sample(metrics.BATCH_MEAN, member.load.batch_seconds, group, member.id)
 
 
 def partition_samples(snapshot: Snapshot, leases: Iterable[Lease], now_ms: int) -> Iterator[Sample]:
     """The samples of partitions at `now_ms`, milliseconds since 1970."""
     for lease in leases:
         labels = str(snapshot.group), lease.owner or "", lease.partition
-        yield sample(of.STALLED, lease.stalled, *labels)
+        yield sample(metrics.STALLED, lease.stalled, *labels)
         if (lag := lease.behind) is not None:
-            yield sample(of.LAG_EVENTS, lag.events, *labels)
+            yield sample(metrics.LAG_EVENTS, lag.events, *labels)
             if (seconds := lag.seconds(now_ms)) is not None:
-                yield sample(of.LAG_SECONDS, seconds, *labels)
+                yield sample(metrics.LAG_SECONDS, seconds, *labels)
 
 
 def view_samples(view: GroupView) -> Iterator[Sample]:
-    """All samples of a view; while the table cannot be read, only that."""
+    """All samples of a view; if the table cannot be read, only that it is unavailable."""
     snapshot, group = view.snapshot, str(view.snapshot.group)
-    yield sample(of.STORE_AVAILABLE, not view.problem, group, "")
+    yield sample(metrics.STORE_AVAILABLE, not view.problem, group, "")
     if view.problem:
         return
     yield from group_samples(snapshot)
@@ -58,6 +58,6 @@ def view_samples(view: GroupView) -> Iterator[Sample]:
         yield from member_samples(snapshot, member)
         since = snapshot.in_batch_since_ms(member)
         if since is not None and view.is_live(member.id):
-            yield sample(of.BATCH_START, since / 1000, group, member.id)
-    counts = Counter(each.code for each in view.findings)
-    yield from by_label(of.FINDINGS, {code: counts[code] for code in group_view.FINDINGS}, group)
+            yield sample(metrics.BATCH_START, since / 1000, group, member.id)
+    counts = Counter(finding.code for finding in view.findings)
+    yield from by_label(metrics.FINDINGS, {code: counts[code] for code in group_view.FINDINGS}, group)

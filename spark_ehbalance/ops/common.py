@@ -1,4 +1,4 @@
-"""What the commands share: asking the hub, orders, and how texts and times are shown."""
+"""Shared by the commands: hub requests, orders and output."""
 
 from __future__ import annotations
 
@@ -15,81 +15,91 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spark_ehbalance.errors import DataLossError, EhBalanceError, StoreFormatError
+from spark_ehbalance.errors import EhBalanceError, StoreFormatError
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.group.changes import Transition, apply
+from spark_ehbalance.group.group_view import GroupView
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.model import Author
-from spark_ehbalance.group.snapshot import OTHER_HUB_HELP, Snapshot
+from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.contract import LeaseStore, commit_and_record
+from spark_ehbalance.query.consistency import hub_mismatch
 from spark_ehbalance.query.offsets import HubReference
 from spark_ehbalance.query.options import Options
-from spark_ehbalance.text import plain, plain_lines
+from spark_ehbalance.text import age, plain, plain_lines
 
-#: Columns in which each table fits.
+#: Wide enough for every table.
 _FULL_WIDTH = 10_000
 
 
 def hub_states(
     options: Options, partitions: Collection[str] | None = None
 ) -> tuple[HubReference, dict[str, PartitionState]]:
-    """Which hub it is, and the state of each of `partitions`, by default of all. Raises `HubUnavailableError`."""
+    """The event hub and the states of `partitions`, all by default. Raises `HubUnavailableError`."""
     with HubMetadata(options.connection, options.consumer_group) as metadata:
-        found = metadata.partition_ids()
-        states = metadata.partition_states(found if partitions is None else partitions)
+        ids = metadata.partition_ids()
+        states = metadata.partition_states(ids if partitions is None else partitions)
         return HubReference.of(options.group, metadata.created_ms), states
 
 
-def check_hub_of(found: Snapshot, hub: HubReference, lease_table: str) -> None:
-    """Raise `DataLossError` if the lease table has the positions of another hub."""
-    if other := found.described_other_hub(hub.created_ms):
-        raise DataLossError(f"lease table {lease_table}: {other}. Nothing was written: {OTHER_HUB_HELP}")
+def check_hub(snapshot: Snapshot, hub: HubReference) -> None:
+    """Raise `DataLossError` if the lease table contains positions of another hub."""
+    if error := hub_mismatch(snapshot, hub):
+        raise error
 
 
-def check_group(found: Snapshot, group: Group, lease_table: str) -> None:
-    """Raise `StoreFormatError` if the lease table is another group's."""
-    if found.group != group:
-        raise StoreFormatError(f"the lease table {lease_table} belongs to {found.group}, not to {group}")
+def check_group(snapshot: Snapshot, group: Group, lease_table: str) -> None:
+    """Raise `StoreFormatError` if the lease table belongs to another group."""
+    if snapshot.group != group:
+        problem = f"it belongs to {snapshot.group}, not to {group}"
+        raise StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=lease_table, problem=problem)
 
 
 def operator() -> Author:
-    """The author of the command's orders."""
+    """The author of orders given on the command line."""
     return Author(f"operator:{getpass.getuser()}@{socket.gethostname()}", "")
 
 
-def order(store: LeaseStore, orders: Sequence[Transition]) -> Snapshot:
-    """Commit an operator's orders and record them in the history. Returns the new state.
+def order(store: LeaseStore, orders: Sequence[Transition], members: Collection[str | None] = ()) -> Snapshot:
+    """Commit an operator's orders, which concern `members`, and record them in the history. Returns the new state.
 
-    Raises `EhBalanceError`, which names what is allowed, if an order is refused. Then none was carried out, unless
-    another commit came in between that made only some of them invalid.
+    Raises `EhBalanceError` if an order is rejected. Then no order was carried out, unless a concurrent commit made only
+    some of them invalid.
     """
     before = store.read()
     outcome = apply(before, orders)
     if not outcome.refused:
         outcome = commit_and_record(store, before, orders, warn)
     if outcome.refused:
-        raise EhBalanceError(outcome.refused[0].reason)
+        raise EhBalanceError("EHB_ORDER_REJECTED", reason=outcome.refused[0].reason)
+    view = GroupView(outcome.after, now_ms())
+    for member in members:
+        if member is not None and not view.is_live(member):
+            silence = age(view.silence_ms(member))
+            warn(
+                f"{member} last renewed {silence} ago and appears dead: it cannot carry out the order until it returns."
+            )
     return outcome.after
 
 
-def say(text: str, *, err: bool = False) -> None:
-    """Print `text`, with control characters escaped: it may contain names that others chose."""
+def echo(text: str, *, err: bool = False) -> None:
+    """Print `text` with control characters escaped: it may contain foreign names."""
     typer.echo(plain_lines(text), err=err)
 
 
 def warn(text: str) -> None:
-    """Print a warning, as `say` does."""
-    say(f"Warning: {text}", err=True)
+    """Print a warning to standard error."""
+    echo(f"Warning: {text}", err=True)
 
 
 def console() -> Console:
-    """Prints tables: to a terminal in its width (or `COLUMNS`), elsewhere in full, as nobody can widen a file."""
-    cut = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(width=None if cut else _FULL_WIDTH)
+    """A console as wide as the terminal or `COLUMNS`; unlimited otherwise, because a file cannot be widened."""
+    is_limited = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(width=None if is_limited else _FULL_WIDTH)
 
 
 def cell(value: object) -> Text:
-    """Text that others may have written, for a table: without markup, emoji codes and control characters."""
+    """A table cell with foreign text: no markup, emoji codes or control characters."""
     return Text("" if value is None else plain(str(value)))
 
 
@@ -103,25 +113,26 @@ def table(
     dispensable: Sequence[str] = (),
     width: int = _FULL_WIDTH,
 ) -> Table:
-    """A table of values that others may have written. The columns in `right` are aligned there, those in `unknown` have
-    "-" in every row. Of the `dispensable` ones the first are left out until the rest fits into `width`, beginning with
-    those without a value; what is still too wide goes on in the next line, and nothing is cut."""
+    """A table of foreign values. Columns in `right` are right-aligned, columns in `unknown` contain only "-".
+
+    Columns in `dispensable` are dropped in order, empty ones first, until the table fits into `width`; then cells wrap.
+    """
     cells = [
         [cell("-" if name in unknown else value) for name, value in zip(columns, row, strict=True)] for row in rows
     ]
-    texts = {name: [each.plain for each in column] for name, *column in zip(columns, *cells, strict=True)}
-    widths = {name: max(cell_len(each) for each in (name, *column)) for name, column in texts.items()}
+    texts = {name: [value.plain for value in column] for name, *column in zip(columns, *cells, strict=True)}
+    widths = {name: max(cell_len(text) for text in (name, *column)) for name, column in texts.items()}
     shown, rest = [*columns], sorted(dispensable, key=lambda name: not {*texts[name]} <= {"", "-"})
     while rest and 1 + sum(widths[name] + 3 for name in shown) > width:
         shown.remove(rest.pop(0))
-    made = Table(title=title and cell(title), title_justify="left")
+    result = Table(title=title and cell(title), title_justify="left")
     for column in shown:
-        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        result.add_column(column, justify="right" if column in right else "left", overflow="fold")
     for row in cells:
-        made.add_row(*(each for name, each in zip(columns, row, strict=True) if name in shown))
-    return made
+        result.add_row(*(value for name, value in zip(columns, row, strict=True) if name in shown))
+    return result
 
 
 def now_ms() -> int:
-    """The wall clock, in milliseconds since 1970."""
+    """Wall clock in milliseconds since 1970."""
     return time.time_ns() // 1_000_000

@@ -1,4 +1,4 @@
-"""`ehbalance dashboard`: groups on a web page, live or saved as one file."""
+"""`ehbalance dashboard`: a web page of groups, live or saved as one file."""
 
 from __future__ import annotations
 
@@ -12,39 +12,37 @@ import typer
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.lease_table.viewing import Viewer
 from spark_ehbalance.ops.arguments import StorageOptions
-from spark_ehbalance.ops.common import say
-from spark_ehbalance.ops.dashboard.page import page
-from spark_ehbalance.ops.dashboard.server import group_facts, made_server, run
+from spark_ehbalance.ops.common import echo
+from spark_ehbalance.ops.dashboard.page import facts, page
+from spark_ehbalance.ops.dashboard.server import page_server, run
 
 
 def dashboard(
     lease_tables: Annotated[list[str], typer.Argument(help="Paths or addresses of the groups' lease tables.")],
     storage: StorageOptions,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="On 127.0.0.1; 0: a free one.")] = 8480,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 chooses a free one.")] = 8480,
     save: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the page as it is now to this HTML file, and end.")
+        Path | None, typer.Option(metavar="FILE", help="Write the current page to this HTML file and exit.")
     ] = None,
 ) -> None:
-    """Show groups on a web page that this machine alone can open: owners, lag, findings, members, moves.
+    """Show owners, lag, findings, members and moves of groups on a web page that only this machine can open.
 
-    Ctrl-C ends it. It writes nothing but the file of --save, which needs no network to be shown.
+    Ctrl-C ends it. A page saved with --save opens without a network.
     """
     with contextlib.ExitStack() as opened:
-        tables = [(each, Viewer(opened.enter_context(storage.open(each)))) for each in dict.fromkeys(lease_tables)]
+        viewers = {table: Viewer(opened.enter_context(storage.open(table))) for table in lease_tables}
         if save is not None:
-            groups = [group_facts(*each) for each in tables]
-            if problems := [each["problem"] for each in groups if "problem" in each]:
-                raise EhBalanceError("; ".join(problems))
+            groups = [facts(table, viewer.latest()) for table, viewer in viewers.items()]
             try:
                 save.write_text(page(groups), encoding="utf-8")
             except OSError as error:
-                raise EhBalanceError(f"{save} could not be written: {error.strerror}") from None
-            say(f"Saved as {save}.", err=True)
+                raise EhBalanceError("EHB_FILE_NOT_WRITTEN", file=save, reason=error.strerror) from None
+            echo(f"Saved as {save}.", err=True)
             return
         try:
-            server = opened.enter_context(made_server(tables, port))
+            server = opened.enter_context(page_server([*viewers.items()], port))
         except OSError as error:
-            why = os.strerror(error.errno or 0)
-            raise EhBalanceError(f"--port {port} cannot be used: {why}; --port 0 takes a free one") from None
-        say(f"Dashboard: http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)")
+            reason = os.strerror(error.errno or 0)
+            raise EhBalanceError("EHB_PORT_UNAVAILABLE", address=f"--port {port}", reason=reason) from None
+        echo(f"Dashboard: http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)")
         run(server)

@@ -1,4 +1,4 @@
-"""`ehbalance history`: the history of a group, as a table."""
+"""`ehbalance history`: a group's changes of owners and orders."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ def history(
     storage: StorageOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Show every change of owner in a group and every order of an operator, oldest first."""
+    """Show all changes of owners and all orders of operators in a group, oldest first."""
     with storage.open(lease_table, needs_members=True) as store:
         changes = store.history()
         if not changes:
-            store.read()  # says so if there is no such table
+            store.read()  # raises if the table is missing
     if as_json:
-        typer.echo(json.dumps([asdict(each) for each in changes], indent=2))
+        typer.echo(json.dumps([asdict(change) for change in changes], indent=2))
         return
     columns = ("time", "partition", "event", "from", "to", "epoch", "read up to", "by", "why")
     rows = [
         (
-            iso(each.at_ms),
-            each.partition,
-            each.event,
-            each.owner_before or "nobody",
-            each.owner or "nobody",
-            each.epoch,
-            each.sequence_number,
-            each.by,
-            each.why,
+            iso(change.at_ms),
+            change.partition,
+            change.event,
+            change.owner_before or "nobody",
+            change.owner or "nobody",
+            change.epoch,
+            change.sequence_number,
+            change.by,
+            change.why,
         )
-        for each in changes
+        for change in changes
     ]
     console().print(table(columns, rows))

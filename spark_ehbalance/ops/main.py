@@ -1,4 +1,4 @@
-"""The command line: registers the sub-commands."""
+"""The command line and its subcommands."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from spark_ehbalance import __version__
 from spark_ehbalance.emulator.cli import emulator
 from spark_ehbalance.errors import EhBalanceError, OptionError
+from spark_ehbalance.ops.arguments import PUBLIC
 from spark_ehbalance.ops.dashboard_command import dashboard
 from spark_ehbalance.ops.history import history
 from spark_ehbalance.ops.init import init
@@ -28,12 +29,12 @@ from spark_ehbalance.settings.secrets import REFERENCES, looks_secret
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    pretty_exceptions_enable=False,  # they print local variables, and those may hold secrets
+    pretty_exceptions_enable=False,  # they print local variables, which may contain secrets
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"ehbalance {__version__}")
         raise typer.Exit
 
@@ -46,8 +47,8 @@ def ehbalance(
 
 
 def _paragraphs(command: Callable[..., None]) -> str:
-    """The docstring with one line for each paragraph: typer keeps line breaks, which are for another width."""
-    return "\n\n".join(" ".join(each.split()) for each in (inspect.getdoc(command) or "").split("\n\n"))
+    """The docstring with one line per paragraph, because typer keeps line breaks."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in (inspect.getdoc(command) or "").split("\n\n"))
 
 
 for command in (
@@ -69,13 +70,11 @@ for command in (
 
 
 def main() -> None:
-    """Run the command. An `EhBalanceError` is printed in one line; the exit code is 1, or 2 for a wrong option."""
-    logging.getLogger("azure").addHandler(logging.NullHandler())  # what it warns of comes as an error as well
+    """Run the command. Prints an `EhBalanceError` in one line and exits with 1, or with 2 for an invalid option."""
+    logging.getLogger("azure").addHandler(logging.NullHandler())  # its warnings also arrive as errors
     try:
         if any(map(looks_secret, sys.argv[1:])):
-            raise OptionError(
-                f"an argument looks like a secret, and command lines are for all to see: write {REFERENCES}"
-            )
+            raise OptionError("EHB_SECRET_EXPOSED", option="An argument", reason=PUBLIC, allowed=REFERENCES)
         app()
     except EhBalanceError as error:
         typer.echo(f"Error: {error}", err=True)

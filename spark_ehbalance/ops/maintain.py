@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from spark_ehbalance.ops.arguments import LeaseTable, StorageOptions
-from spark_ehbalance.ops.common import say
+from spark_ehbalance.ops.common import echo
 
 
 def maintain(lease_table: LeaseTable, storage: StorageOptions) -> None:
-    """Clean up a lease table, more thoroughly than its group's leader does, while queries run.
+    """Clean up a lease table while queries run, more thoroughly than the group's leader does.
 
-    It compacts the history. Files that the table or its history did not write stay.
+    Compacts the history too. Foreign files are kept.
     """
     with storage.open(lease_table, needs_members=True) as store:
         group = store.read().group
         store.maintain()
-    say(f"{lease_table}, of {group}, was cleaned up.")
+    echo(f"Lease table {lease_table} of {group} cleaned up.")

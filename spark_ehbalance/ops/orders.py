@@ -1,4 +1,4 @@
-"""`ehbalance transfer`, `pin`, `drain` and `seek`: an operator's orders."""
+"""Operators' orders: `ehbalance transfer`, `pin`, `drain` and `seek`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from spark_ehbalance.group.defaults import HANDOVER_TIMEOUT
 from spark_ehbalance.group.orders import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.starting_positions import UnresolvedPosition, parse_position
-from spark_ehbalance.ops.arguments import HubOptions, LeaseTable, StorageOptions, Why
-from spark_ehbalance.ops.common import check_group, check_hub_of, hub_states, now_ms, operator, order, say
-from spark_ehbalance.ops.position_file import GivenPositions, PositionFile, resolved
+from spark_ehbalance.ops.arguments import HubOptions, LeaseTable, Reason, StorageOptions
+from spark_ehbalance.ops.common import check_group, check_hub, echo, hub_states, now_ms, operator, order
+from spark_ehbalance.ops.position_file import PositionFile, PositionFileOption, resolve_all
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.start_checks import CLOCKS_DIFFER
 from spark_ehbalance.settings.parsing import duration_text, parse_duration
@@ -23,13 +23,11 @@ from spark_ehbalance.settings.secrets import shown
 
 Partition = Annotated[str, typer.Argument(help="The partition's id.")]
 
-#: As the option `handoverTimeout`.
 _HANDOVER_TIMEOUT = duration_text(HANDOVER_TIMEOUT)
 
+_MEMBER = "A live member's id, as in `status`."
 
-_MEMBER = "The owner id of a member, as `status` shows it."
-
-HandoverTimeout = Annotated[str, typer.Option(help="How long the owner may take to hand it over.")]
+HandoverTimeout = Annotated[str, typer.Option(help="Time for the owner to hand the partition over.")]
 
 
 def transfer(
@@ -37,15 +35,15 @@ def transfer(
     partition: Partition,
     to: Annotated[str, typer.Option("--to", help=_MEMBER)],
     storage: StorageOptions,
-    why: Why = "",
+    why: Reason = "",
     handover_timeout: HandoverTimeout = _HANDOVER_TIMEOUT,
 ) -> None:
-    """Move a partition to a member, once: its owner finishes the running batch and hands it over.
+    """Move a partition to a member once: the owner finishes its running batch and hands the partition over.
 
-    The strategy may move it again after ten lease durations.
+    The strategy may move the partition again after ten lease durations.
     """
-    way = _move(Transfer, lease_table, storage, partition, to, why, handover_timeout)
-    say(f"Partition {partition} is to go to {to}{way}.")
+    state = _move(Transfer, lease_table, storage, partition, to, why, handover_timeout)
+    echo(f"Partition {partition} moves to {to}{state}.")
 
 
 def pin(
@@ -53,86 +51,87 @@ def pin(
     partition: Partition,
     storage: StorageOptions,
     to: Annotated[str | None, typer.Option("--to", help=_MEMBER)] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Let the strategy decide about it again.")] = False,
-    why: Why = "",
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the pin: the strategy decides again.")] = False,
+    why: Reason = "",
     handover_timeout: HandoverTimeout = _HANDOVER_TIMEOUT,
 ) -> None:
-    """Keep a partition with a member while that member is alive, until the pin is removed."""
+    """Keep a partition with a member, while the member is live and until the pin is removed."""
     if remove is (to is not None):
-        raise OptionError("pin takes either --to or --remove")
+        raise OptionError("EHB_OPTION_REQUIRED", option="--to or --remove", reason="pin requires exactly one of them")
     if to is None:
-        _ordered(Unpin(by=operator(), at_ms=now_ms(), partition=partition, why=why), lease_table, storage)
-        say(f"Partition {partition} is not pinned any more.")
+        _order(Unpin(by=operator(), at_ms=now_ms(), partition=partition, why=why), lease_table, storage)
+        echo(f"Partition {partition} is no longer pinned.")
         return
-    way = _move(PinTo, lease_table, storage, partition, to, why, handover_timeout)
-    say(f"Partition {partition} is pinned to {to}{way}.")
+    state = _move(PinTo, lease_table, storage, partition, to, why, handover_timeout)
+    echo(f"Partition {partition} is pinned to {to}{state}.")
 
 
 def drain(
     lease_table: LeaseTable,
     owner: Annotated[str, typer.Argument(help=_MEMBER)],
     storage: StorageOptions,
-    undo: Annotated[bool, typer.Option("--undo", help="Let it take partitions again.")] = False,
-    why: Why = "",
+    undo: Annotated[bool, typer.Option("--undo", help="Let the member claim partitions again.")] = False,
+    why: Reason = "",
 ) -> None:
-    """Make a member release its partitions, each after the running batch, and take no more.
+    """Make a member release its partitions after the running batch and claim no others.
 
-    Its query keeps running without partitions: stop it when `status` shows that it has none.
+    The query keeps running without partitions: stop it when `status` shows none.
     """
-    _ordered(Drain(by=operator(), at_ms=now_ms(), member=owner, undo=undo, why=why), lease_table, storage)
-    say(f"{owner} may take partitions again." if undo else f"{owner} is leaving.")
+    _order(Drain(by=operator(), at_ms=now_ms(), member=owner, undo=undo, why=why), lease_table, storage, owner)
+    echo(f"{owner} may claim partitions again." if undo else f"{owner} is leaving.")
 
 
 def seek(
     lease_table: LeaseTable,
     hub: HubOptions,
     storage: StorageOptions,
-    to: Annotated[str | None, typer.Option(help="earliest, latest, a sequence number, or a time.")] = None,
+    to: Annotated[str | None, typer.Option(help="earliest, latest, a sequence number or a time.")] = None,
     partition: Annotated[str | None, typer.Argument(help="The partition's id.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All partitions of the table.")] = False,
-    positions: PositionFile = None,
-    force: Annotated[bool, typer.Option("--force", help="Also while a query owns it.")] = False,
-    why: Why = "",
+    everything: Annotated[bool, typer.Option("--all", help="Seek in all partitions.")] = False,
+    positions: PositionFileOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Seek in owned partitions too.")] = False,
+    why: Reason = "",
 ) -> None:
-    """Continue reading at another position, forward or back: one partition, or those that --positions names.
+    """Move the position of one partition, of all, or of those in a position file, forward or back.
 
-    With --force also while a query owns it: its running batch still reaches the sink, even after a restart, unless
-    another query takes the partition first; the next batch begins at the new position. Without an owner a seek takes
-    effect at once: a batch that was cut short is not run again for the partition.
+    An owned partition requires --force: the owner's running batch still reaches the sink, even after a restart, unless
+    another query claims the partition first, and the next batch begins at the new position. In an unowned partition the
+    seek takes effect at once, and an interrupted batch is not run again.
 
-    Back: a Delta table that is written exactly once gets none of the events that it holds. With --all also if the table
-    has the positions of an earlier hub of this name.
+    After a seek back, a Delta table written exactly once gets no event twice. With --all the table may contain
+    positions of an earlier hub with this name.
     """
     if [everything, partition is not None, positions is not None].count(True) != 1:
-        raise OptionError("seek takes one of a partition, --all and --positions")
+        reason = "seek requires exactly one of them"
+        raise OptionError("EHB_OPTION_REQUIRED", option="PARTITION, --all or --positions", reason=reason)
     if (to is None) is (positions is None):
-        raise OptionError("seek takes either --to or --positions")
-    given = None if positions is None else GivenPositions(positions)
+        reason = "seek requires exactly one of them"
+        raise OptionError("EHB_OPTION_REQUIRED", option="--to or --positions", reason=reason)
+    file = None if positions is None else PositionFile(positions)
     options = hub.options(lease_table, storage)
     with storage.open(lease_table, needs_members=True, identity=options.connection.identity) as store:
-        found = store.read()
-        epochs = _epochs(found, options, partition)
+        before = store.read()
+        epochs = _epochs(before, options, partition)
         current, states = hub_states(options, epochs)
         if not everything:
-            check_hub_of(found, current, lease_table)
-        if given is not None:
-            given.check(current, [*states])
-        wanted = given.wanted([*states]) if given else dict.fromkeys(epochs, _position(str(to)))
-        targets = resolved(wanted, options, states, epochs, given.source if given else f"--to={to}")
+            check_hub(before, current)
+        if file is not None:
+            file.check(current, [*states])
+        requested = file.targets([*states]) if file else dict.fromkeys(epochs, _position(str(to)))
+        targets = resolve_all(requested, options, states, epochs)
         orders: list[Transition] = [
-            Seek(by=operator(), at_ms=now_ms(), partition=each, position=target, force=force, why=why)
-            for each, target in targets.items()
+            Seek(by=operator(), at_ms=now_ms(), partition=id, position=target, force=force, why=why)
+            for id, target in targets.items()
         ]
-        if everything and found.table is not None and current.created_ms is not None:
+        if everything and before.table is not None and current.created_ms is not None:
             orders.append(NoteHub(by=operator(), at_ms=now_ms(), created_ms=current.created_ms, moved=True))
-        order(store, orders)
-    for each, target in targets.items():
-        say(f"Partition {each} continues at sequence number {target.next}.")
-    if back := [p for p, each in targets.items() if (at := found.leases[p].checkpoint) and each.next < at.next]:
-        say(
-            f"These partitions go back, and events are read again: {', '.join(back)}. For a table that is written "
-            "exactly once (once, write_once) all events up to its last one count as written, and it gets none of them: "
-            "use spark_ehbalance.merge, or another source."
+        order(store, orders, {before.leases[partition].owner for partition in targets})
+    for id, target in targets.items():
+        echo(f"Partition {id} continues at sequence number {target.next}.")
+    if back := [p for p, target in targets.items() if (at := before.leases[p].checkpoint) and target.next < at.next]:
+        echo(
+            f"Events of partition {', '.join(back)} will be read again. A table written exactly once (once, "
+            "write_once) skips events up to its last one: use spark_ehbalance.merge, or another source."
         )
 
 
@@ -145,43 +144,46 @@ def _move(
     why: str,
     handover_timeout: str,
 ) -> str:
-    """Commit the order. Returns how the partition gets to the member, for the message."""
+    """Commit the order. Returns a clause about the pending move, for the message."""
+    option, value = "--handover-timeout", shown(handover_timeout)
     try:
         timeout_ms = round(1000 * parse_duration(handover_timeout))
     except ValueError as allowed:
-        wrong = f"--handover-timeout={shown(handover_timeout)} is wrong"
-        raise OptionError(f"{wrong}: allowed is {allowed}") from None
+        raise OptionError("EHB_OPTION_INVALID", option=option, value=value, allowed=allowed) from None
     move = kind(by=operator(), at_ms=now_ms(), partition=partition, to=to, why=why, timeout_ms=timeout_ms)
-    lease = _ordered(move, lease_table, storage).leases[partition]
+    lease = _order(move, lease_table, storage, to).leases[partition]
     if lease.owner == to:
         return ", which owns it"
     if lease.handover is not None and lease.handover.to == to:
-        return f": {lease.owner} was asked to hand it over within {lease.handover.timeout_ms / 1000:g} s"
+        return f": {lease.owner} hands it over within {lease.handover.timeout_ms / 1000:g} s"
     if lease.owner is None:
-        return ", which takes it with its next decision"
-    return f", which takes it from {lease.owner} when it is active and has room"
+        return ", which claims it in its next cycle"
+    return f", which takes it from {lease.owner} when it is active and below its limit"
 
 
 def _position(to: str) -> UnresolvedPosition:
     try:
-        wanted = parse_position(to)
+        position = parse_position(to)
     except ValueError as allowed:
-        raise OptionError(f"--to={shown(to)} is wrong: allowed is {allowed}") from None
-    if isinstance(wanted, datetime) and wanted > datetime.now(timezone.utc) + CLOCKS_DIFFER:
-        raise OptionError(f"--to={shown(to)} has not come yet: allowed is a time that has, or latest")
-    return wanted
+        raise OptionError("EHB_OPTION_INVALID", option="--to", value=shown(to), allowed=allowed) from None
+    if isinstance(position, datetime) and position > datetime.now(timezone.utc) + CLOCKS_DIFFER:
+        past = "a time in the past, or latest"
+        raise OptionError("EHB_OPTION_INVALID", option="--to", value=shown(to), allowed=past)
+    return position
 
 
-def _ordered(given: Transition, lease_table: str, storage: StorageOptions) -> Snapshot:
+def _order(transition: Transition, lease_table: str, storage: StorageOptions, member: str | None = None) -> Snapshot:
+    """Commit an order, which concerns `member`. Returns the new state."""
     with storage.open(lease_table, needs_members=True) as store:
-        return order(store, [given])
+        return order(store, [transition], [member])
 
 
 def _epochs(snapshot: Snapshot, options: Options, partition: str | None) -> dict[str, int]:
-    """The epochs of `partition`, or of all. Raises `EhBalanceError` if the table is not the group's or lacks them."""
+    """Epochs of `partition`, or of all. Raises `EhBalanceError` if the table lacks them or is another group's."""
     check_group(snapshot, options.group, str(options.lease_table))
     if not snapshot.leases:
-        raise EhBalanceError("no query has read anything yet: startingPosition decides where reading begins")
+        raise EhBalanceError("EHB_ORDER_REJECTED", reason="no query has read anything yet, so startingPosition applies")
     if partition is not None and partition not in snapshot.leases:
-        raise EhBalanceError(f"partition {partition} is unknown: there are {', '.join(snapshot.leases)}")
-    return {each: lease.epoch for each, lease in snapshot.leases.items() if partition in (None, each)}
+        reason = f"partition {partition} is unknown; the table has {', '.join(snapshot.leases)}"
+        raise EhBalanceError("EHB_ORDER_REJECTED", reason=reason)
+    return {id: lease.epoch for id, lease in snapshot.leases.items() if partition in (None, id)}

@@ -1,4 +1,4 @@
-"""`--positions FILE`: the JSON that `ehbalance positions` prints, and the positions in the hub that it means."""
+"""`--positions FILE`: JSON as printed by `ehbalance positions`, and its resolution against the hub."""
 
 from __future__ import annotations
 
@@ -19,80 +19,82 @@ from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.starting_positions import HUB_KEY, UnresolvedPosition, position_of_json
 from spark_ehbalance.query.offsets import HubReference
 from spark_ehbalance.query.options import Options
-from spark_ehbalance.query.positions import hub_of_json
+from spark_ehbalance.query.positions import parse_hub
 from spark_ehbalance.settings.secrets import shown
 
 _T = TypeVar("_T")
 
-#: Partitions resolved at a time: each takes a connection, which mostly waits.
-_AT_ONCE = 8
+#: Partitions resolved concurrently, each on its own connection.
+_CONCURRENCY = 8
 
-PositionFile = Annotated[
+PositionFileOption = Annotated[
     str | None,
-    typer.Option("--positions", metavar="FILE", help="What `ehbalance positions` printed; - for standard input."),
+    typer.Option("--positions", metavar="FILE", help="Output of `ehbalance positions`; - for standard input."),
 ]
 
 
-class GivenPositions:
-    """The positions in `--positions FILE`: `named` by partition, `others` for partitions that it does not name."""
+class PositionFile:
+    """Positions in `--positions FILE`: `named` by partition, `others` for the remaining partitions."""
 
     def __init__(self, file: str) -> None:
-        """Raises `OptionError`, which names the file, the partition and the value."""
-        self.source = f"--positions={file}"
+        """Raises `OptionError`."""
+        self._source = f"--positions={file}"
         try:
             text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-            found = json.loads(text)
+            content = json.loads(text)
         except OSError as error:
-            raise OptionError(f"{self.source} cannot be read: {error.strerror}") from None
+            raise self._invalid(f"it cannot be read ({error.strerror})", "a readable file") from None
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise self._wrong("JSON of positions by partition, as `ehbalance positions` prints it")
-        self.hub = self._parsed(HUB_KEY, found.pop(HUB_KEY, None), hub_of_json)
-        self.named = {each: self._parsed(each, value, position_of_json) for each, value in found.items()}
+            content = None
+        if not isinstance(content, dict):
+            raise self._invalid("it contains no positions", "JSON as printed by `ehbalance positions`")
+        self.hub = self._parse(HUB_KEY, content.pop(HUB_KEY, None), parse_hub)
+        self.named = {
+            partition: self._parse(partition, value, position_of_json) for partition, value in content.items()
+        }
         self.others = self.named.pop("*", None)
 
     def check(self, hub: HubReference, partitions: Sequence[str]) -> None:
-        """Raise `OptionError` for positions of another hub than `hub`, and of others than its `partitions`."""
+        """Raise `OptionError` if the positions belong to another hub, or to a partition that is not in `partitions`."""
         if self.hub is not None and self.hub.is_another(hub):
-            raise OptionError(f"{self.source} has positions of {self.hub}, and this is {hub}, with other events")
-        if unknown := [each for each in self.named if each not in partitions]:
-            raise self._wrong(f"partition {', '.join(partitions)}", f"it has {shown(unknown[0])}; ")
+            raise self._invalid(f"it contains positions of {self.hub}", f"positions of {hub}")
+        if unknown := [partition for partition in self.named if partition not in partitions]:
+            raise self._invalid(f"it contains partition {shown(unknown[0])}", f"partition {', '.join(partitions)}")
 
-    def wanted(self, partitions: Sequence[str]) -> dict[str, UnresolvedPosition]:
-        """The position of each of `partitions` that has one."""
-        found = {each: self.named.get(each, self.others) for each in partitions}
-        return {partition: each for partition, each in found.items() if each is not None}
+    def targets(self, partitions: Sequence[str]) -> dict[str, UnresolvedPosition]:
+        """Positions of those `partitions` that have one."""
+        positions = {partition: self.named.get(partition, self.others) for partition in partitions}
+        return {partition: position for partition, position in positions.items() if position is not None}
 
-    def _parsed(self, what: str, value: object, parse: Callable[[object], _T]) -> _T:
+    def _parse(self, key: str, value: object, parse: Callable[[object], _T]) -> _T:
         try:
             return parse(value)
         except ValueError as allowed:
-            raise self._wrong(str(allowed), f"{shown(what)}: {shown(json.dumps(value))}; ") from None
+            raise self._invalid(f"{shown(key)}: {shown(json.dumps(value))} is invalid", str(allowed)) from None
 
-    def _wrong(self, allowed: str, what: str = "") -> OptionError:
-        return OptionError(f"{self.source} is wrong: {what}allowed is {allowed}")
+    def _invalid(self, problem: str, allowed: str) -> OptionError:
+        return OptionError("EHB_FILE_INVALID", file=self._source, problem=problem, allowed=allowed)
 
 
-def resolved(
-    wanted: Mapping[str, UnresolvedPosition],
+def resolve_all(
+    targets: Mapping[str, UnresolvedPosition],
     options: Options,
     states: Mapping[str, PartitionState],
     epochs: Mapping[str, int],
-    source: str,
 ) -> dict[str, Position]:
-    """The `wanted` position in each partition. Raises `OptionError`, which begins with `source`, if the hub does not
-    retain it."""
+    """The position of each of the `targets` in the hub. Raises `OptionError` for one that the hub does not retain."""
 
-    def position(partition: str) -> Position:
+    def resolve_one(partition: str) -> Position:
         address, state = PartitionAddress(options.connection, options.consumer_group, partition), states[partition]
-        found = resolve(wanted[partition], address, state, options.receiver_timeout, epochs.get(partition, 0))
-        if not state.begin <= found.next <= state.end:
+        position = resolve(targets[partition], address, state, options.receiver_timeout, epochs.get(partition, 0))
+        if not state.begin <= position.next <= state.end:
             raise OptionError(
-                f"{source}: partition {partition} cannot continue at sequence number {found.next}: allowed is "
-                f"{state.begin} to {state.end}, which is the next to come"
+                "EHB_POSITION_INVALID",
+                partition=partition,
+                problem=f"the hub does not retain sequence number {position.next}",
+                allowed=f"{state.begin} to {state.end} (the next event)",
             )
-        return found
+        return position
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return dict(zip(wanted, pool.map(position, wanted), strict=True))
+    with ThreadPoolExecutor(_CONCURRENCY) as pool:
+        return dict(zip(targets, pool.map(resolve_one, targets), strict=True))

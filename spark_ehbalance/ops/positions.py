@@ -1,4 +1,4 @@
-"""`ehbalance positions`: where reading continues, as JSON that `init`, `seek` and `startingPosition` take."""
+"""`ehbalance positions`: positions as JSON for `init`, `seek` and `startingPosition`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from spark_ehbalance.lease_table.blob.container import Container
 from spark_ehbalance.lease_table.blob.locations import is_container, parse_location
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT
 from spark_ehbalance.ops.arguments import GroupName, StorageOptions, pairs
-from spark_ehbalance.ops.common import say, warn
+from spark_ehbalance.ops.common import echo, warn
 from spark_ehbalance.query.options import checked_checkpoint, storage_options
-from spark_ehbalance.query.positions import Logs, Positions, of_container, of_lease_table, of_queries
-from spark_ehbalance.query.scala_checkpoint import UnusableError, has_scala_form, of_scala_query
+from spark_ehbalance.query.positions import Logs, Positions, container_positions, lease_table_positions, query_positions
+from spark_ehbalance.query.scala_checkpoint import UnusableError, may_be_scala_query, scala_query_positions
 from spark_ehbalance.query.spark_checkpoint import CheckpointFolder, logs, opened
 
 
@@ -23,28 +23,26 @@ def positions(
     sources: Annotated[
         list[str],
         typer.Argument(
-            help="A lease table, a container of the Azure SDKs' checkpoint store, or a checkpointLocation. Several: "
-            "the checkpoints of a group's queries.",
+            help="A lease table, a container of the Azure SDKs' checkpoint store, or one or more checkpointLocations "
+            "of a group's queries.",
         ),
     ],
     storage: StorageOptions,
     group: GroupName = None,
-    event_hub_name: Annotated[
-        str | None, typer.Option(help="Which event hub, in checkpoints of a query that reads several.")
-    ] = None,
+    event_hub_name: Annotated[str | None, typer.Option(help="The event hub, if the checkpoints have several.")] = None,
     scala_connector: Annotated[
-        bool, typer.Option("--scala-connector", help="The checkpoint is of azure-event-hubs-spark.")
+        bool, typer.Option("--scala-connector", help="Read a checkpoint of azure-event-hubs-spark.")
     ] = False,
 ) -> None:
-    """Print the positions at which reading continues, for `init --positions` and `seek --positions`.
+    """Print positions as JSON for `init --positions` and `seek --positions`.
 
-    Stop the queries or consumers first. Nothing is written, and the event hub is not needed. Positions at which events
+    Stop the queries or consumers first. Nothing is written, and the event hub is not contacted. Partitions whose events
     may be read twice are listed on standard error.
     """
-    found = _read(sources, storage, group, event_hub_name, scala_connector=scala_connector)
-    for remark in found.remarks:
+    result = _read(sources, storage, group, event_hub_name, scala_connector=scala_connector)
+    for remark in result.remarks:
         warn(remark)
-    say(found.to_json())
+    echo(result.to_json())
 
 
 def _read(
@@ -65,8 +63,8 @@ def _read(
             elif len(sources) == 1 and not folder.planned():
                 return _of_lease_table(source, storage)
             else:
-                raise OptionError(f"{location} is no checkpoint of an ehbalance query{_instead(folder)}")
-    return of_queries(checkpoints, hub)
+                raise OptionError("EHB_CHECKPOINT_UNUSABLE", location=location, reason=_problem(folder))
+    return query_positions(checkpoints, hub)
 
 
 def _of_container(text: str, storage: StorageOptions, group: str | None) -> Positions:
@@ -74,32 +72,30 @@ def _of_container(text: str, storage: StorageOptions, group: str | None) -> Posi
     options = storage_options(pairs(storage.storage_option), {}, location, storage.identity())
     with contextlib.closing(Container(location, options, REQUEST_TIMEOUT)) as container:
         blobs = container.list("")
-    return of_container({name: each.metadata for name, each in blobs.items()}, group)
+    return container_positions({name: blob.metadata for name, blob in blobs.items()}, group)
 
 
 def _of_lease_table(text: str, storage: StorageOptions) -> Positions:
     with storage.open(text) as store:
         if not store.exists():
-            raise OptionError(
-                f"{text} is neither a lease table, nor a container of the Azure SDKs' checkpoint store, nor the "
-                "checkpointLocation of a query"
-            )
-        return of_lease_table(store.read())
+            reason = "it is no lease table, no container of the Azure SDKs' checkpoint store and no checkpointLocation"
+            raise OptionError("EHB_CHECKPOINT_UNUSABLE", location=text, reason=reason)
+        return lease_table_positions(store.read())
 
 
 def _of_scala(folder: CheckpointFolder, location: str, hub: str | None) -> Positions:
     try:
         if not folder.planned():
-            raise UnusableError("it has no offsets/N")
-        return of_scala_query(folder, hub)
-    except UnusableError as problem:
-        raise OptionError(f"{location} cannot be used: {problem}") from None
+            raise UnusableError("there is no offsets/N")
+        return scala_query_positions(folder, hub)
+    except UnusableError as error:
+        raise OptionError("EHB_CHECKPOINT_UNUSABLE", location=location, reason=error) from None
 
 
-def _instead(folder: CheckpointFolder) -> str:
-    if not has_scala_form(folder):
-        return ""
+def _problem(folder: CheckpointFolder) -> str:
+    if not may_be_scala_query(folder):
+        return "it is no checkpoint of an ehbalance query"
     return (
-        ". It is one of the Scala connector, for which give --scala-connector, or of Spark's Kafka source, whose files "
-        "look the same and whose offsets are of no use"
+        "it is a checkpoint of the Scala connector (allowed with --scala-connector) or of Spark's Kafka source, whose "
+        "offsets cannot be used"
     )

@@ -1,4 +1,4 @@
-"""`ehbalance simulate`: how the strategies handle joins, crashes and bursts, in simulated time."""
+"""`ehbalance simulate`: strategies under joins, crashes and bursts, in simulated time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from spark_ehbalance.group.strategies import DEFAULT_STRATEGY, STRATEGIES
 from spark_ehbalance.ops.arguments import AsJson
 from spark_ehbalance.ops.common import console
 from spark_ehbalance.settings.parsing import duration_text
+from spark_ehbalance.settings.secrets import shown
 from spark_ehbalance.simulation.measures import Result
 from spark_ehbalance.simulation.run import simulate as play
 from spark_ehbalance.simulation.scenario import READY_MADE, Scenario, load
 
-#: Simulations that run at the same time.
+#: Concurrent simulations.
 _PROCESSES = 2
 
 
@@ -31,38 +32,39 @@ def simulate(
         str, typer.Option(metavar="NAME|FILE", help=f"A TOML file, or one of {', '.join(READY_MADE)}.")
     ] = "start-up",
     strategy: Annotated[str, typer.Option(help=f"One of {', '.join(STRATEGIES)}.")] = DEFAULT_STRATEGY,
-    compare: Annotated[bool, typer.Option("--compare", help="All strategies, side by side.")] = False,
+    compare: Annotated[bool, typer.Option("--compare", help="Compare all strategies.")] = False,
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Run a scenario in simulated time with the real strategies and lease code, and measure the result."""
+    """Run a scenario in simulated time with the real strategies and lease code, and print measurements."""
     if strategy not in STRATEGIES:
-        raise OptionError(f"--strategy {strategy} is wrong: allowed is one of {', '.join(STRATEGIES)}")
-    played = load(scenario)
-    results = _compared(played, seed) if compare else [play(played, strategy, seed)]
+        allowed = f"one of {', '.join(STRATEGIES)}"
+        raise OptionError("EHB_OPTION_INVALID", option="--strategy", value=shown(strategy), allowed=allowed)
+    loaded = load(scenario)
+    results = _compare(loaded, seed) if compare else [play(loaded, strategy, seed)]
     if as_json:
         tables = [result.to_json() for result in results]
         typer.echo(json.dumps(tables if compare else tables[0], indent=2))
     else:
-        console().print(Text(_heading(played, seed)), _table(results), sep="\n")
+        console().print(Text(_heading(loaded, seed)), _table(results), sep="\n")
 
 
-def _compared(scenario: Scenario, seed: int) -> list[Result]:
-    """The result of each strategy, some run at the same time, each in its own process."""
+def _compare(scenario: Scenario, seed: int) -> list[Result]:
+    """The result of each strategy, each from its own process."""
     with ProcessPoolExecutor(_PROCESSES, get_context("spawn")) as pool:
         futures = [pool.submit(play, scenario, name, seed) for name in STRATEGIES]
         return [future.result() for future in futures]
 
 
 def _heading(scenario: Scenario, seed: int) -> str:
-    what = (
+    group = (
         f"{scenario.partitions} partitions, {scenario.members} members, {scenario.cycles} cycles of "
         f"{scenario.group.balance_interval:g} s, seed {seed}"
     )
     store = scenario.store
-    look, commit = duration_text(store.look_seconds), duration_text(store.commit_seconds)
-    where = f"a look at the lease table takes {look}, a commit {commit}"
-    return f"{scenario.name}: {scenario.description or 'a scenario of your own.'}\n{what}\n{where}"
+    read, commit = duration_text(store.read_seconds), duration_text(store.commit_seconds)
+    store_times = f"reading the lease table takes {read}, a commit {commit}"
+    return f"{scenario.name}: {scenario.description or 'a custom scenario.'}\n{group}\n{store_times}"
 
 
 def _table(results: Sequence[Result]) -> Table:
@@ -80,26 +82,26 @@ def _or_never(value: float | None) -> str:
 
 
 def _short(value: float) -> str:
-    """A number in at most six characters."""
+    """`value` in at most six characters."""
     for least, factor, letter in ((1e9, 1e9, " G"), (1e6, 1e6, " M"), (1e4, 1e3, " k")):
         if value >= least:
             return f"{value / factor:.3g}{letter}"
     return f"{value:.0f}" if value == int(value) or value >= 100 else f"{value:.1f}"
 
 
-#: The rows of the table, each with how a result is shown in it.
+#: Rows of the table: name and format.
 _ROWS: tuple[tuple[str, Callable[[Result], str]], ...] = (
-    ("seconds to balance", lambda each: _or_never(each.seconds_to_balance)),
-    ("moves", lambda each: _short(each.moves)),
-    ("fewest possible", lambda each: _short(each.fewest_moves)),
-    ("moves afterwards", lambda each: _short(each.later_moves)),
-    ("lease duration (s)", lambda each: _short(each.lease_duration)),
-    ("silence (leases)", lambda each: f"{each.longest_silence:.2f}"),
-    ("unowned (seconds)", lambda each: _short(each.unowned)),
-    ("events read", lambda each: _short(each.events)),
-    ("of them again", lambda each: _short(each.duplicates)),
-    ("commits a minute", lambda each: _short(60 * each.commits / each.seconds)),
-    ("lost races a minute", lambda each: _short(60 * each.conflicts / each.seconds)),
-    ("spread of load", lambda each: f"{each.spread:.1%}"),
-    ("spread at worst", lambda each: f"{each.spread_worst:.1%}"),
+    ("seconds to balance", lambda result: _or_never(result.seconds_to_balance)),
+    ("moves", lambda result: _short(result.moves)),
+    ("fewest possible", lambda result: _short(result.fewest_moves)),
+    ("moves afterwards", lambda result: _short(result.later_moves)),
+    ("lease duration (s)", lambda result: _short(result.lease_duration)),
+    ("silence (leases)", lambda result: f"{result.longest_silence:.2f}"),
+    ("unowned (seconds)", lambda result: _short(result.unowned)),
+    ("events read", lambda result: _short(result.events)),
+    ("events read again", lambda result: _short(result.duplicates)),
+    ("commits a minute", lambda result: _short(60 * result.commits / result.seconds)),
+    ("conflicts a minute", lambda result: _short(60 * result.conflicts / result.seconds)),
+    ("spread of load", lambda result: f"{result.spread:.1%}"),
+    ("worst spread", lambda result: f"{result.spread_worst:.1%}"),
 )

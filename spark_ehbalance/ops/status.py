@@ -21,25 +21,19 @@ from spark_ehbalance.group.group_view import FINDINGS, GroupView, Severity
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.model import Lease, Member, MemberState
 from spark_ehbalance.lease_table.viewing import Viewer
-from spark_ehbalance.ops.arguments import (
-    AsJson,
-    GroupName,
-    LeaseTable,
-    StorageOptions,
-    group_of,
-)
+from spark_ehbalance.ops.arguments import AsJson, GroupName, LeaseTable, StorageOptions, parse_group
 from spark_ehbalance.ops.common import cell, console, table
 from spark_ehbalance.settings.secrets import shown
-from spark_ehbalance.text import age, plain, time_of
+from spark_ehbalance.text import age, format_time, plain
 
 #: Seconds between two refreshes of `status --watch`.
 _WATCH_INTERVAL = 1.0
 
-#: Lines of `status --watch` besides rows: the frames of two tables, and three texts.
+#: Lines of `status --watch` besides table rows: frames of two tables and three texts.
 _OTHER_LINES = 13
 
-#: The last changes of a partition that are shown.
-_MOST_CHANGES = 5
+#: Number of a partition's last changes that are shown.
+_SHOWN_CHANGES = 5
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow"}
 
@@ -47,32 +41,36 @@ _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow"}
 def status(
     lease_table: LeaseTable,
     storage: StorageOptions,
-    partition: Annotated[str | None, typer.Option(help="Say why this partition is not read, or has moved.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh until Ctrl-C.")] = False,
+    partition: Annotated[
+        str | None, typer.Option(help="Show this partition alone, with its findings and last moves.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh every second until Ctrl-C.")] = False,
     as_json: AsJson = False,
     group: GroupName = None,
 ) -> None:
-    """Show who owns which partition of a group, its lag, the load of its members, and what is wrong.
+    """Show a group's partitions with owner and lag, its members with their load, and findings.
 
-    A container of the Azure SDKs' checkpoint store keeps less: what is missing is shown as "-".
+    A container of the Azure SDKs' checkpoint store contains less; missing values are shown as "-".
     """
     if watch and (as_json or partition is not None):
-        raise OptionError(f"--watch and {'--json' if as_json else '--partition'} are both given: set one")
-    with storage.open(lease_table, group=None if group is None else group_of(group)) as store:
+        options = f"--watch and {'--json' if as_json else '--partition'}"
+        raise OptionError("EHB_OPTIONS_CONFLICT", options=options, reason="--watch shows the whole group as text")
+    with storage.open(lease_table, group=None if group is None else parse_group(group)) as store:
         viewer = Viewer(store)
         if watch:
             _watch(viewer)
         view = viewer.view()
         changes = store.history() if partition is not None else []
     if partition is not None and partition not in view.snapshot.leases:
-        raise OptionError(f"partition {shown(partition)} is unknown: there are {', '.join(view.snapshot.leases)}")
+        allowed = ", ".join(view.snapshot.leases)
+        raise OptionError("EHB_OPTION_INVALID", option="--partition", value=shown(partition), allowed=allowed)
     if as_json:
         typer.echo(json.dumps(view.to_json(), indent=2))
     else:
         out = console()
         out.print(status_tables(view, out.width, only=partition))
         _print_findings(out, view, partition)
-        for change in [each for each in changes if each.partition == partition][-_MOST_CHANGES:]:
+        for change in [change for change in changes if change.partition == partition][-_SHOWN_CHANGES:]:
             out.print(cell(_change_text(change)), soft_wrap=True)
 
 
@@ -80,9 +78,9 @@ def _watch(viewer: Viewer) -> NoReturn:
     with Live(console=Console(), auto_refresh=False) as live:
         while True:
             view, size = viewer.latest(), live.console.size
-            found = [_finding_text(each.severity, each.text, size.width) for each in view.findings]
-            height = size.height - 1 - sum(len(each.plain.splitlines()) for each in found)
-            live.update(Group(status_tables(view, size.width, height), *found), refresh=True)
+            findings = [_finding_text(finding.severity, finding.text, size.width) for finding in view.findings]
+            height = size.height - 1 - sum(len(text.plain.splitlines()) for text in findings)
+            live.update(Group(status_tables(view, size.width, height), *findings), refresh=True)
             time.sleep(_WATCH_INTERVAL)
 
 
@@ -90,18 +88,18 @@ def _watch(viewer: Viewer) -> NoReturn:
 
 
 def _print_findings(out: Console, view: GroupView, partition: str | None = None) -> None:
-    found = view.findings if partition is None else view.findings_of(partition)
-    for finding in found:
+    findings = view.findings if partition is None else view.findings_of(partition)
+    for finding in findings:
         out.print(_finding_text(finding.severity, finding.text, out.width), soft_wrap=True)
         out.print(_wrapped(f"→ {FINDINGS[finding.code].remedy}", out.width), soft_wrap=True)
-    if not found:
+    if not findings:
         out.print("No findings.")
 
 
 def _finding_text(severity: Severity, text: str, width: int) -> Text:
-    made = _wrapped(f"{severity.name}: {text}", width)
-    made.stylize(_STYLES[severity], 0, len(severity.name))
-    return made
+    wrapped = _wrapped(f"{severity.name}: {text}", width)
+    wrapped.stylize(_STYLES[severity], 0, len(severity.name))
+    return wrapped
 
 
 def _wrapped(text: str, width: int) -> Text:
@@ -110,27 +108,28 @@ def _wrapped(text: str, width: int) -> Text:
 
 def _change_text(change: OwnershipChange) -> str:
     owners = f"{change.owner_before or 'nobody'} → {change.owner or 'nobody'}"
-    return f"{time_of(change.at_ms)}  {change.event}  {owners}  by {change.by}{f': {change.why}' if change.why else ''}"
+    why = f": {change.why}" if change.why else ""
+    return f"{format_time(change.at_ms)}  {change.event}  {owners}  by {change.by}{why}"
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
 def status_tables(view: GroupView, width: int = 10_000, height: int | None = None, only: str | None = None) -> Group:
-    """The tables of partitions and members, for a terminal of this width and height; with too many partitions for the
-    height, the ones with the longest lag. `only`: a single partition and no members."""
+    """The tables of partitions and members for a terminal of this width and height. If the height is too small, only
+    the partitions with the longest lag; with `only`, a single partition and no members."""
     members = _member_table(view, width)
-    leases, more = [each for each in view.snapshot.leases.values() if only in (None, each.partition)], 0
+    leases, hidden = [lease for lease in view.snapshot.leases.values() if only in (None, lease.partition)], 0
     if height is not None:
-        fit = max(1, height - members.row_count - _OTHER_LINES)
-        if more := max(0, len(leases) - fit):
-            furthest = sorted(leases, key=lambda each: _urgency(each, view), reverse=True)[:fit]
-            leases = [each for each in leases if each in furthest]
+        capacity = max(1, height - members.row_count - _OTHER_LINES)
+        if hidden := max(0, len(leases) - capacity):
+            furthest = sorted(leases, key=lambda lease: _urgency(lease, view), reverse=True)[:capacity]
+            leases = [lease for lease in leases if lease in furthest]
     total = _total(view) if only is None else ""
     return Group(
         cell(_title(view)),
         _partition_table(view, leases, width),
-        *([cell(f"and {more} partitions that are less behind")] if more else []),
+        *([cell(f"and {hidden} partitions with a shorter lag")] if hidden else []),
         *([members] if only is None else []),
         *([cell(total)] if total else []),
     )
@@ -151,23 +150,23 @@ def _title(view: GroupView) -> str:
 
 
 def _total(view: GroupView) -> str:
-    """The lag of all partitions."""
+    """The group's lag as one line."""
     lags, count = view.lags.values(), len(view.snapshot.leases)
     if not lags:
         return ""
     events, seconds = view.unread(lags)
     text = f"{events:,} events unread"
     if events and seconds:
-        unknown = any(each.seconds(view.now_ms) is None for each in lags)
+        unknown = any(lag.seconds(view.now_ms) is None for lag in lags)
         text += f", the oldest for {'at least ' if unknown else ''}{age(int(1000 * seconds))}"
     if len(lags) < count:
         text += f", in {len(lags)} of {count} partitions"
-    old_ms = max(view.now_ms - each.at_ms for each in lags)
+    old_ms = max(view.now_ms - lag.at_ms for lag in lags)
     return text if old_ms <= _fresh_ms(view) else f"{text}, measured up to {age(old_ms)} ago"
 
 
 def _fresh_ms(view: GroupView) -> int:
-    """The age from which on a lag is shown with its age."""
+    """Age in milliseconds from which a measurement is shown with its age."""
     return view.snapshot.lease_duration_ms or int(1000 * LEASE_DURATION)
 
 
@@ -175,7 +174,7 @@ def _partition_table(view: GroupView, leases: Iterable[Lease], width: int) -> Ta
     lags, orders = ("unread", "waiting", "measured", "next", "end"), ("next owner", "pinned to")
     return table(
         ("partition", "owner", *lags, *orders, "renewed", "owned for", "epoch"),
-        [tuple(_partition_row(view, each)) for each in leases],
+        [tuple(_partition_row(view, lease)) for lease in leases],
         right=("partition", "epoch", *lags),
         unknown=() if view.keeps_members else ("unread", "waiting", "measured", "end", *orders, "owned for", "epoch"),
         dispensable=(
@@ -207,18 +206,18 @@ def _partition_row(view: GroupView, lease: Lease) -> Iterator[object]:
 
 
 def _batch(view: GroupView, member: Member) -> str:
-    """The average duration of a batch, and how long the current one has been running."""
+    """The average batch duration and the age of the running batch."""
     mean, since = member.load and f"{member.load.batch_seconds:.1f} s", view.snapshot.in_batch_since_ms(member)
-    return ", ".join(each for each in (mean, since and f"now {age(view.now_ms - since)}") if each)
+    return ", ".join(text for text in (mean, since and f"now {age(view.now_ms - since)}") if text)
 
 
 def _member_table(view: GroupView, width: int) -> Table:
-    leaving = any(each.state is MemberState.LEAVING for each in view.members)
+    leaving = any(member.state is MemberState.LEAVING for member in view.members)
     loads, texts = ("limit", "unread", "batch", "state"), ("events/s", "host", "pinned", "strategy", "host CPU")
     states = ("batch", "state") if leaving else ("state", "batch")
     return table(
         ("member", "partitions", *loads, "last seen", *texts),
-        [tuple(_member_row(view, each)) for each in view.members],
+        [tuple(_member_row(view, member)) for member in view.members],
         right=("partitions", "limit", "unread", "last seen", "events/s", "pinned", "host CPU"),
         unknown=() if view.keeps_members else (*loads, *texts),
         dispensable=(*reversed(texts), "last seen", "limit", *states, "unread", "partitions"),
@@ -228,9 +227,9 @@ def _member_table(view: GroupView, width: int) -> Table:
 
 def _member_row(view: GroupView, member: Member) -> Iterator[object]:
     load, owned = member.load, view.snapshot.owned_by(member.id)
-    lags = [lag for each in owned if (lag := each.behind)]
+    lags = [lag for lease in owned if (lag := lease.behind)]
     yield from (member.id, len(owned), member.max_owned, f"{view.unread(lags)[0]:,}" if lags else "")
     yield from (_batch(view, member), member.state.value, f"{age(view.silence_ms(member.id))} ago")
     yield from (load and f"{load.rate:,.0f}", member.host)
-    yield sum(each.pin is not None and each.pin.to == member.id for each in view.snapshot.leases.values()) or ""
+    yield sum(lease.pin is not None and lease.pin.to == member.id for lease in view.snapshot.leases.values()) or ""
     yield from (member.strategy, f"{load.cpu:.0%}" if load and load.cpu is not None else "")

@@ -29,10 +29,10 @@ from spark_ehbalance.query.keeper import Keeper
 from spark_ehbalance.query.offsets import FirstStart, HubReference, StreamOffset, group_name
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.planner import JOIN_TIMEOUT, Planner
-from spark_ehbalance.query.progress_policy import AloneProgress, ProgressPolicy, SharedProgress
+from spark_ehbalance.query.progress_policy import LeaseTableProgress, OffsetProgress, ProgressPolicy
 from spark_ehbalance.query.replay import EarlierBatches, Logged, recover
-from spark_ehbalance.query.start_checks import check_past, check_start, join_table, states_at_start
-from spark_ehbalance.query.steps import Seeded
+from spark_ehbalance.query.start_checks import check_consistency, check_start, join_table, states_at_start
+from spark_ehbalance.query.steps import SeededRandom
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -90,7 +90,9 @@ def start_planner(
     except BaseException:
         hub.stop()
         raise
-    policy: ProgressPolicy = SharedProgress(query, options.lease_table) if options.lease_table else AloneProgress(query)
+    policy: ProgressPolicy = (
+        LeaseTableProgress(query, options.lease_table) if options.lease_table else OffsetProgress(query)
+    )
     opener = _store_opener(options, logged, policy, hub)
     engine = QueryEngine(
         _member(options, query, place, logged),
@@ -150,7 +152,7 @@ def _member(options: Options, query: StreamOffset, place: _Joined, logged: Logge
     return MemberEngine(
         Author(query.owner, query.run),
         settings,
-        Seeded(random.getrandbits(64)),
+        SeededRandom(random.getrandbits(64)),
         query=logged.query_state(place.progress),
         resume=logged.resumed(),
         latest_ms=query.first_start.at_ms if query.first_start else 0,
@@ -162,7 +164,7 @@ def _join(options: Options, logged: Logged, query: StreamOffset, hub: HubWatcher
     """Check that hub and lease table fit what the query has read; creates the table at a first start."""
     assert query.hub is not None, "the hub was asked"
     if options.lease_table is None:
-        check_past(options, logged.last, None, query.hub)
+        check_consistency(options, logged.last, None, query.hub)
         ends: Mapping[str, Position] = {}
         if logged.last.is_initial:
             check_start(options, states_at_start(options, hub))
@@ -176,7 +178,7 @@ def _join(options: Options, logged: Logged, query: StreamOffset, hub: HubWatcher
 
 
 def _store_opener(options: Options, logged: Logged, policy: ProgressPolicy, hub: HubWatcher) -> OpenStore:
-    if isinstance(policy, AloneProgress):
+    if isinstance(policy, OffsetProgress):
         group = options.group
         private = MemoryStore(policy.snapshot(group, logged.finished, logged.unfinished))
         return lambda: private

@@ -106,7 +106,7 @@ def plan_batch(inputs: PlanInputs) -> BatchPlan | Request:
     return BatchPlan(ranges, resets, tuple(warnings))
 
 
-def left_out(
+def omitted_partitions(
     ranges: Mapping[str, Range],
     owned: Iterable[str],
     states: Mapping[str, PartitionState],

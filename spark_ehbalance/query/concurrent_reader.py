@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 Reader = Callable[[threading.Event], Generator[_T, None, object]]
 
 
-def read_together(readers: Sequence[Reader[_T]]) -> Iterator[_T]:
+def read_concurrently(readers: Sequence[Reader[_T]]) -> Iterator[_T]:
     """What all `readers` yield, in the order of arrival; what one reader yields stays in its order.
 
     Raises what the first reader raises. When this ends, in whatever way, all readers have ended: no thread uses a
@@ -64,6 +64,6 @@ def _read(reader: Reader[_T], ended: threading.Event, arrived: queue.Queue[_T | 
                 arrived.put(item)
                 if ended.is_set():
                     break
-    except BaseException as raised:  # of whatever kind, because `read_together` waits for this thread's `_End`
+    except BaseException as raised:  # of whatever kind, because `read_concurrently` waits for this thread's `_End`
         error = raised
     arrived.put(_End(error))

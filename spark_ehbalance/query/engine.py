@@ -8,8 +8,8 @@ answer, which is the next input:
     FindOffsets       →  OffsetsFound
     Probe             →  Probed, and HubReported if Spark waits for it
 
-A request of Spark leads through these to its answer: `BatchRequested` to `Planned`, `RangesRequested` to `Read`. What
-the query owns is decided by the `MemberEngine` in it.
+A request of Spark leads through these to its answer: `BatchRequested` to `BatchPlanned`, `RangesRequested` to
+`RangesPlanned`. What the query owns is decided by the `MemberEngine` in it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from spark_ehbalance.query.batch_planning import (
     BatchPlan,
     PlanInputs,
     Request,
-    left_out,
+    omitted_partitions,
     plan_batch,
     position_under,
     positions_of,
 )
+from spark_ehbalance.query.consistency import changed_hub
 from spark_ehbalance.query.offsets import StreamOffset
-from spark_ehbalance.query.past import changed_hub
-from spark_ehbalance.query.progress_policy import ProgressPolicy, SeenTable, SharedProgress
+from spark_ehbalance.query.progress_policy import LeaseTableProgress, ProgressPolicy, TableState
 from spark_ehbalance.query.replay import EarlierBatches, sought_since
 from spark_ehbalance.text import logger
 
@@ -103,7 +103,7 @@ class QueryEngine:
         self._pending: _Planning | _Replay | None = None
 
     @property
-    def without_end(self) -> frozenset[str]:
+    def without_fixed_end(self) -> frozenset[str]:
         """The owned partitions whose ends are not fixed, with leases that await a look after a suspension."""
         return frozenset(self.member.plannable().keys() - (self.fixed_ends or {}).keys())
 
@@ -159,7 +159,9 @@ class QueryEngine:
     # --- the next batch ----------------------------------------------------------------------------------------
 
     def _ends_fixed(self, hub: protocol.HubReport, now: Clocks) -> list[protocol.Output]:
-        newly = {partition: hub.states[partition].end for partition in self.without_end if partition in hub.states}
+        newly = {
+            partition: hub.states[partition].end for partition in self.without_fixed_end if partition in hub.states
+        }
         self.fixed_ends = {**(self.fixed_ends or {}), **newly}
         return []
 
@@ -182,27 +184,29 @@ class QueryEngine:
         """Raise `DataLossError` if the hub is another one than when the query started."""
         read = self.policy.query.hub
         if read is not None and (wrong := changed_hub("query", read, replace(read, created_ms=hub.created_ms))):
-            raise wrong.error()
+            raise wrong
 
     def _probe_stalled(self, planning: _Planning, now: Clocks) -> list[protocol.Output]:
         """Have the stalled partitions probed whose probes are due; others are not kept waiting."""
         holdings, before, positions = planning.inputs.holdings, self._probes, positions_of(planning.inputs)
         # A query that ends by itself may have no later batch, and with Spark 4.0 and 4.1 no second one.
         waits = self._planned_after is None or self.fixed_ends is not None
-        self._probes = stalls.follow(before, holdings, positions, now.monotonic, at_once=waits)
+        self._probes = stalls.update_probes(before, holdings, positions, now.monotonic, at_once=waits)
         for line in stalls.warnings(before, self._probes):
             _LOG.warning("%s", line)
-        due = {p: probe for p, probe in stalls.waiting(self._probes, holdings).items() if probe.due <= now.monotonic}
+        due = {
+            p: probe for p, probe in stalls.pending_probes(self._probes, holdings).items() if probe.due <= now.monotonic
+        }
         if not due:
             return self._plan(planning, now)
         asked = {partition: probe.position for partition, probe in due.items()}
-        self._probes = stalls.answered(self._probes, asked, {}, float("inf"))
+        self._probes = stalls.with_probe_results(self._probes, asked, {}, float("inf"))
         probe: list[protocol.Output] = [protocol.Probe(asked, _epochs(holdings), waits)]
         return probe if waits else probe + self._plan(planning, now)
 
     def _probed(self, answer: protocol.Probed, now: Clocks) -> list[protocol.Output]:
         again = now.monotonic + self.probe_again
-        self._probes = stalls.answered(self._probes, answer.positions, answer.ends, again)
+        self._probes = stalls.with_probe_results(self._probes, answer.positions, answer.ends, again)
         for partition, end in answer.ends.items():
             _LOG.info("partition %s: delivers events again, and is read up to %d first", partition, end - 1)
         return []
@@ -234,7 +238,7 @@ class QueryEngine:
             inputs = planning.inputs = replace(inputs, readable=readable)
             positions = {p: each for p, each in positions_of(inputs).items() if readable.get(p) != each.next}
             hub = planning.hub
-            doubtful = event_check.doubtful(positions, holdings, hub.states, hub.connection, self._verified)
+            doubtful = event_check.unverified_positions(positions, holdings, hub.states, hub.connection, self._verified)
             planning.looked_for = doubtful
             if doubtful:
                 return [protocol.FindEvents([doubtful], _epochs(holdings))]
@@ -254,8 +258,8 @@ class QueryEngine:
             return self._read_again(replace(replay, ranges=ranges), now)
         planning = self._planning
         wanted = planning.looked_for or {}
-        known = event_check.judged(wanted, answer.found[0], answer.hub.states)
-        event_check.check_none_lost(wanted, known)
+        known = event_check.known_events(wanted, answer.found[0], answer.hub.states)
+        event_check.check_events_exist(wanted, known)
         found = {p: (planning.inputs.holdings[p].epoch, planning.hub.connection) for p in known}
         self._verified = {**self._verified, **found}
         planning.inputs = replace(planning.inputs, unverified=wanted.keys() - known.keys())
@@ -277,26 +281,26 @@ class QueryEngine:
             self.member.reset(plan.resets)  # so that each is reported once and not at every trigger
         holdings, ranges = inputs.holdings, plan.ranges
         sound = [partition for partition, each in holdings.items() if not each.stalled]  # the table says the others
-        omitted = left_out(ranges, sound, inputs.states, available_now=self.fixed_ends is not None)
+        omitted = omitted_partitions(ranges, sound, inputs.states, available_now=self.fixed_ends is not None)
         self.member.note_request(now.wall_ms, omitted)
         if planning.request.measures:
             self._measure(ranges, planning, now)
         if named := self.policy.named(start, ranges):
             end = self._batch_end(start, named, ranges, holdings, now)
             if end is None:
-                return [protocol.Planned(start, ranges, unread=self._unread(inputs))]
-            return [protocol.Planned(end, ranges)]
-        probes = (probe.due for probe in stalls.waiting(self._probes, holdings).values())
+                return [protocol.BatchPlanned(start, ranges, unread=self._unread(inputs))]
+            return [protocol.BatchPlanned(end, ranges)]
+        probes = (probe.due for probe in stalls.pending_probes(self._probes, holdings).values())
         lease_ends = (holding.ends for holding in holdings.values())
         until = min((planning.since + _LOAD_INTERVAL, *probes, *lease_ends))
-        return [protocol.Planned(start, ranges, until, self._unread(inputs))]
+        return [protocol.BatchPlanned(start, ranges, until, self._unread(inputs))]
 
     def _unread(self, inputs: PlanInputs) -> frozenset[str]:
         """Partitions not read to their fixed ends and not stalled that this member owns or may take; none once it
         leaves, as it plans nothing more."""
         if self.fixed_ends is None or self.member.is_leaving:
             return frozenset()
-        query, unread, me = self.member.query, set(self.without_end), self.member.author.id
+        query, unread, me = self.member.query, set(self.without_fixed_end), self.member.author.id
         most = self.member.settings.max_owned
         may_take = most is None or len(self.member.owned) < most
         progress = {**query.resets, **query.progress}
@@ -329,7 +333,7 @@ class QueryEngine:
     ) -> StreamOffset | None:
         """The end of the batch, which has begun; None if nothing of it is owned any more."""
         reserved = self.member.begin_batch(_epochs(named), now.monotonic)
-        table = SeenTable(self.member.table, self.member.known_begun)
+        table = TableState(self.member.table, self.member.known_begun)
         # While the table is away nobody takes a partition, however long that lasts.
         seen = {} if self.member.failures else {p: each.checkpoint.next for p, each in holdings.items()}
         leases, progress = self.member.leases, self.member.query.progress
@@ -365,7 +369,7 @@ class QueryEngine:
         self.member.give_batch(end.batch, end.run)
         if (batch := self._planned(end)) is not None:
             self.batch = batch = replace(batch, ranges={p: r for p, r in batch.ranges.items() if not self._is_taken(r)})
-            return [protocol.Read(list(batch.read.values()))]
+            return [protocol.RangesPlanned(list(batch.read.values()))]
         holdings = self.member.holdings(now.monotonic)
         self._pending = replay = _Replay(end, self.earlier.replay(end, holdings), holdings)
         if any(bounds := event_check.bounds(replay.ranges)):
@@ -375,7 +379,7 @@ class QueryEngine:
     def _is_taken(self, planned: Range) -> bool:
         """Whether another member has taken the partition since, as after this process was suspended. Where epochs do
         not fence, the range's task finds that out."""
-        shared = self.member.settings.capabilities.epochs and isinstance(self.policy, SharedProgress)
+        shared = self.member.settings.capabilities.epochs and isinstance(self.policy, LeaseTableProgress)
         return shared and not self.member.leases[planned.partition].still_owned(planned.epoch, planned.since_ms)
 
     def _read_again(self, replay: _Replay, now: Clocks) -> list[protocol.Output]:
@@ -389,7 +393,7 @@ class QueryEngine:
                 "replaying a batch without partitions %s: their owners continue at the lease table's positions",
                 ", ".join(others),
             )
-        return [protocol.Read(list(self.batch.read.values()))]
+        return [protocol.RangesPlanned(list(self.batch.read.values()))]
 
 
 def _epochs(owned: Mapping[str, Range | Holding]) -> dict[str, int]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
+from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.member.membership import Holding
-from spark_ehbalance.group.mismatch import Mismatch
 from spark_ehbalance.group.position import Position, names_event, partition_order
 from spark_ehbalance.query.batch_planning import BatchPlan
 from spark_ehbalance.text import logger
@@ -23,7 +23,7 @@ _LOG = logger(__name__)
 Verified = Mapping[str, tuple[int, float]]
 
 
-def doubtful(
+def unverified_positions(
     positions: Mapping[str, Position],
     holdings: Mapping[str, Holding],
     states: Mapping[str, PartitionState],
@@ -51,7 +51,7 @@ def _naming(positions: Mapping[str, Position]) -> dict[str, Position]:
     return {partition: each for partition, each in positions.items() if names_event(each.offset)}
 
 
-def judged(
+def known_events(
     positions: Mapping[str, Position], found: Mapping[str, bool], states: Mapping[str, PartitionState]
 ) -> dict[str, bool]:
     """Whether the hub has the events before `positions`, as far as that is known: it has said it in `found`, or has no
@@ -66,11 +66,11 @@ def judged(
     return known
 
 
-def check_none_lost(positions: Mapping[str, Position], known: Mapping[str, bool]) -> None:
+def check_events_exist(positions: Mapping[str, Position], known: Mapping[str, bool]) -> None:
     """Raise `DataLossError` if the hub does not have the event before one of `positions`."""
     if lost := sorted((p for p in positions if known.get(p) is False), key=partition_order):
         events = ", ".join(f"{positions[p].sequence_number} of partition {p}" for p in lost)
-        raise Mismatch("EHB_POSITION_UNKNOWN", {"events": events}).error()
+        raise DataLossError("EHB_POSITION_UNKNOWN", events=events)
 
 
 def replayable(
@@ -83,8 +83,8 @@ def replayable(
     more: the next batch reads them. Raises `DataLossError` for any other of these."""
     gone = set[str]()
     for positions, answer in zip(bounds(replay), found, strict=True):
-        known = judged(positions, answer, states)
-        check_none_lost({p: each for p, each in positions.items() if not sought(p)}, known)
+        known = known_events(positions, answer, states)
+        check_events_exist({p: each for p, each in positions.items() if not sought(p)}, known)
         gone.update(p for p in positions if known.get(p) is False)
     return {partition: each for partition, each in replay.items() if partition not in gone}
 

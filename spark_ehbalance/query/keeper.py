@@ -174,7 +174,7 @@ class Keeper:
         return query.batch_began if query.in_flight else None
 
     @property
-    def store_away(self) -> bool:
+    def is_store_unavailable(self) -> bool:
         """Whether the store could not be read or written when that was tried last."""
         return self._engine.failures > 0
 

@@ -16,7 +16,7 @@ from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.position import partition_order
-from spark_ehbalance.text import time_of
+from spark_ehbalance.text import format_time
 
 
 def group_name(lease_table: str | None) -> str:
@@ -56,7 +56,7 @@ class HubReference:
         return cls(group.hub, group.namespace.partition(":")[0], created_ms)
 
     def __str__(self) -> str:
-        at = "" if self.created_ms is None else f", created {time_of(self.created_ms)}"
+        at = "" if self.created_ms is None else f", created {format_time(self.created_ms)}"
         return f"event hub {self.name}{self.namespace and f' of {self.namespace}'}{at}"
 
     def is_another(self, found: HubReference) -> bool:

@@ -33,11 +33,11 @@ from spark_ehbalance.group.strategies import DECLARATIONS, DEFAULT_STRATEGY, PAR
 from spark_ehbalance.lease_table.blob.layout import of_blobs
 from spark_ehbalance.lease_table.identity import with_identity
 from spark_ehbalance.lease_table.opening import capabilities, check_storage, location
-from spark_ehbalance.metrics.prometheus import need_prometheus
-from spark_ehbalance.query.no_such_option import no_such_option
+from spark_ehbalance.metrics.prometheus import require_prometheus
 from spark_ehbalance.query.spark_checkpoint import checkpoint_location
+from spark_ehbalance.query.unknown_options import unknown_option
 from spark_ehbalance.settings.declared import Declared, declared, option_name
-from spark_ehbalance.settings.option_texts import parsed, refuse_secret, wrong
+from spark_ehbalance.settings.option_texts import invalid_option, parse_options, reject_secret
 from spark_ehbalance.settings.parsing import flag, one_of, parse_delay, parse_duration, whole
 from spark_ehbalance.settings.secrets import (
     REFERENCES,
@@ -45,7 +45,7 @@ from spark_ehbalance.settings.secrets import (
     is_reference,
     looks_secret,
     names_secret,
-    resolved,
+    resolve_secret,
 )
 
 #: Where an option is allowed, if not in both; `SHARED` are streams that have `leaseTable`.
@@ -123,7 +123,7 @@ class Options:
     strategy: str = declared(
         DEFAULT_STRATEGY,
         one_of(*PARAMETERS),
-        "[how partitions are shared](strategies.md), the same for all members; beside Azure's event processors "
+        "[how partitions are shared](sharing.md#strategies), the same for all members; beside Azure's event processors "
         "`balanced`, the default there, or `greedy`",
         only=SHARED,
     )
@@ -204,7 +204,7 @@ class Options:
         HANDOVER_TIMEOUT,
         parse_duration,
         "how long the owner may take to hand over a partition before it is stolen; with `cooperative` "
-        "[longer for slow batches](strategies.md#which-to-use)",
+        "[longer for slow batches](sharing.md#which-strategy)",
         only=SHARED,
     )
     #: How long a batch may take is for the user to say.
@@ -236,7 +236,7 @@ class Options:
     on_malformed: str = declared(
         FAIL,
         one_of(*POLICIES),
-        "an event that [cannot be read](columns.md#events-that-cannot-be-read): `fail`, `keep` a row, or `skip` it",
+        "an event that [cannot be read](options.md#events-that-cannot-be-read): `fail`, `keep` a row, or `skip` it",
     )
     metrics_port: int | None = declared(
         None,
@@ -287,7 +287,7 @@ class Options:
         if self.blob_namespace is not None and self.capabilities.members:
             raise OptionError("blobNamespace needs a container of the Azure SDKs' checkpoint store as leaseTable")
         if self.metrics_port is not None:
-            need_prometheus("metricsPort")
+            require_prometheus("metricsPort")
         if self.lease_table is None and self.storage_options:
             raise OptionError(f"{_STORAGE}* needs leaseTable: without it there is no table to store")
 
@@ -335,7 +335,7 @@ def storage_options(
                 f"option {option} holds a secret, which would be shown: give a reference as its value, {REFERENCES}, "
                 f"or write {_STORAGE_SECRET}{name}, whose value Spark hides"
             )
-    options = {option.partition(".")[2]: resolved(option, value) for option, value in given.items()}
+    options = {option.partition(".")[2]: resolve_secret(option, value) for option, value in given.items()}
     if lease_table is not None:
         options = with_identity(lease_table, options, identity, os.environ)
         check_storage(lease_table, options, os.environ)
@@ -357,7 +357,7 @@ def _checked(parse: Callable[[str], str], text: str, option: str) -> str:
     try:
         return parse(text.strip())
     except ValueError as allowed:
-        raise wrong(option, text, allowed) from None
+        raise invalid_option(option, text, allowed) from None
 
 
 def _declared_options() -> Iterator[tuple[str, Declared]]:
@@ -393,12 +393,12 @@ def _parse(raw: Mapping[str, str], where: str) -> Options:
     if unknown := sorted(given.keys() - names.keys()):
         others = {*option_names(STREAM), *option_names(BATCH)} - set(names.values())
         elsewhere = {name.lower(): name for name in others}
-        raise no_such_option(unknown[0], where, names.values(), elsewhere)
+        raise unknown_option(unknown[0], where, names.values(), elsewhere)
     for name, text in given.items():
         if name not in SECRET_OPTIONS:
             _refuse_secret(names[name], text)
     connection = Connection.from_options({name: given.get(name.lower()) for name in CONNECTION_OPTIONS})
-    values = parsed(given, Options)
+    values = parse_options(given, Options)
     lease_table = values.get("lease_table")
     if lease_table is None:
         _refuse_sharing(given)
@@ -439,7 +439,7 @@ def _pop_prefixed(given: dict[str, str], prefix: str) -> dict[str, str]:
 
 
 def _refuse_secret(name: str, text: str) -> None:
-    refuse_secret(name, text, f"connectionString, clientSecret and {_STORAGE_SECRET}*")
+    reject_secret(name, text, f"connectionString, clientSecret and {_STORAGE_SECRET}*")
 
 
 def _strategy_parameters(given: Mapping[str, str], strategy: str) -> Parameters:
@@ -450,4 +450,4 @@ def _strategy_parameters(given: Mapping[str, str], strategy: str) -> Parameters:
                 f"option {name} is for strategy={name.partition('.')[0]}, and the strategy is {strategy}: leave it out"
             )
     kind = PARAMETERS[strategy]
-    return kind(**parsed(given, kind, f"{strategy}."))
+    return kind(**parse_options(given, kind, f"{strategy}."))

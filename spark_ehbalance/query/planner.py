@@ -98,12 +98,12 @@ class Planner:
         self.lag = LagReport(hub)
         self._changed = keeper.changed
         self._probing = Housekeeping()
-        self._planned: protocol.Planned | None = None
+        self._planned: protocol.BatchPlanned | None = None
         self._idle_answers = 0
         #: The query, as its tasks have told; None before the first one has.
         self.query: str | None = None
         #: Whether the driver has said that the query has another source with this lease table.
-        self.is_one_of_two = False
+        self.has_second_source = False
         #: How many tasks the query's Spark runs at the same time, as the driver has said.
         self.cores: int | None = None
         #: Whether the driver receives signals, and says itself when the query is to leave.
@@ -150,10 +150,10 @@ class Planner:
 
         Raises what `next_batch` raises, and `OptionError` if the query has another source with this lease table.
         """
-        if self.still_idle(start):
+        if self.is_idle(start):
             return start
         self.finish(start)
-        if self.is_one_of_two:
+        if self.has_second_source:
             raise two_sources(self._engine.policy.location)
         if available_now:
             self.fix_ends()
@@ -165,7 +165,7 @@ class Planner:
         ended the lease keeper."""
         self._keeper.handle(protocol.BatchFinished(end))
 
-    def still_idle(self, start: StreamOffset) -> bool:
+    def is_idle(self, start: StreamOffset) -> bool:
         """Whether `next_batch(start)` would return `start` again, as for nearly all calls of an idle query, so that
         it must cost little. May wait a moment for a change, and returns False at once when there is one."""
         planned = self._planned
@@ -188,7 +188,7 @@ class Planner:
             measures = self._engine.loads.is_due(monotonic())
             cpu = cpu_time() if measures else None  # some systems take 0.2 s for it beside a busy JVM
             planned = self._answer(protocol.BatchRequested(start, limit, self._report(), cpu, measures))
-            assert isinstance(planned, protocol.Planned)
+            assert isinstance(planned, protocol.BatchPlanned)
             if planned.end is not start or not planned.unread:
                 break
             # To answer that there is nothing to read would end the run of Trigger.AvailableNow.
@@ -217,7 +217,7 @@ class Planner:
         first = self._engine.fixed_ends is None
         if first and not self._keeper.wait_balanced(JOIN_TIMEOUT, settled=True):
             _LOG.warning("the group has not settled within %g s: reading what is owned now", JOIN_TIMEOUT)
-        if (partitions := self._engine.without_end) or first:
+        if (partitions := self._engine.without_fixed_end) or first:
             self._hub.refresh(partitions)
             self._keeper.handle(protocol.EndsFixed(self._report()))
 
@@ -225,7 +225,7 @@ class Planner:
         """What to read of the batch that ends at `end`: all of it if this process has planned it; else what
         `plan_replay` returns."""
         answer = self._answer(protocol.RangesRequested(end), lambda: self._engine.knows_owners(end, monotonic()))
-        assert isinstance(answer, protocol.Read)
+        assert isinstance(answer, protocol.RangesPlanned)
         return list(answer.ranges)
 
     def latest(self) -> dict[str, int]:
@@ -242,9 +242,9 @@ class Planner:
         """Carry out a control message: `finished` is the end of a batch that the sink has finished, and with `leave`
         the query leaves its group. Returns whether that is done; leaving takes until the batch in flight has ended.
         With `twice` the query has another source with this lease table; `cores` is how many tasks Spark runs at the
-        same time. Or it asks for the `lag`, or about the batch in flight, see `about_batch`, or comes from a task, see
-        `is_of_query`, or from `spark_ehbalance.run`, which asks for the `state`: how many partitions of all are owned,
-        and their unread events.
+        same time. Or it asks for the `lag`, or about the batch in flight, see `batch_details`, or comes from a task,
+        see `is_second_source`, or from `spark_ehbalance.run`, which asks for the `state`: how many partitions of all
+        are owned, and their unread events.
 
         Raises `EhBalanceError` for a malformed message.
         """
@@ -253,7 +253,7 @@ class Planner:
         if "batch" in message:
             try:
                 end = StreamOffset.from_json(message["batch"])
-                return self.about_batch(end, look=bool(message.get("look")), event=_event(message.get("event")))
+                return self.batch_details(end, look=bool(message.get("look")), event=_event(message.get("event")))
             except EhBalanceError as error:
                 return {"error": str(error)}
         if message.get("state") is True:
@@ -264,9 +264,9 @@ class Planner:
             unread = sum(each.events for each in lags)
             return {"owned": len(owned), "all": len(self._hub.partition_ids()), "behind": unread}
         if "query" in message:
-            return self.is_of_query(str(message["query"]), message.get("planner"), message.get("group"))
+            return self.is_second_source(str(message["query"]), message.get("planner"), message.get("group"))
         if message.get("twice") is True:
-            self.is_one_of_two = True
+            self.has_second_source = True
             self._changed.set()
         if type(cores := message.get("cores")) is int and cores > 0:
             self.cores = cores
@@ -283,7 +283,7 @@ class Planner:
             return self._keeper.idle
         return True
 
-    def is_of_query(self, query: str, planner: object, group: object) -> bool:
+    def is_second_source(self, query: str, planner: object, group: object) -> bool:
         """A task of the planner with that address, and lease table, reads for `query`. Returns whether this is another
         planner of the same query, with the same lease table; keeps the query if it is this one's."""
         if self._control is not None and planner == list(self._control.planner):
@@ -292,14 +292,14 @@ class Planner:
         return query == self.query and group == self._engine.policy.query.group
 
     def _offset_of(self, partition: str, number: int, read: Mapping[str, Range]) -> str | None:
-        """The offset of an event as `about_batch` answers it."""
+        """The offset of an event as `batch_details` answers it."""
         if number >= self.latest().get(partition, 0):  # what is known may be older than the event
             self._hub.refresh([partition])
         if number >= self.latest()[partition]:
             return ""
         return self._hub.offsets({partition: number}, self._levels({partition: read[partition].epoch})).get(partition)
 
-    def about_batch(
+    def batch_details(
         self, end: StreamOffset, *, look: bool = False, event: tuple[str, int] | None = None
     ) -> dict[str, Any]:
         """What the sink has to know of the batch that ends at `end`: the `hub` and when it was `created` (milliseconds
@@ -351,7 +351,7 @@ class Planner:
                             continue
                         self._probe(output)
                         request = protocol.HubReported(self._report())
-                    case protocol.Planned() | protocol.Read():
+                    case protocol.BatchPlanned() | protocol.RangesPlanned():
                         return output
                     case _:
                         request = self._ask_hub(output)

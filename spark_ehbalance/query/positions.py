@@ -45,7 +45,7 @@ class Positions:
         return "{\n" + ",\n".join(lines) + "\n}"
 
 
-def hub_of_json(value: object) -> HubReference | None:
+def parse_hub(value: object) -> HubReference | None:
     """The hub that `Positions.to_json` wrote. Raises `ValueError` with what is allowed."""
     if value is None:
         return None
@@ -59,7 +59,7 @@ def hub_of_json(value: object) -> HubReference | None:
     raise ValueError('{"name": HUB, "namespace": HOST, "createdMs": NUMBER}')
 
 
-def of_lease_table(found: Snapshot) -> Positions:
+def lease_table_positions(found: Snapshot) -> Positions:
     """The checkpoints in a lease table."""
     hub = HubReference.of(found.group, found.table.hub_created_ms if found.table else None)
     named = {partition: each.checkpoint for partition, each in found.leases.items() if each.checkpoint}
@@ -72,7 +72,7 @@ def of_lease_table(found: Snapshot) -> Positions:
     return Positions(hub, named, remarks)
 
 
-def of_container(blobs: Mapping[str, Metadata], wanted: str | None) -> Positions:
+def container_positions(blobs: Mapping[str, Metadata], wanted: str | None) -> Positions:
     """The checkpoints in a container of the Azure SDKs, from its `blobs` by name, of the group `wanted`, spelled as in
     their names; None: there is one. Raises `OptionError`."""
     parts = [(name.split("/"), metadata) for name, metadata in blobs.items()]
@@ -94,7 +94,7 @@ def of_container(blobs: Mapping[str, Metadata], wanted: str | None) -> Positions
     return Positions(HubReference.of(Group.of(*name.split("/")), None), named, _of_owners(owners))
 
 
-def of_queries(checkpoints: Mapping[str, Logs], wanted: str | None) -> Positions:
+def query_positions(checkpoints: Mapping[str, Logs], wanted: str | None) -> Positions:
     """The positions of a group in its queries' `checkpoints`, by location, of the hub `wanted`; None: there is one.
 
     For each partition the latest epoch counts: later events under an earlier one belong to a batch that was cut short.

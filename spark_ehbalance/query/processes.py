@@ -37,7 +37,7 @@ def cpu_time() -> CpuTime | None:
 def spark_master() -> str | None:
     """The master of the Spark whose JVM is an ancestor of this process; None if it cannot be found. Spark does not tell
     its Python workers, so it is read off the JVM's command line and properties."""
-    return (started_settings() or {}).get(_MASTER)
+    return (submit_settings() or {}).get(_MASTER)
 
 
 def local_cores(master: str | None) -> int | None:
@@ -62,18 +62,18 @@ def jvm_pid(pid: int | None = None) -> int:
         return 0
 
 
-def started_settings() -> dict[str, str] | None:
+def submit_settings() -> dict[str, str] | None:
     """The settings with which spark-submit has started the JVM that is an ancestor of this process; None if there is
     none, or they cannot be read."""
     try:
         commands = (each.cmdline() for each in psutil.Process().parents())
         jvm = next((words for words in commands if words and words[0].endswith("java")), None)
-        return settings_of(jvm, os.environ) if jvm else None
+        return parse_submit_settings(jvm, os.environ) if jvm else None
     except (OSError, psutil.Error):
         return None
 
 
-def settings_of(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+def parse_submit_settings(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
     """The settings of a JVM with this command line, as spark-submit finds them: there, else in the properties file
     named there, else in the default one. Of a JVM that spark-submit has not started, those of the command line."""
     follows = dict(pairwise(words))

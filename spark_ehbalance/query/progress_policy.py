@@ -15,7 +15,7 @@ from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.query.offsets import EpochPosition, FirstStart, StreamOffset, TableReference
 
 
-class SeenTable(NamedTuple):
+class TableState(NamedTuple):
     """The lease table as last read: its identity, and the last begun batch of the query."""
 
     identity: TableIdentity | None
@@ -23,7 +23,7 @@ class SeenTable(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SharedProgress:
+class LeaseTableProgress:
     """The lease table at `location` stores the progress, so that an offset names only what its batch reads.
 
     `query` is an offset with owner, group, event hub, lineage and run.
@@ -43,7 +43,7 @@ class SharedProgress:
         named: Mapping[str, Range],
         ranges: Mapping[str, Range],
         reserved: Collection[str],
-        table: SeenTable,
+        table: TableState,
         checkpoints: Mapping[str, int],
         lapsed: Mapping[str, Progress],
     ) -> StreamOffset:
@@ -73,9 +73,9 @@ class SharedProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class AloneProgress:
+class OffsetProgress:
     """Without a lease table the offset alone stores the progress, so that it names every partition ever read. Methods
-    as in `SharedProgress`.
+    as in `LeaseTableProgress`.
 
     `query` is an offset with owner, event hub, lineage and run.
     """
@@ -116,4 +116,4 @@ class AloneProgress:
         return start
 
 
-ProgressPolicy = SharedProgress | AloneProgress
+ProgressPolicy = LeaseTableProgress | OffsetProgress

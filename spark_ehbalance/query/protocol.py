@@ -139,7 +139,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class BatchPlanned:
     """The answer to `BatchRequested`: the `end` of the next batch, or the start, if there is nothing to read. That
     stays so until something changes, and need not be looked into until the monotonic time `until`.
 
@@ -154,11 +154,11 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class RangesPlanned:
     """The answer to `RangesRequested`: what to read."""
 
     ranges: Sequence[Range]
 
 
 Request = Refresh | CatchUp | FindEvents | FindOffsets
-Output = Request | Probe | Planned | Read | protocol.Output
+Output = Request | Probe | BatchPlanned | RangesPlanned | protocol.Output

@@ -11,7 +11,7 @@ from spark_ehbalance.clock import monotonic
 from spark_ehbalance.eventhub.server_busy import BUSY
 from spark_ehbalance.metrics import definitions as of
 from spark_ehbalance.metrics.definitions import Sample, by_label, sample
-from spark_ehbalance.metrics.prometheus import Server
+from spark_ehbalance.metrics.prometheus import MetricsServer
 from spark_ehbalance.metrics.table import group_samples, member_samples, partition_samples
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.planner import Planner
@@ -21,7 +21,7 @@ def export_metrics(options: Options, planner: Planner) -> ExitStack:
     """Serve the query's metrics at `metricsPort` until the result is closed. A port in use does not end the query."""
     exporters = ExitStack()
     if options.metrics_port is not None:
-        server = Server(options.metrics_host, options.metrics_port, partial(query_samples, planner))
+        server = MetricsServer(options.metrics_host, options.metrics_port, partial(query_samples, planner))
         exporters.callback(server.close)
         server.start_when_free()
     return exporters
@@ -34,7 +34,7 @@ def query_samples(planner: Planner) -> Iterator[Sample]:
     if snapshot is None:
         return
     now, me = time.time(), (str(snapshot.group), planner.owner)
-    if not keeper.store_away:
+    if not keeper.is_store_unavailable:
         yield from group_samples(snapshot)
     if (row := snapshot.members.get(planner.owner)) is not None:
         yield from member_samples(snapshot, row)
@@ -48,7 +48,7 @@ def query_samples(planner: Planner) -> Iterator[Sample]:
             (of.COMMITS, counts.commits),
             (of.CONFLICTS, counts.lost),
             (of.EVENTS, engine.loads.events),
-            (of.STORE_AVAILABLE, not keeper.store_away),
+            (of.STORE_AVAILABLE, not keeper.is_store_unavailable),
             (of.HUB_AVAILABLE, hub.available),
             (of.BUSY, BUSY.of(hub.name)),
         )

@@ -16,8 +16,8 @@ from spark_ehbalance.text import logger
 _LOG = logger(__name__)
 
 
-def is_held(lease: Lease | None, wanted: Range, owner: str, *, epochs: bool) -> bool:
-    """`RangeLease.is_held` by the `lease` in the table, of a store that has `epochs` or not."""
+def is_owned(lease: Lease | None, wanted: Range, owner: str, *, epochs: bool) -> bool:
+    """`RangeLease.is_owned` by the `lease` in the table, of a store that has `epochs` or not."""
     if lease is None or lease.owner not in (owner, None):
         return False
     if lease.still_owned(wanted.epoch, wanted.since_ms):
@@ -37,7 +37,7 @@ class RangeLease:
     def __init__(self, options: Options, wanted: Range, owner: str) -> None:
         self._options, self._wanted, self._owner = options, wanted, owner
 
-    def is_held(self) -> bool:
+    def is_owned(self) -> bool:
         """Whether `owner` still has the lease with the range's epoch, or with a seek's since. A released lease counts:
         under the same epoch nobody else has it, and its checkpoint is still accepted.
 
@@ -46,7 +46,7 @@ class RangeLease:
         """
         with self._table() as store:
             lease = store.read().leases.get(self._wanted.partition)
-        return is_held(lease, self._wanted, self._owner, epochs=self._options.capabilities.epochs)
+        return is_owned(lease, self._wanted, self._owner, epochs=self._options.capabilities.epochs)
 
     def record_stall(self) -> bool:
         """Record that the partition is silent, which releases the lease. Returns whether the table accepts that. Raises

@@ -21,17 +21,22 @@ from spark_ehbalance.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from spark_ehbalance.eventhub.conditions import busy_wait
+from spark_ehbalance.eventhub.client_errors import (
+    CredentialsRefusedError,
+    MissingHubCheck,
+    ServerBusyError,
+    TransientError,
+)
+from spark_ehbalance.eventhub.compaction import is_compacted_away
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.network import NetworkError
 from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.eventhub.receiver import Disconnected, PartitionAddress, Receiver, RowFormat
-from spark_ehbalance.eventhub.refusals import Busy, MissingHub, RefusedError, Unreachable
+from spark_ehbalance.eventhub.receiver import DisconnectedError, PartitionAddress, Receiver, RowFormat
 from spark_ehbalance.eventhub.rows import COLUMNS, sequence_numbers
-from spark_ehbalance.eventhub.tail import is_bare
+from spark_ehbalance.eventhub.service_errors import busy_wait
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.range_lease import RangeLease
-from spark_ehbalance.query.receivers import RECEIVERS, Key, Receivers
+from spark_ehbalance.query.receivers import RECEIVERS, ReceiverKey, Receivers
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -50,12 +55,15 @@ _SILENCE = 5.0
 _NO_EVENT = TimeoutError("no event came")
 
 
-class Batches(NamedTuple):
+class BatchFormat(NamedTuple):
     """The columns of the record batches that are wanted, and the most rows of each."""
 
     columns: frozenset[str] = COLUMNS
     #: Spark takes 10,000 at once faster than 1,000 ten times. Receivers bound the bytes.
     max_rows: int = 10_000
+
+
+_DEFAULT_FORMAT = BatchFormat()
 
 
 class RangeEnd(Enum):
@@ -76,7 +84,7 @@ def read_range(
     cancelled: threading.Event | None = None,
     *,
     receivers: Receivers = RECEIVERS,
-    batches: Batches = Batches(),
+    batches: BatchFormat = _DEFAULT_FORMAT,
 ) -> Generator[pa.RecordBatch, None, RangeEnd]:
     """The events of `wanted` as rows, in record batches as of `batches`, which may have a few columns more; returns how
     the range ended, soon after `cancelled` is set.
@@ -98,7 +106,7 @@ class _SinceProgress:
     reconnections: int = 0
     token_renewed: bool = False
     foreign_since: float | None = None
-    missing: MissingHub = field(default_factory=MissingHub)
+    missing: MissingHubCheck = field(default_factory=MissingHubCheck)
     #: Seconds after `at` from which on the hub is asked again whether any event is left.
     asks_after: float = 0.0
 
@@ -109,7 +117,7 @@ class _SinceProgress:
     def backoff(self) -> float:
         """Seconds to wait before the next reconnection, which is counted."""
         self.reconnections += 1
-        if isinstance(self.last_error, Busy):
+        if isinstance(self.last_error, ServerBusyError):
             return busy_wait()
         return random.uniform(0.5, 1) * min(_LONGEST_WAIT, _FIRST_WAIT * 2.0**self.reconnections)
 
@@ -124,7 +132,7 @@ class _RangeReader:
         owner: str | None,
         owner_level: int | None,
         receivers: Receivers,
-        batches: Batches,
+        batches: BatchFormat,
     ) -> None:
         self._options = options
         self._wanted = wanted
@@ -132,7 +140,7 @@ class _RangeReader:
         self._owner_level = owner_level
         self._address = PartitionAddress(options.connection, options.consumer_group, wanted.partition)
         row_format = RowFormat(batches.columns, options.json_properties, options.on_malformed)
-        self._receivers, self._key = receivers, Key(self._address, owner_level, row_format, options.compacted)
+        self._receivers, self._key = receivers, ReceiverKey(self._address, owner_level, row_format, options.compacted)
         self._receiver: Receiver | None = None
         self._max_rows = batches.max_rows
         self._position = wanted.start
@@ -157,16 +165,16 @@ class _RangeReader:
                     self._check_gap(first)
                 if self._options.compacted and after == self._position and self._rest_is_gone(cancelled):
                     return RangeEnd.COMPACTED
-            except Disconnected as other:
+            except DisconnectedError as other:
                 self._since.missing.answered()
                 if self._is_lease_lost(other, cancelled):
                     return self._lease_lost()
                 self._since.last_error = other
-            except (Unreachable, MissingError) as error:
+            except (TransientError, MissingError) as error:
                 self._since.last_error = error
                 if self._since.missing.is_confirmed_by(error):
                     raise
-            except RefusedError as refusal:
+            except CredentialsRefusedError as refusal:
                 self._since.missing.answered()
                 self._renew_token(refusal)
             else:
@@ -230,7 +238,7 @@ class _RangeReader:
         beyond = pc.index(pc.greater_equal(sequence_numbers(batch), self._wanted.end), True).as_py()
         return True, batch.slice(0, beyond) if beyond >= 0 else batch
 
-    def _renew_token(self, refusal: RefusedError) -> None:
+    def _renew_token(self, refusal: CredentialsRefusedError) -> None:
         """The token of a receiver that waited for its sink, or for this task, may have expired: try once more with a
         new one."""
         if self._since.token_renewed:
@@ -240,7 +248,7 @@ class _RangeReader:
 
     # --- other readers -----------------------------------------------------------------------------------------
 
-    def _is_lease_lost(self, other: Disconnected, cancelled: threading.Event) -> bool:
+    def _is_lease_lost(self, other: DisconnectedError, cancelled: threading.Event) -> bool:
         """Whether the reader that has disconnected ours is the next owner's. Raises `ForeignReaderError` if it does
         not belong to the group, and has been there for as long as a dead one is remembered; and `StoreError` if the
         lease table cannot be read until `receiverTimeout` has passed.
@@ -262,10 +270,10 @@ class _RangeReader:
         return False
 
     def _is_held(self, lease: RangeLease, cancelled: threading.Event) -> bool:
-        """`RangeLease.is_held`, once the lease table can be read."""
+        """`RangeLease.is_owned`, once the lease table can be read."""
         while True:
             try:
-                return lease.is_held()
+                return lease.is_owned()
             except StoreUnavailableError as error:
                 if self._timed_out() or cancelled.is_set():
                     raise
@@ -276,7 +284,7 @@ class _RangeReader:
         _LOG.info("partition %s: lease lost while reading, ending at %d", self._wanted.partition, self._position)
         return RangeEnd.LEASE_LOST
 
-    def _wait_for_foreign(self, other: Disconnected) -> None:
+    def _wait_for_foreign(self, other: DisconnectedError) -> None:
         """A reader of another group, or one of this group that is dead and not forgotten yet, has the partition. Raises
         `ForeignReaderError` if it stays."""
         if self._since.foreign_since is None:
@@ -297,7 +305,7 @@ class _RangeReader:
             return 0
         return -1 if self._lease is None else self._wanted.epoch - 1
 
-    def _foreign(self, other: Disconnected) -> ForeignReaderError:
+    def _foreign(self, other: DisconnectedError) -> ForeignReaderError:
         return ForeignReaderError(
             f"partition {self._wanted.partition}: a reader outside this group takes it with owner level "
             f"{'unknown' if other.epoch is None else other.epoch}, while this query holds it with "
@@ -305,7 +313,7 @@ class _RangeReader:
         )
 
     def _timeout(self) -> ForeignReaderError | HubUnavailableError:
-        if self._owner_level is None and isinstance(self._since.last_error, Disconnected):
+        if self._owner_level is None and isinstance(self._since.last_error, DisconnectedError):
             return self._foreign(self._since.last_error)
         compacted = ". If the event hub is compacted, set compacted=true"
         if self._options.compacted:
@@ -328,7 +336,7 @@ class _RangeReader:
         lease, since = self._lease, self._since
         if lease is None or not self._options.capabilities.epochs or since.foreign_since is not None:
             return None
-        if not isinstance(since.last_error, (TimeoutError, Unreachable)):
+        if not isinstance(since.last_error, (TimeoutError, TransientError)):
             return None
         try:
             recorded = lease.record_stall()
@@ -336,7 +344,7 @@ class _RangeReader:
             _LOG.warning("partition %s: cannot record that it stalls: %s", self._wanted.partition, error)
             return None
         if not recorded:
-            return None if lease.is_held() else self._lease_lost()
+            return None if lease.is_owned() else self._lease_lost()
         _LOG.warning(
             "%s, although the event hub has them. The range ends and the lease is released, so that all other "
             "partitions are read on; once this one delivers again, it is read from its checkpoint on. Last seen: %s. "
@@ -351,10 +359,10 @@ class _RangeReader:
         between have aged out. Raises what a `Receiver` raises."""
         try:
             begin = self._partition_state().begin
-        except (RefusedError, MissingError, NetworkError, Unreachable):
+        except (CredentialsRefusedError, MissingError, NetworkError, TransientError):
             raise
         except HubUnavailableError as error:
-            raise Unreachable(str(error)) from error
+            raise TransientError(str(error)) from error
         end = min(found, self._wanted.end)
         if begin > self._position:
             self._report_loss(self._position, end, f"have aged out (the first retained event is {begin})")
@@ -373,11 +381,11 @@ class _RangeReader:
             if state.end < self._wanted.end:
                 return False
             self._release_receiver()  # the hub allows one receiver with this owner level
-            if not is_bare(
+            if not is_compacted_away(
                 self._address, position, state.begin, self._owner_level, lambda: cancelled.is_set() or self._timed_out()
             ):
                 return False
-        except (RefusedError, MissingError):
+        except (CredentialsRefusedError, MissingError):
             raise
         except HubUnavailableError as error:
             _LOG.warning("partition %s: cannot find out whether its events are gone: %s", partition, error)

@@ -23,8 +23,8 @@ from spark_ehbalance.text import logger
 _LOG = logger(__name__)
 
 #: Open receivers kept by one worker; those unused longest are closed first. Each costs little while it waits, and 5 ms
-#: of CPU when it has to be opened again (`docs/performance.md`).
-MOST_RECEIVERS = 256
+#: of CPU when it has to be opened again.
+MAX_RECEIVERS = 256
 
 #: Seconds after which an unused receiver is closed: if batches are further apart, opening one for each costs little;
 #: and a token's last tenth, in which it must be renewed, is rarely shorter.
@@ -35,7 +35,7 @@ RECEIVER_IDLE = 10.0
 _CHECK_INTERVAL = 0.2
 
 
-class Key(NamedTuple):
+class ReceiverKey(NamedTuple):
     """What a kept receiver must have in common with the one that is needed."""
 
     address: PartitionAddress
@@ -60,7 +60,7 @@ class Receivers:
     """
 
     def __init__(
-        self, *, most: int = MOST_RECEIVERS, idle: float = RECEIVER_IDLE, check_interval: float = _CHECK_INTERVAL
+        self, *, most: int = MAX_RECEIVERS, idle: float = RECEIVER_IDLE, check_interval: float = _CHECK_INTERVAL
     ) -> None:
         """At most `most` receivers are kept."""
         self._most, self._idle, self._check_interval = most, idle, check_interval
@@ -74,10 +74,10 @@ class Receivers:
     def forget(self) -> None:
         """Drop all without closing them: in a forked process they are the parent's."""
         self._lock = threading.Lock()
-        self._kept: dict[Key, _Kept] = {}
+        self._kept: dict[ReceiverKey, _Kept] = {}
         self._thread: threading.Thread | None = None
 
-    def take(self, key: Key, position: int, prefetch: int) -> Receiver:
+    def take(self, key: ReceiverKey, position: int, prefetch: int) -> Receiver:
         """A receiver whose next event is `position`: a kept one if it can be used, else a new one."""
         with self._lock:
             found = self._kept.pop(key, None)
@@ -98,7 +98,7 @@ class Receivers:
             gaps=key.gaps,
         )
 
-    def keep(self, key: Key, receiver: Receiver) -> None:
+    def keep(self, key: ReceiverKey, receiver: Receiver) -> None:
         """Keep `receiver` for the next task, or close it if it is of no use then.
 
         A receiver without owner level is closed: Event Hubs allows five of them per partition, and there may be more
@@ -137,7 +137,7 @@ class Receivers:
     def _is_useful(self, kept: _Kept) -> bool:
         return time.monotonic() - kept.since < self._idle and kept.receiver.is_usable()
 
-    def _pop(self, keys: Iterable[Key]) -> list[Receiver]:
+    def _pop(self, keys: Iterable[ReceiverKey]) -> list[Receiver]:
         return [self._kept.pop(key).receiver for key in list(keys) if key in self._kept]
 
 

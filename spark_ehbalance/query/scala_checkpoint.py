@@ -24,7 +24,7 @@ class UnusableError(Exception):
     """The text is a clause: what is wrong with the folder, or what is allowed."""
 
 
-def of_scala_query(folder: CheckpointFolder, wanted: str | None) -> Positions:
+def scala_query_positions(folder: CheckpointFolder, wanted: str | None) -> Positions:
     """Where the last finished batch of the query ended in the event hub `wanted`; None: it has read one. A batch that
     was only planned does not count, and a partition that the query first saw in such a batch has no position.
 
@@ -55,7 +55,7 @@ def of_scala_query(folder: CheckpointFolder, wanted: str | None) -> Positions:
     raise UnusableError(f"its sources have read {', '.join(sorted(others)) or 'no event hub'}, not {hub}")
 
 
-def has_scala_form(folder: CheckpointFolder) -> bool:
+def may_be_scala_query(folder: CheckpointFolder) -> bool:
     """Whether a source of the query may be the connector. Spark's Kafka source writes the same files, with topics for
     hubs and Kafka's offsets for sequence numbers: nothing in them tells the two apart."""
     return bool(_hubs(folder, folder.planned()))

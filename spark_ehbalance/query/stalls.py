@@ -38,7 +38,7 @@ def backoff(stalled: int) -> float:
     return 0.0 if stalled < 2 else min(_LONGEST_BACKOFF, _BACKOFF * 2.0 ** min(stalled - 2, _MOST_DOUBLINGS))
 
 
-def follow(
+def update_probes(
     probes: Mapping[str, Probe],
     holdings: Mapping[str, Holding],
     positions: Mapping[str, Position],
@@ -63,7 +63,7 @@ def follow(
     return followed
 
 
-def answered(
+def with_probe_results(
     probes: Mapping[str, Probe], asked: Mapping[str, int], ends: Mapping[str, int], repeat_at: float
 ) -> dict[str, Probe]:
     """The probes after an answer: of the partitions `asked` at these positions, those in `ends` have received events up
@@ -76,7 +76,7 @@ def answered(
     }
 
 
-def waiting(probes: Mapping[str, Probe], holdings: Mapping[str, Holding]) -> dict[str, Probe]:
+def pending_probes(probes: Mapping[str, Probe], holdings: Mapping[str, Holding]) -> dict[str, Probe]:
     """The probes of owned partitions that have received nothing yet."""
     return {partition: probe for partition, probe in probes.items() if partition in holdings and probe.end is None}
 

@@ -10,9 +10,9 @@ from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.contract import LeaseStore
+from spark_ehbalance.query.consistency import mismatch
 from spark_ehbalance.query.offsets import HubReference, StreamOffset
 from spark_ehbalance.query.options import Options
-from spark_ehbalance.query.past import mismatch
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -40,14 +40,14 @@ def join_table(store: LeaseStore, options: Options, known: StreamOffset, found: 
     """The lease table of `options`, open as `store`, after it was checked and, at a first start, created.
 
     `known` is the query's last offset, `found` identifies the `hub`. Raises `StoreFormatError`,
-    `StoreUnavailableError`, `HubUnavailableError`, and what `check_past` and `check_start` raise.
+    `StoreUnavailableError`, `HubUnavailableError`, and what `check_consistency` and `check_start` raise.
     """
     table: Snapshot | None = None
     ends: Mapping[str, Position] = {}
     if store.exists():
         store.create(options.group)  # raises an error for the table of another group
         table = store.read()
-    check_past(options, known, table, found)
+    check_consistency(options, known, table, found)
     if known.is_initial:
         leases = table.leases if table else {}
         # What a table with others lacks was added to the hub, and begins at its first event.
@@ -61,11 +61,11 @@ def join_table(store: LeaseStore, options: Options, known: StreamOffset, found: 
     return JoinedTable(table or store.read(), ends)
 
 
-def check_past(options: Options, known: StreamOffset, table: Snapshot | None, found: HubReference) -> None:
+def check_consistency(options: Options, known: StreamOffset, table: Snapshot | None, found: HubReference) -> None:
     """Raise `DataLossError` if the checkpoint that ends with `known`, the lease `table` and the hub do not belong
     together."""
     if wrong := mismatch(known, table, found, options.lease_table):
-        raise wrong.error()
+        raise wrong
 
 
 def states_at_start(options: Options, hub: Hub) -> Mapping[str, PartitionState]:

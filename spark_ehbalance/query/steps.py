@@ -19,7 +19,7 @@ from spark_ehbalance.text import logger
 _LOG = logger(__name__)
 
 
-class Seeded(random.Random):
+class SeededRandom(random.Random):
     """A generator that a log can name."""
 
     def __init__(self, seed: int) -> None:
@@ -27,7 +27,7 @@ class Seeded(random.Random):
         self._seed = seed
 
     def __repr__(self) -> str:
-        return f"Seeded({self._seed})"
+        return f"SeededRandom({self._seed})"
 
 
 class Steps:

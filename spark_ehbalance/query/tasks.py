@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from spark_ehbalance.eventhub.ranges import Range, split
 
-#: So many events are worth a task: reading them takes a core 20 to 50 ms, as long as a task takes in Spark
-#: (`docs/performance.md`).
+#: Minimum number of events per Spark task: reading them takes a core 20 to 50 ms, as long as Spark's work for a task.
 EVENTS_PER_TASK = 10_000
 
 #: Ranges of one task: each takes a thread while it is read.

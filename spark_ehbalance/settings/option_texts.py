@@ -1,4 +1,4 @@
-"""Reads what a user has given for declared options (`settings.declared`)."""
+"""Parse the texts of declared options (`settings.declared`) and report invalid ones."""
 
 from __future__ import annotations
 
@@ -10,31 +10,28 @@ from spark_ehbalance.settings.declared import declarations, option_name
 from spark_ehbalance.settings.secrets import looks_secret, shown
 
 
-def wrong(name: str, text: str, allowed: ValueError) -> OptionError:
+def invalid_option(option: str, text: str, allowed: object) -> OptionError:
     """The error for an option whose value is not `allowed`."""
-    return OptionError(f"option {name}={shown(text)} is wrong: allowed is {allowed}")
+    return OptionError("EHB_OPTION_INVALID", option=option, value=shown(text), allowed=str(allowed))
 
 
-def refuse_secret(name: str, text: str, holders: str) -> None:
-    """Raise `OptionError` if `text`, of the option `name`, can only be a secret. The options that may hold one are the
-    `holders`."""
+def reject_secret(option: str, text: str, secret_options: str) -> None:
+    """Raise `OptionError` if `text`, the value of `option`, can only be a secret; `secret_options` may hold one."""
     if looks_secret(text):
-        raise OptionError(
-            f"option {name} holds what looks like a key or a signed address, which is not repeated here: only "
-            f"{holders} may hold a secret"
-        )
+        reason = "its value looks like a key or a signed address"
+        raise OptionError("EHB_SECRET_EXPOSED", option=option, reason=reason, allowed=f"a secret in {secret_options}")
 
 
-def parsed(given: Mapping[str, str], kind: type[Any], prefix: str = "") -> dict[str, Any]:
-    """Field → value of those fields of the dataclass `kind` whose options, with this `prefix`, are `given`, by keys in
-    lower case. Raises `OptionError`."""
+def parse_options(options: Mapping[str, str], kind: type[Any], prefix: str = "") -> dict[str, Any]:
+    """Field → value of the fields of the dataclass `kind` that are set in `options`: option with `prefix`, in lower
+    case → text. Raises `OptionError`."""
     values: dict[str, Any] = {}
-    for field_name, each in declarations(kind).items():
-        name = prefix + option_name(field_name)
-        text = given.get(name.lower())
+    for field, declaration in declarations(kind).items():
+        option = prefix + option_name(field)
+        text = options.get(option.lower())
         if text is not None:
             try:
-                values[field_name] = each.parse(text)
+                values[field] = declaration.parse(text)
             except ValueError as allowed:
-                raise wrong(name, text, allowed) from None
+                raise invalid_option(option, text, allowed) from None
     return values

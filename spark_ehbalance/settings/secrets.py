@@ -54,6 +54,9 @@ _SECRET_NAME = re.compile(r"(?i)((?<!kms_)key(_id|_base64)?|secret|token|passwor
 #: Characters of a value that an error repeats: as many as a long address has.
 _LONGEST_SHOWN = 500
 
+#: In place of a value that could be a secret.
+HIDDEN = "(not shown, as it could be a secret)"
+
 
 def looks_secret(text: str) -> bool:
     """Whether `text` can only be a key, a signed address or a connection string."""
@@ -79,7 +82,7 @@ def shown(value: str) -> str:
     """`value` as shown in an error message: hidden if it could be a secret given in the wrong option, and cut if it is
     long."""
     if could_be_secret(value):
-        return "(not shown, as it could be a secret)"
+        return HIDDEN
     return repr(value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "…")
 
 
@@ -88,7 +91,7 @@ def is_reference(value: str) -> bool:
     return value.lower().startswith(("env:", "file:"))
 
 
-def resolved(option: str, value: str) -> str:
+def resolve_secret(option: str, value: str) -> str:
     """The secret that `value` refers to, or `value` itself if it is no reference.
 
     Raises `OptionError`, which names the option, if the variable or the file is missing or unusable.
@@ -98,23 +101,23 @@ def resolved(option: str, value: str) -> str:
     kind, _, name = value.partition(":")
     secret, problem = _variable(name) if kind.lower() == "env" else _file(name)
     if problem:
-        raise OptionError(f"option {option}={shown(value)} is wrong: {problem}")
+        raise OptionError("EHB_SECRET_UNAVAILABLE", option=option, value=shown(value), reason=problem)
     return secret
 
 
 def _variable(name: str) -> tuple[str, str]:
     secret = os.environ.get(name, "").strip()
-    return secret, "" if secret else "the environment in which the driver was started has no such variable"
+    return secret, "" if secret else "the driver's environment has no such variable"
 
 
 def _file(name: str) -> tuple[str, str]:
     path = Path(name)
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe could block
-            return "", "what is there where the driver runs is no regular file"
+            return "", "the driver's machine has no regular file there"
         with path.open("rb") as file:
             secret = file.read(_LARGEST + 1).decode("utf-8-sig").strip()  # some editors write a byte order mark
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        return "", f"the file cannot be read where the driver runs: {why}"
-    return secret, "" if 0 < len(secret) <= _LARGEST else f"the file must hold 1 to {_LARGEST} bytes"
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        return "", f"the driver cannot read the file: {why}"
+    return secret, "" if 0 < len(secret) <= _LARGEST else f"the file must contain 1 to {_LARGEST} bytes"

@@ -1,1 +1,1 @@
-"""A group in simulated time: the real turns, strategies and lease code on a simulated store, hub and queries."""
+"""Groups in simulated time: the real strategies and lease code with a simulated store, hub and queries."""

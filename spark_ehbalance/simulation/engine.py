@@ -1,4 +1,4 @@
-"""The queue of events of a discrete-event simulation."""
+"""Event queue of a discrete-event simulation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Engine:
-    """Simulated time in seconds. Actions scheduled for the same time are done in the order of scheduling."""
+    """Simulated time in seconds. Actions scheduled for the same time run in the order of scheduling."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -15,12 +15,12 @@ class Engine:
         self._count = 0
 
     def at(self, time: float, action: Callable[[], None]) -> None:
-        """Schedule `action` for `time`, or for now if that has passed."""
+        """Schedule `action` for `time`, or for now if `time` has passed."""
         self._count += 1
         heapq.heappush(self._queue, (max(time, self.now), self._count, action))
 
     def run(self, until: float) -> None:
-        """Do everything scheduled before `until`, which then is the time."""
+        """Run all actions scheduled before `until`, and advance the time to `until`."""
         queue = self._queue
         while queue and queue[0][0] < until:
             self.now, _, action = heapq.heappop(queue)

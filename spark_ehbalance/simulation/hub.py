@@ -1,4 +1,4 @@
-"""The simulated event hub: how many events each partition has, and who has read which of them."""
+"""The simulated event hub: numbers of events and the ranges that were read."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from spark_ehbalance.simulation.scenario import HubSettings
 
 
 class LostEvents(AssertionError):
-    """Events were skipped, which must never happen."""
+    """Events were skipped: a fault of the lease code."""
 
 
 @dataclass(slots=True)
 class _Partition:
-    """A partition's events: `count` of them up to `since`, and `rate` a second from then on.
+    """A partition with `count` events at the time `since`, and `rate` more per second after it.
 
-    The first `read` of them were delivered at least once, or came before the group's `start`. The latest receiver was
-    opened at `opened` with `epoch`."""
+    Events before `read` were delivered at least once or arrived before the group's `start`. The latest receiver was
+    opened at `opened` with `epoch`.
+    """
 
     rate: float
     since: float = 0.0
@@ -32,18 +33,18 @@ class _Partition:
 
 @dataclass(slots=True)
 class Hub:
-    """Partitions with rates that are constant until they are changed."""
+    """Partitions with piecewise constant rates."""
 
     partitions: dict[str, _Partition] = field(default_factory=dict)
     ids: tuple[str, ...] = ()
     delivered: int = 0
     duplicates: int = 0
-    #: When the first query of the group started; None before that.
+    #: Start time of the group's first query.
     started: float | None = None
     _rates: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, settings: HubSettings, partitions: int, rng: random.Random) -> Hub:
+    def create(cls, settings: HubSettings, partitions: int, rng: random.Random) -> Hub:
         """A hub with `partitions` whose rates follow `settings`."""
         weights = [(rank + 1) ** -settings.skew for rank in range(partitions)]
         rng.shuffle(weights)
@@ -53,14 +54,14 @@ class Hub:
         return hub
 
     def add(self, rates: Iterable[float], now: float) -> None:
-        """Add a partition for each of `rates`."""
+        """Add one partition per rate."""
         for rate in rates:
             self.partitions[str(len(self.partitions))] = _Partition(rate, since=now)
         self.ids = tuple(self.partitions)
         self._rates = {}
 
     def multiply(self, partitions: Iterable[str], factor: float, now: float) -> None:
-        """From `now` on `factor` times as many events come into `partitions`."""
+        """Multiply the rates of `partitions` by `factor` from `now` on."""
         for id in partitions:
             partition = self.partitions[id]
             partition.count += partition.rate * (now - partition.since)
@@ -68,7 +69,7 @@ class Hub:
         self._rates = {}
 
     def start(self, now: float) -> None:
-        """A query starts. The group reads what comes from its first start on."""
+        """Start a query. The group reads events that arrive after its first start."""
         if self.started is None:
             self.started = now
             for id, partition in self.partitions.items():
@@ -86,13 +87,12 @@ class Hub:
         return self._rates
 
     def plan(
-        self, starts: Mapping[str, tuple[int, int]], most: int, now: float
+        self, starts: Mapping[str, tuple[int, int]], limit: int, now: float
     ) -> tuple[dict[str, tuple[int, int, int]], int]:
-        """The ranges of a batch that begins now, as partition → (epoch, first, end), and how many events that is.
+        """The ranges of a new batch, partition → (epoch, first, end), and their number of events.
 
-        `starts` are epochs and the sequence numbers at which reading goes on; at most `most` events of each partition
-        are read.
-        Receivers are opened, which disconnects those with lower epochs.
+        `starts`: partition → (epoch, next sequence number). Reads at most `limit` events per partition. The opened
+        receivers disconnect receivers with lower epochs.
         """
         ranges, events, rows = {}, 0, self.partitions
         for partition, (epoch, first) in starts.items():
@@ -100,8 +100,8 @@ class Hub:
             count = int(row.count + row.rate * (now - row.since)) - first
             if count <= 0:
                 continue
-            if count > most:
-                count = most
+            if count > limit:
+                count = limit
             if epoch > row.epoch:
                 row.epoch, row.opened = epoch, now
             ranges[partition] = (epoch, first, first + count)
@@ -111,10 +111,10 @@ class Hub:
     def deliver(
         self, ranges: Mapping[str, tuple[int, int, int]], part: Callable[[float], float]
     ) -> dict[str, tuple[int, int]]:
-        """A sink has finished `ranges`, except what came after a receiver was disconnected by a higher epoch: `part`
-        is the part of the batch that was read at a time. Returns partition → (epoch, end).
+        """Record that a sink finished `ranges`, up to where a higher epoch disconnected the receiver. `part` returns
+        the part of the batch that was read at a time. Returns partition → (epoch, end).
 
-        Raises `LostEvents` if earlier events never were delivered.
+        Raises `LostEvents` if earlier events were never delivered.
         """
         ends, rows = {}, self.partitions
         for partition, (epoch, first, end) in ranges.items():
@@ -133,7 +133,7 @@ class Hub:
         return ends
 
     def starting_positions(self, partitions: Sequence[str], latest: float) -> Mapping[str, Position]:
-        """Reading begins at what comes from `latest` on, which is not before the group's first start."""
+        """Positions of the first events after the time `latest`, which is not before the group's first start."""
         assert self.started is not None
         late, rows = latest - self.started, self.partitions
         return {id: Position.before(rows[id].start + int(rows[id].rate * late)) for id in partitions}

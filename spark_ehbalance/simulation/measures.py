@@ -1,4 +1,4 @@
-"""What is measured of a simulated group, while it runs and at the end."""
+"""Measurements of a simulated group."""
 
 from __future__ import annotations
 
@@ -12,25 +12,23 @@ from spark_ehbalance.group.history import OwnershipChange, ownership_changes
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.simulation.ideal import Ideal, fair_counts
 
-#: A group also counts as balanced if no member's load exceeds the mean by more than this part, or if no single move
-#: would improve it: where a few partitions carry most of the load, even counts are not wanted.
+#: A group also counts as balanced if no member's load exceeds the mean by more than this fraction, or if no single move
+#: helps: with a few heavy partitions, equal counts are not the goal.
 _TOLERANCE = 0.1
 
 
 class TwoOwners(AssertionError):
-    """Two owners had one epoch of a partition, or an epoch fell, which must never happen."""
+    """Two owners had the same epoch of a partition, or an epoch fell: a fault of the lease code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """The result of a scenario with a strategy.
 
-    `moves` counts partitions that came to a new owner, `fewest_moves` how many moves even the counts out after each
-    disturbance, `later_moves` those of a group that was balanced since its last disturbance. `unowned` are seconds,
-    summed over partitions without a running owner. `longest_silence` is the longest time between two commits of a
-    running member, in that member's lease durations; `lease_duration` is the group's at the end, in seconds. Commits
-    and conflicts (lost races) are of all members together. `spread` = standard deviation of the members' loads / their
-    mean, averaged over time. `changes` are the changes of owners since the beginning.
+    `moves` counts changes of owners, `fewest_moves` those of the ideal strategy, `later_moves` those in a balanced
+    group. `unowned` is the sum of seconds without a running owner over all partitions. `longest_silence` is the
+    longest time between two commits of a running member, in lease durations of the member; `lease_duration` is the
+    group's at the end, in seconds. `spread` = standard deviation / mean of the members' loads, averaged over time.
     """
 
     scenario: str
@@ -56,20 +54,20 @@ class Result:
     changes: tuple[OwnershipChange, ...] = field(repr=False)
 
     def to_json(self) -> dict[str, Any]:
-        """For programs: everything but each single change."""
+        """The result without `changes`."""
         table = asdict(self)
         del table["changes"]
         return table
 
 
 def _spread(loads: Sequence[float]) -> float:
-    """Standard deviation / mean; 0 where there is no load."""
+    """Standard deviation / mean; 0 without load."""
     mean = fmean(loads) if loads else 0.0
     return pstdev(loads) / mean if mean > 0 else 0.0
 
 
 class Ledger:
-    """Records who owns what and who runs, and what follows from that. Times are seconds since the beginning."""
+    """Records ownership and running members, and measures them. Times are seconds since the start."""
 
     def __init__(
         self,
@@ -78,39 +76,40 @@ class Ledger:
         rates: Callable[[], Mapping[str, float]],
         lease_duration: float,
     ) -> None:
-        self.moves: list[float] = []  # when
+        self.moves: list[float] = []  # times
         self.lease_duration = lease_duration
         self.longest_silence = 0.0
         self.unowned = 0.0
         self.changes: list[OwnershipChange] = []
         self.spreads: list[float] = []
-        self.balanced: list[tuple[float, bool]] = []  # since when
-        self.ideal = Ideal({owner: len(theirs) for owner, theirs in start.ownership.owned.items() if owner is not None})
+        self.balanced: list[tuple[float, bool]] = []  # changes: time, is balanced
+        self.ideal = Ideal({owner: len(owned) for owner, owned in start.ownership.owned.items() if owner is not None})
         self._clock = clock
         self._rates = rates
         self._ownership = start.ownership
         self._last_owner = {p: lease.owner for p, lease in start.leases.items()}
         self._epochs = {p: (lease.epoch, lease.owner) for p, lease in start.leases.items()}
-        self._running: dict[str, int | None] = {}  # with its limit
-        self._said: dict[str, float] = {}  # when a running member last made a commit
+        self._running: dict[str, int | None] = {}  # member → limit
+        self._last_commits: dict[str, float] = {}  # running member → time
         self._partitions = len(start.leases)
         self._unserved = self._partitions
         self._since = 0.0
 
-    def running(self, limits: Mapping[str, int | None], partitions: int) -> None:
-        """From now on these members run, given with their limits, and the hub has so many partitions."""
+    def change(self, limits: Mapping[str, int | None], partitions: int) -> None:
+        """Change the running members to those in `limits`, and the number of partitions."""
         self._running, self._partitions = dict(limits), partitions
-        for name in self._said.keys() - limits.keys():
-            del self._said[name]
-        self._note()
+        for name in self._last_commits.keys() - limits.keys():
+            del self._last_commits[name]
+        self._update()
 
-    def wrote(self, member: str, outcome: Outcome) -> None:
-        """`member` has made a commit."""
+    def record_commit(self, member: str, outcome: Outcome) -> None:
+        """Record a commit by `member`."""
         now = self._clock()
         row = outcome.before.members.get(member)
         own_ms = row.lease_duration_ms if row is not None else None
-        self._heard(now - self._said.get(member, now), self.lease_duration if own_ms is None else own_ms / 1000)
-        self._said[member] = now
+        silence = now - self._last_commits.get(member, now)
+        self._record_silence(silence, self.lease_duration if own_ms is None else own_ms / 1000)
+        self._last_commits[member] = now
         if outcome.after.lease_duration_ms is not None:
             self.lease_duration = outcome.after.lease_duration_ms / 1000
         if outcome.after.ownership == outcome.before.ownership:
@@ -128,22 +127,22 @@ class Ledger:
             if change.owner != change.owner_before:
                 self.changes.append(replace(change, at_ms=round(1000 * now), why=None))
         self._ownership = outcome.after.ownership
-        self._note()
+        self._update()
 
     def sample(self) -> None:
-        """Note how far apart the members' loads are."""
+        """Record the spread of the members' loads."""
         rates, owned = self._rates(), self._ownership.owned
         self.spreads.append(_spread([sum(rates[p] for p in owned.get(name, ())) for name in self._running]))
 
     def finish(self) -> None:
-        """The simulation has ended."""
-        self._note()
-        for said in self._said.values():
-            self._heard(self._clock() - said, self.lease_duration)
+        """End the measurement."""
+        self._update()
+        for committed in self._last_commits.values():
+            self._record_silence(self._clock() - committed, self.lease_duration)
 
     def seconds_to_balance(self, ended: float, until: float) -> float | None:
-        """How long after `ended` the group was balanced and stayed so until the next disturbance at `until`; or, if it
-        was not balanced by then, how long after `ended` it finally was. None: never."""
+        """Seconds from `ended` until the group was balanced and stayed so until the next disturbance at `until`; if it
+        did not, until it was balanced after that. None: never."""
         gained = [since for since, balanced in self.balanced if balanced and since < until]
         lost = [since for since, balanced in self.balanced if not balanced and since < until]
         if not gained or (lost and lost[-1] > gained[-1]):
@@ -151,16 +150,16 @@ class Ledger:
         return max(0.0, gained[-1] - ended) if gained else None
 
     def later_moves(self, ended: float, until: float) -> int:
-        """How many moves were made after the group was first balanced after `ended`, and before `until`."""
+        """Number of moves before `until` and after the group was first balanced after `ended`."""
         ends = [since for since, _ in self.balanced[1:]] + [until]
         spells = ((since, end) for (since, balanced), end in zip(self.balanced, ends, strict=True) if balanced)
         first = next((max(since, ended) for since, end in spells if end > ended), until)
         return sum(first < move < until for move in self.moves)
 
-    def _heard(self, silence: float, lease_duration: float) -> None:
+    def _record_silence(self, silence: float, lease_duration: float) -> None:
         self.longest_silence = max(self.longest_silence, silence / lease_duration)
 
-    def _note(self) -> None:
+    def _update(self) -> None:
         now = self._clock()
         self.unowned += self._unserved * (now - self._since)
         self._since = now

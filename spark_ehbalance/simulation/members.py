@@ -1,4 +1,4 @@
-"""The processes of a simulated group: each a member that takes real turns, and a query with its batches."""
+"""Processes of a simulated group: a real member engine and a simulated query each."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from spark_ehbalance.simulation.hub import Hub
 from spark_ehbalance.simulation.scenario import QuerySettings
 from spark_ehbalance.simulation.store import SimulatedStore
 
-#: Seconds between two measurements of the load. The planner's are one second apart, with the same averages.
-_MEASURED_EVERY = 20.0
+#: Seconds between two measurements of the load. The planner measures every second, with the same averages.
+_MEASURE_INTERVAL = 20.0
 
-#: The members' wall clocks begin here, in milliseconds since 1970: a round number in 2023.
-BEGINNING_MS = 1_700_000_000_000
+#: Start of the members' wall clocks, in milliseconds since 1970.
+START_MS = 1_700_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What all members share."""
+    """Environment shared by all members."""
 
     engine: Engine
     store: SimulatedStore
     hub: Hub
     query: QuerySettings
-    #: Records a commit that the named member has won.
-    wrote: Callable[[str, Outcome], None]
+    #: Records a member's commit.
+    record_commit: Callable[[str, Outcome], None]
 
 
 @dataclass(slots=True)
 class Batch:
-    """A batch in flight: partition → (epoch, first, end). It was suspended at `paused` for `pause` seconds."""
+    """A batch in flight with `ranges` partition → (epoch, first, end), suspended at `paused` for `pause` seconds."""
 
     ranges: Mapping[str, tuple[int, int, int]]
     began: float
@@ -55,47 +55,47 @@ class Batch:
     pause: float = 0.0
 
     def part(self, time: float) -> float:
-        """The part of it that was done at `time`, from 0 to 1."""
+        """The part that was read at `time`, from 0 to 1."""
         done = min(time, self.paused) + max(0.0, time - self.paused - self.pause) - self.began
         return max(0.0, min(1.0, done / (self.ends - self.began - self.pause)))
 
 
 class Node:
-    """A member's process. It runs from `start` until `stop`, which leaves the group in good order, or `crash`."""
+    """A member's process. Runs from `start` until `stop`, which leaves the group, or `crash`."""
 
     def __init__(self, name: str, number: int, settings: Settings, world: World, rng: random.Random) -> None:
         self.name = name
-        self.number = number  # of this process among those with its name
+        self.number = number  # of the member's process
         self.running = False
         self.skew_ms = 0
         self.slowness = 1.0
         self.suspended_until = 0.0
-        self.read_only_until = 0.0  # until then it cannot write the store
+        self.read_only_until = 0.0
         self._world = world
         self._rng = rng
         world.hub.start(self._now)
-        started_ms = BEGINNING_MS + round(self._now * 1000)
+        started_ms = START_MS + round(self._now * 1000)
         self._member = MemberEngine(Author(name, f"{name}.{number}"), settings, rng, latest_ms=started_ms)
-        self._step = 0  # of the turn; what was scheduled for an earlier step is dropped
-        self._busy = False  # with a look that has found something, or with a commit
+        self._step = 0  # actions scheduled for earlier steps are dropped
+        self._busy = False  # reading a new version or committing
         self._stopping: Callable[[], None] | None = None
-        self._known = -1  # version seen last
+        self._known = -1  # last version read
         self._batch: Batch | None = None
         self._batch_number = 0
-        self._positions: dict[str, tuple[int, int]] = {}  # partition → (epoch, where the next batch begins)
+        self._positions: dict[str, tuple[int, int]] = {}  # partition → (epoch, next sequence number)
         self._meter = LoadMeter()
         self._measured = 0.0
 
-    # --- what is done to it --------------------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------------------------
 
     def start(self, after: float = 0.0) -> None:
-        """Begin `after` so many seconds."""
+        """Start `after` seconds from now."""
         self.running = True
         self._query_at(self._now + after, self._plan)
-        self._look_at(self._now + after, self._read)
+        self._read_at(self._now + after, self._balance)
 
     def stop(self, then: Callable[[], None]) -> None:
-        """End in good order, as `query.stop()` does: a batch in flight is broken off. Calls `then` at the end."""
+        """Leave the group, as `query.stop()` does, without the batch in flight. Calls `then` at the end."""
         self._stopping = then
         self._member.handle(protocol.StopRequested(), self._clocks())
         self._batch, self._batch_number = None, self._batch_number + 1
@@ -112,59 +112,58 @@ class Node:
         """Suspend the process, and the batch in flight with it."""
         self.suspended_until = self._now + seconds
         if self._batch is not None:
-            # The rest of it is done afterwards.
             self._batch.paused, self._batch.pause = self._now, seconds
             self._batch.ends += seconds
             self._batch_number += 1
             self._query_at(self._batch.ends, self._end)
 
     @property
-    def awake(self) -> bool:
-        """Whether it runs and is not suspended."""
+    def is_awake(self) -> bool:
+        """Whether the process runs and is not suspended."""
         return self.running and self._now >= self.suspended_until
 
     @property
-    def suspended_for(self) -> float:
-        """How many more seconds it is suspended."""
+    def remaining_pause(self) -> float:
+        """Seconds until the process resumes."""
         return max(0.0, self.suspended_until - self._now)
 
-    # --- its turns, as the lease keeper takes them ---------------------------------------------------------------
+    # --- cycles, as in the lease keeper --------------------------------------------------------------------------
 
     @property
     def _now(self) -> float:
         return self._world.engine.now
 
     def _clocks(self) -> Clocks:
-        return Clocks(self._now, BEGINNING_MS + round(self._now * 1000) + self.skew_ms)
+        return Clocks(self._now, START_MS + round(self._now * 1000) + self.skew_ms)
 
     def _at(self, time: float, action: Callable[[], None]) -> None:
-        """Do `action` at `time`, unless something else is scheduled before that."""
+        """Run `action` at `time`, unless another action is scheduled earlier."""
         self._step = step = self._step + 1
         self._world.engine.at(time, partial(self._do, lambda: step == self._step, action))
 
-    def _do(self, wanted: Callable[[], bool], action: Callable[[], None]) -> None:
-        """Do `action`, if it is still `wanted`, at once or when the process is not suspended any more."""
-        if not self.running or not wanted():
+    def _do(self, is_current: Callable[[], bool], action: Callable[[], None]) -> None:
+        """Run `action` if it `is_current`, now or when the process resumes."""
+        if not self.running or not is_current():
             return
         if self._now < self.suspended_until:
-            self._world.engine.at(self.suspended_until, partial(self._do, wanted, action))
+            self._world.engine.at(self.suspended_until, partial(self._do, is_current, action))
         else:
             action()
 
     def _wait(self) -> None:
-        """Look at the store when the next turn is due."""
+        """Read the store when the next cycle is due."""
         self._busy = False
-        self._look_at(max(self._now, self._member.due()), self._read)
+        self._read_at(max(self._now, self._member.due()), self._balance)
 
     def _handle(self, input: protocol.Input) -> None:
-        """Pass `input` to the engine, and carry out what it wants."""
+        """Pass `input` to the engine and carry out its outputs."""
         hub, outputs = self._world.hub, self._member.handle(input, self._clocks())
         if not outputs:
             self._wait()
         for output in outputs:
             match output:
                 case protocol.AskHub(partitions, latest_ms):
-                    starts = hub.starting_positions(partitions, (latest_ms - BEGINNING_MS) / 1000)
+                    starts = hub.starting_positions(partitions, (latest_ms - START_MS) / 1000)
                     self._handle(protocol.HubAnswered(starts))
                 case protocol.Write(base, changes):
                     self._attempt(changes, base, 1, self._now)
@@ -178,34 +177,33 @@ class Node:
                         raise error
                     self.crash()
 
-    def _read(self, snapshot: Snapshot) -> None:
+    def _balance(self, snapshot: Snapshot) -> None:
         if self._world.store.away:
             self._failed(writing=False)
         else:
             self._handle(protocol.GroupRead(snapshot, self._world.hub.ids))
 
-    def _look_at(self, time: float, then: Callable[[Snapshot], None]) -> None:
-        """Look at the store at `time`, and then do `then` with what was there."""
-        self._at(time + self._world.store.look_time() * self.slowness, partial(self._looked, then))
+    def _read_at(self, time: float, then: Callable[[Snapshot], None]) -> None:
+        """Read the store at `time` and pass the snapshot to `then`."""
+        self._at(time + self._world.store.read_time() * self.slowness, partial(self._read_new, then))
 
-    def _looked(self, then: Callable[[Snapshot], None]) -> None:
-        """The first request has told whether anything is new. What was there before the last one is what is read."""
+    def _read_new(self, then: Callable[[Snapshot], None]) -> None:
+        """Read new versions, which the first request has found; the last request returns the version before it."""
         store = self._world.store
-        more = store.more_to_read(self._known)
-        if more:
+        remaining = store.remaining_requests(self._known)
+        if remaining:
             self._busy = True
-            self._at(self._now + store.look_time(more - 1) * self.slowness, partial(self._found, then))
+            self._at(self._now + store.read_time(remaining - 1) * self.slowness, partial(self._read_last, then))
         else:
             then(store.snapshot)
 
-    def _found(self, then: Callable[[Snapshot], None]) -> None:
+    def _read_last(self, then: Callable[[Snapshot], None]) -> None:
         store = self._world.store
         self._known = store.snapshot.version
-        self._at(self._now + store.look_time() * self.slowness, partial(then, store.snapshot))
+        self._at(self._now + store.read_time() * self.slowness, partial(then, store.snapshot))
 
     def _attempt(self, changes: Sequence[Transition], base: Snapshot, attempt: int, since: float) -> None:
-        """As `lease_table.contract.commit`: it lands after a while, if no other commit has landed before. The first
-        attempt was made at `since`."""
+        """Commit as `lease_table.contract.commit` does. `since` is the time of the first attempt."""
         self._busy = True
         land = partial(self._land, changes, base, attempt, since, self._now)
         self._at(self._now + self._world.store.attempt_time() * self.slowness, land)
@@ -217,8 +215,8 @@ class Node:
         elif store.snapshot.version == base.version:
             outcome = apply(base, changes)
             if outcome.after is not base:
-                outcome = replace(outcome, after=store.won(outcome.after), seconds=self._now - began)
-                self._world.wrote(self.name, outcome)
+                outcome = replace(outcome, after=store.write(outcome.after), seconds=self._now - began)
+                self._world.record_commit(self.name, outcome)
             self._handle(protocol.Committed(outcome, self._now - since))
         else:
             store.conflicts += 1
@@ -226,36 +224,36 @@ class Node:
                 self._handle(protocol.RacesLost())
                 return
             wait = self._rng.uniform(0, longest_wait(attempt, self._now - began))
-            self._look_at(self._now + wait, partial(self._again, changes, attempt + 1, since))
+            self._read_at(self._now + wait, partial(self._retry, changes, attempt + 1, since))
 
-    def _again(self, changes: Sequence[Transition], attempt: int, since: float, base: Snapshot) -> None:
+    def _retry(self, changes: Sequence[Transition], attempt: int, since: float, base: Snapshot) -> None:
         if self._world.store.away:
             self._failed(writing=True)
         else:
             self._attempt(changes, base, attempt, since)
 
     def _failed(self, *, writing: bool) -> None:
-        """The store could not be read, or not be written."""
+        """Report a failed read or write to the engine."""
         self._handle(protocol.StoreFailed(writing))
         if self._stopping:
             self._stopped()  # its leases will expire
 
     def _stopped(self) -> None:
-        assert self._stopping is not None, "it was told to stop"
+        assert self._stopping is not None
         self.crash()
         self._stopping()
 
     # --- the query -----------------------------------------------------------------------------------------------
 
     def _query_at(self, time: float, action: Callable[[], None]) -> None:
-        """Do `action` at `time`, unless the batch is broken off before that."""
+        """Run `action` at `time`, unless the batch is interrupted earlier."""
         number = self._batch_number
         self._world.engine.at(time, partial(self._do, lambda: number == self._batch_number, action))
 
     def _plan(self) -> None:
-        """Begin a batch with the events that there are, or look again later."""
+        """Begin a batch with the available events, or retry later."""
         hub, query, now, starts = self._world.hub, self._world.query, self._now, self._starts()
-        if now >= self._measured + _MEASURED_EVERY:
+        if now >= self._measured + _MEASURE_INTERVAL:
             self._measured = now
             ends = {partition: hub.end(partition, now) for partition in starts}
             positions = {partition: first for partition, (_, first) in starts.items()}
@@ -265,14 +263,14 @@ class Node:
         if not ranges:
             self._query_at(now + jittered(query.trigger, self._rng), self._plan)
             return
-        takes = (jittered(query.batch, self._rng) + events / query.capacity) * self.slowness
-        self._batch = Batch(ranges, now, now + takes)
+        seconds = (jittered(query.batch, self._rng) + events / query.capacity) * self.slowness
+        self._batch = Batch(ranges, now, now + seconds)
         self._meter = self._meter.batch_begun(now)
         self._member.begin_batch({partition: epoch for partition, (epoch, _, _) in ranges.items()}, now)
-        self._query_at(now + takes, self._end)
+        self._query_at(now + seconds, self._end)
 
     def _starts(self) -> dict[str, tuple[int, int]]:
-        """What a batch may be planned with: partition → (epoch, where to begin)."""
+        """Partitions for the next batch: partition → (epoch, next sequence number)."""
         starts, positions = {}, self._positions
         for partition, holding in self._member.holdings(self._now).items():
             known = positions.get(partition)
@@ -282,7 +280,7 @@ class Node:
         return starts
 
     def _end(self) -> None:
-        """The sink has finished the batch, except what a new owner's receiver has cut off."""
+        """End the batch, without the events after a new owner's receiver disconnected this one's."""
         batch = self._batch
         assert batch is not None
         self._batch = None

@@ -1,4 +1,4 @@
-"""Plays a scenario with a strategy and measures the result."""
+"""Runs a scenario with a strategy and measures the result."""
 
 from __future__ import annotations
 
@@ -17,46 +17,48 @@ from spark_ehbalance.group.strategies import REACTIVE, STRATEGIES
 from spark_ehbalance.simulation.engine import Engine
 from spark_ehbalance.simulation.hub import Hub
 from spark_ehbalance.simulation.measures import Ledger, Result
-from spark_ehbalance.simulation.members import BEGINNING_MS, Node, World
+from spark_ehbalance.simulation.members import START_MS, Node, World
 from spark_ehbalance.simulation.scenario import Event, Scenario
 from spark_ehbalance.simulation.store import SimulatedStore
 
 
 def simulate(scenario: Scenario, strategy: str, seed: int = 0) -> Result:
-    """Play `scenario` with the strategy of that name. The same seed gives the same result.
+    """Run `scenario` with the named strategy. The same seed gives the same result.
 
-    Raises `LostEvents` or `TwoOwners` if the lease code has failed.
+    Raises `LostEvents` or `TwoOwners` if the lease code is faulty.
     """
     return Simulation(scenario, strategy, seed).run()
 
 
 #: Actions with a duration.
-_LASTING = frozenset({"restart", "pause", "outage", "read-only", "burst", "slow", "slow-store"})
+_WITH_DURATION = frozenset({"restart", "pause", "outage", "read-only", "burst", "slow", "slow-store"})
 
 
 class Simulation:
-    """One group in simulated time. Everything follows from the seed; what is random about a member follows from its
-    name and the seed, so that all strategies have the same members."""
+    """One group in simulated time. Deterministic: a member's random values depend only on the seed and its name, so all
+    strategies have the same members."""
 
     def __init__(self, scenario: Scenario, strategy: str, seed: int) -> None:
         self._scenario = scenario
         self._strategy = strategy
         self._seed = seed
-        self._rng = random.Random(seed)  # of what is done to the group
+        self._rng = random.Random(seed)  # of events
         self._engine = Engine()
-        self.hub = hub = Hub.of(scenario.hub, scenario.partitions, random.Random(f"{seed} hub"))
+        self.hub = hub = Hub.create(scenario.hub, scenario.partitions, random.Random(f"{seed} hub"))
         names = [f"member-{number}" for number in range(scenario.members)]
-        self.store = store = SimulatedStore(scenario.store, _beginning(scenario, names), random.Random(f"{seed} store"))
+        self.store = store = SimulatedStore(
+            scenario.store, _initial_snapshot(scenario, names), random.Random(f"{seed} store")
+        )
         lease_duration = scenario.group.lease_duration
         self._ledger = Ledger(store.snapshot, lambda: self._engine.now, hub.rates, lease_duration)
-        self._world = World(self._engine, store, hub, scenario.query, self._ledger.wrote)
+        self._world = World(self._engine, store, hub, scenario.query, self._ledger.record_commit)
         self._nodes: dict[str, Node] = {}
         self._limits: dict[str, int | None] = {}
         self._joined = 0
         self._disturbances: list[tuple[str, float, float]] = []
 
     def run(self) -> Result:
-        """Play it from the beginning to the end."""
+        """Run the whole scenario."""
         scenario, engine = self._scenario, self._engine
         self._join_first()
         for event in scenario.events:
@@ -68,13 +70,13 @@ class Simulation:
         self._ledger.finish()
         return self._result()
 
-    # --- what is done to the group -------------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------------------------
 
     def _join_first(self) -> None:
         scenario = self._scenario
         for _ in range(scenario.members):
             node = self._new_node()
-            # The members of a settled group were started at any time; others start at the same moment.
+            # Members of a settled group started at random times; others start together.
             node.start(self._rng.uniform(0, scenario.group.balance_interval) if scenario.settled else 0.0)
         self._changed()
         self._disturbances.append(("start", 0.0, 0.0))
@@ -107,42 +109,42 @@ class Simulation:
         return node
 
     def _begin(self, event: Event) -> None:
-        """Do what `event` says, step by step if it has an `every`."""
+        """Schedule the steps of `event`."""
         now = self._engine.now
-        doing = getattr(self, "_" + event.do.replace("-", "_"))
+        action = getattr(self, "_" + event.do.replace("-", "_"))
         steps = event.count if event.every else 1
-        lasts = event.lasts if event.do in _LASTING else 0.0
-        self._disturbances.append((event.do, now, now + (steps - 1) * event.every + lasts))
+        duration = event.lasts if event.do in _WITH_DURATION else 0.0
+        self._disturbances.append((event.do, now, now + (steps - 1) * event.every + duration))
         chosen = self._chosen(event)
         for step in range(steps):
             part = chosen[step : step + 1] if event.every else chosen
-            self._engine.at(now + step * event.every, partial(self._do, event, doing, part))
+            self._engine.at(now + step * event.every, partial(self._do, event, action, part))
 
     def _chosen(self, event: Event) -> list[str]:
-        """The members or partitions that `event` is done to, chosen at random."""
+        """Random members or partitions for `event`."""
         if event.do == "burst":
-            among = list(self.hub.ids)
+            candidates = list(self.hub.ids)
         elif event.do in ("join", "add-partitions"):
             return [""] * event.count
         elif event.do in ("outage", "slow-store"):
             return [""]
         else:
-            among = sorted(name for name, node in self._nodes.items() if node.running)
-        return self._rng.sample(among, min(event.count, len(among)))
+            candidates = sorted(name for name, node in self._nodes.items() if node.running)
+        return self._rng.sample(candidates, min(event.count, len(candidates)))
 
-    def _do(self, event: Event, doing: Callable[[Event, list[str]], None], chosen: list[str]) -> None:
-        doing(event, chosen)
+    def _do(self, event: Event, action: Callable[[Event, list[str]], None], chosen: list[str]) -> None:
+        action(event, chosen)
         self._changed()
 
     def _changed(self) -> None:
-        """Tell the ledger which members run."""
-        awake = {name: self._limits[name] for name, node in self._nodes.items() if node.awake}
+        """Report the running members to the ledger."""
+        awake = {name: self._limits[name] for name, node in self._nodes.items() if node.is_awake}
         partitions = len(self.hub.ids)
-        self._ledger.running(awake, partitions)
-        # A pause shorter than a lease cannot be told from a busy moment: it is no reason to move anything.
+        self._ledger.change(awake, partitions)
+        # A pause shorter than a lease looks like a slow moment and must not cause moves.
         lease = self._ledger.lease_duration
         present = {
-            n: self._limits[n] for n, node in self._nodes.items() if node.running and node.suspended_for <= lease
+            n: self._limits[n] for n, node in self._nodes.items() if node.running and node.remaining_pause <= lease
         }
         self._ledger.ideal.change(present, partitions)
 
@@ -161,10 +163,10 @@ class Simulation:
     def _restart(self, event: Event, chosen: list[str]) -> None:
         for name in chosen:
             self._nodes[name].stop(self._changed)
-            self._engine.at(self._engine.now + event.lasts, partial(self._again, name))
+            self._engine.at(self._engine.now + event.lasts, partial(self._start_again, name))
 
-    def _again(self, name: str) -> None:
-        self._nodes[name].crash()  # if it has not ended by now
+    def _start_again(self, name: str) -> None:
+        self._nodes[name].crash()  # if it is still running
         self._process(name).start()
         self._changed()
 
@@ -185,9 +187,9 @@ class Simulation:
 
     def _burst(self, event: Event, chosen: list[str]) -> None:
         self.hub.multiply(chosen, event.factor, self._engine.now)
-        self._engine.at(self._engine.now + event.lasts, partial(self._burst_over, event.factor, chosen))
+        self._engine.at(self._engine.now + event.lasts, partial(self._end_burst, event.factor, chosen))
 
-    def _burst_over(self, factor: float, partitions: list[str]) -> None:
+    def _end_burst(self, factor: float, partitions: list[str]) -> None:
         self.hub.multiply(partitions, 1 / factor, self._engine.now)
         self._changed()
 
@@ -240,8 +242,8 @@ class Simulation:
         )
 
 
-def _beginning(scenario: Scenario, names: list[str]) -> Snapshot:
-    """The lease table before anybody has started: empty, or with a balanced layout that is to be taken up again."""
+def _initial_snapshot(scenario: Scenario, names: list[str]) -> Snapshot:
+    """The initial lease table: empty, or with a balanced layout that the members resume."""
     group = Group("simulated", scenario.name, "$default")
     if not scenario.settled or not names:
         return Snapshot(group)
@@ -252,8 +254,8 @@ def _beginning(scenario: Scenario, names: list[str]) -> Snapshot:
             partition,
             owner=names[number * len(names) // scenario.partitions],
             epoch=1,
-            renewed_at_ms=BEGINNING_MS,
-            owned_since_ms=BEGINNING_MS,
+            renewed_at_ms=START_MS,
+            owned_since_ms=START_MS,
             checkpoint=Position(-1),
         )
     return Snapshot(group, 1, MappingProxyType(leases), table=TableIdentity("simulated"))

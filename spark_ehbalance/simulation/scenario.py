@@ -1,8 +1,7 @@
-"""What happens to a simulated group, read from TOML: how it begins, and what is done to it when.
+"""Scenarios of simulated groups, read from TOML.
 
-A scenario sets what it is about; everything else has its default. Values have the forms of the source's options, as
-TOML values or as text: `lasts = 90` and `lasts = "90 seconds"` are the same. Times of events are since the beginning.
-`READY_MADE` are the scenarios that come with the package.
+Missing keys have defaults. Values have the forms of the source's options, as TOML values or text: `lasts = 90` equals
+`lasts = "90 seconds"`. Times of events count from the start. `READY_MADE` are the scenarios of the package.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ from spark_ehbalance.settings.parsing import (
     positive,
     whole,
 )
+from spark_ehbalance.settings.secrets import shown
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -37,10 +37,10 @@ else:
 _SCENARIOS = resources.files(__package__) / "scenarios"
 
 READY_MADE: tuple[str, ...] = tuple(
-    sorted(each.name.removesuffix(".toml") for each in _SCENARIOS.iterdir() if each.name.endswith(".toml"))
+    sorted(file.name.removesuffix(".toml") for file in _SCENARIOS.iterdir() if file.name.endswith(".toml"))
 )
 
-#: What can be done to a group; each with the keys that it knows besides `at` and `do`.
+#: Keys of each action besides `at` and `do`.
 ACTIONS: Mapping[str, frozenset[str]] = {
     "join": frozenset({"count", "every"}),
     "leave": frozenset({"count", "every"}),
@@ -56,23 +56,21 @@ ACTIONS: Mapping[str, frozenset[str]] = {
     "slow-store": frozenset({"factor", "lasts"}),
 }
 
-
 #: Seconds of a request and of a commit on a local disk.
 _DISK_LATENCY, _DISK_COMMIT = 0.000_03, 0.000_5
 
 
 class ScenarioError(OptionError):
-    """A scenario that cannot be simulated: names the key, its value and what is allowed."""
+    """A scenario is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that is done to the group. Times are in seconds.
+    """An action on the group. Times are in seconds.
 
-    It is done to `count` members or partitions chosen at random, one after each `every` (0: all at once). `lasts` is
-    the duration of a pause, an outage, a burst or a restart, or of the time in which members can only read the store.
-    `factor` is how many times more events come in, or how many times slower something is, `offset` how far a clock is
-    moved.
+    Affects `count` random members or partitions, one after each `every` (0: all at once). `lasts` is the duration of a
+    pause, outage, burst, restart or read-only store. `factor` multiplies the rate of events, or the time that something
+    takes; `offset` is the shift of a clock.
     """
 
     at: float = declared(0.0, parse_delay)
@@ -86,20 +84,20 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """The options of the group's members, as those of the source."""
+    """Options of the group's members, as for the source."""
 
     balance_interval: float = declared(BALANCE_INTERVAL, parse_duration)
     checkpoint_interval: float = declared(0.0, parse_delay)
     lease_duration: float = declared(LEASE_DURATION, parse_duration)
     handover_timeout: float = declared(HANDOVER_TIMEOUT, parse_duration)
     max_owned: int | None = declared(None, whole(0))
-    clock_skew: float = declared(0.0, parse_delay)  # members' wall clocks are up to so far off, either way
+    clock_skew: float = declared(0.0, parse_delay)  # maximum error of a wall clock, either way
 
 
 @dataclass(frozen=True, slots=True)
 class HubSettings:
-    """What comes in: `rate` events per second and partition on the average. With a `skew` above 0 the n-th partition's
-    rate falls as n to the power of -skew (Zipf's law), in random order."""
+    """Incoming events: on average `rate` per second and partition. With a `skew` above 0 the rate of the n-th partition
+    is proportional to n to the power of -skew (Zipf's law), in random order."""
 
     rate: float = declared(100.0, number(0))
     skew: float = declared(0.0, number(0))
@@ -107,29 +105,29 @@ class HubSettings:
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """The lease table's storage: the `latency` of a request, and the duration of a `commit`, by default two requests.
+    """Storage of the lease table: the `latency` of a request and the duration of a `commit`, by default two requests.
 
-    Times are medians in seconds, and vary from half to double. The defaults are measured on a disk, with 64 partitions.
+    Times are medians in seconds and vary from half to double. Defaults were measured on a disk with 64 partitions.
     """
 
     latency: float | None = declared(None, parse_duration)
     commit: float | None = declared(None, parse_duration)
 
     @property
-    def look_seconds(self) -> float:
-        """The median of a look that finds nothing, and of each further request."""
+    def read_seconds(self) -> float:
+        """Median duration of a read that finds no new version, and of each further request."""
         return self.latency or _DISK_LATENCY
 
     @property
     def commit_seconds(self) -> float:
-        """The median of an attempt to commit."""
+        """Median duration of a commit attempt."""
         return self.commit or (2 * self.latency if self.latency else _DISK_COMMIT)
 
 
 @dataclass(frozen=True, slots=True)
 class QuerySettings:
-    """The members' queries: a batch takes `batch` seconds, plus the time of its events at `capacity` events per second.
-    Without events the next look is after `trigger` seconds. A batch has up to `max_events` of each partition."""
+    """Queries of the members: a batch of n events takes `batch` + n / `capacity` seconds, with at most `max_events` per
+    partition. Without events a query waits `trigger` seconds."""
 
     batch: float = declared(5.0, parse_duration)
     capacity: float = declared(50_000.0, positive)
@@ -139,7 +137,7 @@ class QuerySettings:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A group and what happens to it. It begins with `members`; `settled`: with the partitions evenly distributed."""
+    """A group of `members` and its events. `settled`: it starts with evenly distributed partitions."""
 
     name: str = "scenario"
     description: str = declared("", str)
@@ -155,11 +153,11 @@ class Scenario:
 
     @property
     def seconds(self) -> float:
-        """How long it goes on."""
+        """Duration of the scenario."""
         return self.cycles * self.group.balance_interval
 
 
-#: The tables of a scenario's file.
+#: Tables of a scenario file.
 _TABLES: Mapping[str, type[Any]] = {
     "group": GroupSettings,
     "hub": HubSettings,
@@ -169,37 +167,34 @@ _TABLES: Mapping[str, type[Any]] = {
 
 
 def load(name: str) -> Scenario:
-    """The ready-made scenario `name`, or the one in the file of that name. Raises `ScenarioError`."""
+    """The ready-made scenario `name`, or the scenario in the file `name`. Raises `ScenarioError`."""
     if name in READY_MADE:
         return parse((_SCENARIOS / f"{name}.toml").read_text(encoding="utf-8"), name)
     path = Path(name)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        raise ScenarioError(
-            f"--scenario {name} is wrong: allowed is a TOML file or one of {', '.join(READY_MADE)}"
-        ) from None
+        allowed = f"a TOML file, or one of {', '.join(READY_MADE)}"
+        raise ScenarioError("EHB_OPTION_INVALID", option="--scenario", value=shown(name), allowed=allowed) from None
     return parse(text, path.stem)
 
 
 def parse(text: str, name: str) -> Scenario:
-    """The scenario `name` that is written in `text`. Raises `ScenarioError`."""
+    """The scenario `name` with the TOML content `text`. Raises `ScenarioError`."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ScenarioError(f"scenario {name} is not TOML: {error}") from None
+        raise _invalid(name, str(error), "TOML") from None
     parts: dict[str, Any] = {
         key: _checked(kind, table.pop(key), f"{key}.", name) for key, kind in _TABLES.items() if key in table
     }
     group = parts.get("group", GroupSettings())
     if group.lease_duration <= group.balance_interval:
-        raise ScenarioError(
-            f"scenario {name}: group.lease_duration={group.lease_duration:g} is wrong: allowed is more than "
-            f"balance_interval, {group.balance_interval:g}"
-        )
+        problem = f"group.lease_duration={group.lease_duration:g} is invalid"
+        raise _invalid(name, problem, f"more than balance_interval, {group.balance_interval:g}")
     events = table.pop("events", [])
     if not isinstance(events, list):
-        raise ScenarioError(f"scenario {name}: events={events!r} is wrong: allowed are tables [[events]]")
+        raise _invalid(name, f"events={events!r} is invalid", "tables [[events]]")
     parts["events"] = tuple(_event(event, f"events[{index}].", name) for index, event in enumerate(events))
     scenario = _checked(Scenario, table, "", name)
     return replace(scenario, name=name, **parts)
@@ -208,12 +203,11 @@ def parse(text: str, name: str) -> Scenario:
 def _event(table: Any, where: str, name: str) -> Event:
     event = _checked(Event, table, where, name)
     if not event.do:
-        raise ScenarioError(f"scenario {name}: {where}do is missing: allowed is one of {', '.join(ACTIONS)}")
+        raise _invalid(name, f"{where}do is missing", f"one of {', '.join(ACTIONS)}")
     known = ACTIONS[event.do] | {"at", "do"}
     for key in table:
         if key not in known:
-            allowed = ", ".join(sorted(known))
-            raise ScenarioError(f"scenario {name}: {where}{key} does not go with {event.do}: allowed is {allowed}")
+            raise _invalid(name, f"{where}{key} cannot be set for {event.do}", ", ".join(sorted(known)))
     return event
 
 
@@ -221,25 +215,29 @@ _Table = TypeVar("_Table")
 
 
 def _checked(kind: type[_Table], table: Any, where: str, name: str) -> _Table:
-    """A `kind` made of `table`, whose keys are its fields."""
+    """A `kind` with the fields in `table`. Raises `ScenarioError`."""
     if not isinstance(table, dict):
         key = where.rstrip(".")
-        raise ScenarioError(f"scenario {name}: {key}={table!r} is wrong: allowed is a table [{key}]")
+        raise _invalid(name, f"{key}={table!r} is invalid", f"a table [{key}]")
     allowed = declarations(kind)
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key not in allowed:
-            raise ScenarioError(f"scenario {name}: {where}{key} is unknown: allowed is one of {', '.join(allowed)}")
+            raise _invalid(name, f"{where}{key} is unknown", f"one of {', '.join(allowed)}")
         try:
             parsed = allowed[key].parse(_as_text(value, allowed[key].parse))
             values[key] = parsed if isinstance(value, str) else value  # an integer stays one in the results
-        except ValueError as problem:
-            raise ScenarioError(f"scenario {name}: {where}{key}={value!r} is wrong: allowed is {problem}") from None
+        except ValueError as expected:
+            raise _invalid(name, f"{where}{key}={value!r} is invalid", str(expected)) from None
     return kind(**values)
 
 
+def _invalid(name: str, problem: str, allowed: str) -> ScenarioError:
+    return ScenarioError("EHB_FILE_INVALID", file=f"Scenario {name}", problem=problem, allowed=allowed)
+
+
 def _as_text(value: Any, parse: Callable[[str], Any]) -> str:
-    """The text of a TOML value, as an option would have it."""
+    """The text of a TOML value in the form of an option."""
     if parse is str and not isinstance(value, str):
         raise ValueError("a text")
     if isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""The simulated lease table: latency, lost races and outages."""
+"""The simulated lease table: latency, conflicts and outages."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.simulation.scenario import StoreSettings
 
-#: The most newer log files that are read one after the other, with the first that is missing; then a LIST finds the
-#: newest.
-_FOLLOWED = 5
+#: Maximum number of newer log files that are read one by one, with the first missing one; beyond it, a LIST request.
+_MAX_LOG_READS = 5
 
 _LOG_2 = math.log(2)
 
@@ -28,26 +27,26 @@ class SimulatedStore:
     commits: int = 0
     conflicts: int = 0
 
-    def look_time(self, requests: int = 1) -> float:
-        """Seconds that so many requests of a look take now."""
-        return requests * self._drawn(self.settings.look_seconds)
+    def read_time(self, requests: int = 1) -> float:
+        """Seconds for this number of read requests."""
+        return requests * self._draw(self.settings.read_seconds)
 
-    def more_to_read(self, known: int) -> int:
-        """How many requests it takes now, after the first one of a look, to read the newest version of a table of
-        which `known` is known: as the `delta` store makes them, counted on Azurite."""
+    def remaining_requests(self, known: int) -> int:
+        """Number of requests after the first one to read the newest version, given the version `known`. Counted with
+        the Delta store on Azurite."""
         newer = self.snapshot.version - known
-        return min(newer, _FOLLOWED) + 1 if newer else 0
+        return min(newer, _MAX_LOG_READS) + 1 if newer else 0
 
     def attempt_time(self) -> float:
-        """Seconds from the beginning of a commit until it is known which commit has won."""
-        return self._drawn(self.settings.commit_seconds)
+        """Seconds of a commit attempt."""
+        return self._draw(self.settings.commit_seconds)
 
-    def won(self, new: Snapshot) -> Snapshot:
-        """Write `new` as the next version."""
+    def write(self, new: Snapshot) -> Snapshot:
+        """Write `new` as the next version. Returns it with its version."""
         self.commits += 1
         self.snapshot = replace(new, version=self.snapshot.version + 1)
         return self.snapshot
 
-    def _drawn(self, median: float) -> float:
-        # Log-uniform from half to double: most are near the median, few take much longer.
+    def _draw(self, median: float) -> float:
+        # Log-uniform from half to double the median.
         return median * self.slowness * math.exp(self.rng.uniform(-_LOG_2, _LOG_2))

@@ -11,8 +11,8 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 
+from spark_ehbalance.dependencies import Py4JError
 from spark_ehbalance.errors import DataLossError
-from spark_ehbalance.installed import Py4JError
 from spark_ehbalance.spark.datasource import EhBalanceDataSource
 from spark_ehbalance.spark.error_line import line
 from spark_ehbalance.text import logger

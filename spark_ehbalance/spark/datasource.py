@@ -30,7 +30,7 @@ from spark_ehbalance.eventhub.sending.write_options import WriteOptions, write_o
 from spark_ehbalance.query.assembly import start_planner
 from spark_ehbalance.query.batch_read import batch_ranges
 from spark_ehbalance.query.columns import ALL_COLUMNS, Columns
-from spark_ehbalance.query.concurrent_reader import read_together
+from spark_ehbalance.query.concurrent_reader import read_concurrently
 from spark_ehbalance.query.control_socket import PlannerAddress
 from spark_ehbalance.query.finished_batches import NewestBatch
 from spark_ehbalance.query.offsets import StreamOffset, group_name
@@ -46,7 +46,7 @@ from spark_ehbalance.query.options import (
 from spark_ehbalance.query.planner import Planner
 from spark_ehbalance.query.processes import local_cores, mint_owner_id, spark_master
 from spark_ehbalance.query.query_metrics import export_metrics
-from spark_ehbalance.query.range_reader import Batches, read_range
+from spark_ehbalance.query.range_reader import BatchFormat, read_range
 from spark_ehbalance.query.tasks import plan_tasks
 from spark_ehbalance.query.two_sources import check_one_source
 from spark_ehbalance.settings.locations import is_relative
@@ -133,7 +133,7 @@ class Task(InputPartition):
 def _read(options: Options, columns: Columns, task: Task) -> Iterator[pa.RecordBatch]:
     set_up_logging()
     freeze_modules()
-    batches = Batches(frozenset(columns.names))
+    batches = BatchFormat(frozenset(columns.names))
     options = replace(options, connection=task.connection)
     readers = [
         partial(read_range, options, wanted, task.owner, level, batches=batches) for wanted, level in task.ranges
@@ -141,7 +141,7 @@ def _read(options: Options, columns: Columns, task: Task) -> Iterator[pa.RecordB
     with single_line_errors():
         if task.checks is not None:
             check_one_source(options.lease_table, task.checks)
-        yield from map(columns.select, read_together(readers))
+        yield from map(columns.select, read_concurrently(readers))
 
 
 class BatchReader(DataSourceReader):

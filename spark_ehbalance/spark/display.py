@@ -12,7 +12,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from spark_ehbalance.spark.figures import Figures
+from spark_ehbalance.spark.run_statistics import RunStatistics
 from spark_ehbalance.text import logger, plain
 
 _LOG = logger(__name__)
@@ -50,7 +50,7 @@ class Display:
             _LOG.removeHandler(self._handler)
             _LOG.setLevel(self._before)
 
-    def show(self, figures: Sequence[Figures], *, last: bool = False) -> None:
+    def show(self, figures: Sequence[RunStatistics], *, last: bool = False) -> None:
         """Show the queries' figures; the `last` ones are logged whenever the ones before were."""
         now = time.monotonic()
         if self._live:
@@ -65,7 +65,7 @@ class Display:
                 self._logged[number] = (each.state(), now)
                 _LOG.info("%s", self._named(each.line(now), self._names[number]))
 
-    def say(self, text: str, name: str = "") -> None:
+    def show_message(self, text: str, name: str = "") -> None:
         """Say what happens, about the query with that name."""
         text = self._named(text, plain(name)) if name else text
         if self._live:

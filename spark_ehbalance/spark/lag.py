@@ -9,7 +9,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_ehbalance.group.lag import PartitionLag, QueryLag
 from spark_ehbalance.group.position import partition_order
-from spark_ehbalance.spark.planners import driver_of, ends_of, report_end
+from spark_ehbalance.spark.planners import end_offsets, find_driver, report_end
 
 
 def lag(query: StreamingQuery) -> QueryLag | None:
@@ -24,9 +24,9 @@ def lag(query: StreamingQuery) -> QueryLag | None:
     progress: Any = query.lastProgress
     if not query.isActive or not progress:
         return None
-    spark, driver = driver_of(query)
+    spark, driver = find_driver(query)
     partitions: list[PartitionLag] = []
-    ends = list(ends_of(json.loads(progress.json)))
+    ends = list(end_offsets(json.loads(progress.json)))
     for end in ends:
         answer = report_end(end, driver, spark, lag=True)
         if not isinstance(answer, dict):

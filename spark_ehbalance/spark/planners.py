@@ -24,7 +24,7 @@ _LOG = logger(__name__)
 _with_messages = weakref.WeakSet[SparkSession]()
 
 
-def ends_of(progress: dict[str, Any]) -> Iterator[StreamOffset]:
+def end_offsets(progress: dict[str, Any]) -> Iterator[StreamOffset]:
     """The end offset of each of our sources in a progress report."""
     for source in progress["sources"]:
         end = source.get("endOffset")
@@ -51,14 +51,14 @@ def report_end(
     return answer
 
 
-def ask_planners(query: StreamingQuery, progress: Any, question: dict[str, Any]) -> list[dict[str, Any]]:
+def request_from_planners(query: StreamingQuery, progress: Any, question: dict[str, Any]) -> list[dict[str, Any]]:
     """The answers of the query's planners on this machine to a `question`, as for `Planner.handle`."""
-    _, driver = driver_of(query)
-    answers = [send(PlannerAddress(end.lineage, driver), question) for end in ends_of(json.loads(progress.json))]
+    _, driver = find_driver(query)
+    answers = [send(PlannerAddress(end.lineage, driver), question) for end in end_offsets(json.loads(progress.json))]
     return [each for each in answers if isinstance(each, dict)]
 
 
-def driver_of(query: StreamingQuery) -> tuple[SparkSession | None, int]:
+def find_driver(query: StreamingQuery) -> tuple[SparkSession | None, int]:
     """The session through which the query's planners are reached if they may be on another machine, and the process id
     of the JVM beside which they are, 0 where that is not known."""
     session = remote(getattr(query, "_session", None))

@@ -16,8 +16,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.spark.display import Display
-from spark_ehbalance.spark.figures import Figures
-from spark_ehbalance.spark.planners import ask_planners
+from spark_ehbalance.spark.planners import request_from_planners
+from spark_ehbalance.spark.run_statistics import RunStatistics
 from spark_ehbalance.spark.sessions import SPARK_ERRORS, remote
 from spark_ehbalance.spark.signals import StopSignals
 from spark_ehbalance.spark.stopping import hand_over
@@ -51,7 +51,7 @@ def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
             number = signals.wait(_INTERVAL)
             failed = next((each for each in watched if each.has_failed()), None)
             if number is not None and stops:
-                display.say(f"{_name(number)} again: ended at once, what was not finished is read again")
+                display.show_message(f"{_name(number)} again: ended at once, what was not finished is read again")
                 _end_now(queries)
                 if jvm is not None:
                     atexit.register(_mute)
@@ -59,7 +59,7 @@ def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
             if stops or (number is None and failed is None):
                 continue
             why = f"query {failed.name} has failed" if failed else _name(number or 0)
-            display.say(f"{why}: finishing the batch, {timeout:g} s at most; a second signal ends at once")
+            display.show_message(f"{why}: finishing the batch, {timeout:g} s at most; a second signal ends at once")
             deadline = time.monotonic() + timeout + _GRACE
             stops = [threading.Thread(target=each.stop, args=(timeout, display), daemon=True) for each in watched]
             for each in stops:
@@ -69,9 +69,12 @@ def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
         # A message by Spark Connect waits for a core, which the batch may have.
         _end_now([each.query for each in watched if each.query.isActive])
         display.show([each.look() for each in watched], last=True)
-        events, batches = sum(each.figures.events for each in watched), sum(each.figures.batches for each in watched)
+        events, batches = (
+            sum(each.statistics.events for each in watched),
+            sum(each.statistics.batches for each in watched),
+        )
         in_batches = f"{batches:,} batch{'' if batches == 1 else 'es'}"
-        display.say(f"{'stopped' if stops else 'ended'} after {events:,} events in {in_batches}")
+        display.show_message(f"{'stopped' if stops else 'ended'} after {events:,} events in {in_batches}")
     if jvm is not None:
         _deliver_events()
     for one in watched:
@@ -86,23 +89,23 @@ class _Watched:
     def __init__(self, query: StreamingQuery) -> None:
         self.query = query
         self.name = query.name or str(query.id)[:8]
-        self.figures = Figures(time.monotonic())
+        self.statistics = RunStatistics(time.monotonic())
 
-    def look(self) -> Figures:
+    def look(self) -> RunStatistics:
         """Ask Spark and the planners anew."""
         now = time.monotonic()
         with contextlib.suppress(*SPARK_ERRORS):
             newest: Any = self.query.lastProgress
             if newest is None:
-                self.figures.update(self.query.status["message"], [])
-                return self.figures
-            before = self.figures.newest_batch
+                self.statistics.update(self.query.status["message"], [])
+                return self.statistics
+            before = self.statistics.newest_batch
             missed = before is not None and newest.batchId > before + 1
             reports: list[Any] = list(self.query.recentProgress) if missed or before is None else [newest]
             for each in reports:
-                self.figures.add(json.loads(each.json), now)
-            self.figures.update("", ask_planners(self.query, newest, {"state": True}))
-        return self.figures
+                self.statistics.add(json.loads(each.json), now)
+            self.statistics.update("", request_from_planners(self.query, newest, {"state": True}))
+        return self.statistics
 
     def has_failed(self) -> bool:
         """Whether the query has ended with an error."""
@@ -112,9 +115,11 @@ class _Watched:
         """Stop it, and say so."""
         with contextlib.suppress(*SPARK_ERRORS):
             if hand_over(self.query, timeout):
-                display.say("the batch has ended, and all partitions are handed over", self.name)
+                display.show_message("the batch has ended, and all partitions are handed over", self.name)
             elif self.query.isActive:
-                display.say(f"the batch has not ended within {timeout:g} s: it is broken off and read again", self.name)
+                display.show_message(
+                    f"the batch has not ended within {timeout:g} s: it is broken off and read again", self.name
+                )
             self.query.stop()
 
 

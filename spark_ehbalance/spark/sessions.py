@@ -7,7 +7,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_ehbalance.installed import Py4JError
+from spark_ehbalance.dependencies import Py4JError
 
 #: What is raised for errors of Spark; py4j's for those that pyspark does not know, such as an unknown format.
 SPARK_ERRORS = (PySparkException, Py4JError)

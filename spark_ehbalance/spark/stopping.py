@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_ehbalance.spark.planners import driver_of, ends_of, report_end
+from spark_ehbalance.spark.planners import end_offsets, find_driver, report_end
 
 
 def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
@@ -25,12 +25,12 @@ def hand_over(query: StreamingQuery, timeout: float) -> bool:
     """Have the running batch end and the partitions released, for at most `timeout` seconds. Returns whether that is
     done; not if the query has ended by itself."""
     deadline = time.monotonic() + timeout
-    spark, driver = driver_of(query)
+    spark, driver = find_driver(query)
     while query.isActive and time.monotonic() < deadline:
         progress: Any = query.lastProgress
         # The planners' addresses are not known before the end of the first batch, which Spark runs in any case. An
         # answer tells whether all partitions are released; it is None if the planner is gone.
-        ends = list(ends_of(json.loads(progress.json))) if progress else None
+        ends = list(end_offsets(json.loads(progress.json))) if progress else None
         if ends is not None and False not in [report_end(end, driver, spark, leave=True) for end in ends]:
             return True
         time.sleep(0.1)

@@ -18,7 +18,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.sending.columns import Columns
 from spark_ehbalance.eventhub.sending.write_options import WriteOptions
-from spark_ehbalance.eventhub.sending.writing import Sent, Task
+from spark_ehbalance.eventhub.sending.writing import SendResult, WriteTask
 from spark_ehbalance.spark.error_line import single_line_errors
 from spark_ehbalance.spark.logs import set_up_logging
 from spark_ehbalance.text import logger
@@ -33,7 +33,7 @@ _ROWS = 10_000
 class TaskDone(WriterCommitMessage):
     """What a task has sent."""
 
-    sent: Sent
+    sent: SendResult
 
 
 @dataclass
@@ -47,10 +47,10 @@ class _Writing:
     @single_line_errors()
     def write(self, iterator: Iterator[Any]) -> TaskDone:
         """Send the rows of one task. Called in an executor's Python worker, once per attempt of the task. Raises what
-        `Task.write` raises."""
+        `WriteTask.write` raises."""
         set_up_logging()
         batches = iterator if takes_arrow(self) else _as_arrow(iterator, self.schema)
-        return TaskDone(Task(self.options, self.columns).write(batches))
+        return TaskDone(WriteTask(self.options, self.columns).write(batches))
 
     def finished(self, messages: Sequence[Any], what: str) -> None:
         """Log what was sent."""
@@ -76,9 +76,9 @@ class _Writing:
         )  # fmt: skip
 
 
-def _sent(messages: Sequence[Any]) -> Sent:
+def _sent(messages: Sequence[Any]) -> SendResult:
     """What the tasks have sent that have told; of others there is no message."""
-    sent = Sent()
+    sent = SendResult()
     for each in messages:
         if isinstance(each, TaskDone):
             sent.add(each.sent)
@@ -136,13 +136,13 @@ def unsendable(frame: DataFrame, options: WriteOptions, sent: Sequence[str]) -> 
 
     def check(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         set_up_logging()
-        yield from Task(options, columns).unsendable(batches)
+        yield from WriteTask(options, columns).unsendable(batches)
 
     return ordered.mapInArrow(check, StructType([*ordered.schema, StructField("reason", StringType())]))
 
 
 def _columns(options: WriteOptions, schema: StructType) -> Columns:
-    return Columns.of(schema, kafka=options.kafka_columns, json=options.json_properties)
+    return Columns.from_schema(schema, kafka=options.kafka_columns, json=options.json_properties)
 
 
 def _as_arrow(rows: Iterable[Row], schema: StructType) -> Iterator[pa.RecordBatch]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from tests.azure_storage.tables import Table
 from tests.lease_table.contenders import Opening
 from tests.lease_table.contenders import threads as contenders
 from tests.lease_table.store_conformance import ANN, GROUP, StoreConformance, filled
+from tests.raising import raises
 
 __all__ = ["contenders"]
 
@@ -201,7 +203,7 @@ def test_a_sequence_number_alone_is_enough_to_go_on_and_an_offset_alone_an_error
     blobs.client.upload_blob(name, b"", metadata={"sequencenumber": "7"})
     assert mine.read().leases["0"].checkpoint == Position(7)
     blobs.client.upload_blob(name, b"", metadata={"offset": "700"}, overwrite=True)
-    with pytest.raises(StoreFormatError, match="checkpoint/0"):
+    with raises(StoreFormatError, "EHB_LEASE_TABLE_FOREIGN", problem=re.compile("checkpoint/0")):
         mine.read()
 
 
@@ -245,7 +247,7 @@ def test_a_claim_by_another_process_with_the_same_id_is_a_fence(blobs: Blobs, mi
         commit(other, other.read(), [Join(by=ANN, at_ms=1)])
         commit(other, other.read(), [Claim(by=ANN, at_ms=1, partition="0", epoch=1)])
         assert other.read().leases["0"].epoch == 2
-    with pytest.raises(FencedError, match="partition 0: a later process has started as ann"):
+    with raises(FencedError, "EHB_FENCED", owner="ann"):
         mine.read()
 
 
@@ -285,7 +287,10 @@ def test_without_a_group_there_must_be_one_only(blobs: Blobs) -> None:
     with blobs.opened(None) as store:
         assert store.read().leases["0"].owner == "theirs"
     blobs.client.upload_blob("ns/hub/other/checkpoint/0", b"")
-    with blobs.opened(None) as store, pytest.raises(StoreFormatError, match="ns/hub/other"):
+    with (
+        blobs.opened(None) as store,
+        raises(StoreFormatError, "EHB_LEASE_TABLE_FOREIGN", problem=re.compile("ns/hub/other")),
+    ):
         store.read()
 
 

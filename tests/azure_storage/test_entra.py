@@ -12,7 +12,7 @@ import pytest
 from chaos import tokens
 from chaos.storage.azurite import ACCOUNT, azurite, make_container, token_options
 from chaos.tokens import IdentityEndpoint
-from spark_ehbalance.emulator.certificates import make
+from spark_ehbalance.emulator.certificates import issue_certificate
 from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.eventhub import credentials
 from spark_ehbalance.lease_table.blob import BlobStore
@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an Azurite with TLS, which has the container `tables`."""
     require_azurite()
-    certificate = make(tmp_path_factory.mktemp("certificate"))
+    certificate = issue_certificate(tmp_path_factory.mktemp("certificate"))
     with pytest.MonkeyPatch.context() as patch, azurite(certificate.server_file) as started:
         patch.setenv("REQUESTS_CA_BUNDLE", str(certificate.ca_file))
         address = started.replace("127.0.0.1", "localhost")  # the certificate's name

@@ -19,7 +19,7 @@ from spark_ehbalance.eventhub.resolve import find_offset
 from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.query.options import stream_options
 from tests.azure_storage.consumers import read_with_sdk
-from tests.ops.command import Command, Outcome, kept
+from tests.ops.command import Command, Outcome, assert_error, connection_arguments
 
 HUB = "Flights"
 EVENTS = 40
@@ -38,7 +38,7 @@ class Migration:
         self.client = ContainerClient(f"{storage}/{ACCOUNT}", self.container, KEY)
         (folder / "secret").write_text(KEY)
         self.access = ("--storage-option", f"account_key=file:{folder / 'secret'}")
-        self.connection = kept(emulator.connection_string(HUB), folder)
+        self.connection = connection_arguments(emulator.connection_string(HUB), folder)
         self.options = stream_options({"connectionString": emulator.connection_string(HUB), "eventHubName": HUB})
         self.group = f"{self.options.connection.namespace}/{HUB}/$Default".lower()
 
@@ -101,7 +101,7 @@ def test_checkpoints_of_every_sdk_are_read(migration: Migration) -> None:
     migration.emulator.trim(HUB, 2, 20)  # the event at that offset has aged out, and some after it
     migration.file.write_text(found.out)
     init = ("init", migration.table, *migration.connection, "--positions", migration.file)
-    assert "partition 2 cannot continue at sequence number 19: allowed is 20 to" in migration.ehbalance.fails(2, *init)
+    assert_error(migration.ehbalance.fails(2, *init), "EHB_POSITION_INVALID", "partition 2", "number 19", "20 to")
     given = json.loads(found.out) | {"2": "earliest"}
     assert migration.init(json.dumps(given)) == {"0": 8, "1": 10, "2": 20, "3": 0}
 
@@ -121,7 +121,7 @@ def test_a_table_is_made_whole_or_not_at_all(
         proxy.disturb()
         if done.code:
             assert done.err.count("\n") == 1
-            migration.ehbalance(*command)  # refused if the table is there
+            migration.ehbalance(*command)  # rejected if the table exists
         with DeltaStore(location, storage_options(storage)) as store:
             found = store.read()
         assert [each.checkpoint and each.checkpoint.next for each in found.leases.values()] == [10, 20, 0, 0]

@@ -13,7 +13,7 @@ from spark_ehbalance.lease_table.delta.folder import Folder
 from tests.azure_storage.tables import Table
 from tests.lease_table.store_conformance import GROUP
 from tests.lease_table.upkeep import assert_only_own_files_go
-from tests.ops.command import Command, kept
+from tests.ops.command import Command, connection_arguments
 
 
 def test_a_day_of_upkeep_and_all_commands_leave_the_blobs_of_others_alone(
@@ -34,7 +34,7 @@ def test_a_day_of_upkeep_and_all_commands_leave_the_blobs_of_others_alone(
         Folder(f"az://{new_table.container}", options),
         options,
         ehbalance,
-        kept(emulator.connection_string("hub"), tmp_path),
+        connection_arguments(emulator.connection_string("hub"), tmp_path),
         lambda: None,
     )
 

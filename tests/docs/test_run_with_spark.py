@@ -98,7 +98,7 @@ def test_decoding(start: Start, clean: SparkSession, hub: Emulator, local: dict[
         .load()
     )
     hub.append(HUB, 0, [b'{"id": "flight 1", "delay": 5, "gate": "A1"}', b"no JSON", b'{"id": "flight 2"}'])
-    start("docs/columns.md", local, events=events).next()
+    start("docs/options.md", local, events=events).next()
     held(clean, HUB, 3)
     rows = clean.table(HUB).orderBy("sequenceNumber").select("id", "delay", "bad").collect()
     assert [tuple(row) for row in rows] == [("flight 1", 5, None), (None, None, "no JSON"), ("flight 2", None, None)]

@@ -81,7 +81,9 @@ class RawPeer:
         self.socket.close()
 
     def send(self, *performatives: Any, payload: bytes = b"") -> None:
-        self.socket.sendall(b"".join(encode_frame(self.channel, each, payload) for each in performatives))
+        self.socket.sendall(
+            b"".join(encode_frame(self.channel, performative, payload) for performative in performatives)
+        )
 
     def open(self, channel: int = 0, **fields: Any) -> tuple[Open, Begin]:
         """Header, open and a session; returns the server's."""

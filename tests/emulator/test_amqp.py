@@ -60,7 +60,7 @@ class Peer(Connection):
         return self.events[before:]
 
     def send(self, *performatives: Any, payload: bytes = b"") -> list[tuple[Any, ...]]:
-        return self.feed(b"".join(encode_frame(0, each, payload) for each in performatives))
+        return self.feed(b"".join(encode_frame(0, performative, payload) for performative in performatives))
 
     def received(self) -> list[Frame]:
         """The frames from the server since the last call."""
@@ -90,8 +90,8 @@ class Recorded(Endpoint):
         self._events.append(("message", message, message_format, delivery_id))
         self._link.settle(delivery_id, f.ACCEPTED)
 
-    def on_room(self) -> None:
-        self._events.append(("room", self._handle))
+    def on_capacity(self) -> None:
+        self._events.append(("capacity", self._handle))
 
     def on_detached(self) -> None:
         self._events.append(("detached", self._handle))
@@ -112,7 +112,7 @@ SENT = [
     (f.Close(), b""),
 ]
 SASL = f.SASL_HEADER + encode_frame(0, f.SaslInit("ANONYMOUS", b""))
-CONVERSATION = SASL + f.AMQP_HEADER + b"".join(encode_frame(0, *each) for each in SENT)
+CONVERSATION = SASL + f.AMQP_HEADER + b"".join(encode_frame(0, *frame) for frame in SENT)
 
 
 def test_a_conversation_cut_at_any_byte_has_the_same_events_and_answers() -> None:
@@ -121,7 +121,7 @@ def test_a_conversation_cut_at_any_byte_has_the_same_events_and_answers() -> Non
         ("open", 2.0),
         ("attach", 0),
         ("attach", 1),
-        ("room", 0),
+        ("capacity", 0),
         ("message", b"first second", 0, 0),
         ("message", b"whole", 7, 1),
         ("detached", 1),
@@ -178,13 +178,13 @@ def test_what_this_side_ends_is_ended_once_and_hears_no_more() -> None:
 def test_a_long_message_is_sent_as_the_window_allows() -> None:
     peer = Peer().open(max_frame_size=512)
     link = peer.attach(RECEIVER)
-    assert link.room == 0
+    assert link.capacity == 0
     peer.send(Flow(1, 2, 0, 1000, handle=0, link_credit=2))
     message = bytes(range(250)) * 6
     link.send(message)
     frames = peer.received()
     assert len(frames) == 2
-    assert link.room == 0, "the message is incomplete"
+    assert link.capacity == 0, "the message is incomplete"
     assert not link.continue_message()
     for seen in range(2, 6):
         peer.send(Flow(1 + seen, 1, 0, 1000))
@@ -195,10 +195,10 @@ def test_a_long_message_is_sent_as_the_window_allows() -> None:
     assert [frame.more for frame, _ in frames] == [True] * (len(frames) - 1) + [False]
     first, *others = (frame for frame, _ in frames)
     assert (first.delivery_id, first.delivery_tag, first.settled, first.batchable) == (0, b"", True, True)
-    assert {each[1:5] for each in others} == {(None,) * 4}, "a continuation has neither id nor tag"
+    assert {frame[1:5] for frame in others} == {(None,) * 4}, "a continuation has neither id nor tag"
     assert all(len(encode_frame(0, *frame)) <= 512 for frame in frames)
     peer.send(Flow(1 + len(frames), 1, 0, 1000))
-    assert link.room == 1
+    assert link.capacity == 1
 
 
 @pytest.mark.parametrize("frames", [1, 20])

@@ -54,9 +54,9 @@ def _typed(value: Any) -> Any:
     if isinstance(value, Described):
         return "described", _typed(value.descriptor), _typed(value.value)
     if isinstance(value, list):
-        return type(value), [_typed(each) for each in value]
+        return type(value), [_typed(item) for item in value]
     if isinstance(value, dict):
-        return dict, [(_typed(key), _typed(each)) for key, each in value.items()]
+        return dict, [(_typed(key), _typed(item)) for key, item in value.items()]
     return type(value), value
 
 

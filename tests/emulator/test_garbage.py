@@ -26,7 +26,7 @@ GARBAGE = [
 ]
 
 
-def _ends(peer: RawPeer) -> bool:
+def _is_closed(peer: RawPeer) -> bool:
     """Whether the server ends the connection, with a close or without."""
     peer.close_condition()
     try:
@@ -67,7 +67,7 @@ def test_bad_frames_close_the_connection_with_a_reason(emulator: Emulator, sent:
     with RawPeer.opened(emulator) as peer:
         peer.socket.sendall(sent)
         assert peer.close_condition() == condition
-        assert _ends(peer)
+        assert _is_closed(peer)
 
 
 @pytest.mark.parametrize("batch", [False, True])

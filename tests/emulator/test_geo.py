@@ -24,7 +24,7 @@ def geo() -> Iterator[Emulator]:
 def read(emulator: Emulator, count: int, start: str | int = "-1", *, inclusive: bool = False) -> dict[int, str]:
     """The offsets of the first events after `start`, by sequence number."""
     events = clients.read(emulator.connection_string(HUB), count, start=start, inclusive=inclusive)
-    return {each.sequence_number: each.offset for each in events}
+    return {event.sequence_number: event.offset for event in events}
 
 
 def test_a_receiver_starts_at_a_text_and_no_other_offset(geo: Emulator) -> None:
@@ -59,5 +59,5 @@ def test_a_promotion_raises_the_epoch_of_new_events(geo: Emulator) -> None:
     geo.append(HUB, 0, [b"new"] * 2)
     name, metric = b"x-opt-sequence-number-epoch", b"last_enqueued_sequence_number_epoch"
     events = clients.read(geo.connection_string(HUB), 9, track_last_enqueued_event_properties=True)
-    assert [each.raw_amqp_message.annotations[name] for each in events] == [1] * 7 + [2] * 2
-    assert {each.raw_amqp_message.delivery_annotations[metric] for each in events} == {2}
+    assert [event.raw_amqp_message.annotations[name] for event in events] == [1] * 7 + [2] * 2
+    assert {event.raw_amqp_message.delivery_annotations[metric] for event in events} == {2}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import EventHub
-from spark_ehbalance.emulator.partition_keys import partition_of_key
+from spark_ehbalance.emulator.partition_keys import partition_for_key
 
 SOURCE = Path(__file__).with_name("go_client")
 INSTALLED = "/usr/local/go/bin"  # where Go's installation guide puts it
@@ -40,6 +40,6 @@ def test_the_go_sdk(program: Path, make_event_hub: Callable[..., EventHub]) -> N
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     with_key = [event for event in hub.events() if event.partition_key == "key"]
     assert [event.body for event in with_key] == [b"event %d" % number for number in range(10)]
-    assert {event.partition for event in with_key} == {str(partition_of_key("key", 2))}
+    assert {event.partition for event in with_key} == {str(partition_for_key("key", 2))}
     assert with_key[3].properties == {"number": 3, "text": "ä", "yes": True, "bytes": b"\0\xff"}
     assert (with_key[3].message_id, with_key[3].content_type) == ("id-1", "text/plain")

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import EventHub
-from spark_ehbalance.emulator.partition_keys import partition_of_key
+from spark_ehbalance.emulator.partition_keys import partition_for_key
 from tests.processors.conftest import jars
 
 __all__ = ["jars"]
 
 SDKS = Path(__file__).with_name("sdks")
 PROPERTIES = {"text": "ä", "number": 7, "yes": True}
-KEYED = str(partition_of_key("ann", 4))  # not 3, to which the others go
+KEYED = str(partition_for_key("ann", 4))  # not 3, to which the others go
 
 
 def check(hub: EventHub, program: list[str]) -> None:

@@ -7,12 +7,12 @@ from azure.eventhub._buffered_producer._partition_resolver import generate_hash_
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ehbalance.emulator.partition_keys import _hash, partition_of_key
+from spark_ehbalance.emulator.partition_keys import _hash, partition_for_key
 
 
 def test_the_keys_that_were_seen_in_a_namespace() -> None:
     """In two hubs of two partitions: azure-sdk-for-python, tests/amqpproxy_recordings, test_send_with_partition_key."""
-    assert [partition_of_key(f"test_partition_{letter}", 2) for letter in "abcdef"] == [0, 0, 0, 1, 1, 1]
+    assert [partition_for_key(f"test_partition_{letter}", 2) for letter in "abcdef"] == [0, 0, 0, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -27,8 +27,8 @@ def test_the_keys_that_were_seen_in_a_namespace() -> None:
     ],
 )
 def test_the_keys_of_the_published_function(key: str, partition: int, partitions: int) -> None:
-    assert partition_of_key(key, partitions) == partition
-    assert partition_of_key(key.lower(), partitions) == partition
+    assert partition_for_key(key, partitions) == partition
+    assert partition_for_key(key.lower(), partitions) == partition
 
 
 @given(st.text(st.characters(max_codepoint=127)))
@@ -38,4 +38,4 @@ def test_the_hash_is_the_one_that_the_clients_cut_to_16_bits(key: str) -> None:
 
 @given(st.text(), st.integers(1, 2000))
 def test_each_key_has_a_partition(key: str, partitions: int) -> None:
-    assert 0 <= partition_of_key(key, partitions) < partitions
+    assert 0 <= partition_for_key(key, partitions) < partitions

@@ -192,9 +192,9 @@ def test_a_silent_client_is_asked_for_a_frame_then_everything_is_ended() -> None
         peer.send(Flow(1, 1000, 0, 1000))
         assert peer.expect(Flow, Close).echo, "what it has sent counts"
         ended = [peer.expect(Flow, Detach, End, Close) for _ in range(3)]
-        assert [type(each) for each in ended] == [Detach, End, Close]
-        assert {condition(each) for each in ended} == {"amqp:connection:forced"}
-        assert {"more than the allowed 1000 milliseconds" in each.error.value[1] for each in ended} == {True}
+        assert [type(frame) for frame in ended] == [Detach, End, Close]
+        assert {condition(frame) for frame in ended} == {"amqp:connection:forced"}
+        assert {"more than the allowed 1000 milliseconds" in frame.error.value[1] for frame in ended} == {True}
 
 
 # --- deliveries

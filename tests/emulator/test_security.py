@@ -72,7 +72,7 @@ class _FixedCredential:
 
 
 def _jwt(claims: object) -> str:
-    parts = [base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in ({}, claims)]
+    parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in ({}, claims)]
     return ".".join([*parts, "signature"])
 
 
@@ -128,4 +128,4 @@ def test_a_renewed_token_extends_the_link(emulator: Emulator, connection: str) -
 def test_it_listens_on_the_loopback_address_unless_told_otherwise() -> None:
     with Emulator(websocket_port=0) as emulator:
         listeners = emulator._server._listeners
-        assert [each.sockets[0].getsockname()[0] for each in listeners] == ["127.0.0.1"] * 2
+        assert [listener.sockets[0].getsockname()[0] for listener in listeners] == ["127.0.0.1"] * 2

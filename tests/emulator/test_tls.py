@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.certificates import make
+from spark_ehbalance.emulator.certificates import issue_certificate
 from tests.emulator.clients import DEADLINE
 from tests.emulator.test_command import running
 
@@ -42,7 +42,10 @@ def test_only_its_authority_is_proof_of_it(secure: Emulator, tmp_path: Path) -> 
     for name in ("localhost", "127.0.0.1", "hub.test"):
         with connected(secure.port, strict(secure.ca_file), name) as wrapped:
             assert wrapped.version() in ("TLSv1.2", "TLSv1.3")
-    with pytest.raises(ssl.SSLCertVerificationError), connected(secure.port, strict(make(tmp_path).ca_file)):
+    with (
+        pytest.raises(ssl.SSLCertVerificationError),
+        connected(secure.port, strict(issue_certificate(tmp_path).ca_file)),
+    ):
         pass
     with pytest.raises(ssl.SSLCertVerificationError), connected(secure.port, strict(secure.ca_file), "other.test"):
         pass
@@ -51,7 +54,7 @@ def test_only_its_authority_is_proof_of_it(secure: Emulator, tmp_path: Path) -> 
 def test_the_private_key_is_in_no_file_and_nothing_is_left() -> None:
     with Emulator(tls=True) as running:
         folder = running.ca_file.parent
-        assert [each.name for each in folder.iterdir()] == ["ca.pem"]
+        assert [file.name for file in folder.iterdir()] == ["ca.pem"]
         assert "PRIVATE" not in running.ca_file.read_text()
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert not folder.exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from spark_ehbalance.errors import OptionError
@@ -10,6 +12,7 @@ from spark_ehbalance.group.identity import Group
 from spark_ehbalance.jobs.copy_hub import Settings
 from spark_ehbalance.jobs.settings import SettingError
 from spark_ehbalance.query.options import stream_options
+from tests.raising import raises
 
 HOST = "ns.servicebus.windows.net"
 KEY = "k" * 43 + "="
@@ -106,7 +109,7 @@ def test_emulators_of_one_machine_are_told_apart_by_their_ports(host: str) -> No
 def test_copy_hub_recognises_its_source_at_another_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE", STRING)
     monkeypatch.setenv("SINK", STRING.replace(HOST, f"{HOST}:443"))
-    with pytest.raises(SettingError, match="are the same hub, ns"):
+    with raises(SettingError, "EHB_OPTIONS_CONFLICT", reason=re.compile("the hub ns")):
         Settings(
             checkpoint_location="/tmp/checkpoint",
             trigger={"availableNow": True},

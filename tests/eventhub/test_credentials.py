@@ -14,11 +14,11 @@ from chaos.tokens import ShortLived
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.eventhub import credentials
+from spark_ehbalance.eventhub.client_errors import TransientError
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.credentials import CREDENTIALS, Identity
 from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
-from spark_ehbalance.eventhub.refusals import Unreachable
 from spark_ehbalance.eventhub.sender import Sender
 from spark_ehbalance.eventhub.wire.sending_link import Deadline
 from tests.eventhub import callables
@@ -107,7 +107,10 @@ def test_azure_identity_knows_the_arguments() -> None:
         (PRINCIPAL | {"credential": f"{HERE}:plain"}, ["clientSecret and credential=", "servicePrincipal"]),
         ({"clientSecret": SECRET, "clientId": ID}, ["tenantId is not set: credential=servicePrincipal needs"]),
         ({"credential": "servicePrincipal"}, ["clientId is not set", "clientId, tenantId, clientSecret"]),
-        (PRINCIPAL | {"clientSecret": "file:/no/such/file"}, ["option clientSecret='file:/no/such/file' is wrong"]),
+        (
+            PRINCIPAL | {"clientSecret": "file:/no/such/file"},
+            ["SECRET_UNAVAILABLE] clientSecret='file:/no/such/file'"],
+        ),
         ({"credential": "magic"}, ["credential='magic'", "azureCli", "package.module:callable"]),
         ({"credential": "no_such_module:make"}, ["ModuleNotFoundError: there is no 'no_such_module'", "--py-files"]),
         ({"credential": "tests.eventhub.exiting_import:make"}, ["SystemExit, whose text is not shown"]),
@@ -169,10 +172,10 @@ def test_a_credential_without_a_token_is_an_error_in_one_line(
     connection = ShortLived(f"localhost:{emulator.port}", "hub", Identity(f"{HERE}:failing"))
     with HubMetadata(connection, "$Default") as metadata, pytest.raises(HubUnavailableError) as asked:
         metadata.partition_ids()
-    with pytest.raises(Unreachable) as opened:
+    with pytest.raises(TransientError) as opened:
         Receiver(PartitionAddress(connection, "$Default", "0"), 0, owner_level=None, prefetch=1).receive(1, 0.1)
     monkeypatch.setattr(Connection, "producer_client", partialmethod(Connection.producer_client, use_tls=False))
-    with pytest.raises(Unreachable) as sent:
+    with pytest.raises(TransientError) as sent:
         Sender(connection, "0").most_bytes(Deadline(60.0))
     for error in (asked, opened, sent):
         assert "no token could be fetched: RuntimeError, whose text is not shown" in str(error.value)

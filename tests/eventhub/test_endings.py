@@ -32,14 +32,14 @@ from spark_ehbalance.emulator.amqp.frames import (
 from spark_ehbalance.emulator.amqp.session import IncomingLink, Link, OutgoingLink, Session
 from spark_ehbalance.emulator.endpoints import HubEndpoint, PublisherEndpoint, RequestEndpoint
 from spark_ehbalance.errors import EhBalanceError, HubUnavailableError, MissingError
+from spark_ehbalance.eventhub.client_errors import CredentialsRefusedError, ServerBusyError, TransientError
 from spark_ehbalance.eventhub.metadata import HubMetadata
-from spark_ehbalance.eventhub.receiver import Disconnected
-from spark_ehbalance.eventhub.refusals import Busy, RefusedError, Unreachable
+from spark_ehbalance.eventhub.receiver import DisconnectedError
 from spark_ehbalance.eventhub.sender import Sender
 from spark_ehbalance.eventhub.sending.columns import Columns
 from spark_ehbalance.eventhub.sending.write_options import write_options
-from spark_ehbalance.eventhub.sending.writing import Links, Task
-from spark_ehbalance.eventhub.wire.outgoing import Batch
+from spark_ehbalance.eventhub.sending.writing import LinkPool, WriteTask
+from spark_ehbalance.eventhub.wire.encoder import Batch
 from spark_ehbalance.eventhub.wire.sending_link import Deadline
 from tests.eventhub.receiving import address_of, reading, receive_until_error
 from tests.query.support import HUB, hub_options, receive
@@ -52,8 +52,8 @@ class Ending(NamedTuple):
     frames: tuple[type, ...]
     condition: str
     text: str
-    receiver: type[Exception] = Unreachable
-    sender: type[Exception] = Unreachable
+    receiver: type[Exception] = TransientError
+    sender: type[Exception] = TransientError
     epoch: int | None = None
 
     def send(self, link: Link) -> None:
@@ -198,14 +198,18 @@ def test_no_more_is_sent_than_the_peer_has_granted(service: Service) -> None:
 def test_nothing_is_sent_before_the_peer_grants_credit(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PublisherEndpoint, "credit", 0)
     sender = Sender(service.connection, "0")
-    with pytest.raises(Unreachable, match="did not answer in time"):
+    with pytest.raises(TransientError, match="did not answer in time"):
         sender.send([Batch(1, b"")], Deadline(2.0))
     assert (service.batches, sender.unanswered) == ([], [])
 
 
 @pytest.mark.parametrize(
     ("condition", "raised"),
-    [("amqp:internal-error", Busy), ("amqp:unauthorized-access", RefusedError), ("com.microsoft:server-busy", Busy)],
+    [
+        ("amqp:internal-error", ServerBusyError),
+        ("amqp:unauthorized-access", CredentialsRefusedError),
+        ("com.microsoft:server-busy", ServerBusyError),
+    ],
 )
 def test_one_of_several_refusals_is_raised_and_the_busy_ones_are_counted(
     service: Service, condition: str, raised: type[Exception]
@@ -239,7 +243,7 @@ def test_one_deadline_is_for_all_attempts(silent: bool, way: dict[str, str], mon
         options["customEndpointAddress"] = f"localhost:{port}"
         rows = pa.RecordBatch.from_pylist([{"body": b"%d" % number, "key": f"{number}"} for number in range(10)])
         with pytest.raises(HubUnavailableError, match="has taken nothing for 3 s"):
-            Task(write_options(options), Columns(0, key=1), Links()).write([rows])
+            WriteTask(write_options(options), Columns(0, key=1), LinkPool()).write([rows])
     assert silent or 10 < len(refusals) <= 20
 
 
@@ -256,13 +260,17 @@ FORCED = "The link 'G16:1' is force detached. Details: AmqpMessagePublisher.Idle
 CLAIM = "Unauthorized access. 'Listen' claim(s) are required to perform this operation."
 
 #: For a receiver, then for a sender.
-LINK, BOTH_MISSING, BOTH_REFUSED = (Detach,), (MissingError, MissingError), (RefusedError, RefusedError)
+LINK, BOTH_MISSING, BOTH_REFUSED = (
+    (Detach,),
+    (MissingError, MissingError),
+    (CredentialsRefusedError, CredentialsRefusedError),
+)
 ENDINGS = {
-    "stolen": Ending(LINK, "amqp:link:stolen", STOLEN, Disconnected, epoch=1),
-    "beside a level": Ending(LINK, "amqp:link:stolen", BESIDE, Disconnected, epoch=5),
-    "lower level": Ending(LINK, "amqp:link:stolen", LOWER, Disconnected, epoch=2),
+    "stolen": Ending(LINK, "amqp:link:stolen", STOLEN, DisconnectedError, epoch=1),
+    "beside a level": Ending(LINK, "amqp:link:stolen", BESIDE, DisconnectedError, epoch=5),
+    "lower level": Ending(LINK, "amqp:link:stolen", LOWER, DisconnectedError, epoch=2),
     "five receivers": Ending(LINK, "amqp:resource-limit-exceeded", FIVE),
-    "busy": Ending(LINK, "com.microsoft:server-busy", BUSY, Busy, Busy),
+    "busy": Ending(LINK, "com.microsoft:server-busy", BUSY, ServerBusyError, ServerBusyError),
     "changed": Ending(LINK, "com.microsoft:entity-updated", ""),
     "idle link": Ending(LINK, "amqp:link:detach-forced", FORCED),
     "lost link": Ending(LINK, "amqp:not-found", ""),
@@ -270,8 +278,8 @@ ENDINGS = {
     "deleted": Ending(LINK, "amqp:resource-deleted", "", *BOTH_MISSING),
     "unauthorized": Ending(LINK, "amqp:unauthorized-access", CLAIM, *BOTH_REFUSED),
     "session": Ending((End,), "amqp:connection:forced", IDLE),
-    "busy session": Ending((End,), "com.microsoft:server-busy", BUSY, Busy, Busy),
-    "busy connection": Ending((Close,), "com.microsoft:server-busy", BUSY, Busy, Busy),
+    "busy session": Ending((End,), "com.microsoft:server-busy", BUSY, ServerBusyError, ServerBusyError),
+    "busy connection": Ending((Close,), "com.microsoft:server-busy", BUSY, ServerBusyError, ServerBusyError),
     "too many connections": Ending((Close,), "amqp:resource-limit-exceeded", ""),
     "idle connection": Ending((Detach, End, Close), "amqp:connection:forced", IDLE),
 }
@@ -287,7 +295,7 @@ def test_a_receiver_that_is_ended(service: Service, name: str, count: int) -> No
         got = receive(reader, count)["sequenceNumber"].to_pylist() if count else []
         if count:
             service.emulator._on_loop(lambda: ending.send(service.attached[0]))
-        with pytest.raises((Disconnected, Unreachable, EhBalanceError)) as caught:
+        with pytest.raises((DisconnectedError, TransientError, EhBalanceError)) as caught:
             receive_until_error(reader)
         assert (got, reader.next, reader.closed) == (list(range(count)), count, True)
     assert type(caught.value) is ending.receiver
@@ -301,7 +309,7 @@ def test_a_sender_that_is_ended(service: Service, name: str, after: int) -> None
     window = [Batch(1, b"%d" % number) for number in range(3)]
     left = window[after:]
     sender = Sender(service.connection, "0")
-    with pytest.raises((Unreachable, EhBalanceError)) as caught:
+    with pytest.raises((TransientError, EhBalanceError)) as caught:
         sender.send(window, Deadline(30.0))
     assert (type(caught.value), window) == (ENDINGS[name].sender, left)
     assert sender.busy == ("busy" in name)
@@ -339,7 +347,7 @@ def test_the_reason_for_a_broken_connection_is_read_when_a_write_fails(
 
     monkeypatch.setattr(SASLTransport, "write", write_after_the_reset)
     sender = Sender(service.connection, "0")
-    with pytest.raises(Busy):
+    with pytest.raises(ServerBusyError):
         sender.send([Batch(1, bytes(100_000))], Deadline(30.0))
     assert failed
     assert sender.busy == 1

@@ -12,15 +12,15 @@ import pytest
 from azure.eventhub import TransportType
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.certificates import make
+from spark_ehbalance.emulator.certificates import issue_certificate
 from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.eventhub import network as network_module
 from spark_ehbalance.eventhub import receiver as receiver_module
+from spark_ehbalance.eventhub.client_errors import TransientError
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.network import AMQP, WEBSOCKET, Network, NetworkError, Proxy
 from spark_ehbalance.eventhub.receiver import PartitionAddress, disconnect_readers
-from spark_ehbalance.eventhub.refusals import Unreachable
 from spark_ehbalance.eventhub.resolve import find_offset
 from spark_ehbalance.query.options import Options, stream_options
 from tests.eventhub.receiving import address_of, reading
@@ -92,7 +92,7 @@ def test_a_custom_address_has_the_port_of_the_transport(text: str, transport: st
         ),
         ({"httpProxy": f"http://{PASSWORD}@proxy:80"}, "httpProxy holds a user or a password, which would be shown"),
         ({"httpProxy": f"https://me:{PASSWORD}@proxy:80"}, "httpProxy=(not shown, as it may hold a password) is wrong"),
-        ({"httpProxy": "env:NO_SUCH_PROXY"}, "httpProxy='env:NO_SUCH_PROXY' is wrong: the environment in which"),
+        ({"httpProxy": "env:NO_SUCH_PROXY"}, "[EHB_SECRET_UNAVAILABLE] httpProxy='env:NO_SUCH_PROXY'"),
         ({"httpProxy": "env:BAD_PROXY"}, "httpProxy=(not shown, as it may hold a password) is wrong"),
         ({"customEndpointAddress": "[::1]:443"}, "customEndpointAddress='[::1]:443' is wrong: allowed is HOST or HOST"),
         ({"customEndpointAddress": "host:0"}, "customEndpointAddress='host:0' is wrong"),
@@ -124,7 +124,9 @@ def test_the_password_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_that_is_replaced_is_read_again_and_otherwise_once(tmp_path: Path) -> None:
-    first, second = (make(tmp_path / each) for each in ("first", "second") if (tmp_path / each).mkdir() is None)
+    first, second = (
+        issue_certificate(tmp_path / each) for each in ("first", "second") if (tmp_path / each).mkdir() is None
+    )
     used = tmp_path / "ca.pem"
     used.write_bytes(first.ca_file.read_bytes())
     made = network(caFile=str(used))
@@ -135,7 +137,7 @@ def test_a_file_that_is_replaced_is_read_again_and_otherwise_once(tmp_path: Path
 
 
 def test_an_executor_without_the_file_says_option_path_and_host(tmp_path: Path) -> None:
-    path = make(tmp_path).ca_file
+    path = issue_certificate(tmp_path).ca_file
     connection = Connection.from_options(
         {"connectionString": CONNECTION_STRING, "caFile": str(path)}
         | dict.fromkeys(("fullyQualifiedNamespace", "credential", "eventHubName"))
@@ -163,7 +165,7 @@ def secure() -> Iterator[Emulator]:
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of an authority that has signed nothing here."""
-    return make(tmp_path_factory.mktemp("stranger")).ca_file
+    return issue_certificate(tmp_path_factory.mktemp("stranger")).ca_file
 
 
 @pytest.fixture
@@ -178,7 +180,7 @@ def planner_and_executor_say(options: Options) -> tuple[HubUnavailableError, Exc
     with pytest.raises(HubUnavailableError) as planner, HubMetadata(options.connection, "$Default") as metadata:
         metadata.partition_ids()
     address = PartitionAddress(options.connection, "$Default", "0")
-    with pytest.raises((Unreachable, NetworkError)) as executor, reading(address) as reader:
+    with pytest.raises((TransientError, NetworkError)) as executor, reading(address) as reader:
         reader.receive(1, 1.0)
     return planner.value, executor.value
 
@@ -238,7 +240,7 @@ def test_a_server_that_says_nothing_in_amqp(websocket: bool, monkeypatch: pytest
             mute.silence_connections(False)
             assert metadata.partition_ids() == ("0",)
         mute.silence_connections()
-        with pytest.raises(Unreachable), reading(PartitionAddress(options.connection, "$Default", "0")) as reader:
+        with pytest.raises(TransientError), reading(PartitionAddress(options.connection, "$Default", "0")) as reader:
             reader.receive(1, 1.0)
 
 

@@ -20,12 +20,12 @@ from azure.eventhub._pyamqp.authentication import SASLPlainAuth
 from azure.eventhub._pyamqp.constants import ReceiverSettleMode
 from azure.eventhub._pyamqp.error import AMQPConnectionError, AMQPException, AMQPLinkError, RetryPolicy
 
-from spark_ehbalance.eventhub.wire import outgoing
+from spark_ehbalance.eventhub.wire import encoder
 from spark_ehbalance.eventhub.wire.client import check_usable
 from spark_ehbalance.eventhub.wire.decoder import Decoder
+from spark_ehbalance.eventhub.wire.encoder import Batch
 from spark_ehbalance.eventhub.wire.frames import _bounded
 from spark_ehbalance.eventhub.wire.link import LinkReader
-from spark_ehbalance.eventhub.wire.outgoing import Batch
 from spark_ehbalance.eventhub.wire.sending_link import Deadline, SendingLink
 from tests.eventhub.encodings import in_buffer, ordinary, section, text
 from tests.processors.conftest import class_path
@@ -105,7 +105,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def _plain_messages() -> Iterator[None]:
     """The message format of a batch is the service's own."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(outgoing, "BATCH_FORMAT", 0)
+        patched.setattr(encoder, "BATCH_FORMAT", 0)
         yield
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.emulator.certificates import make
+from spark_ehbalance.emulator.certificates import issue_certificate
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.metadata import HubMetadata
@@ -111,7 +111,7 @@ def test_a_proxy_is_another_host_too() -> None:
 
 
 def test_a_certificate_cannot_be_verified_without_tls(tmp_path: Path) -> None:
-    ca_file = str(make(tmp_path).ca_file)
+    ca_file = str(issue_certificate(tmp_path).ca_file)
     for given, way in ((string("localhost"), {}), (string(FAR, "UseDevelopmentEmulator=false"), ALLOWED)):
         with pytest.raises(OptionError, match="caFile"):
             stream_options({"connectionString": given, "caFile": ca_file, **way})

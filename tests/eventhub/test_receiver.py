@@ -11,7 +11,7 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import MissingError
-from spark_ehbalance.eventhub.receiver import Disconnected, Receiver, disconnect_readers
+from spark_ehbalance.eventhub.receiver import DisconnectedError, Receiver, disconnect_readers
 from spark_ehbalance.group.position import START_OFFSET
 from tests.eventhub.receiving import address_of, reading, receive_until_error
 from tests.query.support import HUB, hub_options, receive
@@ -54,7 +54,7 @@ def test_readers_of_a_hub_without_events_are_disconnected(emulator: Emulator) ->
     with contextlib.closing(Receiver(address, START_OFFSET, owner_level=1, prefetch=1)) as former:
         former.confirm(10)
         disconnect_readers({address: 1})
-        with pytest.raises(Disconnected) as caught:
+        with pytest.raises(DisconnectedError) as caught:
             receive_until_error(former, 0.1)
     assert caught.value.epoch == 1
 

@@ -10,7 +10,7 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
-from spark_ehbalance.eventhub.resolve import find_offset, position_of, resolve
+from spark_ehbalance.eventhub.resolve import find_offset, position_after_offset, resolve
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.starting_positions import AfterOffset, Edge, UnresolvedPosition
 from tests.eventhub.receiving import address_of, reading
@@ -126,14 +126,14 @@ def test_an_offset_is_resolved_to_the_position_after_its_event(hub: Hub) -> None
     assert offsets[9] == state.last_offset
     for number, offset in offsets.items():
         assert offset is not None
-        assert position_of(offset, hub.address, state, timeout=20) == Position(number, offset)
-    assert position_of("-1", hub.address, state, timeout=20).next == 0
+        assert position_after_offset(offset, hub.address, state, timeout=20) == Position(number, offset)
+    assert position_after_offset("-1", hub.address, state, timeout=20).next == 0
 
     hub.emulator.trim(HUB, 0, 6)
-    assert position_of("-1", hub.address, hub.state(), timeout=20).next == 6
-    assert position_of(str(offsets[4]), hub.address, hub.state(), timeout=20).next == 5, "it is not retained"
+    assert position_after_offset("-1", hub.address, hub.state(), timeout=20).next == 6
+    assert position_after_offset(str(offsets[4]), hub.address, hub.state(), timeout=20).next == 5, "it is not retained"
     hub.emulator.trim(HUB, 0, 10)
-    assert position_of(str(offsets[4]), hub.address, hub.state(), timeout=20).next == 9, "it is not retained"
+    assert position_after_offset(str(offsets[4]), hub.address, hub.state(), timeout=20).next == 9, "it is not retained"
 
 
 def test_an_offset_of_another_event_is_refused(hub: Hub) -> None:
@@ -163,4 +163,4 @@ def test_an_offset_beyond_the_last_event_is_an_error(hub: Hub, by: int) -> None:
     hub.append(3)
     beyond = str(int(hub.state().last_offset or 0) + by)
     with pytest.raises(HubUnavailableError, match=f"at offset {beyond}, or the next one could not be found"):
-        position_of(beyond, hub.address, hub.state(), timeout=1)
+        position_after_offset(beyond, hub.address, hub.state(), timeout=1)

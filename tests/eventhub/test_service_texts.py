@@ -11,8 +11,8 @@ import pytest
 from azure.eventhub.exceptions import ConnectionLostError
 
 from spark_ehbalance.eventhub import receiver
-from spark_ehbalance.eventhub.conditions import Meaning, meaning
-from spark_ehbalance.eventhub.receiver import Disconnected
+from spark_ehbalance.eventhub.receiver import DisconnectedError
+from spark_ehbalance.eventhub.service_errors import ErrorKind, classify
 
 TRACKED = "TrackingId:3210dcbe-0737-4f48-98de-c96eeb34349f_G29, SystemTracker:{}, Timestamp:2025-04-30T20:46:37"
 MISSING = "The messaging entity {!r} could not be found. To know more visit https://aka.ms/sbResourceMgrExceptions. "
@@ -24,41 +24,41 @@ TO_RAISE = "Make sure you are creating receiver with increasing epoch value to e
     ("condition", "text", "means"),
     [
         # recorded
-        ("amqp:not-found", MISSING.format("sb://ns.servicebus.windows.net/nemo"), Meaning.MISSING),
-        ("amqp:not-found", MISSING.format(NO_NAMESPACE), Meaning.MISSING),
-        ("com.microsoft:auth-failed", "InvalidSignature: The token has an invalid signature. ", Meaning.OTHER),
+        ("amqp:not-found", MISSING.format("sb://ns.servicebus.windows.net/nemo"), ErrorKind.MISSING),
+        ("amqp:not-found", MISSING.format(NO_NAMESPACE), ErrorKind.MISSING),
+        ("com.microsoft:auth-failed", "InvalidSignature: The token has an invalid signature. ", ErrorKind.OTHER),
         # azure-event-hubs-node issue 159
         (
             "amqp:not-found",
             "The messaging entity 'streams:eventhub:test-hub~2047|consumers' could not be found. ",
-            Meaning.NO_GROUP,
+            ErrorKind.NO_GROUP,
         ),
         # the tests of azure-sdk-for-js
         (
             "com.microsoft:argument-out-of-range",
             "The specified partition is invalid for an EventHub partition sender or receiver. "
             "It should be between 0 and 3.",
-            Meaning.NO_PARTITION,
+            ErrorKind.NO_PARTITION,
         ),
         # azure-service-bus issue 677, azure-sdk-for-net pull request 39715
         (
             "com.microsoft:entity-disabled",
             "Messaging entity 'sb://ns.servicebus.windows.net/hub' is currently disabled. ",
-            Meaning.DISABLED,
+            ErrorKind.DISABLED,
         ),
         # azure-firewall-mon issue 21
         (
             "com.microsoft:argument-error",
             "The supplied sequence number '488' is invalid. The last sequence number in the system is '482' ",
-            Meaning.OTHER,
+            ErrorKind.OTHER,
         ),
         # nobody was seen to have received this
-        ("amqp:not-found", "The link 'G3:1:receiver' is not found.", Meaning.OTHER),
+        ("amqp:not-found", "The link 'G3:1:receiver' is not found.", ErrorKind.OTHER),
     ],
 )
-def test_what_the_service_sends_is_understood(condition: str, text: str, means: Meaning) -> None:
+def test_what_the_service_sends_is_understood(condition: str, text: str, means: ErrorKind) -> None:
     for name in (condition, condition.rpartition(":")[2]):  # the second as azure-eventhub names it
-        assert meaning(name, text + TRACKED) is means
+        assert classify(name, text + TRACKED) is means
 
 
 @pytest.mark.parametrize(
@@ -75,5 +75,5 @@ def test_what_the_service_sends_is_understood(condition: str, text: str, means: 
 def test_the_other_receivers_level_is_found_in_the_text(text: str, level: int) -> None:
     error = ConnectionLostError(f"{text} {TO_RAISE} {TRACKED.format('ns:eventhub:hub~16383|$default')}")
     told = receiver._meaning(error, None)  # type: ignore[arg-type]  # not needed for these
-    assert isinstance(told, Disconnected)
+    assert isinstance(told, DisconnectedError)
     assert told.epoch == level

@@ -13,7 +13,7 @@ from azure.core.credentials import AccessToken
 from azure.core.exceptions import ClientAuthenticationError
 
 from spark_ehbalance.eventhub import tokens as tokens_module
-from spark_ehbalance.eventhub.tokens import NoTokenError, Tokens
+from spark_ehbalance.eventhub.tokens import TokenCache, TokenUnavailableError
 from tests.eventhub.callables import Counting
 from tests.waiting import wait_until
 
@@ -49,7 +49,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_a_token_is_kept_for_each_scope() -> None:
     credential = Counting()
-    tokens = Tokens(lambda: credential)
+    tokens = TokenCache(lambda: credential)
     assert [tokens.get_token(scope).token for scope in ("a", "b", "a", "b")] == ["token-1", "token-2"] * 2
     assert credential.asked == [("a",), ("b",)]
     assert "token-1" not in repr(tokens)
@@ -58,7 +58,7 @@ def test_a_token_is_kept_for_each_scope() -> None:
 def test_many_threads_fetch_one_token() -> None:
     credential = Stepped(LONG)
     credential.released.clear()
-    tokens = Tokens(lambda: credential)
+    tokens = TokenCache(lambda: credential)
     with ThreadPoolExecutor(20) as pool:
         asked = [pool.submit(tokens.get_token, "a") for _ in range(20)]
         wait_until(lambda: credential.asked, "one of them fetches")
@@ -69,7 +69,7 @@ def test_many_threads_fetch_one_token() -> None:
 
 def test_the_next_token_is_fetched_beside_while_half_of_the_time_is_left(clock: list[float]) -> None:
     credential = Stepped(LONG)
-    tokens = Tokens(lambda: credential)
+    tokens = TokenCache(lambda: credential)
     first = tokens.get_token("a")
     clock[0] += 0.45 * LONG
     assert tokens.get_token("a") == first
@@ -86,7 +86,7 @@ def test_the_next_token_is_fetched_beside_while_half_of_the_time_is_left(clock: 
 
 def test_a_token_that_has_not_ended_is_used_while_there_is_no_next_one(clock: list[float]) -> None:
     credential = Stepped(LONG)
-    tokens = Tokens(lambda: credential)
+    tokens = TokenCache(lambda: credential)
     tokens.get_token("a")
     credential.fails = True
     clock[0] += 0.95 * LONG
@@ -94,7 +94,7 @@ def test_a_token_that_has_not_ended_is_used_while_there_is_no_next_one(clock: li
         assert tokens.get_token("a").token == "token-1"
     assert len(credential.asked) == 2, "the next attempt waits"
     clock[0] += 0.06 * LONG
-    with pytest.raises(NoTokenError, match="no token could be fetched: RuntimeError, whose text"):
+    with pytest.raises(TokenUnavailableError, match="no token could be fetched: RuntimeError, whose text"):
         tokens.get_token("a")
     credential.fails = False
     assert tokens.get_token("a").token.startswith("token-")
@@ -107,7 +107,7 @@ def test_a_refused_token_is_not_used_again_and_its_credential_neither(clock: lis
         made.append(Counting())
         return made[-1]
 
-    tokens = Tokens(make)
+    tokens = TokenCache(make)
     tokens.get_token("a")
     clock[0] += 1.0
     tokens.renew()
@@ -121,7 +121,7 @@ def test_a_refused_token_is_not_used_again_and_its_credential_neither(clock: lis
 
 def test_what_a_service_asks_for_is_not_kept() -> None:
     credential = Counting()
-    tokens = Tokens(lambda: credential)
+    tokens = TokenCache(lambda: credential)
     assert tokens.get_token("a", claims="more").token == "token-1"
     assert tokens.get_token("a").token == "token-2"
 
@@ -130,9 +130,9 @@ def test_a_credential_that_does_not_answer_is_an_error(monkeypatch: pytest.Monke
     monkeypatch.setattr(tokens_module, "_LONGEST_FETCH", 0.2)
     credential = Stepped(LONG)
     credential.released.clear()
-    tokens = Tokens(lambda: credential)
+    tokens = TokenCache(lambda: credential)
     try:
-        with pytest.raises(NoTokenError, match=r"the credential has not answered for 0\.2 s"):
+        with pytest.raises(TokenUnavailableError, match=r"the credential has not answered for 0\.2 s"):
             tokens.get_token("scope")
     finally:
         credential.released.set()
@@ -156,8 +156,8 @@ def test_the_error_of_a_credential_is_a_short_line_without_secrets(error: Except
     def fails() -> Counting:
         raise error
 
-    with pytest.raises(NoTokenError, match=f"^no token could be fetched: {text}$") as caught:
-        Tokens(fails).get_token("a")
+    with pytest.raises(TokenUnavailableError, match=f"^no token could be fetched: {text}$") as caught:
+        TokenCache(fails).get_token("a")
     assert "correct-horse" not in "".join(traceback.format_exception(caught.value))
 
 
@@ -168,7 +168,7 @@ def test_a_process_without_threads_uses_the_token_that_it_has(
         raise RuntimeError("can't start new thread")
 
     credential = Counting(LONG)
-    tokens = Tokens(lambda: credential)
+    tokens = TokenCache(lambda: credential)
     first = tokens.get_token("a")
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
@@ -176,6 +176,6 @@ def test_a_process_without_threads_uses_the_token_that_it_has(
             clock[0] += part * LONG
             assert tokens.get_token("a") == first
         clock[0] += 0.06 * LONG
-        with pytest.raises(NoTokenError):
+        with pytest.raises(TokenUnavailableError):
             tokens.get_token("a")
     assert tokens.get_token("a").token == "token-2"

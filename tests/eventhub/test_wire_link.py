@@ -12,7 +12,7 @@ import azure.eventhub
 import pytest
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.eventhub.refusals import Unreachable
+from spark_ehbalance.eventhub.client_errors import TransientError
 from spark_ehbalance.eventhub.wire import client
 from tests.eventhub.receiving import address_of, reading, receive_until_error
 from tests.query.support import HUB, hub_options, receive
@@ -115,7 +115,7 @@ def test_invalid_bytes_are_one_clear_error(full: Emulator, sent: bytes, reason: 
     with reading(address_of(full)) as reader:
         reader.receive(10, 5.0)
         write(full, sent)
-        with pytest.raises(Unreachable, match=reason) as caught:
+        with pytest.raises(TransientError, match=reason) as caught:
             receive_until_error(reader, 0.2)
         assert "\n" not in str(caught.value)
 
@@ -132,7 +132,7 @@ def test_events_that_came_before_an_error_are_returned_first(full: Emulator) -> 
             got.extend(reader.receive(50, 1.0)["sequenceNumber"].to_pylist())
             return False
 
-        with pytest.raises(Unreachable):
+        with pytest.raises(TransientError):
             wait_until(more, "it ends")
         assert len(got) > 10
         assert got == list(range(reader.next or 0))
@@ -151,7 +151,7 @@ def test_no_socket_stays_open(full: Emulator) -> None:
             reader.receive(10, 5.0)
             if end is not None:
                 end()
-                with pytest.raises(Unreachable):
+                with pytest.raises(TransientError):
                     receive_until_error(reader, 0.2)
 
     once(None)
@@ -184,7 +184,7 @@ def test_the_rows_and_the_end_are_the_same_on_every_transport(tls: bool, websock
             emulator.append(HUB, 0, [b"x"])
             assert reader.receive(10, 5.0).num_rows == 1
             emulator.drop_connections()
-            with pytest.raises(Unreachable):
+            with pytest.raises(TransientError):
                 receive_until_error(reader, 0.2)
     assert table["body"].to_pylist() == BODIES
     assert table["sequenceNumber"].to_pylist() == list(range(len(BODIES)))

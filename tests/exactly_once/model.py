@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from spark_ehbalance.exactly_once.marks import Extent, Extents
+from spark_ehbalance.exactly_once.marks import SequenceRange, SequenceRanges
 from spark_ehbalance.exactly_once.protocol import (
     Begin,
     Commit,
     Confirm,
     Conflict,
-    Refusal,
+    FailedCommit,
     Result,
     Write,
     write_exactly_once,
@@ -86,9 +86,9 @@ class Writer:
     def __init__(
         self,
         group: Group,
-        planned: Extents,
+        planned: SequenceRanges,
         epochs: Mapping[str, int],
-        reads: Callable[[str, Extent], set[int]] = lambda _, each: set(range(each.start, each.end)),
+        reads: Callable[[str, SequenceRange], set[int]] = lambda _, each: set(range(each.start, each.end)),
     ) -> None:
         self._group = group
         self._planned = planned
@@ -130,7 +130,7 @@ class Writer:
             conflict = Conflict.UNKNOWN if fails else target.commit(self._began, entry)
             if loses_answer and conflict is None:
                 conflict = Conflict.UNKNOWN
-            self._answer = conflict and Refusal(conflict, "", Exception())
+            self._answer = conflict and FailedCommit(conflict, "", Exception())
 
     def run(self) -> Writer:
         while not self.ended:

@@ -6,7 +6,7 @@ import json
 
 from spark_ehbalance.exactly_once.batch import sources
 from spark_ehbalance.query.offsets import StreamOffset
-from spark_ehbalance.spark.planners import ends_of
+from spark_ehbalance.spark.planners import end_offsets
 
 ONE, TWO = (StreamOffset("owner", lineage=lineage) for lineage in ("one", "two"))
 
@@ -25,4 +25,4 @@ def test_a_source_that_is_read_several_times_counts_once() -> None:
 
 def test_offsets_of_other_sources_are_left_out_however_deep() -> None:
     assert sources([*OTHERS, text(ONE), *OTHERS]) == [ONE]
-    assert list(ends_of({"sources": [{"endOffset": each} for each in (*OTHERS, text(ONE))]})) == [ONE]
+    assert list(end_offsets({"sources": [{"endOffset": each} for each in (*OTHERS, text(ONE))]})) == [ONE]

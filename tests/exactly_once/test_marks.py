@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ehbalance.exactly_once.marks import Commit, Extent, Memory, missing, skipped
+from spark_ehbalance.exactly_once.marks import Commit, SequenceRange, TransactionCache, missing, skipped
 
 NUMBERS = st.integers(0, 20)
-EXTENTS = st.tuples(NUMBERS, NUMBERS).map(lambda pair: Extent(min(pair), max(pair)))
+EXTENTS = st.tuples(NUMBERS, NUMBERS).map(lambda pair: SequenceRange(min(pair), max(pair)))
 PARTITIONS = st.sampled_from("012")
 
 
-def numbers(extent: Extent | None) -> set[int]:
+def numbers(extent: SequenceRange | None) -> set[int]:
     return set(range(extent.start, extent.end)) if extent else set()
 
 
 @given(st.dictionaries(PARTITIONS, EXTENTS), st.dictionaries(PARTITIONS, NUMBERS))
-def test_what_is_missing_is_what_was_read_from_the_mark_on(read: dict[str, Extent], marks: dict[str, int]) -> None:
+def test_unwritten_events_start_at_the_mark(read: dict[str, SequenceRange], marks: dict[str, int]) -> None:
     found, gaps = missing(read, marks), skipped(read, marks)
     for partition, each in read.items():
         mark = marks.get(partition, 0)
@@ -44,7 +44,7 @@ def test_memory_and_the_log_since_are_what_the_whole_log_says(
         return {name: newest[name] for name in asked}
 
     asked_at = min(asked_at, len(log))
-    memory = Memory("table", asked_at - 1).learnt(at(asked_at - 1))
+    memory = TransactionCache("table", asked_at - 1).with_identifiers(at(asked_at - 1))
     later = [Commit(version, identifiers) for version, identifiers in enumerate(log)][asked_at:]
     memory = memory.after(later)
     assert memory.identifiers == at(len(log) - 1)

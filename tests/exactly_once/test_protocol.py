@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from spark_ehbalance.errors import TargetError
-from spark_ehbalance.exactly_once.marks import Extent
+from spark_ehbalance.exactly_once.marks import SequenceRange
 from spark_ehbalance.exactly_once.protocol import (
-    MOST_REFUSED,
+    MAX_FAILED_COMMITS,
     Begin,
     Commit,
     Confirm,
     Conflict,
-    Refusal,
+    FailedCommit,
     Result,
     Write,
     write_exactly_once,
@@ -42,21 +42,26 @@ def schedules(make: Callable[[], Sequence[Writer]]) -> Iterator[Sequence[Writer]
         yield writers
 
 
-def writers_of(group: Group, *ranges: dict[str, Extent]) -> list[Writer]:
+def writers_of(group: Group, *ranges: dict[str, SequenceRange]) -> list[Writer]:
     """Writers of these ranges, of which each later one has taken over the partitions of those before."""
     return [Writer(group, each, {partition: group.claim(partition) for partition in each}) for each in ranges]
 
 
 OVERLAPS = {
-    "the same": ({"0": Extent(0, 4)}, {"0": Extent(0, 4)}),
-    "one ends earlier": ({"0": Extent(0, 4)}, {"0": Extent(0, 2)}),
-    "one ends later": ({"0": Extent(0, 2)}, {"0": Extent(0, 4)}),
-    "two partitions": ({"0": Extent(0, 3), "1": Extent(0, 2)}, {"1": Extent(0, 4), "2": Extent(0, 1)}),
+    "the same": ({"0": SequenceRange(0, 4)}, {"0": SequenceRange(0, 4)}),
+    "one ends earlier": ({"0": SequenceRange(0, 4)}, {"0": SequenceRange(0, 2)}),
+    "one ends later": ({"0": SequenceRange(0, 2)}, {"0": SequenceRange(0, 4)}),
+    "two partitions": (
+        {"0": SequenceRange(0, 3), "1": SequenceRange(0, 2)},
+        {"1": SequenceRange(0, 4), "2": SequenceRange(0, 1)},
+    ),
 }
 
 
 @pytest.mark.parametrize("ranges", OVERLAPS.values(), ids=OVERLAPS)
-def test_two_writers_in_every_order_of_their_steps_write_each_event_once(ranges: Sequence[dict[str, Extent]]) -> None:
+def test_two_writers_in_any_order_of_steps_write_each_event_once(
+    ranges: Sequence[dict[str, SequenceRange]],
+) -> None:
     group, orders = Group(0), 0
 
     def make() -> list[Writer]:
@@ -79,32 +84,32 @@ def test_two_writers_in_every_order_of_their_steps_write_each_event_once(ranges:
 # --- an early end ----------------------------------------------------------------------------------------------
 
 
-def prefix(partition: str, planned: Extent) -> set[int]:
+def prefix(partition: str, planned: SequenceRange) -> set[int]:
     """A range that ended in its middle."""
     return set(range(planned.start, (planned.start + planned.end) // 2))
 
 
-def pieces(partition: str, planned: Extent) -> set[int]:
+def pieces(partition: str, planned: SequenceRange) -> set[int]:
     """A range in two pieces, of which the first has ended early: its last event is there."""
     middle = (planned.start + planned.end) // 2
     return set(range(planned.start, middle - 1)) | set(range(middle, planned.end))
 
 
 @pytest.mark.parametrize("reads", [prefix, pieces])
-def test_a_range_that_ended_early_loses_no_event(reads: Callable[[str, Extent], set[int]]) -> None:
+def test_a_range_that_ended_early_loses_no_event(reads: Callable[[str, SequenceRange], set[int]]) -> None:
     group = Group(2)
-    batch = {"0": Extent(0, 10), "1": Extent(0, 4)}
+    batch = {"0": SequenceRange(0, 10), "1": SequenceRange(0, 4)}
     zombie = Writer(group, batch, {partition: group.claim(partition) for partition in batch}, reads)
     group.claim("0")
     zombie.run()
     assert group.leases["0"].checkpoint == 0, "its checkpoint is refused"
-    Writer(group, {"0": Extent(0, 12)}, {"0": group.leases["0"].epoch}).run()
+    Writer(group, {"0": SequenceRange(0, 12)}, {"0": group.leases["0"].epoch}).run()
     expected = Counter([*(("0", number) for number in range(12)), *(("1", number) for number in range(4))])
     assert group.target.events() == expected
 
 
 def test_all_is_lost_one_after_the_other() -> None:
-    batch = {str(partition): Extent(0, 1) for partition in range(3 * MOST_REFUSED)}
+    batch = {str(partition): SequenceRange(0, 1) for partition in range(3 * MAX_FAILED_COMMITS)}
     group = Group(len(batch))
     writer = Writer(group, batch, {partition: group.claim(partition) for partition in batch})
     for partition in batch:
@@ -119,9 +124,9 @@ def test_all_is_lost_one_after_the_other() -> None:
 # --- conflicts -------------------------------------------------------------------------------------------------
 
 
-def write(*refusals: Refusal | None) -> None:
+def write(*refusals: FailedCommit | None) -> None:
     """Write a batch whose commits get these answers."""
-    steps, waiting, answer = write_exactly_once({"0": Extent(0, 3)}), list(refusals), None
+    steps, waiting, answer = write_exactly_once({"0": SequenceRange(0, 3)}), list(refusals), None
     others = {Begin: {}, Write: None, Confirm: frozenset()}
     with contextlib.suppress(StopIteration):
         while True:
@@ -131,10 +136,10 @@ def write(*refusals: Refusal | None) -> None:
 
 @pytest.mark.parametrize("conflict", Conflict)
 def test_a_refused_commit_is_tried_again_but_not_for_ever(conflict: Conflict) -> None:
-    refusal = Refusal(conflict, "No space left on device", OSError())
-    write(*[refusal] * (MOST_REFUSED - 1), None)
+    refusal = FailedCommit(conflict, "No space left on device", OSError())
+    write(*[refusal] * (MAX_FAILED_COMMITS - 1), None)
     with pytest.raises(TargetError, match=f"{conflict.value}.*No space left on device") as raised:
-        write(*[refusal] * MOST_REFUSED)
+        write(*[refusal] * MAX_FAILED_COMMITS)
     assert raised.value.__cause__ is refusal.error
 
 
@@ -157,7 +162,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(data=st.data(), number=st.integers(0, 2), reads=st.sampled_from([prefix, pieces]))
     def a_query_begins_a_batch(
-        self, data: st.DataObject, number: int, reads: Callable[[str, Extent], set[int]]
+        self, data: st.DataObject, number: int, reads: Callable[[str, SequenceRange], set[int]]
     ) -> None:
         """Whatever it did before is given up, as by a crash, or has ended."""
         taken = data.draw(st.sets(st.sampled_from(sorted(self.ends)), min_size=1))
@@ -165,9 +170,9 @@ class Life(RuleBasedStateMachine):
         batch = {p: self._range(p, data.draw(st.integers(0, 6))) for p in taken}
         self.writers[number % len(self.writers)] = Writer(self.group, batch, epochs, reads)
 
-    def _range(self, partition: str, count: int) -> Extent:
+    def _range(self, partition: str, count: int) -> SequenceRange:
         start = self.group.leases[partition].checkpoint
-        return Extent(start, min(start + count, self.ends[partition]))
+        return SequenceRange(start, min(start + count, self.ends[partition]))
 
     @rule(data=st.data(), loses_answer=st.booleans(), fails=st.booleans())
     def a_query_goes_on(self, data: st.DataObject, loses_answer: bool, fails: bool) -> None:
@@ -198,7 +203,7 @@ class Life(RuleBasedStateMachine):
                     writer.run()
         for partition, end in self.ends.items():
             start = self.group.leases[partition].checkpoint
-            Writer(self.group, {partition: Extent(start, end)}, {partition: self.group.claim(partition)}).run()
+            Writer(self.group, {partition: SequenceRange(start, end)}, {partition: self.group.claim(partition)}).run()
         everything = Counter((partition, n) for partition, end in self.ends.items() for n in range(end))
         assert self.group.target.events() == everything
 

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 )
 
 from spark_ehbalance.errors import TargetError
-from spark_ehbalance.exactly_once.schemas import Fit
+from spark_ehbalance.exactly_once.schemas import SchemaMatcher
 
 INT, STRING = IntegerType(), StringType()
 ATOMIC: list[DataType] = [
@@ -64,7 +64,7 @@ TAKEN: dict[DataType, list[DataType]] = {
 }
 
 
-def fitted(fit: Fit, rows: DataType, table: DataType) -> DataType | None:
+def fitted(fit: SchemaMatcher, rows: DataType, table: DataType) -> DataType | None:
     """The type that a column gets; None if it is refused."""
     try:
         return fit.schema(struct(C=rows), struct(c=table))["c"].dataType
@@ -76,33 +76,35 @@ def fitted(fit: Fit, rows: DataType, table: DataType) -> DataType | None:
 def test_the_types_that_an_append_takes_become_those_of_the_table(types: list[DataType]) -> None:
     for table, rows in itertools.product(types, types):
         taken = rows == table or rows in TAKEN.get(table, [])
-        assert fitted(Fit("t"), rows, table) == (table if taken else None), (rows, table)
+        assert fitted(SchemaMatcher("t"), rows, table) == (table if taken else None), (rows, table)
 
 
 def test_null_without_a_type_is_taken_but_not_in_arrays_and_maps() -> None:
     for table in ATOMIC + NESTED:
-        assert fitted(Fit("t"), NullType(), table) == table
-        assert fitted(Fit("t"), struct(a=NullType()), struct(a=table)) == struct(a=table)
-        assert fitted(Fit("t"), ArrayType(NullType()), ArrayType(table)) is None
-        assert fitted(Fit("t"), MapType(STRING, struct(a=NullType())), MapType(STRING, struct(a=table))) is None
+        assert fitted(SchemaMatcher("t"), NullType(), table) == table
+        assert fitted(SchemaMatcher("t"), struct(a=NullType()), struct(a=table)) == struct(a=table)
+        assert fitted(SchemaMatcher("t"), ArrayType(NullType()), ArrayType(table)) is None
+        assert (
+            fitted(SchemaMatcher("t"), MapType(STRING, struct(a=NullType())), MapType(STRING, struct(a=table))) is None
+        )
 
 
 def test_new_columns_and_fields_come_last_with_schema_evolution_and_are_refused_without_it() -> None:
     rows = struct(new=INT, s=ArrayType(struct(c=INT, a=INT)))
     table = struct(s=ArrayType(struct(a=INT, b=INT)), other=STRING)
     with pytest.raises(TargetError, match=r"column s\.element\.c is in the frame and not in the table"):
-        Fit("t").schema(rows, table)
+        SchemaMatcher("t").schema(rows, table)
     expected = struct(s=ArrayType(struct(a=INT, b=INT, c=INT)), new=INT)
-    assert Fit("t", evolves=True).schema(rows, table) == expected
+    assert SchemaMatcher("t", evolves=True).schema(rows, table) == expected
 
 
 def test_the_refusal_names_the_target_the_column_and_both_types() -> None:
     rows, table = struct(s=struct(m=MapType(STRING, DoubleType()))), struct(s=struct(m=MapType(STRING, INT)))
     said = r"^target 't': column s\.m\.value is double in the frame and int in the table: cast it in the frame"
     with pytest.raises(TargetError, match=said):
-        Fit("t").schema(rows, table)
+        SchemaMatcher("t").schema(rows, table)
 
 
 def test_what_the_table_refuses_to_be_null_may_be_null_here_so_that_delta_checks_the_rows() -> None:
     table = StructType().add("a", INT, nullable=False)
-    assert Fit("t").schema(struct(a=INT), table) == struct(a=INT)
+    assert SchemaMatcher("t").schema(struct(a=INT), table) == struct(a=INT)

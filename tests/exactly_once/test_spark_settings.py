@@ -70,7 +70,7 @@ def test_what_the_user_has_set_is_left_alone(spark_home: Path, monkeypatch: pyte
     (spark_home / "conf" / "spark-defaults.conf").write_text(f"{snapshot}  3\n")
     assert not spark_settings().keys() & set(TASKS)
     started = {"spark.master": "local[2]", shuffle: "8"}
-    monkeypatch.setattr(MODULE, "started_settings", lambda: started)
+    monkeypatch.setattr(MODULE, "submit_settings", lambda: started)
     assert spark_settings().keys() & set(TASKS) == {snapshot}, "spark-submit has read another file"
 
 
@@ -83,7 +83,7 @@ def test_a_cluster_keeps_its_tasks(spark_home: Path, monkeypatch: pytest.MonkeyP
         context.setenv("PYSPARK_SUBMIT_ARGS", "--master spark://host:7077 pyspark-shell")
         assert not given()
     with monkeypatch.context() as context:
-        context.setattr(MODULE, "started_settings", lambda: {"spark.master": "yarn"})
+        context.setattr(MODULE, "submit_settings", lambda: {"spark.master": "yarn"})
         assert not given()
     (spark_home / "conf" / "spark-defaults.conf").write_text("spark.master  spark://host:7077\n")
     assert not given()

@@ -40,7 +40,6 @@ from spark_ehbalance.group.model import (
     Author,
     Handover,
     Lease,
-    Load,
     Member,
     MemberLoad,
     MemberState,
@@ -271,7 +270,7 @@ PINNED_TO_BOB = {"pin": replace(PINNED, to="bob")}
 MOVED_TO_BOB = {"pin": replace(TRANSFERRED, to="bob")}
 ORDERED = {"handover": Handover("bob", 9_000, AT)}
 FIRST, ELEVEN = Position.before(100), Position(11, "11")
-LOAD, UNREAD = Load(5.0, 7.0), Lag(11, 15, 900, AT)
+UNREAD = Lag(11, 15, 900, AT)
 
 EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
     "stall: handover pending": (group(owned_since_ms=7, handover=TO_BOB), [stall(since_ms=7)], STALLED),
@@ -357,12 +356,8 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
         [request()],
         {"handover": TO_BOB},
     ),
-    "renew": (ASKED, [renew(load=LOAD, lag=UNREAD), renew()], {**ALIVE, "renewal": 9, "load": LOAD, "lag": UNREAD}),
-    "checkpoint": (
-        group(),
-        [checkpoint(11, load=LOAD, lag=UNREAD), checkpoint(11)],
-        {**ALIVE, "renewal": 9, "checkpoint": ELEVEN, "load": LOAD, "lag": UNREAD},
-    ),
+    "renew": (ASKED, [renew(lag=UNREAD), renew()], {**ALIVE, "renewal": 9, "lag": UNREAD}),
+    "checkpoint": (group(), [checkpoint(11, lag=UNREAD)], {**ALIVE, "checkpoint": ELEVEN, "lag": UNREAD}),
     "checkpoint: after release": (group(), [release(), checkpoint(11)], {**NOT_OWNED, "checkpoint": ELEVEN}),
     "defend": (group(), [about_lease(Defend, ANN, 3)], {**ALIVE, "defences": 1}),
     "release": (ASKED, [release()], NOT_OWNED),
@@ -547,11 +542,3 @@ def test_latest_is_one_moment_for_the_whole_group() -> None:
     claim = Claim(by=ANN, at_ms=AT, partition="7", epoch=0, starting_position=Position(3), latest_ms=70)
     assert_refused(started, replace(claim, latest_ms=90), "does not match the group's first start")
     assert after(started, claim).leases["7"].checkpoint == Position(3)
-
-
-def test_a_hub_is_another_one_if_both_times_are_known_and_differ() -> None:
-    known = replace(group(), table=TableIdentity("t1", hub_created_ms=1_700_000_000_000))
-    other = known.described_other_hub(1_800_000_000_000)
-    assert "created 2023-11-14 22:13:20+00:00, and this one was created 2027-01-15 08:00:00+00:00" in other
-    same = [(known, 1_700_000_000_000), (known, None), (replace(known, table=TableIdentity("t1")), 1), (group(), 1)]
-    assert [found.described_other_hub(created_ms) for found, created_ms in same] == [""] * 4

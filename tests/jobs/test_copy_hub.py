@@ -1,18 +1,18 @@
-"""What copy_hub refuses before its query starts."""
+"""Errors of copy_hub before its query starts."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.jobs.copy_hub import Settings, start
-from spark_ehbalance.jobs.settings import SettingError
+from spark_ehbalance.jobs.settings import PREFIX, SettingError
+from tests.raising import raises
 
 
-def test_a_hub_is_not_copied_to_itself_by_another_name(emulator: Emulator, tmp_path: Path) -> None:
+def test_copy_of_a_hub_to_itself_by_another_name_is_refused(emulator: Emulator, tmp_path: Path) -> None:
     emulator.add_hub("hub", 1)
     connection = emulator.connection_string("hub")
     settings = Settings(
@@ -20,5 +20,6 @@ def test_a_hub_is_not_copied_to_itself_by_another_name(emulator: Emulator, tmp_p
         sink={"connectionString": connection.replace("localhost", "127.0.0.1")},
     )  # fmt: skip
     no_spark: Any = None
-    with pytest.raises(SettingError, match=r"source\.\* and .*sink\.\* are the same hub, hub, by two names"):
+    sides, reason = f"{PREFIX}source.* and {PREFIX}sink.*", re.compile("both are the hub hub,")
+    with raises(SettingError, "EHB_OPTIONS_CONFLICT", options=sides, reason=reason):
         start(no_spark, settings, lambda frame: frame)

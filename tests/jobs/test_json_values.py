@@ -248,5 +248,5 @@ def test_not_null_holds_at_any_depth() -> None:
 
 
 def test_types_that_json_is_not_read_into() -> None:
-    with pytest.raises(ValueError, match="JSON is not read into variant: take STRING"):
+    with pytest.raises(ValueError, match="JSON cannot be parsed as variant; use STRING"):
         JsonReader(_fields(xs=T.ArrayType(T.VariantType())))

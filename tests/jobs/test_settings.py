@@ -1,8 +1,9 @@
-"""The settings of the jobs: what is wrong is refused in one line before anything starts."""
+"""Settings of the jobs: errors are one line, before anything starts."""
 
 from __future__ import annotations
 
 import os
+import re
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,14 @@ import pytest
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.jobs import PREFIX, JobSettings, SettingError
 from spark_ehbalance.jobs.batch_to_delta import Settings as BatchToDelta
-from spark_ehbalance.jobs.batch_to_delta import parts
+from spark_ehbalance.jobs.batch_to_delta import split
 from spark_ehbalance.jobs.copy_hub import SINK_SECRET
 from spark_ehbalance.jobs.copy_hub import Settings as CopyHub
 from spark_ehbalance.jobs.parse_to_delta import Settings as ParseToDelta
 from spark_ehbalance.jobs.program import overlap
 from spark_ehbalance.jobs.settings import SECRET
 from tests.jobs.test_stream_to_delta import KEY, STRING
+from tests.raising import assert_reports, raises
 
 BATCH = {"table": "/t", "from": "2026-01-31T12:00:00Z", "to": "2026-01-31T14:30:00Z"}
 
@@ -28,73 +30,112 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECRET, STRING)
 
 
-def read(kind: type[JobSettings], given: dict[str, str], **more: str) -> Any:
-    conf = {PREFIX + name: value for name, value in {**given, **more}.items() if value}
+def read(kind: type[JobSettings], texts: dict[str, str], **more: str) -> Any:
+    conf = {PREFIX + name: value for name, value in {**texts, **more}.items() if value}
     return kind.read(conf, {name: os.environ[name] for name in (SECRET, SINK_SECRET) if name in os.environ})
 
 
-def refusal(kind: type[JobSettings], given: dict[str, str], **more: str) -> str:
-    with pytest.raises(SettingError) as refused:
-        read(kind, given, **more)
-    assert "\n" not in str(refused.value)
-    return str(refused.value).replace(PREFIX, "")
+def assert_refused(
+    kind: type[JobSettings], texts: dict[str, str], condition: str, parameters: dict[str, str], **more: str
+) -> None:
+    patterns = {name: re.compile(re.escape(text).replace(r"\*", ".*")) for name, text in parameters.items()}
+    with pytest.raises(SettingError) as caught:
+        read(kind, texts, **more)
+    assert "\n" not in str(caught.value)
+    if condition.startswith("EHB_"):
+        assert_reports(caught.value, condition, **patterns)
+    else:  # a text, until all errors have a condition
+        assert str(caught.value).startswith(PREFIX + condition)
 
 
-def test_a_range_is_kept_in_utc_and_its_parts_are_all_of_it() -> None:
+def test_range_is_in_utc_and_split_completely() -> None:
     settings = read(BatchToDelta, BATCH, **{"from": "2026-01-31 12:00Z", "to": "2026-01-31T15:30+01:00"})
     assert settings.from_ == datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
     assert settings.to == datetime(2026, 1, 31, 14, 30, tzinfo=timezone.utc)
-    assert parts([], 10) == []
-    assert parts([Range("0", 0, 5, 12), Range("3", 0, 0, 1)], 3) == [
+    assert split([], 10) == []
+    assert split([Range("0", 0, 5, 12), Range("3", 0, 0, 1)], 3) == [
         {"0": (5, 7), "3": (0, 0)},
         {"0": (7, 9), "3": (0, 0)},
         {"0": (9, 12), "3": (0, 1)},
     ]
 
 
+INVALID, CONFLICT, FORBIDDEN = "EHB_OPTION_INVALID", "EHB_OPTIONS_CONFLICT", "EHB_OPTION_NOT_APPLICABLE"
+REQUIRED, UNKNOWN, EXPOSED = "EHB_OPTION_REQUIRED", "EHB_OPTION_UNKNOWN", "EHB_SECRET_EXPOSED"
+
+
 @pytest.mark.parametrize(
-    ("given", "error"),
+    ("texts", "condition", "parameters"),
     [
-        ({"to": "2026-01-31T12:00:00Z"}, "from=2026-01-31T12:00:00Z is not before to=2026-01-31T12:00:00Z"),
-        ({"from": "0001-01-01T00:00+14:00"}, "from='0001-01-01T00:00+14:00' is wrong: allowed is a time such as"),
-        ({"from": "1769860800000"}, "from='1769860800000' is wrong: allowed is a time such as"),
-        ({"from": "2026-01-31 12:00"}, "from='2026-01-31 12:00' is wrong: allowed is a time such as"),
-        ({"to": "2026-02-01"}, "to='2026-02-01' is wrong: allowed is a time such as"),
-        ({"to": ""}, "to is not set: a time such as"),
-        ({"sourceName": KEY}, "sourceName: it holds what looks like a key"),
-        ({"maxEventsPerCommit": "0"}, "maxEventsPerCommit='0' is wrong: allowed is a whole number from 1"),
-        ({"source.startingPosition": "earliest"}, "source.*: option startingPosition cannot be set: from and to say"),
-        ({"source.leaseTable": "/leases"}, "source.*: spark.read has no option leaseTable"),
+        (
+            {"to": "2026-01-31T12:00:00Z"},
+            CONFLICT,
+            {"options": f"{PREFIX}from=2026-01-31T12:00:00Z and {PREFIX}to=2026-01-31T12:00:00Z"},
+        ),
+        *(
+            ({name: text}, INVALID, {"option": PREFIX + name, "value": repr(text), "allowed": "a time such as"})
+            for name, text in (
+                ("from", "0001-01-01T00:00+14:00"),
+                ("from", "1769860800000"),
+                ("from", "2026-01-31 12:00"),
+                ("to", "2026-02-01"),
+            )
+        ),
+        ({"to": ""}, REQUIRED, {"option": PREFIX + "to", "reason": "a time such as"}),
+        ({"sourceName": KEY}, INVALID, {"option": PREFIX + "sourceName", "value": "(not shown"}),
+        (
+            {"maxEventsPerCommit": "0"},
+            INVALID,
+            {"option": PREFIX + "maxEventsPerCommit", "value": "'0'", "allowed": "a whole number from 1"},
+        ),
+        (
+            {"source.startingPosition": "earliest"},
+            FORBIDDEN,
+            {"option": PREFIX + "source.startingPosition", "reason": f"{PREFIX}from and {PREFIX}to"},
+        ),
+        ({"source.leaseTable": "/leases"}, "source.*: spark.read has no option leaseTable", {}),
     ],
 )
-def test_a_wrong_setting_of_batch_to_delta_is_named(given: dict[str, str], error: str) -> None:
-    assert refusal(BatchToDelta, BATCH, **given).startswith(error)
+def test_batch_to_delta_refuses_invalid_settings(
+    texts: dict[str, str], condition: str, parameters: dict[str, str]
+) -> None:
+    assert_refused(BatchToDelta, BATCH, condition, parameters, **texts)
 
 
 PARSE = {"table": "/t", "rejected": "/r", "schema": "id STRING", "trigger": "1 s"}
 PARSE |= {"checkpointLocation": "/c", "source.leaseTable": "/leases"}
 
 
-def test_a_schema_may_be_in_a_file(tmp_path: Path) -> None:
+def test_schema_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "schema"
     file.write_text("id STRING, key STRUCT<token: STRING>\n")
     assert read(ParseToDelta, PARSE, schema=f"file:{file}").schema == "id STRING, key STRUCT<token: STRING>"
-    missing = refusal(ParseToDelta, PARSE, schema=f"file:{file}s")
-    assert missing.endswith("allowed is a file that can be read where the driver runs (No such file or directory)")
+    missing = {"option": PREFIX + "schema", "allowed": "(No such file or directory)"}
+    assert_refused(ParseToDelta, PARSE, INVALID, missing, schema=f"file:{file}s")
 
 
 @pytest.mark.parametrize(
-    ("given", "error"),
+    ("texts", "condition", "parameters"),
     [
-        ({"schema": ""}, "schema is not set: a schema in DDL, or file:PATH of one"),
-        ({"rejected": ""}, "rejected is not set: a path or an address that Spark can write is needed"),
-        ({"rejected": "/t/"}, "rejected=/t/ is table too, or one lies in the other: what is rejected needs a folder"),
-        ({"schema": "file:/dev/zero"}, "schema='file:/dev/zero' is wrong: allowed is a regular file"),
-        ({"source.onMalformed": "keep"}, "source.*: option onMalformed='keep' is wrong: allowed is fail or skip"),
+        ({"schema": ""}, REQUIRED, {"option": PREFIX + "schema", "reason": "a schema in DDL, or file:PATH of one"}),
+        ({"rejected": ""}, REQUIRED, {"option": PREFIX + "rejected", "reason": "a path or an address"}),
+        ({"rejected": "/t/"}, CONFLICT, {"options": f"{PREFIX}table=/t and {PREFIX}rejected=/t/"}),
+        (
+            {"schema": "file:/dev/zero"},
+            INVALID,
+            {"option": PREFIX + "schema", "value": "'file:/dev/zero'", "allowed": "a regular file"},
+        ),
+        (
+            {"source.onMalformed": "keep"},
+            INVALID,
+            {"option": PREFIX + "source.onMalformed", "value": "'keep'", "allowed": "fail or skip"},
+        ),
     ],
 )
-def test_a_wrong_setting_of_parse_to_delta_is_named(given: dict[str, str], error: str) -> None:
-    assert refusal(ParseToDelta, PARSE, **given).startswith(error)
+def test_parse_to_delta_refuses_invalid_settings(
+    texts: dict[str, str], condition: str, parameters: dict[str, str]
+) -> None:
+    assert_refused(ParseToDelta, PARSE, condition, parameters, **texts)
 
 
 COPY = {"checkpointLocation": "/c", "trigger": "1 s", "source.leaseTable": "/leases"}
@@ -102,35 +143,62 @@ OTHER = STRING.replace("EntityPath=hub", "EntityPath=copy")
 
 
 @pytest.mark.parametrize(
-    ("given", "error"),
+    ("texts", "condition", "parameters"),
     [
-        ({"sink.eventHubName": "hub"}, "sink.*: eventHubName='hub' contradicts EntityPath='copy'"),
-        ({"source.jsonProperties": "false"}, "source.*: option jsonProperties cannot be set: it is true, for types of"),
-        ({"source.minPartitions": "9"}, "source.*: option minPartitions cannot be set: events of a key would be sent"),
-        ({"source.onMalformed": "keep"}, "source.*: option onMalformed='keep' is wrong: allowed is fail or skip"),
-        ({"unsendable": "/u", "sink.onUnsendable": "fail"}, "unsendable and sink.onUnsendable are both set"),
-        ({"sink.onUnsendable": "keep"}, "sink.*: option onUnsendable='keep' is wrong: allowed is one of fail, skip"),
-        ({"sink.leaseTable": "/l"}, "sink.*: there is no option 'leasetable' for df.write"),
-        ({"sink.connectionString": KEY}, "'sink.connectionString' holds a secret, for all to see: write env:NAME"),
-        ({"sink.connectionString": f"env:{SECRET}"}, "source.* and sink.* are the same hub, ns.servicebus"),
+        ({"sink.eventHubName": "hub"}, "sink.*: eventHubName='hub' contradicts EntityPath='copy'", {}),
+        (
+            {"source.jsonProperties": "false"},
+            FORBIDDEN,
+            {"option": PREFIX + "source.jsonProperties", "reason": "types of properties"},
+        ),
+        (
+            {"source.minPartitions": "9"},
+            FORBIDDEN,
+            {"option": PREFIX + "source.minPartitions", "reason": "the events of a key"},
+        ),
+        (
+            {"source.onMalformed": "keep"},
+            INVALID,
+            {"option": PREFIX + "source.onMalformed", "value": "'keep'", "allowed": "fail or skip"},
+        ),
+        (
+            {"unsendable": "/u", "sink.onUnsendable": "fail"},
+            CONFLICT,
+            {"options": f"{PREFIX}unsendable and {PREFIX}sink.onUnsendable"},
+        ),
+        (
+            {"sink.onUnsendable": "keep"},
+            INVALID,
+            {"option": PREFIX + "sink.onUnsendable", "value": "'keep'", "allowed": "one of fail, skip"},
+        ),
+        ({"sink.leaseTable": "/l"}, "sink.*: there is no option 'leasetable' for df.write", {}),
+        (
+            {"sink.connectionString": KEY},
+            EXPOSED,
+            {"option": f"'{PREFIX}sink.connectionString'", "allowed": "env:NAME"},
+        ),
+        (
+            {"sink.connectionString": f"env:{SECRET}"},
+            CONFLICT,
+            {"options": f"{PREFIX}source.* and {PREFIX}sink.*", "reason": "the hub ns.servicebus"},
+        ),
     ],
 )
-def test_a_wrong_setting_of_copy_hub_is_named(
-    given: dict[str, str], error: str, monkeypatch: pytest.MonkeyPatch
+def test_copy_hub_refuses_invalid_settings(
+    texts: dict[str, str], condition: str, parameters: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SINK_SECRET, OTHER)
     assert read(CopyHub, COPY | {"unsendable": "/u"}).sink["connectionString"] == f"env:{SINK_SECRET}"
-    assert refusal(CopyHub, COPY, **given).startswith(error)
+    assert_refused(CopyHub, COPY, condition, parameters, **texts)
 
 
-def test_a_sink_without_a_secret_is_named() -> None:
-    assert refusal(CopyHub, COPY) == (
-        f"neither of the environment variable {SINK_SECRET} and sink.fullyQualifiedNamespace set: set one of them"
-    )
+def test_sink_without_credentials_is_refused() -> None:
+    parameters = {"option": f"{SINK_SECRET} or {PREFIX}sink.fullyQualifiedNamespace"}
+    assert_refused(CopyHub, COPY, REQUIRED, parameters)
 
 
-def test_a_mistyped_prefix_is_named() -> None:
-    with pytest.raises(SettingError, match=r"there is no setting 'spark\.ehbalance\.jobs\.table': allowed are "):
+def test_unknown_prefix_is_refused() -> None:
+    with raises(SettingError, UNKNOWN, option="'spark.ehbalance.jobs.table'"):
         CopyHub.read({"spark.ehbalance.jobs.table": "/t"}, {})
 
 
@@ -145,6 +213,6 @@ def test_a_mistyped_prefix_is_named() -> None:
         ("events", "/x/events", False),
     ],
 )
-def test_two_spellings_of_one_table_overlap(table: str, rejected: str, expected: bool) -> None:
+def test_overlap_recognises_spellings_of_one_table(table: str, rejected: str, expected: bool) -> None:
     assert overlap(table, rejected) is expected
     assert overlap(rejected, table) is expected

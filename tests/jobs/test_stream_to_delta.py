@@ -1,9 +1,10 @@
-"""The job's settings: a secret in a property is refused and not repeated."""
+"""Settings and main program of a job; secrets in properties are refused and not repeated."""
 
 from __future__ import annotations
 
 import base64
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from spark_ehbalance.jobs import PREFIX, SettingError, main, program
 from spark_ehbalance.jobs.settings import SECRET
 from spark_ehbalance.jobs.stream_to_delta import Settings
 from spark_ehbalance.query.options import STREAM, option_names
+from tests.raising import raises
 
 SOURCE, SINK = PREFIX + "source.", PREFIX + "sink."
 KEY = base64.b64encode(b"the-key-of-an-event-hub-01234567").decode()
@@ -27,7 +29,7 @@ def read(conf: dict[str, str]) -> Settings:
     return Settings.read(CONF | conf, {SECRET: STRING})
 
 
-def test_on_spark_connect_it_is_refused_in_one_line() -> None:
+def test_spark_connect_is_refused_in_one_line() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "jobs.stream_to_delta"],
         env={**os.environ, "SPARK_REMOTE": "sc://localhost"},
@@ -36,7 +38,7 @@ def test_on_spark_connect_it_is_refused_in_one_line() -> None:
         timeout=300,
     )
     assert result.returncode == 2
-    assert result.stderr.startswith("Error: this job needs a driver of its own: ")
+    assert result.stderr.startswith("Error: this job needs its own driver: ")
     assert result.stderr.count("\n") == 1
 
 
@@ -55,27 +57,27 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
         *(SOURCE + name for name in ("storageOptions.account_key", "storageOptions.endpoint", "storageSecrets.x")),
     ],
 )
-def test_a_secret_in_any_property_is_refused_and_not_repeated(name: str, value: str) -> None:
+def test_secret_in_any_property_is_refused_and_not_repeated(name: str, value: str) -> None:
     with pytest.raises(SettingError) as caught:
         read({name: value})
     assert KEY.rstrip("=") not in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert name in str(caught.value) or "(not shown" in str(caught.value) or f"{SOURCE}*" in str(caught.value)
+    assert name in str(caught.value) or "(not shown" in str(caught.value) or SOURCE in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "name", ["storageSecrets.account_key", "storageSecrets.x", "STORAGEsecrets.x", "connectionSTRING"]
 )
-def test_a_secret_of_a_property_is_a_reference(name: str, tmp_path: Path) -> None:
+def test_secrets_are_references(name: str, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(STRING)
-    with pytest.raises(SettingError, match="write env:NAME"):
+    with raises(SettingError, "EHB_SECRET_EXPOSED", option=f"'{SOURCE}{name}'", allowed=re.compile("env:NAME")):
         read({SOURCE + name: "short"})
     reference = f"file:{tmp_path / 'secret'}"
     assert read({SOURCE + name: reference}).source[name] == reference
     assert read({}).source["connectionString"] == f"env:{SECRET}", "plans contain the reference only"
 
 
-def test_the_job_ends_before_anything_starts(
+def test_invalid_setting_ends_the_job_before_spark_starts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     conf = CONF | {PREFIX + "trigger": "soon"}
@@ -86,10 +88,10 @@ def test_the_job_ends_before_anything_starts(
         main(Settings, lambda spark, settings: None)
     assert end.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"Error: {PREFIX}trigger='soon' is wrong")
+    assert line.startswith(f"Error: [EHB_OPTION_INVALID] {PREFIX}trigger='soon' ")
 
 
-def test_the_last_line_of_a_job_whose_batch_failed_in_the_jvm() -> None:
+def test_single_line_of_an_error_in_the_jvm() -> None:
     error = RuntimeError(
         "[STREAM_FAILED] Query [id = 1] terminated with exception: Return Message: Traceback (most recent call last):\n"
         '  File "clientserver.py", line 644, in _call_proxy\n'
@@ -98,40 +100,42 @@ def test_the_last_line_of_a_job_whose_batch_failed_in_the_jvm() -> None:
         "Caused by: java.lang.ClassNotFoundException: DeltaCatalog\n\tat a.B.c(B.scala:1)\n\t... 64 more\n\n"
         " SQLSTATE: 39000\n=== Streaming Query ===\nLogical Plan:\n+- ~StreamingDataSourceV2ScanRelation ehbalance\n"
     )
-    assert program.why(error) == "org.apache.spark.SparkException: Cannot find catalog plugin class: DeltaCatalog."
+    assert (
+        program.single_line(error) == "org.apache.spark.SparkException: Cannot find catalog plugin class: DeltaCatalog."
+    )
 
 
-def test_options_of_the_writer_are_passed_on() -> None:
+def test_writer_options_are_passed_on() -> None:
     assert read({SINK + "mergeSchema": "true", SINK + "source": "new"}).sink == {"mergeSchema": "true", "source": "new"}
 
 
 @pytest.mark.parametrize(
-    ("conf", "error"),
+    ("name", "text", "condition", "parameter"),
     [
-        ({SINK + "path": "/u"}, f"there is no setting '{SINK}path': allowed are {SINK}compression, "),
-        ({PREFIX + "table": "delta.`/t`"}, f"{PREFIX}table: target 'delta.`/t`' is wrong: allowed are a path alone"),
+        ("sink.path", "/u", "EHB_OPTION_UNKNOWN", {"hint": f" {SINK}compression, "}),
+        ("table", "delta.`/t`", "EHB_OPTION_INVALID", {"allowed": "either a path or a name"}),
         *(
-            ({PREFIX + name: "x"}, f"there is no setting '{PREFIX}{name}': allowed are {PREFIX}table, ")
+            (name, "x", "EHB_OPTION_UNKNOWN", {"hint": f" {PREFIX}table, "})
             for name in ("TABLE", "tables", "source", "sinks.path")
         ),
-        ({PREFIX + "table": " "}, f"{PREFIX}table is not set: a path or "),
-        ({PREFIX + "checkpointLocation": " "}, f"{PREFIX}checkpointLocation is not set: a path or "),
-        ({PREFIX + "trigger": " "}, f"{PREFIX}trigger is not set: availableNow or "),
+        ("table", " ", "EHB_OPTION_REQUIRED", {"reason": "a path or "}),
+        ("checkpointLocation", " ", "EHB_OPTION_REQUIRED", {"reason": "a path or "}),
+        ("trigger", " ", "EHB_OPTION_REQUIRED", {"reason": "availableNow or "}),
     ],
 )
-def test_a_setting_that_is_wrong_unknown_or_missing_is_named(conf: dict[str, str], error: str) -> None:
-    with pytest.raises(SettingError) as refusal:
-        read(conf)
-    assert str(refusal.value).startswith(error)
+def test_invalid_unknown_and_missing_settings(name: str, text: str, condition: str, parameter: dict[str, str]) -> None:
+    patterns = {key: re.compile(re.escape(value)) for key, value in parameter.items()}
+    with raises(SettingError, condition, option=re.compile(re.escape(PREFIX + name) + "'?$"), **patterns):
+        read({PREFIX + name: text})
 
 
 @pytest.mark.parametrize(
     "name", [PREFIX + "table", PREFIX + "checkpointLocation", SOURCE + "leaseTable", SOURCE + "LEASETABLE"]
 )
-def test_a_relative_path_is_accepted_with_a_local_master_only(name: str) -> None:
+def test_relative_path_needs_a_local_master(name: str) -> None:
     conf = {key: value for key, value in CONF.items() if key.lower() != name.lower()} | {name: "data/x"}
     for local in ({}, {"spark.master": "local[*]"}):
         Settings.read(conf | local, {SECRET: STRING})
-    with pytest.raises(SettingError, match=f"{name}='data/x' is a relative path, which every job on a cluster"):
+    with raises(SettingError, "EHB_OPTION_INVALID", option=name, value="'data/x'", allowed=re.compile("absolute path")):
         Settings.read(conf | {"spark.master": "yarn"}, {SECRET: STRING})
     read({PREFIX + "table": "ops.events", "spark.master": "yarn"})

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_ehbalance.errors import StoreError
+from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.group.changes import Heartbeat
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.lease_table.delta import DeltaStore
@@ -46,7 +46,7 @@ def data_files(uri: str) -> set[Path]:
     return set(Path(uri).glob("*.parquet"))
 
 
-def assert_one_line_with(location: str, error: pytest.ExceptionInfo[StoreError]) -> None:
+def assert_one_line_with(location: str, error: pytest.ExceptionInfo[EhBalanceError]) -> None:
     message = str(error.value)
     assert location in message
     assert "\n" not in message

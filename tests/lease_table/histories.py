@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-NOT_RECORDED = "done, but not in the history: "
+NOT_RECORDED = "The change was committed but not recorded in the history: "
 
 
 def make_unwritable(table: Path) -> None:

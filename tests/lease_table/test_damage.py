@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
@@ -19,14 +21,17 @@ from spark_ehbalance.errors import (
     StoreReplacedError,
     StoreUnavailableError,
 )
-from spark_ehbalance.group.changes import Checkpoint, Heartbeat
+from spark_ehbalance.group.changes import Checkpoint, Heartbeat, Join
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.delta import DeltaStore
+from spark_ehbalance.lease_table.delta.table_format import SCHEMA, encode
 from tests.lease_table.delta_tables import age_all
 from tests.lease_table.store_conformance import ANN, committed, filled
+from tests.raising import raises
 
 Change = Callable[[Path], object]
+Rows = list[dict[str, Any]]
 
 COMMITS = 25
 
@@ -83,13 +88,19 @@ def protocol(writer: list[str], reader: list[str]) -> Change:
     return lambda table: log_of_a_commit_to_come(table, json.dumps(action))
 
 
-def updated(rows: str, **values: str) -> Change:
-    """Somebody's UPDATE of the rows of this kind."""
-    return lambda table: DeltaTable(table).update(values, predicate=f"kind = '{rows}'")
+def with_rows(change: Callable[[Rows], Rows]) -> Change:
+    """The newest data file has other rows, without a commit."""
+
+    def write(table: Path) -> None:
+        file = newest_data(table)
+        file.write_bytes(encode(pa.Table.from_pylist(change(pq.read_table(file).to_pylist()), schema=SCHEMA)))
+
+    return write
 
 
-def deleted(predicate: str | None) -> Change:
-    return lambda table: DeltaTable(table).delete(predicate)
+def with_values(rows_of: str, **values: object) -> Change:
+    """The rows of this kind have other values, without a commit."""
+    return with_rows(lambda rows: [row | values if row["kind"] == rows_of else row for row in rows])
 
 
 def rewritten(change: Callable[[pa.Table], pa.Table], mode: str = "overwrite") -> Change:
@@ -102,11 +113,18 @@ def rewritten(change: Callable[[pa.Table], pa.Table], mode: str = "overwrite") -
     return write
 
 
+def vacuumed(table: Path, times: int = 1) -> None:
+    """Each adds two commits without rows."""
+    version = DeltaTable(table).version()
+    for _ in range(times):
+        DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    assert DeltaTable(table).version() == version + 2 * times
+
+
 HARMLESS: dict[str, Change] = {
-    "the same rows in another file": rewritten(lambda rows: rows),
-    "an append of nothing": rewritten(lambda rows: rows.slice(0, 0), "append"),
     "optimized": lambda table: DeltaTable(table).optimize.compact(),
-    "vacuumed": lambda table: DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False),
+    "vacuumed": vacuumed,
+    "vacuumed often": lambda table: vacuumed(table, 3),
     "no hint to a checkpoint": lambda table: (table / "_delta_log" / "_last_checkpoint").write_text("{"),
     "actions that nobody knows": lambda table: log_of_a_commit_to_come(table, '{"commitInfo":{}}\n{"add":null}'),
     "separators in texts": lambda table: log_of_a_commit_to_come(table, '{"commitInfo":{"note":"a\u0085b\u2028c"}}'),
@@ -128,8 +146,16 @@ def test_harmless_changes_are_read_and_written_over(table: Path, what: str) -> N
     assert DeltaTable(table).to_pyarrow_table().num_rows == 4
 
 
+def vacuumed_and_cleaned_up(table: Path) -> None:
+    """The commits before the last one, which has no rows, are only in another program's checkpoint."""
+    vacuumed(table)
+    DeltaTable(table).create_checkpoint()
+    for file in {*(table / "_delta_log").glob("*.json")} - {newest_log(table)}:
+        file.unlink()
+
+
 #: The problem of a log that delta-rs cannot open, or this store cannot read on.
-LOG = "the log is damaged|is damaged: _delta_log"
+LOG = "could not be opened|is damaged: _delta_log"
 
 #: What is done, and the problem that the error names.
 DAMAGE: dict[str, tuple[Change, str]] = {
@@ -142,13 +168,16 @@ DAMAGE: dict[str, tuple[Change, str]] = {
     "checkpoint half written": (lambda table: cut(newest(table), 200), LOG),
     "data missing": (lambda table: newest_data(table).unlink(), r"\.parquet is missing"),
     "data cut off": (lambda table: cut(newest_data(table), 50), r"\.parquet: "),
-    "epochs edited": (updated("partition", epoch="epoch - 1"), "rows were edited"),
-    "epochs null": (updated("partition", epoch="null"), "rows of another program"),
-    "details that are no JSON": (updated("member", details="'{'"), r"\.parquet: "),
-    "a row of nothing": (updated("member", kind="'note'"), "row of kind 'note'"),
-    "all rows deleted": (deleted(None), "rows were deleted"),
-    "partitions deleted": (deleted("kind = 'partition'"), "some were deleted"),
-    "the same rows again": (rewritten(lambda rows: rows, "append"), "or doubled"),
+    "epochs edited": (with_values("partition", epoch=0), "rows were edited"),
+    "epochs null": (with_values("partition", epoch=None), "rows of another program"),
+    "details that are no JSON": (with_values("member", details="{"), r"\.parquet: "),
+    "a row of nothing": (with_values("member", kind="note"), "row of kind 'note'"),
+    "all rows deleted": (with_rows(lambda rows: []), "rows were deleted"),
+    "partitions deleted": (
+        with_rows(lambda rows: [row for row in rows if row["kind"] != "partition"]),
+        "some were deleted",
+    ),
+    "the same rows again": (with_rows(lambda rows: 2 * rows), "or doubled"),
     "another table": (rewritten(lambda _: pa.table({"x": [1, 2]})), "columns"),
     "a column more": (
         lambda table: DeltaTable(table).alter.add_columns([Field("x", PrimitiveType("long"))]),
@@ -160,16 +189,17 @@ DAMAGE: dict[str, tuple[Change, str]] = {
     ),
     "a comment": (
         lambda table: DeltaTable(table).alter.set_table_description("Leases of the flights jobs"),
-        "changed its description|not a lease table",
+        "changed its description|table of another program",
     ),
     "row tracking": (protocol(["rowTracking", "domainMetadata"], []), "protocol|rowTracking|RowTracking"),
     "deletion vectors": (protocol(["deletionVectors"], ["deletionVectors"]), "protocol"),
     "a feature to come": (protocol(["timeTravel"], ["timeTravel"]), "timeTravel"),
+    "the author unknown": (vacuumed_and_cleaned_up, r"27\.json is missing"),
 }
 
 
 #: What comes as a new version; earlier ones a member need not read again.
-FOUND_BY_RUNNING = [*DAMAGE][[*DAMAGE].index("epochs edited") :]
+FOUND_BY_RUNNING = [*DAMAGE][[*DAMAGE].index("another table") :]
 
 
 @pytest.mark.parametrize("what", DAMAGE)
@@ -188,6 +218,75 @@ def test_damage_is_one_line_that_names_the_problem_and_nothing_is_written(table:
             with pytest.raises(ConflictError):
                 running.write(before, before)
     assert set(table.rglob("*")) == files
+
+
+def merged(table: Path) -> None:
+    delta = DeltaTable(table)
+    merge = delta.merge(delta.to_pyarrow_table(), "t.kind = s.kind AND t.id = s.id", source_alias="s", target_alias="t")
+    merge.when_matched_update_all().execute()
+
+
+def restored_and_vacuumed(table: Path) -> None:
+    DeltaTable(table).restore(20)
+    vacuumed(table)
+
+
+#: What another program commits, and how delta-rs names it.
+EDITS: dict[str, tuple[Change, str]] = {
+    "restored": (lambda table: DeltaTable(table).restore(20), "RESTORE"),
+    "restored and vacuumed": (restored_and_vacuumed, "RESTORE"),
+    "updated": (lambda table: DeltaTable(table).update({"host": "'here'"}, predicate="kind = 'member'"), "UPDATE"),
+    "all deleted": (lambda table: DeltaTable(table).delete(), "DELETE"),
+    "partitions deleted": (lambda table: DeltaTable(table).delete("kind = 'partition'"), "DELETE"),
+    "merged": (merged, "MERGE"),
+    "the same rows in another file": (rewritten(lambda rows: rows), "WRITE"),
+    "the same rows again": (rewritten(lambda rows: rows, "append"), "WRITE"),
+}
+
+
+def foreign_commit(operation: str) -> re.Pattern[str]:
+    return re.compile(rf"^version \d+ is a foreign commit \(.*({operation})")
+
+
+@pytest.mark.parametrize("behind", [0, 7])
+@pytest.mark.parametrize("what", EDITS)
+def test_rows_of_another_program_are_an_error_for_all(table: Path, what: str, behind: int) -> None:
+    edit, operation = EDITS[what]
+    with DeltaStore(str(table)) as running, DeltaStore(str(table)) as fresh:
+        before = running.read()
+        with DeltaStore(str(table)) as other:
+            for _ in range(behind):
+                committed(other, Heartbeat(by=ANN, at_ms=9))
+        edit(table)
+        files = set(table.rglob("*"))
+        for store in (running, fresh, running):
+            with raises(StoreReplacedError, "EHB_LEASE_TABLE_SET_BACK", problem=foreign_commit(operation)):
+                store.read()
+            with pytest.raises(ConflictError):
+                store.write(before, before)
+            store.tidy()
+    assert set(table.rglob("*")) == files
+
+
+def test_a_table_that_another_program_created_is_an_error(table: Path) -> None:
+    delta = DeltaTable(table)
+    copy = table.with_name("copy")
+    settings = {"description": delta.metadata().description, "configuration": delta.metadata().configuration}
+    write_deltalake(copy, delta.to_pyarrow_table().cast(SCHEMA), **settings)  # type: ignore[call-overload]
+    with raises(StoreReplacedError, "EHB_LEASE_TABLE_SET_BACK", problem=foreign_commit("unknown|CREATE|WRITE")):
+        read(copy)
+
+
+def test_a_table_that_was_created_with_rows_or_is_empty_is_read(tmp_path: Path, table: Path) -> None:
+    content = read(table)
+    for name, rows in (("filled", content), ("empty", None)):
+        path = tmp_path / name
+        with DeltaStore(str(path)) as store:
+            store.create(content.group, rows)
+            log_of_a_commit_to_come(path, '{"commitInfo":{"operation":"VACUUM END"}}')
+            assert store.read() == read(path)
+            assert store.read().leases == (content.leases if rows else {})
+            committed(store, Heartbeat(by=ANN, at_ms=9) if rows else Join(by=ANN, at_ms=9))
 
 
 def made_anew(table: Path) -> None:
@@ -228,7 +327,7 @@ def test_a_table_that_was_replaced_or_set_back_is_noticed(table: Path, change: C
         running.read()
         change(table)
         for _ in range(3):
-            with pytest.raises(StoreReplacedError, match="was replaced or set back while it was in use"):
+            with raises(StoreReplacedError, "EHB_LEASE_TABLE_SET_BACK", problem=re.compile("^its (id|version) was ")):
                 running.read()
         assert read(table).leases.keys() == {"0", "1"}
         shutil.rmtree(table)

@@ -1,8 +1,9 @@
-"""delta-rs and Spark read what the Delta store says, also while commits go on, and it understands what they write."""
+"""delta-rs and Spark read what the Delta store says, also while commits go on, and what they may write in it."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from spark_ehbalance.errors import StoreReplacedError
 from spark_ehbalance.group.changes import Checkpoint, Drain, Heartbeat, RequestHandover
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
@@ -18,6 +20,7 @@ from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.lease_table.delta.table_format import SCHEMA, from_table
 from tests.lease_table.delta_tables import age_all
 from tests.lease_table.store_conformance import ANN, BOB, GROUP, committed
+from tests.raising import raises
 
 
 def snapshot(rows: pa.Table, version: int) -> Snapshot:
@@ -60,11 +63,9 @@ def test_delta_rs_reads_what_the_store_says_while_commits_and_clean_ups_go_on(ur
 
 # --- what others write -----------------------------------------------------------------------------------------------
 
-STATEMENTS = [
-    "UPDATE {table} SET host = 'here' WHERE kind = 'member'",
-    "OPTIMIZE {table}",
-    "VACUUM {table}",
-]
+HARMLESS = ["OPTIMIZE {table}", "VACUUM {table}"]
+
+EDITS = ["RESTORE {table} TO VERSION AS OF 2", "UPDATE {table} SET host = 'here'", "OPTIMIZE {table} ZORDER BY (id)"]
 
 
 @pytest.mark.spark
@@ -76,7 +77,7 @@ def test_the_store_understands_what_spark_writes_and_spark_what_it_writes(
     progress = Checkpoint(by=ANN, at_ms=2, partition="0", epoch=1, position=Position(2**40, "4294967296"))
     committed(mine, ask, progress, Drain(by=BOB, at_ms=4, member="bob"))
     assert spark.read.format("delta").load(uri).columns == SCHEMA.names
-    for statement in STATEMENTS:
+    for statement in HARMLESS:
         spark.sql(statement.format(table=f"delta.`{uri}`"))
         found = mine.read()
         with DeltaStore(uri) as fresh:
@@ -87,3 +88,16 @@ def test_the_store_understands_what_spark_writes_and_spark_what_it_writes(
     theirs.tidy()
     assert mine.read() == theirs.read()
     assert snapshot(rows_by_spark(spark, uri), mine.read().version) == mine.read()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("statement", EDITS)
+def test_rows_that_spark_changes_are_an_error(uri: str, mine: DeltaStore, spark: Any, statement: str) -> None:
+    for at_ms in range(3):
+        committed(mine, Heartbeat(by=ANN, at_ms=at_ms))
+    spark.sql(statement.format(table=f"delta.`{uri}`"))
+    with DeltaStore(uri) as fresh:
+        for store in (mine, fresh):
+            what = re.compile(rf"^version 5 is a foreign commit \({statement.split()[0]}")
+            with raises(StoreReplacedError, "EHB_LEASE_TABLE_SET_BACK", problem=what):
+                store.read()

@@ -4,53 +4,59 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import socket
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from spark_ehbalance.errors import StoreError, StoreFormatError, StoreUnavailableError
+from spark_ehbalance.errors import StoreFormatError, StoreUnavailableError
 from spark_ehbalance.lease_table.delta import DeltaStore
-from spark_ehbalance.lease_table.delta.table_format import FORMAT, SCHEMA, description
+from spark_ehbalance.lease_table.delta.table_format import FORMAT, SCHEMA
+from spark_ehbalance.lease_table.delta.table_format import description as description_of
 from tests.lease_table.delta_tables import assert_one_line_with
 from tests.lease_table.store_conformance import GROUP
+from tests.raising import raises
 
 # --- not a lease table of ours -----------------------------------------------------------------------------------
 
 
 def of_format(number: int) -> str:
-    return json.dumps({**json.loads(description(GROUP)), "ehbalance": number})
+    return json.dumps({**json.loads(description_of(GROUP)), "ehbalance": number})
+
+
+OTHER_PROGRAM = "it is a Delta table of another program"
 
 
 @pytest.mark.parametrize(
-    ("note", "hint"),
+    ("description", "problem"),
     [
-        (of_format(FORMAT + 1), f"format {FORMAT + 1}; .* knows format {FORMAT}: upgrade it"),
-        (of_format(FORMAT - 1), f"format {FORMAT - 1}; .* knows format {FORMAT}: choose another leaseTable"),
-        (None, "not a lease table"),
-        ("somebody's table of leases", "not a lease table"),
-        ('["ehbalance"]', "not a lease table"),
-        ('{"ehbalance": "one"}', "not a lease table"),
+        (of_format(FORMAT + 1), f"it has format {FORMAT + 1}, .* supports format {FORMAT}"),
+        (of_format(FORMAT - 1), f"it has format {FORMAT - 1}, .* supports format {FORMAT}"),
+        (None, OTHER_PROGRAM),
+        ("somebody's table of leases", OTHER_PROGRAM),
+        ('["ehbalance"]', OTHER_PROGRAM),
+        ('{"ehbalance": "one"}', OTHER_PROGRAM),
     ],
 )
-def test_another_table_is_refused_and_left_alone(tmp_path: Path, note: str | None, hint: str) -> None:
+def test_a_foreign_table_is_refused_and_unchanged(tmp_path: Path, description: str | None, problem: str) -> None:
     uri = str(tmp_path / "theirs")
-    DeltaTable.create(uri, schema=pa.schema([("x", pa.int64())]) if note is None else SCHEMA, description=note)
-    assert_refused(DeltaStore(uri), uri, StoreFormatError, hint)
+    schema = pa.schema([("x", pa.int64())]) if description is None else SCHEMA
+    DeltaTable.create(uri, schema=schema, description=description)
+    for action in actions(DeltaStore(uri)):
+        with raises(StoreFormatError, "EHB_LEASE_TABLE_FOREIGN", problem=re.compile(problem)) as error:
+            action()
+        assert_one_line_with(uri, error)
     assert DeltaTable(uri).version() == 0
 
 
-def assert_refused(store: DeltaStore, uri: str, kind: type[StoreError], hint: str | None = None) -> None:
-    """It can neither be read nor created."""
-    for action in (store.read, lambda: store.create(GROUP)):
-        with pytest.raises(kind, match=hint) as error:
-            action()
-        assert_one_line_with(uri, error)
-        assert "a-secret" not in str(error.value)
+def actions(store: DeltaStore) -> tuple[Callable[[], object], ...]:
+    return store.read, lambda: store.create(GROUP)
 
 
 # --- not reachable -----------------------------------------------------------------------------------------------
@@ -77,7 +83,11 @@ def test_an_unreachable_location_is_an_unavailable_store(
     (tmp_path / "a-file").write_text("not a folder")
     uri = location.format(tmp=tmp_path)
     store = DeltaStore(uri, options)
-    assert_refused(store, uri, StoreUnavailableError)
+    for action in actions(store):
+        with pytest.raises(StoreUnavailableError) as error:
+            action()
+        assert_one_line_with(uri, error)
+        assert "a-secret" not in str(error.value)
     assert "a-secret" not in repr(store)
 
 
@@ -92,7 +102,7 @@ def test_a_storage_that_never_answers_is_given_up_in_time() -> None:
         }
         with DeltaStore("az://container/leases", options, patience=0.5) as store:
             began = time.monotonic()
-            with pytest.raises(StoreUnavailableError, match="could not be read"):
+            with raises(StoreUnavailableError, "EHB_LEASE_TABLE_UNAVAILABLE", action="read"):
                 store.read()
             # delta-rs by itself would try for three minutes.
             assert time.monotonic() - began < 20

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 #: Skips, unless CI says that it has to be there.
-needed = pytest.mark.skipif(
+needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None and os.environ.get("EHBALANCE_REQUIRE_PROMETHEUS") != "1",
     reason="promtool, of Debian's package prometheus, is not installed",
 )
@@ -28,7 +28,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def scraped(port: int) -> str:
+def scrape_page(port: int) -> str:
     """What is served there."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         return str(answer.read().decode())

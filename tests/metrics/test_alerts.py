@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from spark_ehbalance.metrics.definitions import METRICS
-from tests.metrics.prometheus import DASHBOARD, RULES, needed, promtool
+from tests.metrics.prometheus import DASHBOARD, RULES, needs_promtool, promtool
 
 #: How long the made series are, in minutes: one value a minute.
 MINUTES = 60
@@ -69,14 +69,14 @@ def expressions() -> list[str]:
     """Those of the rules and of the dashboard, as Grafana sends them."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
     shown = [target["expr"] for panel in panels for target in panel.get("targets", ())]
-    return [each["expr"] for each in rules()] + [
-        each.replace("$group", ".*").replace("$__rate_interval", "5m") for each in shown
+    return [rule["expr"] for rule in rules()] + [
+        expression.replace("$group", ".*").replace("$__rate_interval", "5m") for expression in shown
     ]
 
 
-@needed
+@needs_promtool
 def test_each_alert_fires_on_its_fault_and_on_no_other(tmp_path: Path) -> None:
-    alerts = [each["alert"] for each in rules()]
+    alerts = [rule["alert"] for rule in rules()]
     assert sorted(alerts) == sorted(FAULTS)
     tests = []
     for fault, series in [("", {}), *FAULTS.items()]:
@@ -102,25 +102,28 @@ def test_each_alert_fires_on_its_fault_and_on_no_other(tmp_path: Path) -> None:
     promtool("test", "rules", str(file))
 
 
-@needed
+@needs_promtool
 def test_the_expressions_of_the_dashboard_can_be_evaluated(tmp_path: Path) -> None:
-    made = [{"record": f"shown:{number}", "expr": each} for number, each in enumerate(expressions())]
+    made = [{"record": f"shown:{number}", "expr": expression} for number, expression in enumerate(expressions())]
     file = tmp_path / "rules.yml"
     file.write_text(json.dumps({"groups": [{"name": "shown", "rules": made}]}))
     promtool("check", "rules", str(file))
 
 
 def test_rules_and_dashboard_use_metrics_and_labels_that_exist_and_all_of_them() -> None:
-    known = {each.name: each for each in METRICS}
-    used = {name for each in expressions() for name in re.findall(r"\behbalance_\w+", each)}
+    known = {metric.name: metric for metric in METRICS}
+    used = {name for expression in expressions() for name in re.findall(r"\behbalance_\w+", expression)}
     assert used == known.keys()
-    labels = {label for each in METRICS for label in each.labels}
+    labels = {label for metric in METRICS for label in metric.labels}
     grouped = {
-        n for each in expressions() for by in re.findall(r"\b(?:by|on) \(([^)]*)\)", each) for n in by.split(", ")
+        n
+        for expression in expressions()
+        for by in re.findall(r"\b(?:by|on) \(([^)]*)\)", expression)
+        for n in by.split(", ")
     }
     assert grouped <= labels
 
 
 def test_the_page_says_what_to_do_at_each_alert() -> None:
     page = (RULES.parents[1] / "docs/monitoring.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^\| `(Ehbalance\w+)` \|", page, re.MULTILINE)) == {each["alert"] for each in rules()}
+    assert set(re.findall(r"^\| `(Ehbalance\w+)` \|", page, re.MULTILINE)) == {rule["alert"] for rule in rules()}

@@ -10,16 +10,16 @@ from collections.abc import Iterator
 import pytest
 
 from spark_ehbalance.metrics import http_server
-from spark_ehbalance.metrics.http_server import MOST_CONNECTIONS
-from spark_ehbalance.metrics.prometheus import Server
-from tests.metrics.prometheus import free_port, scraped
+from spark_ehbalance.metrics.http_server import MAX_CONNECTIONS
+from spark_ehbalance.metrics.prometheus import MetricsServer
+from tests.metrics.prometheus import free_port, scrape_page
 from tests.waiting import wait_until
 
 
 @pytest.fixture
 def port() -> Iterator[int]:
     """Where metrics are served."""
-    server = Server("127.0.0.1", free := free_port(), tuple)
+    server = MetricsServer("127.0.0.1", free := free_port(), tuple)
     server.start()
     yield free
     server.close()
@@ -43,20 +43,20 @@ def is_closed(peer: socket.socket) -> bool:
 def test_slow_connections_keep_no_scrape_out(port: int, caplog: pytest.LogCaptureFixture) -> None:
     with contextlib.ExitStack() as opened:
         peers = []
-        for _ in range(3 * MOST_CONNECTIONS):
+        for _ in range(3 * MAX_CONNECTIONS):
             peers.append(opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)))
             peers[-1].send(b"G")
-        assert "process_cpu_seconds_total" in scraped(port)
-        for peer in peers[: 2 * MOST_CONNECTIONS]:
+        assert "process_cpu_seconds_total" in scrape_page(port)
+        for peer in peers[: 2 * MAX_CONNECTIONS]:
             assert is_closed(peer)
         peers[-1].setblocking(False)
         assert not is_closed(peers[-1]), "a new one is not closed for older ones"
     assert len(caplog.messages) == 1
-    assert f"more than {MOST_CONNECTIONS} connections to 127.0.0.1:{port}" in caplog.text
+    assert f"limit={MAX_CONNECTIONS} address=127.0.0.1:{port}" in caplog.text
 
 
 def test_a_request_that_takes_its_time_is_ended(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "_PATIENCE", 0.2)
+    monkeypatch.setattr(http_server, "_TIMEOUT", 0.2)
     with socket.create_connection(("127.0.0.1", port)) as peer:
         peer.settimeout(0.05)
 
@@ -72,7 +72,7 @@ def test_a_request_that_takes_its_time_is_ended(port: int, monkeypatch: pytest.M
 def test_on_an_address_that_others_can_reach_any_name_is_answered(host: str, code: int, port: int) -> None:
     assert [status(port, host) for host in (None, f"localhost:{port}", f"127.0.0.1:{port}")] == [200] * 3
     assert [status(port, host) for host in ("example.org", f"example.org:{port}", "")] == [400] * 3
-    with contextlib.closing(Server(host, free_port(), tuple)) as server:
+    with contextlib.closing(MetricsServer(host, free_port(), tuple)) as server:
         server.start()
         address, port = server._address
         assert status(port, f"example.org:{port}", "127.0.0.1" if host == "0.0.0.0" else address) == code

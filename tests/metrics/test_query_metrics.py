@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import importlib.util
 import logging
+import re
 import time
 from pathlib import Path
 
@@ -14,20 +15,21 @@ from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.metrics import prometheus
 from spark_ehbalance.metrics.definitions import LAG_EVENTS, LAG_SECONDS, METRICS, TABLE
-from spark_ehbalance.metrics.prometheus import Server
+from spark_ehbalance.metrics.prometheus import MetricsServer
 from spark_ehbalance.query.options import stream_options
 from spark_ehbalance.query.query_metrics import export_metrics, query_samples
-from tests.metrics.prometheus import free_port, scraped
+from tests.metrics.prometheus import free_port, scrape_page
 from tests.query.queries import Group
 from tests.query.support import HUB
+from tests.raising import raises
 from tests.waiting import wait_until
 
 
 def value(page: str, name: str, **labels: str) -> float:
     """The value of the only series of that name with these labels."""
-    found = [line for line in page.splitlines() if line.startswith(f"ehbalance_{name}{{")]
-    (line,) = (each for each in found if all(f'{label}="{text}"' in each for label, text in labels.items()))
-    return float(line.rpartition(" ")[2])
+    series = [line for line in page.splitlines() if line.startswith(f"ehbalance_{name}{{")]
+    (match,) = (line for line in series if all(f'{label}="{text}"' in line for label, text in labels.items()))
+    return float(match.rpartition(" ")[2])
 
 
 def test_a_query_counts_what_it_does(group: Group) -> None:
@@ -38,17 +40,17 @@ def test_a_query_counts_what_it_does(group: Group) -> None:
         query.read(80)
         group.append(5)
         query.batch()
-        page = wait_until(lambda: "batch_start" in (now := scraped(port)) and now, "a batch runs")
+        page = wait_until(lambda: "batch_start" in (now := scrape_page(port)) and now, "a batch runs")
         wait_until(lambda: group.snapshot().members["a"].load, "the load is written")
         declared = {metric for metric in METRICS if metric.source != TABLE} - {LAG_EVENTS, LAG_SECONDS}
-        wait_until(lambda: declared <= {each.metric for each in query_samples(query.planner)}, "all are there", 20)
+        wait_until(lambda: declared <= {sample.metric for sample in query_samples(query.planner)}, "all are there", 20)
         assert value(page, "events_total", member="a") == 80
         assert time.time() - 60 < value(page, "batch_start_timestamp_seconds") < time.time()
         assert value(page, "moves_total", reason="Claim") == 8
         assert value(page, "commits_total") >= 2
         assert value(page, "store_available") == value(page, "hub_available") == 1
     with pytest.raises(OSError, match="refused"):
-        scraped(port)
+        scrape_page(port)
 
 
 def test_while_the_table_is_away_nothing_is_said_about_the_group(group: Group) -> None:
@@ -56,7 +58,7 @@ def test_while_the_table_is_away_nothing_is_said_about_the_group(group: Group) -
     moved = group.table.rename(group.table.with_name("away"))
 
     def samples() -> dict[str, float]:
-        return {each.metric.name: each.value for each in query_samples(query.planner)}
+        return {sample.metric.name: sample.value for sample in query_samples(query.planner)}
 
     wait_until(lambda: samples()["ehbalance_store_available"] == 0, "the table is found away")
     assert "ehbalance_unowned_partitions" not in samples()
@@ -71,9 +73,10 @@ def test_a_port_that_is_taken_is_one_line_and_taken_over_later(
 ) -> None:
     monkeypatch.setattr(prometheus, "_RETRY", 0.05)
     port = free_port()
-    first, second = (Server("127.0.0.1", port, tuple) for _ in range(2))
+    first, second = (MetricsServer("127.0.0.1", port, tuple) for _ in range(2))
     first.start()
-    with pytest.raises(EhBalanceError, match=f"127.0.0.1:{port}: another process, or another query, has it"):
+    reason = re.compile("another process or query uses it")
+    with raises(EhBalanceError, "EHB_PORT_UNAVAILABLE", address=f"127.0.0.1:{port}", reason=reason):
         second.start()
     second.start_when_free()
     (line,) = caplog.messages
@@ -81,7 +84,7 @@ def test_a_port_that_is_taken_is_one_line_and_taken_over_later(
     assert "metricsPort" in line
     first.close()
     wait_until(lambda: len(caplog.messages) == 2, "the port is taken over")
-    assert "process_cpu_seconds_total" in scraped(port)
+    assert "process_cpu_seconds_total" in scrape_page(port)
     second.close()
 
 
@@ -95,14 +98,14 @@ def test_no_secret_is_in_a_metric_or_a_log_line(tmp_path: Path, caplog: pytest.L
         more = {"metricsPort": port, "storageSecrets.account_key": key}
         query = group.query(**more)
         with export_metrics(group.options(**more), query.planner):
-            shown = scraped(port)
+            shown = scrape_page(port)
         group.close()
     shown += caplog.text
     assert "ehbalance_commits_total" in shown
     assert key.rstrip("=") not in shown
 
 
-def test_a_missing_package_is_named(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(OptionError, match=r"metricsPort needs the package.*spark-ehbalance\[metrics\]"):
+    with raises(OptionError, "EHB_PACKAGE_MISSING", option="metricsPort", install="spark-ehbalance[metrics]"):
         stream_options({"connectionString": emulator.connection_string(HUB), "metricsPort": "9464"})

@@ -6,12 +6,12 @@ import contextlib
 import subprocess
 import sys
 
-from tests.metrics.prometheus import free_port, needed, promtool, scraped
+from tests.metrics.prometheus import free_port, needs_promtool, promtool, scrape_page
 from tests.query.queries import Group
 from tests.waiting import wait_until
 
 
-@needed
+@needs_promtool
 def test_the_pages_of_a_query_and_of_its_lease_table_are_those_of_prometheus(group: Group) -> None:
     ports = [free_port(), free_port()]
     group.append(5)
@@ -24,7 +24,7 @@ def test_the_pages_of_a_query_and_of_its_lease_table_are_those_of_prometheus(gro
 
                 def page(port: int = port) -> str:
                     with contextlib.suppress(OSError):
-                        return scraped(port)
+                        return scrape_page(port)
                     return ""
 
                 served = wait_until(page, "it is served")

@@ -32,12 +32,12 @@ SNAPSHOT = Snapshot(
 
 def values(samples: list[Sample], name: str) -> dict[tuple[str, ...], float]:
     """Those of one metric, by its labels but for the group."""
-    return {each.labels[1:]: each.value for each in samples if each.metric.name == f"ehbalance_{name}"}
+    return {sample.labels[1:]: sample.value for sample in samples if sample.metric.name == f"ehbalance_{name}"}
 
 
 def test_lag_has_the_partition_and_its_owner() -> None:
     samples = list(view_samples(GroupView(SNAPSHOT, NOW)))
-    assert {each.labels[0] for each in samples} == {"ns/hub/$default"}
+    assert {sample.labels[0] for sample in samples} == {"ns/hub/$default"}
     assert values(samples, "lag_events") == {("a", "0"): 15, ("a", "1"): 13, ("", "2"): 0}
     # Reading of 1 has gone on since, and when its next event was enqueued is not known.
     assert values(samples, "lag_seconds") == {("a", "0"): 4, ("", "2"): 0}
@@ -64,5 +64,5 @@ def test_findings_are_counted_by_code() -> None:
 
 
 def test_names_are_unique_and_help_has_no_links() -> None:
-    assert len({each.name for each in METRICS}) == len(METRICS)
-    assert not any("](" in each.help for each in METRICS)
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+    assert not any("](" in metric.help for metric in METRICS)

@@ -42,7 +42,7 @@ class Command:
         return Outcome(code, printed.out, printed.err)
 
     def succeeds(self, *arguments: object) -> Outcome:
-        """The outcome of a command that does what it is asked, without a warning."""
+        """The outcome of a command that succeeds without a warning."""
         outcome = self(*arguments)
         assert (outcome.code, outcome.err) == (0, ""), outcome
         return outcome
@@ -55,8 +55,15 @@ class Command:
         return outcome.err
 
 
-def kept(connection_string: str, folder: Path) -> tuple[str, str]:
-    """The arguments for a connection string: it is in a file, because everybody can see command lines."""
+def assert_error(text: str, condition: str, *values: str) -> None:
+    """Assert that a command printed an error with this condition, and with these values among its parameters."""
+    assert text.startswith(f"Error: [{condition}] "), text
+    for value in values:
+        assert value in text, (value, text)
+
+
+def connection_arguments(connection_string: str, folder: Path) -> tuple[str, str]:
+    """Arguments that pass `connection_string` in a file, because command lines are public."""
     file = folder / "connection-string"
     file.write_text(connection_string + "\n")
     return ("--connection-string", f"file:{file}")

@@ -10,7 +10,7 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.group.model import Handover, Lease, Member
 from spark_ehbalance.group.position import Position
-from tests.ops.command import KEY, Command, kept
+from tests.ops.command import KEY, Command, connection_arguments
 from tests.ops.groups import HUB, Group, change
 
 
@@ -39,7 +39,7 @@ def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def connection(emulator: Emulator, secrets: Path) -> Sequence[str]:
-    return kept(emulator.connection_string(HUB), secrets)
+    return connection_arguments(emulator.connection_string(HUB), secrets)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The command line itself: arguments, exit codes, and the installed command."""
+"""The command line: arguments, exit codes and the installed command."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ import typer.main
 from typer.core import TyperCommand
 
 from spark_ehbalance.ops.main import app
-from tests.ops.command import KEY, Command
+from tests.ops.command import KEY, Command, assert_error
 from tests.ops.groups import Group
 
 INSTALLED = Path(sys.executable).with_name("ehbalance")
 
 
-def test_the_version_is_that_of_the_installed_package(ehbalance: Command) -> None:
+def test_version_matches_the_installed_package(ehbalance: Command) -> None:
     assert ehbalance("--version").out == f"ehbalance {version('spark-ehbalance')}\n"
 
 
 @pytest.mark.parametrize("command", typer.main.get_command(app).commands.values(), ids=lambda command: command.name)  # type: ignore[attr-defined]
 def test_help_fits_80_columns(ehbalance: Command, monkeypatch: pytest.MonkeyPatch, command: TyperCommand) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("EHBALANCE_CONNECTION_STRING", f"SharedAccessKey={KEY}")  # which is not shown
+    monkeypatch.setenv("EHBALANCE_CONNECTION_STRING", f"SharedAccessKey={KEY}")  # not shown
     printed = ehbalance(command.name, "--help").out
     assert "…" not in printed, "nothing is cut"
-    assert {name for each in command.params for name in each.opts} <= {*printed.replace("...", " ").split()}
+    assert {name for parameter in command.params for name in parameter.opts} <= {*printed.replace("...", " ").split()}
     assert printed.count("\n") <= 50
 
 
@@ -47,10 +47,10 @@ def test_the_installed_command_prints_json_and_exit_codes(used: Group, tmp_path:
     assert KEY not in wrong.stderr
 
 
-def test_the_emulator_is_given_no_key_as_an_argument(ehbalance: Command) -> None:
+def test_the_emulator_takes_no_key_as_an_argument(ehbalance: Command) -> None:
     key = "VGhlS2V5T2ZUaGVFbXVsYXRvcg=="
-    command = ("emulator", "--port", -1, "--sas-key")  # which does not start in any case
-    assert "an argument looks like a secret" in ehbalance.fails(2, *command, f"reader={key}")
+    command = ("emulator", "--port", -1, "--sas-key")  # never starts
+    assert_error(ehbalance.fails(2, *command, f"reader={key}"), "EHB_SECRET_EXPOSED", "An argument")
     missing = ehbalance.fails(2, *command, "RootManageSharedAccessKey=env:NO_SUCH_KEY")
     assert "the reference of 'RootManageSharedAccessKey' leads to no key" in missing
 

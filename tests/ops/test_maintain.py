@@ -21,16 +21,21 @@ def test_a_table_is_cleaned_up(ehbalance: Command, tmp_path: Path) -> None:
         age_all(table)
         store.write(store.read(), replace(store.read(), lease_duration_ms=60_000))
     assert len(data_files(table)) > 1
-    assert ehbalance.succeeds("maintain", table).out == f"{table}, of {GROUP}, was cleaned up.\n"
+    assert ehbalance.succeeds("maintain", table).out == f"Lease table {table} of {GROUP} cleaned up.\n"
     assert len(data_files(table)) == 1
 
 
 @pytest.mark.parametrize(
     ("table", "options", "code", "error"),
     [
-        (None, (), 1, "there is no lease table at "),
-        ("dbfs:/leases", (), 2, "allowed is an address that does not begin with dbfs:"),
-        ("az://c/leases", ("--storage-option", "allow_unsafe_rename=true"), 2, "allow_unsafe_rename is set"),
+        (None, (), 1, "There is no lease table at "),
+        ("dbfs:/leases", (), 2, "Allowed: an address that does not begin with dbfs:"),
+        (
+            "az://c/leases",
+            ("--storage-option", "allow_unsafe_rename=true"),
+            2,
+            "allow_unsafe_rename cannot be set",
+        ),
     ],
 )
 def test_a_table_that_cannot_be_cleaned_up_is_an_error(

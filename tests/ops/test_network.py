@@ -10,7 +10,7 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.group.model import Lease
 from spark_ehbalance.group.position import Position
-from tests.ops.command import Command, kept
+from tests.ops.command import Command, connection_arguments
 from tests.ops.groups import change
 from tests.proxy import HttpProxy
 
@@ -27,7 +27,7 @@ def secure() -> Iterator[Emulator]:
 def test_init_and_seek_by_websocket_through_a_proxy(
     ehbalance: Command, secure: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table, hub = tmp_path / "leases", kept(secure.connection_string(HUB), tmp_path)
+    table, hub = tmp_path / "leases", connection_arguments(secure.connection_string(HUB), tmp_path)
     with HttpProxy({"hub.test:443": secure.websocket_port}, user="me", password=PASSWORD) as proxy:
         monkeypatch.setenv("HUB_PROXY", f"http://me:{PASSWORD}@localhost:{proxy.port}")
         options = ("httpProxy=env:HUB_PROXY", "customendpointaddress=hub.test", f"caFile={secure.ca_file}")

@@ -1,4 +1,4 @@
-"""`ehbalance positions`, and `init` and `seek` with what it has printed."""
+"""`ehbalance positions`, and its output in `init` and `seek`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_ehbalance.group.model import Lease, Member
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.starting_positions import StartingPositions
 from spark_ehbalance.query.offsets import EpochPosition, HubReference, TableReference
-from tests.ops.command import Command
+from tests.ops.command import Command, assert_error
 from tests.ops.groups import HUB, Group, change, fill, history
 from tests.query.scala_folders import scala_folder
 from tests.query.spark_folders import batch, spark_folder
@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "positions.json"
 
 
-def test_positions_of_a_lease_table_make_another_one(
+def test_positions_of_a_lease_table_create_another_one(
     group: Group, ehbalance: Command, emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group.done("init")
@@ -48,14 +48,14 @@ def test_positions_of_a_lease_table_make_another_one(
     other = replace(group, table=tmp_path / "other")
     monkeypatch.setattr("sys.stdin", io.StringIO(printed))
     done = other.done("init", "--positions", "-")
-    assert "No position is given for partition 2, 3: reading begins at the first retained event." in done
+    assert "No position for partition 2, 3: reading begins at the first retained event." in done
     assert other.positions == {"0": 100, "1": 0, "2": 0, "3": 0}
     assert {each.epoch for each in other.state.leases.values()} == {0}
     assert other.state.version == 0, "all in one commit"
     assert {(each.event, each.why) for each in history(other.table)} == {("Restore", "init --positions")}
 
 
-def test_checkpoints_of_a_groups_queries_give_the_positions_that_lose_nothing(
+def test_checkpoints_of_a_groups_queries_give_lossless_positions(
     group: Group, ehbalance: Command, tmp_path: Path, file: Path
 ) -> None:
     """Of partition 1 the query `b` has the later epoch; the table may have cut short each batch that was read last."""
@@ -86,7 +86,7 @@ def test_a_query_without_a_lease_table_has_exact_positions(ehbalance: Command, t
     assert "events 0 to 39 of partition 0 may be read twice, as their batch is unfinished" in outcome.err
 
 
-def test_checkpoints_that_do_not_belong_together_are_refused(ehbalance: Command, tmp_path: Path) -> None:
+def test_unrelated_checkpoints_are_rejected(ehbalance: Command, tmp_path: Path) -> None:
     made = replace(batch("a", p0=(1, 0, 5)), hub=HubReference(HUB, "ns", 1_700_000_000_000))
     anew = replace(made, hub=HubReference(HUB, "ns", 1_800_000_000_000))
     elsewhere = batch("b", TableReference("t2", "/other/leases"), p1=(1, 30, 40))
@@ -97,7 +97,7 @@ def test_checkpoints_that_do_not_belong_together_are_refused(ehbalance: Command,
         "are copies of one checkpoint: allowed is the one that is to go on": (copy, copy),
         "created 2023-11-14 22:13:20+00:00 and of event hub hub of ns, created 2027": (made, anew),
         "--event-hub-name is not given: the event hubs are hub, other": (made, batch("b", hub="other", p0=(1, 0, 9))),
-        f"{tmp_path}/4/b is no checkpoint of an ehbalance query": (made, None),
+        f"{tmp_path}/4/b is unusable": (made, None),
     }
     for number, (message, (one, two)) in enumerate(cases.items()):
         folders = [
@@ -109,9 +109,7 @@ def test_checkpoints_that_do_not_belong_together_are_refused(ehbalance: Command,
     assert "the event hubs are hub, other" in ehbalance.fails(2, "positions", *hubs, "--event-hub-name", "third")
 
 
-def test_a_query_of_the_scala_connector_is_continued(
-    group: Group, ehbalance: Command, tmp_path: Path, file: Path
-) -> None:
+def test_a_query_of_the_scala_connector_continues(group: Group, ehbalance: Command, tmp_path: Path, file: Path) -> None:
     folder = scala_folder(
         tmp_path / "old", {"Hub": {0: 10, 1: 0, 2: 100}}, {"Hub": {0: 30, 1: 9, 2: 100}}, unfinished=1
     )
@@ -120,12 +118,11 @@ def test_a_query_of_the_scala_connector_is_continued(
     file.write_text(outcome.out)
     group.done("init", "--positions", file)
     assert group.positions == {"0": 10, "1": 0, "2": 100, "3": 0}
-    message = ehbalance.fails(2, "positions", folder)  # Kafka's source writes the same files
-    assert f"{folder} is no checkpoint of an ehbalance query. It is one of the Scala connector, for which" in message
-    assert "or of Spark's Kafka source" in message
+    error = ehbalance.fails(2, "positions", folder)  # Kafka's source writes the same files
+    assert_error(error, "EHB_CHECKPOINT_UNUSABLE", str(folder), "--scala-connector", "Spark's Kafka source")
     (folder / "commits" / "0").unlink()
-    message = ehbalance.fails(2, "positions", folder, "--scala-connector")
-    assert f"{folder} cannot be used: no batch is finished, and there is no sources/0/0" in message
+    error = ehbalance.fails(2, "positions", folder, "--scala-connector")
+    assert_error(error, "EHB_CHECKPOINT_UNUSABLE", str(folder), "no batch is finished", "sources/0/0")
 
 
 def test_a_checkpoint_is_read_from_any_location(ehbalance: Command, tmp_path: Path) -> None:
@@ -140,21 +137,21 @@ def test_a_checkpoint_is_read_from_any_location(ehbalance: Command, tmp_path: Pa
     [
         ("dbfs:/none/50%/a b", "/dbfs/none/50%/a b cannot be read"),
         ("file:///Volumes/none/a%20b", "/Volumes/none/a b cannot be read"),
-        *((each, f"SOURCE={each!r} is wrong: allowed is") for each in ("", "s3:bucket/x", "file:x", "memory://x")),
+        *((each, f"INVALID] SOURCE={each!r} is invalid.") for each in ("", "s3:bucket/x", "file:x", "memory://x")),
     ],
 )
-def test_a_source_that_is_none_is_refused(ehbalance: Command, source: str, error: str) -> None:
+def test_an_invalid_source_is_rejected(ehbalance: Command, source: str, error: str) -> None:
     assert error in " ".join(ehbalance.fails(2, "positions", source).split())
 
 
-def test_damaged_offsets_and_an_empty_folder_are_refused(ehbalance: Command, tmp_path: Path) -> None:
+def test_damaged_offsets_and_an_empty_folder_are_rejected(ehbalance: Command, tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
-    message = ehbalance.fails(2, "positions", tmp_path / "none")
-    assert "none is neither a lease table, nor a container of the Azure SDKs' checkpoint store, nor" in message
+    error = ehbalance.fails(2, "positions", tmp_path / "none")
+    assert_error(error, "EHB_CHECKPOINT_UNUSABLE", f"{tmp_path}/none", "no lease table")
     folder = spark_folder(tmp_path / "newer", batch("a", p0=(1, 0, 10)))
     for line, message in (
         (json.dumps(batch("a").to_json() | {"format": 9}), "upgrade it"),
-        ('{"a":' * 100_000, "is no checkpoint of an ehbalance query"),
+        ('{"a":' * 100_000, "EHB_CHECKPOINT_UNUSABLE"),
     ):
         (folder / "offsets" / "0").write_text(f"v1\n{{}}\n{line}")
         assert message in ehbalance("positions", folder).err
@@ -170,59 +167,63 @@ def test_an_offset_log_of_version_2_is_read_by_the_names_of_sources(ehbalance: C
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "condition", "values"),
     [
-        (None, "cannot be read: No such file or directory"),
-        ("{", "is wrong: allowed is JSON of positions by partition, as"),
-        ("[" * 100_000, "is wrong: allowed is JSON of positions by partition"),
-        ('{"0": {"next": "10"}}', """'0': '{"next": "10"}'; allowed is earliest, latest, a sequence"""),
-        ('{"1": "soon"}', """'1': '"soon"'; allowed is earliest, latest, a sequence number"""),
-        ('{"hub": 5}', "'hub': '5'; allowed is {"),
-        ('{"7": 5}', "is wrong: it has '7'; allowed is partition 0, 1, 2, 3"),
-        ('{"0": 101}', ": partition 0 cannot continue at sequence number 101: allowed is 0 to 100, which is the next"),
-        ('{"hub": {"name": "other"}, "0": 5}', "has positions of event hub other, and this is event hub hub"),
-        ('{"hub": {"name": "hub", "namespace": "x"}, "0": 5}', "has positions of event hub hub of x, and this is"),
-        ('{"hub": {"name": "hub", "createdMs": 7}, "0": 5}', "created 1970-01-01 00:00:00+00:00, and this is"),
+        (None, "EHB_FILE_INVALID", ("No such file or directory",)),
+        ("{", "EHB_FILE_INVALID", ("JSON",)),
+        ("[" * 100_000, "EHB_FILE_INVALID", ("JSON",)),
+        ('{"0": {"next": "10"}}', "EHB_FILE_INVALID", ("""'0': '{"next": "10"}'""", "earliest, latest, a sequence")),
+        ('{"1": "soon"}', "EHB_FILE_INVALID", ("""'1': '"soon"'""", "earliest, latest, a sequence number")),
+        ('{"hub": 5}', "EHB_FILE_INVALID", ("'hub': '5'", "Allowed: {")),
+        ('{"7": 5}', "EHB_FILE_INVALID", ("partition '7'", "partition 0, 1, 2, 3")),
+        ('{"0": 101}', "EHB_POSITION_INVALID", ("partition 0", "number 101", "0 to 100")),
+        ('{"hub": {"name": "other"}, "0": 5}', "EHB_FILE_INVALID", ("event hub other", "event hub hub")),
+        ('{"hub": {"name": "hub", "namespace": "x"}, "0": 5}', "EHB_FILE_INVALID", ("event hub hub of x",)),
+        (
+            '{"hub": {"name": "hub", "createdMs": 7}, "0": 5}',
+            "EHB_FILE_INVALID",
+            ("created 1970-01-01 00:00:00",),
+        ),
     ],
 )
-def test_wrong_positions_are_refused_and_nothing_is_written(
-    group: Group, emulator: Emulator, file: Path, text: str | None, message: str
+def test_invalid_positions_are_rejected_and_nothing_is_written(
+    group: Group, emulator: Emulator, file: Path, text: str | None, condition: str, values: tuple[str, ...]
 ) -> None:
     if text is not None:
         file.write_text(text)
-    fails = group.fails(2, "init", "--positions", file)
-    assert f"--positions={file}" in fails
-    assert message in fails
+    error = group.fails(2, "init", "--positions", file)
+    assert_error(error, condition, *values)
+    assert f"--positions={file}" in error or condition == "EHB_POSITION_INVALID"
     assert not group.table.exists()
     group.done("init")
     change(group.table, leases={p: Lease(p, checkpoint=Position(4)) for p in "0123"})
     before = group.state
-    assert group.fails(2, "seek", "--positions", file) == fails
+    assert group.fails(2, "seek", "--positions", file) == error
     assert group.state == before
 
 
-def test_positions_that_have_aged_out_are_refused(group: Group, emulator: Emulator, file: Path) -> None:
+def test_expired_positions_are_rejected(group: Group, emulator: Emulator, file: Path) -> None:
     emulator.trim(HUB, 1, 20)
     file.write_text('{"0": 5, "1": 5}')
     error = group.fails(2, "init", "--positions", file)
-    assert "partition 1 cannot continue at sequence number 5: allowed is 20 to 100" in error
+    assert_error(error, "EHB_POSITION_INVALID", "partition 1", "number 5", "20 to 100")
     file.write_text('{"0": "latest", "1": "earliest", "*": 50}')
     group.done("init", "--positions", file)
     assert group.positions == {"0": 100, "1": 20, "2": 50, "3": 50}
-    assert "exists: allowed is a new one. `ehbalance seek" in group.fails(1, "init", "--positions", file)
+    assert_error(group.fails(1, "init", "--positions", file), "EHB_LEASE_TABLE_EXISTS", str(group.table))
 
 
-def test_a_seek_moves_the_partitions_that_the_file_names(group: Group, file: Path) -> None:
+def test_seek_moves_the_partitions_in_the_file(group: Group, file: Path) -> None:
     group.done("init")
     change(group.table, leases={p: Lease(p, "ann" if p == "3" else None, 2, checkpoint=Position(4)) for p in "0123"})
     file.write_text('{"0": {"next": 70}, "1": {"next": 2}}')
     printed = group.done("seek", "--positions", file, "--why", "a bad release")
     assert "Partition 0 continues at sequence number 70.\nPartition 1 continues at sequence number 2.\n" in printed
-    assert "These partitions go back, and events are read again: 1. " in printed
+    assert "Events of partition 1 will be read again." in printed
     assert group.positions == {"0": 70, "1": 2, "2": 5, "3": 5}
     file.write_text('{"*": "earliest"}')
     error = group.fails(1, "seek", "--positions", file)
-    assert "partition 3 is owned by ann: stop that query first, or use --force" in error
+    assert_error(error, "EHB_ORDER_REJECTED", "partition 3 is owned by ann")
     assert group.positions == {"0": 70, "1": 2, "2": 5, "3": 5}, "all or nothing"
-    group.done("seek", "--positions", file, "--force")
+    assert group("seek", "--positions", file, "--force").code == 0
     assert set(group.positions.values()) == {0}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.group.strategies import DEFAULT_STRATEGY, STRATEGIES
-from tests.ops.command import Command
+from tests.ops.command import Command, assert_error
 
 SMALL = 'partitions = 6\nmembers = 2\ncycles = 12\nevents = [{ at = 60, do = "crash" }]'
 
@@ -23,12 +23,12 @@ def mine(tmp_path: Path) -> Path:
 def test_the_default_is_one_strategy_as_a_table(ehbalance: Command, mine: Path) -> None:
     outcome = ehbalance("simulate", "--scenario", mine, "--seed", 3)
     assert outcome.code == 0
-    assert "mine: a scenario of your own." in outcome.out
+    assert "mine: a custom scenario." in outcome.out
     assert "6 partitions, 2 members, 12 cycles of 10 s, seed 3" in outcome.out
     assert DEFAULT_STRATEGY in outcome.out
     rows = {line.rsplit(maxsplit=1)[0].strip(): line.split()[-1] for line in outcome.out.splitlines() if line.strip()}
     assert rows["moves"] == rows["fewest possible"] == "3"
-    assert rows["of them again"] == "0"
+    assert rows["events read again"] == "0"
 
 
 def test_compare_shows_all_strategies_side_by_side(
@@ -47,10 +47,10 @@ def test_json_of_a_ready_made_scenario(ehbalance: Command) -> None:
     assert result["moves"] == result["fewest_moves"] == 11
 
 
-def test_a_wrong_option_is_an_error_of_one_line(ehbalance: Command) -> None:
+def test_an_invalid_option_is_an_error(ehbalance: Command) -> None:
     for option, value, allowed in (
         ("--strategy", "best", "one of balanced, cooperative"),
-        ("--scenario", "nowhere", "a TOML file or one of "),
+        ("--scenario", "nowhere", "a TOML file, or one of "),
     ):
         error = ehbalance.fails(2, "simulate", option, value)
-        assert error.startswith(f"Error: {option} {value} is wrong: allowed is {allowed}")
+        assert_error(error, "EHB_OPTION_INVALID", f"{option}='{value}'", allowed)

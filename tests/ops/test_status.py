@@ -19,6 +19,7 @@ from spark_ehbalance.group.model import Load, MemberLoad, MemberState, Pin, Quer
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.lease_table import viewing
 from spark_ehbalance.ops.status import status_tables
+from tests.ops.command import assert_error
 from tests.ops.groups import Group, change, record
 
 
@@ -42,7 +43,7 @@ def test_status_for_programs(emulator: Emulator, used: Group) -> None:
     assert state["leaseDuration"] is state["lag"] is None
 
 
-def test_who_looks_writes_nothing(used: Group) -> None:
+def test_reading_commands_write_nothing(used: Group) -> None:
     def files() -> dict[Path, bytes]:
         return {file: file.read_bytes() for file in used.table.parent.rglob("*") if file.is_file()}
 
@@ -63,7 +64,7 @@ def test_status_for_people(used: Group) -> None:
 
 
 def test_status_shows_loads_strategies_orders_and_batches(used: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The load is that of before: without its time a batch that hangs would look like an idle query."""
+    """With the age of the running batch, because the load of a hanging query looks idle."""
     monkeypatch.setattr(viewing, "now_ms", lambda: NOW_MS)
     base = used.state
     lease = replace(base.leases["0"], pin=Pin("bob", "operator:jo", "nearer"), load=Load(250.5, 1200.0))
@@ -103,7 +104,7 @@ def test_status_shows_loads_strategies_orders_and_batches(used: Group, monkeypat
     for cell in ("bob", "leaving", "greedy", "│          1 │     3 │", "1,234", "2.5 s, now 40 s", "42%"):
         assert cell in shown
     rows = {line.split("│")[1].strip(): line for line in lines if line.count("│") > 3}
-    assert rows["0"].count("bob") == 2, "as the next owner, and as the one that it is pinned to"
+    assert rows["0"].count("bob") == 2, "as the next owner and in the pin"
     assert "alice (transfer)" in rows["1"]
 
     change(used.table, queries={"two": replace(record, batch=5)})
@@ -114,17 +115,17 @@ def test_status_shows_loads_strategies_orders_and_batches(used: Group, monkeypat
 NOW_MS = 1_770_000_100_000
 
 
-def behind(used: Group) -> None:
-    """Of partition 0 ten events are unread since 90 s, of partition 1 none, as of 3 min ago, of 2 nothing is known."""
+def set_lags(used: Group) -> None:
+    """Set lags: partition 0 ten events and 90 s, partition 1 none 3 min ago; the others are unknown."""
     leases = used.state.leases
     zero = replace(leases["0"], lag=Lag(4712, 4722, NOW_MS - 90_000, NOW_MS - 5_000))
     one = replace(leases["1"], lag=Lag(0, 0, None, NOW_MS - 180_000))
     change(used.table, leases={"0": zero, "1": one})
 
 
-def test_status_shows_what_is_unread(used: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_shows_the_lag(used: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(viewing, "now_ms", lambda: NOW_MS)
-    behind(used)
+    set_lags(used)
     state = used.json("status")
     assert state["lag"] == {"events": 10, "seconds": 90.0, "partitions": 2}
     assert [each["lag"] and each["lag"]["seconds"] for each in state["partitions"]] == [90.0, 0.0, None, None]
@@ -143,11 +144,11 @@ def test_status_shows_what_is_unread(used: Group, monkeypatch: pytest.MonkeyPatc
     assert "15 events unread, the oldest for at least 90 s, in 2 of 4" in used.done("status")
 
 
-def test_names_are_never_cut_and_the_least_important_columns_go_first(
+def test_names_are_never_cut_and_the_least_important_columns_are_dropped_first(
     used: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(viewing, "now_ms", lambda: NOW_MS)
-    behind(used)
+    set_lags(used)
     names = [f"job-ingest-flights-eastus2-production-{n}" for n in range(2)]
     base = used.state
     leases = {p: replace(base.leases[p], owner=name) for p, name in zip("01", names, strict=True)}
@@ -163,18 +164,18 @@ def test_names_are_never_cut_and_the_least_important_columns_go_first(
     change(used.table, leases={"0": replace(leases["0"], owner="x" * 200, checkpoint=Position(2**62))})
     monkeypatch.delenv("COLUMNS")
     done = used("status").out
-    assert "x" * 200 in done, "what is no terminal is as wide as needed"
+    assert "x" * 200 in done, "files have any width"
     assert str(2**62 + 1) in done
 
 
-def test_what_does_not_fit_into_the_height_is_least_behind(used: Group) -> None:
-    behind(used)
+def test_the_shortest_lags_are_hidden_if_the_height_is_too_small(used: Group) -> None:
+    set_lags(used)
     console = Console(width=80, file=io.StringIO())
     console.print(status_tables(GroupView(used.state, NOW_MS), 80, 17))
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert len(printed.splitlines()) <= 17
     assert [line.split()[1] for line in printed.splitlines() if line.startswith("│")] == ["0", "2", "alice", "bob"]
-    assert "and 2 partitions that are less behind" in printed
+    assert "and 2 partitions with a shorter lag" in printed
 
 
 def test_status_of_a_new_table(group: Group) -> None:
@@ -184,17 +185,17 @@ def test_status_of_a_new_table(group: Group) -> None:
     assert (state["partitions"], state["members"], state["leader"]) == ([], [], None)
 
 
-def test_a_table_that_is_not_there_is_named(group: Group, table: Path) -> None:
+def test_a_missing_table_is_named(group: Group, table: Path) -> None:
     for command in ("status", "history"):
         message = group.fails(1, command)
-        assert f"there is no lease table at {table}" in message
-        assert "ehbalance init" in message
+        assert f"There is no lease table at {table}" in message
+        assert "[EHB_LEASE_TABLE_MISSING]" in message
     assert not table.exists()
 
 
-def test_watch_with_json_or_a_partition_is_refused(used: Group) -> None:
+def test_watch_with_json_or_a_partition_is_rejected(used: Group) -> None:
     for other in (["--json"], ["--partition", "0"]):
-        assert f"--watch and {other[0]} are both given" in used.fails(2, "status", "--watch", *other)
+        assert_error(used.fails(2, "status", "--watch", *other), "EHB_OPTIONS_CONFLICT", f"--watch and {other[0]}")
 
 
 def test_findings_of_the_group_and_of_a_partition(used: Group, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,4 +212,4 @@ def test_findings_of_the_group_and_of_a_partition(used: Group, monkeypatch: pyte
     assert "claimed partition 1 3 times" in one
     assert one.count("  Claim  nobody → bob  by bob") == 3
     assert "claimed" not in used.done("status", "--partition", "0")
-    assert "partition '7' is unknown: there are 0, 1, 2, 10" in used.fails(2, "status", "--partition", "7")
+    assert_error(used.fails(2, "status", "--partition", "7"), "EHB_OPTION_INVALID", "'7'", "0, 1, 2, 10")

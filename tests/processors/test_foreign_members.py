@@ -73,7 +73,7 @@ def test_a_container_that_is_made_anew(
     running.planner.finish(running.finished)
     wait_until(lambda: group.checkpoints() == dict.fromkeys(running.owned(), 4), "all are checkpointed")
     container.delete_container()
-    wait_until(lambda: "there is no such container" in caplog.text, "it is told")
+    wait_until(lambda: "could not be read: it does not exist" in caplog.text, "it is told")
     container.create_container()
     wait_until(lambda: len(group.owners()) == PARTITIONS, "the query has claimed everything again")
     group.append(5)

@@ -17,7 +17,7 @@ from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.group.position import START_OFFSET
 from spark_ehbalance.group.starting_positions import LATEST
 from spark_ehbalance.query.options import Options
-from spark_ehbalance.query.range_reader import Batches, read_range
+from spark_ehbalance.query.range_reader import BatchFormat, read_range
 from tests.processors.conftest import Start
 from tests.processors.group import MixedGroup
 from tests.query.queries import Query
@@ -153,7 +153,9 @@ def test_a_disconnected_reader_ends_early_only_if_the_partition_is_lost(
     claim(sdk, options, "0", "a")
     receivers = CountedReceivers()
     wanted = Range("0", 1, 0, 100)
-    reading = read_range(replace(options, prefetch=1), wanted, "a", 0, receivers=receivers, batches=Batches(max_rows=1))
+    reading = read_range(
+        replace(options, prefetch=1), wanted, "a", 0, receivers=receivers, batches=BatchFormat(max_rows=1)
+    )
     seen = [next(reading).column("sequenceNumber")[0].as_py()]
     if lost:
         claim(sdk, options, "0", "theirs")

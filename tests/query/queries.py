@@ -53,7 +53,7 @@ class Query:
 
     def plan(self, limit: int | None = None) -> StreamOffset | None:
         """Ask for the next batch and log it; None if there is nothing new."""
-        if self.planner.still_idle(self.finished):
+        if self.planner.is_idle(self.finished):
             return None
         self.planner.finish(self.finished)
         end = self.planner.next_batch(self.finished, limit)

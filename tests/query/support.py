@@ -19,7 +19,7 @@ from spark_ehbalance.group.model import Lease
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.lease_table.delta import DeltaStore
 from spark_ehbalance.query.options import Options, stream_options
-from spark_ehbalance.query.receivers import RECEIVER_IDLE, Key, Receivers
+from spark_ehbalance.query.receivers import RECEIVER_IDLE, ReceiverKey, Receivers
 from tests.waiting import wait_until
 
 HUB = "hub"
@@ -91,7 +91,7 @@ class CountedReceivers(Receivers):
         self.opened: list[int] = []
         self._taken: list[Receiver] = []
 
-    def take(self, key: Key, position: int, prefetch: int) -> Receiver:
+    def take(self, key: ReceiverKey, position: int, prefetch: int) -> Receiver:
         receiver = super().take(key, position, prefetch)
         if not any(receiver is each for each in self._taken):
             self._taken.append(receiver)

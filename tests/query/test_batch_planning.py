@@ -12,7 +12,7 @@ from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.member.membership import Holding
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.position import Position
-from spark_ehbalance.query.batch_planning import BatchPlan, PlanInputs, Request, left_out, plan_batch
+from spark_ehbalance.query.batch_planning import BatchPlan, PlanInputs, Request, omitted_partitions, plan_batch
 from spark_ehbalance.query.tasks import EVENTS_PER_TASK
 
 
@@ -78,8 +78,8 @@ def test_what_is_left_out_is_said_with_why() -> None:
     states = dict.fromkeys(holdings.keys() - {"state"}, events(0, 10)) | {"done": events(0, 3)}
     ranges = {p: Range(p, 1, 3, 10 if p == "read" else 3) for p in holdings if p not in ("position", "state")}
     unknown = {"position": "position", "state": "state"}
-    assert left_out(ranges, holdings, states, available_now=False) == {"limit": "limit", **unknown}
-    assert left_out(ranges, holdings, states, available_now=True) == unknown
+    assert omitted_partitions(ranges, holdings, states, available_now=False) == {"limit": "limit", **unknown}
+    assert omitted_partitions(ranges, holdings, states, available_now=True) == unknown
 
 
 # --- when the hub is asked first -------------------------------------------------------------------------------

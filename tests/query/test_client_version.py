@@ -12,8 +12,8 @@ from azure.eventhub._pyamqp import AMQPClient, _encode, management_operation
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import ClientVersionError
+from spark_ehbalance.eventhub.client_errors import TransientError
 from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.eventhub.refusals import Unreachable
 from spark_ehbalance.eventhub.wire.client import TESTED
 from spark_ehbalance.query.range_reader import read_range
 from spark_ehbalance.query.receivers import Receivers
@@ -76,7 +76,7 @@ def test_a_link_that_breaks_while_it_is_attached_is_no_other_version(
         return bool(client.auth_complete()) and client._client_ready() in (True, False)
 
     monkeypatch.setattr(AMQPClient, "client_ready", ready)
-    with reading(address_of(emulator)) as receiver, pytest.raises(Unreachable, match="ATTACH_SENT"):
+    with reading(address_of(emulator)) as receiver, pytest.raises(TransientError, match="ATTACH_SENT"):
         receiver.receive(1, 1.0)
 
 

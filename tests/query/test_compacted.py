@@ -13,7 +13,7 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError
-from spark_ehbalance.eventhub import tail
+from spark_ehbalance.eventhub import compaction
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.query import range_reader
@@ -29,8 +29,8 @@ LARGE, DELAY = 1 << 20, 1.3
 @pytest.fixture(autouse=True)
 def _short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_reader, "_SILENCE", 0.3)
-    monkeypatch.setattr(tail, "_QUIET", 0.7)
-    monkeypatch.setattr(tail, "_OPENING", 2.0)
+    monkeypatch.setattr(compaction, "_QUIET", 0.7)
+    monkeypatch.setattr(compaction, "_OPENING", 2.0)
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def read(options: Options, start: int, end: int, worker: CountedReceivers, level
 
 
 class Looks:
-    """What was found at the tail. `before` and `after` are called at each look."""
+    """What was found at the compaction. `before` and `after` are called at each look."""
 
     def __init__(self) -> None:
         self.found: list[bool] = []
@@ -63,7 +63,7 @@ class Looks:
 
     def look(self, *arguments: Any) -> bool:
         self.before()
-        self.found.append(tail.is_bare(*arguments))
+        self.found.append(compaction.is_compacted_away(*arguments))
         self.after()
         return self.found[-1]
 
@@ -71,7 +71,7 @@ class Looks:
 @pytest.fixture(autouse=True)
 def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     made = Looks()
-    monkeypatch.setattr(range_reader, "is_bare", made.look)
+    monkeypatch.setattr(range_reader, "is_compacted_away", made.look)
     return made
 
 
@@ -141,7 +141,7 @@ def test_a_hub_that_stops_after_the_event_before_is_waited_for(
                 emulator.delay(0)
             return batch
 
-    monkeypatch.setattr(tail, "Receiver", Stopping)
+    monkeypatch.setattr(compaction, "Receiver", Stopping)
     emulator.pause(HUB, 0)
     emulator.delay(DELAY, HUB, 0)
     assert read(options_of(emulator), 22, 24, worker) == [22, 23]
@@ -174,11 +174,11 @@ def test_the_next_owner_ends_a_look_at_the_tail(
 def test_a_look_at_the_tail_ends_with_its_task(
     emulator: Emulator, worker: CountedReceivers, looks: Looks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail, "_OPENING", 60.0)
+    monkeypatch.setattr(compaction, "_OPENING", 60.0)
     emulator.pause(HUB, 0)
     ended = threading.Event()
     looks.before = ended.set
     begun = time.monotonic()
     assert not list(read_range(options_of(emulator), Range("0", 0, 10, 20), None, 3, ended, receivers=worker))
     assert looks.found == [False]
-    assert time.monotonic() - begun < tail._OPENING
+    assert time.monotonic() - begun < compaction._OPENING

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ehbalance.errors import HubUnavailableError
-from spark_ehbalance.query.concurrent_reader import Reader, read_together
+from spark_ehbalance.query.concurrent_reader import Reader, read_concurrently
 
 Numbered = tuple[str, int]
 
@@ -26,7 +26,7 @@ def counting(name: str, count: int) -> Reader[Numbered]:
 
 @given(st.lists(st.integers(0, 20), max_size=6))
 def test_everything_once_and_in_each_reader_s_order(counts: list[int]) -> None:
-    got = list(read_together([counting(str(index), count) for index, count in enumerate(counts)]))
+    got = list(read_concurrently([counting(str(index), count) for index, count in enumerate(counts)]))
     for index, count in enumerate(counts):
         assert [number for name, number in got if name == str(index)] == list(range(count))
     assert len(got) == sum(counts)
@@ -46,7 +46,7 @@ def test_an_error_and_closing_end_all_readers(others: int, fails: bool) -> None:
         finally:
             closed.append(index)
 
-    reading = read_together([partial(waiting, index) for index in range(1 + others)])
+    reading = read_concurrently([partial(waiting, index) for index in range(1 + others)])
     if fails:
         with pytest.raises(HubUnavailableError, match="partition 7 is away"):
             list(reading)
@@ -63,7 +63,7 @@ def test_a_waiting_reader_does_not_block_others() -> None:
         go_on.wait()
         yield "slow", 0
 
-    reading = read_together([slow, counting("quick", 100)])
+    reading = read_concurrently([slow, counting("quick", 100)])
     assert [next(reading) for _ in range(100)] == [("quick", number) for number in range(100)]
     go_on.set()
     assert list(reading) == [("slow", 0)]

@@ -13,26 +13,24 @@ from spark_ehbalance.query.batch_read import batch_ranges
 from spark_ehbalance.query.options import batch_options
 from tests.query.queries import PARTITIONS, Group
 from tests.query.support import HUB
+from tests.raising import raises
 
 pytestmark = pytest.mark.usefixtures("without_network")
 
-BEYOND = (
-    "option startingPosition is wrong: it is 11 for partition 3, whose last event is 9: allowed is at most 10, which "
-    "is the next event to come"
-)
-NEVER = "option startingPosition is wrong: it is 1 for partition 0, which has had no event: allowed is at most 0"
+BEYOND = {"partition": "3", "problem": "it is 11, and the last event is 9", "allowed": "at most 10, the next event"}
+NEVER = {"partition": "0", "problem": "it is 1, and there was no event yet", "allowed": "at most 0, the next event"}
 
 
 @pytest.mark.parametrize("fail", [True, False])
 def test_a_start_beyond_the_last_event_is_refused_before_anything_is_made(group: Group, fail: bool) -> None:
-    with pytest.raises(OptionError, match=NEVER):
+    with raises(OptionError, "EHB_POSITION_INVALID", **NEVER):
         group.query(startingPosition=1, failOnDataLoss=fail)
     group.append(10)
     for shared in (True, False):
-        with pytest.raises(OptionError, match=BEYOND):
+        with raises(OptionError, "EHB_POSITION_INVALID", **BEYOND):
             group.query(shared=shared, startingPosition='{"3": 11, "*": "earliest"}', failOnDataLoss=fail)
     raw = {"connectionString": group.emulator.connection_string(HUB), "startingPosition": '{"3": 11, "*": "latest"}'}
-    with pytest.raises(OptionError, match=BEYOND):
+    with raises(OptionError, "EHB_POSITION_INVALID", **BEYOND):
         batch_ranges(batch_options(raw | {"failOnDataLoss": str(fail)}))
     assert not group.table.exists()
     assert group.query(startingPosition=10).step() == 0, "the next event to come is a start"

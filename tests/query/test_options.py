@@ -15,7 +15,6 @@ from spark_ehbalance.eventhub.credentials import Identity
 from spark_ehbalance.group.starting_positions import EARLIEST, LATEST, Edge
 from spark_ehbalance.group.strategies import PARAMETERS, STRATEGIES
 from spark_ehbalance.group.strategies.race import RaceParameters
-from spark_ehbalance.query.no_such_option import KAFKA_OPTIONS, SCALA_OPTIONS
 from spark_ehbalance.query.options import (
     OPTIONS,
     STRATEGY_OPTIONS,
@@ -24,6 +23,7 @@ from spark_ehbalance.query.options import (
     check_options,
     stream_options,
 )
+from spark_ehbalance.query.unknown_options import KAFKA_OPTIONS, SCALA_OPTIONS
 from spark_ehbalance.settings.declared import declarations, option_name
 
 KEY = "ThisIsTheSecretKey0123456789="
@@ -95,11 +95,14 @@ REFUSED: list[tuple[dict[str, str], list[str]]] = [
     *[(KEYED | {name: "latest"}, [message]) for name, message in NO_OPTION.items()],
     # the lease table
     (KEYED | {"leaseTable": "  "}, ["leaseTable=''"]),
-    (KEYED | {"leaseTable": "/dbfs/leases"}, ["option leaseTable='/dbfs/leases' is wrong"]),
+    (KEYED | {"leaseTable": "/dbfs/leases"}, ["[EHB_OPTION_INVALID] leaseTable='/dbfs/leases'"]),
     (KEYED | CONTAINER | {"storageOptions.conditional_put": "etag"}, ["conditional_put"]),
     (KEYED | CONTAINER | {"handoverTimeout": "40s"}, ["handoverTimeout cannot be set with leaseTable="]),
     (SHARED | {"blobNamespace": "localhost"}, ["blobNamespace needs a container"]),
-    (KEYED | CONTAINER | {"blobNamespace": "sb://localhost/"}, ["is wrong: allowed is a host, or HOST:PORT"]),
+    (
+        KEYED | CONTAINER | {"blobNamespace": "sb://localhost/"},
+        ["[EHB_OPTION_INVALID]", "a host, or HOST:PORT"],
+    ),
     *[(KEYED | {name: "1"}, ["needs leaseTable: without it"]) for name in [*NEED_A_TABLE, *STRATEGY_OPTIONS]],
     (KEYED | {"strategy": "cooperative"}, ["strategy needs leaseTable: without it one query"]),  # the default
     # strategies
@@ -108,7 +111,10 @@ REFUSED: list[tuple[dict[str, str], list[str]]] = [
         for name in sorted(PARAMETERS.keys() - {"balanced", "greedy"})
     ],
     (SHARED | {"strategy": "magic"}, ["strategy='magic'", *STRATEGIES]),
-    (SHARED | {"strategy": "cooperativ"}, ["strategy='cooperativ' is wrong: ", " (did you mean cooperative?)"]),
+    (
+        SHARED | {"strategy": "cooperativ"},
+        ["INVALID] strategy='cooperativ'", " (did you mean cooperative?)"],
+    ),
     (RACE | {"race.speed": "1"}, ["no option 'race.speed'"]),
     (SHARED | {"race.weight": "load"}, ["race.weight is for strategy=race, and the strategy is cooperative"]),
     (RACE | {"transfer.target": "0.2"}, ["transfer.target is for strategy=transfer, and the strategy is race"]),
@@ -197,7 +203,7 @@ def test_names_are_the_same_in_any_case(case: Callable[[str], str]) -> None:
 
 # --- values ------------------------------------------------------------------------------------------------------
 
-#: How what is allowed begins, behind "allowed is".
+#: How what is allowed begins, behind "Allowed:".
 ENGLISH = ("a ", "an ", "one of ", "true or false", "earliest, latest, a sequence number")
 
 
@@ -236,7 +242,7 @@ WRONG = [
 def test_a_wrong_value_is_named_with_what_is_allowed(name: str, value: str, allowed: str) -> None:
     strategy, dot, _ = name.partition(".")
     message = refusal(SHARED | {name: value} | ({"strategy": strategy} if dot else {}))
-    assert f"option {name}={value!r} is wrong" in message
+    assert message.startswith(f"[EHB_OPTION_INVALID] {name}={value!r}")
     assert allowed in message
 
 

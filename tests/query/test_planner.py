@@ -71,16 +71,16 @@ class Waits(threading.Event):
 
 def test_an_idle_answer_is_given_again_until_something_changes(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     idle, changed = group.query(leaseDuration="60s"), Waits()
-    wait_until(lambda: idle.plan() is None and idle.planner.still_idle(idle.finished), "there is nothing to read")
+    wait_until(lambda: idle.plan() is None and idle.planner.is_idle(idle.finished), "there is nothing to read")
     idle.planner._idle_answers, idle.planner._changed = 0, changed
-    assert all(idle.planner.still_idle(idle.finished) for _ in range(30))
+    assert all(idle.planner.is_idle(idle.finished) for _ in range(30))
     assert changed.waits == [planner._IDLE_WAIT] * 10, "two of three answers do not wait"
-    assert not idle.planner.still_idle(StreamOffset("a")), "nothing is known of another start"
+    assert not idle.planner.is_idle(StreamOffset("a")), "nothing is known of another start"
     with monkeypatch.context() as patched:
         patched.setattr(planner, "monotonic", lambda: monotonic() + engine._LOAD_INTERVAL)
-        assert not idle.planner.still_idle(idle.finished), "after a while"
+        assert not idle.planner.is_idle(idle.finished), "after a while"
     changed.set()
-    assert not idle.planner.still_idle(idle.finished)
+    assert not idle.planner.is_idle(idle.finished)
 
 
 # --- control messages ------------------------------------------------------------------------------------------

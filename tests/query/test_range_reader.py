@@ -20,7 +20,7 @@ from spark_ehbalance.errors import (
     HubUnavailableError,
     StoreUnavailableError,
 )
-from spark_ehbalance.eventhub import conditions
+from spark_ehbalance.eventhub import service_errors
 from spark_ehbalance.eventhub.network import NetworkError
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.eventhub.receiver import Receiver
@@ -31,7 +31,7 @@ from spark_ehbalance.group.position import Position
 from spark_ehbalance.lease_table.contract import commit
 from spark_ehbalance.query import range_reader
 from spark_ehbalance.query.options import Options
-from spark_ehbalance.query.range_reader import Batches, RangeEnd, read_range
+from spark_ehbalance.query.range_reader import BatchFormat, RangeEnd, read_range
 from tests.proxy import HttpProxy
 from tests.query.support import HUB, SOON, CountedReceivers, HeldLease, hub_options
 from tests.waiting import wait_until
@@ -45,7 +45,7 @@ ROWS = 300
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a busy server."""
-    monkeypatch.setattr(conditions, "_BUSY_WAIT", 0.2)
+    monkeypatch.setattr(service_errors, "_BUSY_WAIT", 0.2)
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +84,7 @@ def read(
     wanted = Range("0", epoch, start, end, since_ms)
 
     def reading() -> Iterator[pa.RecordBatch]:
-        end = yield from read_range(options, wanted, owner, level, receivers=WORKER, batches=Batches(max_rows=ROWS))
+        end = yield from read_range(options, wanted, owner, level, receivers=WORKER, batches=BatchFormat(max_rows=ROWS))
         assert end is ends
 
     for batch in reading():
@@ -129,7 +129,7 @@ def test_without_owner_level_no_receiver_stays_open(emulator: Emulator, opened: 
 
 def test_a_range_that_is_closed_early_can_be_read_again(emulator: Emulator) -> None:
     options, wanted = hub_options(emulator), Range("0", 3, 0, EVENTS)
-    begun = read_range(options, wanted, None, 3, receivers=WORKER, batches=Batches(max_rows=ROWS))
+    begun = read_range(options, wanted, None, 3, receivers=WORKER, batches=BatchFormat(max_rows=ROWS))
     next(begun)
     begun.close()
     wait_until(lambda: emulator.readers(HUB, 0) == [], "its receiver is closed", SOON)

@@ -18,8 +18,8 @@ import pytest
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver, RowFormat
-from spark_ehbalance.query.range_reader import Batches, read_range
-from spark_ehbalance.query.receivers import RECEIVERS, Key, Receivers
+from spark_ehbalance.query.range_reader import BatchFormat, read_range
+from spark_ehbalance.query.receivers import RECEIVERS, ReceiverKey, Receivers
 from tests.query.support import HUB, SOON, CountedReceivers, hub_options, numbers
 from tests.waiting import wait_until
 
@@ -45,7 +45,7 @@ def kept(emulator: Emulator, position: int) -> Receiver:
     """The receiver of partition 0 that `read` has kept; it stays kept."""
     options = hub_options(emulator)
     address = PartitionAddress(options.connection, options.consumer_group, "0")
-    key = Key(address, LEVEL, RowFormat())
+    key = ReceiverKey(address, LEVEL, RowFormat())
     receiver = RECEIVERS.take(key, position, 100)
     RECEIVERS.keep(key, receiver)
     return receiver
@@ -56,7 +56,7 @@ def test_a_query_with_other_columns_has_a_receiver_of_its_own(emulator: Emulator
 
     def columns(start: int, *names: str) -> list[str]:
         wanted = Range("0", 0, start, start + 10)
-        batches = Batches(frozenset(names))
+        batches = BatchFormat(frozenset(names))
         read = read_range(hub_options(emulator), wanted, None, LEVEL, receivers=worker, batches=batches)
         return pa.Table.from_batches(read).column_names
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.group.position import Position
-from spark_ehbalance.query.scala_checkpoint import UnusableError, has_scala_form, of_scala_query
+from spark_ehbalance.query.scala_checkpoint import UnusableError, may_be_scala_query, scala_query_positions
 from spark_ehbalance.query.spark_checkpoint import opened
 from tests.query.scala_folders import begin_at, scala_folder
 
 
 def read(folder: Path, hub: str | None = "hub") -> dict[str, int]:
     with opened(str(folder), {}) as files:
-        found = of_scala_query(files, hub)
+        found = scala_query_positions(files, hub)
     assert all(isinstance(each, Position) for each in found.named.values())
     return {p: each.next for p, each in found.named.items() if isinstance(each, Position)}
 
@@ -101,5 +101,5 @@ def test_a_folder_of_something_else_is_told_apart(tmp_path: Path) -> None:
         ("hub", {"hub": {0: 1}}, True),
     ):
         with opened(str(scala_folder(tmp_path / name, line)), {}) as files:
-            assert has_scala_form(files) is is_scala
+            assert may_be_scala_query(files) is is_scala
     assert "its sources have read no event hub: name one" in refusal(tmp_path / "rate", None)

@@ -10,7 +10,7 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import HubUnavailableError, MissingError
-from spark_ehbalance.eventhub import conditions, metadata, refusals
+from spark_ehbalance.eventhub import client_errors, metadata, service_errors
 from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.poll_schedule import PollSchedule
 from spark_ehbalance.eventhub.ranges import Range
@@ -36,7 +36,7 @@ def read(options: Options, worker: CountedReceivers, end: int, start: int = 0, *
 @pytest.fixture
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """After "server busy" 0.5 to 0.7 s are waited."""
-    monkeypatch.setattr(conditions, "_BUSY_WAIT", 0.5)
+    monkeypatch.setattr(service_errors, "_BUSY_WAIT", 0.5)
 
 
 # --- deliveries -------------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ NAMED = {
 @pytest.fixture
 def believed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is missing for half a second does not exist."""
-    monkeypatch.setattr(refusals, "_MISSING_FOR", 0.5)
+    monkeypatch.setattr(client_errors, "_MISSING_FOR", 0.5)
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_a_running_query_says_that_its_hub_is_missing(emulator: Emulator, tmp_pa
 def test_a_reader_waits_for_a_busy_server_and_counts(
     emulator: Emulator, hub: Options, worker: CountedReceivers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conditions, "_BUSY_WAIT", 1.0)
+    monkeypatch.setattr(service_errors, "_BUSY_WAIT", 1.0)
     name = hub.connection.hub_name
     before = BUSY.of(name)
     emulator.server_busy(seconds=1.5)

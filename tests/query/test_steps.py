@@ -69,7 +69,7 @@ def test_another_process_decides_the_same_again_and_there_are_no_secrets(logs: l
     [
         (0, r"PartitionState\(begin=0, end=5,", "PartitionState(begin=0, end=4,"),
         (0, r"lease_duration=3\.0", "lease_duration=30.0"),
-        (2, r"Seeded\(\d+\)", "Seeded(1)"),
+        (2, r"SeededRandom\(\d+\)", "SeededRandom(1)"),
     ],
     ids=["other inputs", "other settings", "another seed"],
 )

@@ -22,7 +22,7 @@ from spark_ehbalance.eventhub.resolve import resolve
 from spark_ehbalance.eventhub.rows import sequence_numbers
 from spark_ehbalance.eventhub.watcher import HubWatcher
 from spark_ehbalance.group.starting_positions import LATEST
-from spark_ehbalance.query.range_reader import Batches, read_range
+from spark_ehbalance.query.range_reader import BatchFormat, read_range
 from spark_ehbalance.query.receivers import RECEIVERS, Receivers
 from tests.query.support import HUB, CountedReceivers, hub_options
 from tests.waiting import wait_until
@@ -88,7 +88,7 @@ def read(
     got: list[int] = []
     options = replace(hub_options(server, prefetch=100), connection=connection)
     for batch in read_range(
-        options, Range("0", 0, start, end), None, level, receivers=worker, batches=Batches(max_rows=100)
+        options, Range("0", 0, start, end), None, level, receivers=worker, batches=BatchFormat(max_rows=100)
     ):
         if not got:
             then()

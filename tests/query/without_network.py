@@ -15,7 +15,7 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.emulator.amqp.errors import AmqpError
-from spark_ehbalance.emulator.broker import RequestLimit
+from spark_ehbalance.emulator.broker import RateLimit
 from spark_ehbalance.emulator.management import answer
 from spark_ehbalance.emulator.message import Sections
 from spark_ehbalance.eventhub import watcher
@@ -42,7 +42,7 @@ def ask_without_network(emulator: Emulator, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(watcher, "PollSchedule", partial(PollSchedule, most_requests=1000.0))
     patch.setattr(HubMetadata, "_open", opened)
     patch.setattr(watcher, "check_group", lambda _: None)
-    patch.setattr(RequestLimit, "check", lambda _: None)
+    patch.setattr(RateLimit, "check", lambda _: None)
 
 
 def _answer(emulator: Emulator, question: dict[str, str]) -> dict[bytes, Any]:

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from spark_ehbalance.errors import EhBalanceError, HubUnavailableError
+from spark_ehbalance.eventhub.client_errors import CredentialsRefusedError, TransientError
 from spark_ehbalance.eventhub.metadata import HubMetadata
-from spark_ehbalance.eventhub.refusals import RefusedError, Unreachable
 from tests.service.hub import Hub
 from tests.service.test_reading import reading
 
@@ -32,7 +32,7 @@ def test_a_hub_that_does_not_exist(hub: Hub) -> None:
 
 def test_a_consumer_group_that_does_not_exist(hub: Hub) -> None:
     missing = Hub({**hub.raw, "consumerGroup": "there-is-no-such-group"}, hub.tables, hub.is_real)
-    with reading(missing, "0", 0) as receiver, pytest.raises((EhBalanceError, Unreachable), match="no-such-group"):
+    with reading(missing, "0", 0) as receiver, pytest.raises((EhBalanceError, TransientError), match="no-such-group"):
         receiver.receive(1, 1.0)
 
 
@@ -41,6 +41,6 @@ def test_a_wrong_key(hub: Hub) -> None:
         pytest.skip("this hub is reached by Entra ID")
     text = re.sub(r"SharedAccessKey=[^;]*", "SharedAccessKey=d3Jvbmc=", hub.raw["connectionString"])
     wrong = Hub({**hub.raw, "connectionString": text}, hub.tables, hub.is_real)
-    with reading(wrong, "0", 0) as receiver, pytest.raises(RefusedError) as told:
+    with reading(wrong, "0", 0) as receiver, pytest.raises(CredentialsRefusedError) as told:
         receiver.receive(1, 1.0)
     assert "d3Jvbmc=" not in str(told.value)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 from azure.eventhub import EventData
 
-from spark_ehbalance.emulator.partition_keys import partition_of_key
+from spark_ehbalance.emulator.partition_keys import partition_for_key
 from spark_ehbalance.eventhub.metadata import PartitionState
 from tests.service.hub import Hub
 from tests.service.test_reading import read
@@ -50,7 +50,7 @@ def test_a_key_is_in_one_partition_whichever_way_it_was_sent(
     table = {key: sorted(found[key]) for key in KEYS}
     record_property("partitions of keys", json.dumps(table))
     if hub.is_real:
-        as_emulated = [key for key in KEYS if table[key] == [str(partition_of_key(key, len(before)))]]
+        as_emulated = [key for key in KEYS if table[key] == [str(partition_for_key(key, len(before)))]]
         with capsys.disabled():
             print(f"\n{len(as_emulated)} of {len(KEYS)} keys are in the emulator's partition, of {len(before)}:")
             print(json.dumps(table, ensure_ascii=False))

@@ -12,9 +12,9 @@ import pytest
 from azure.eventhub import EventData
 from azure.eventhub.amqp import AmqpAnnotatedMessage
 
+from spark_ehbalance.eventhub.client_errors import TransientError
 from spark_ehbalance.eventhub.metadata import HubMetadata
-from spark_ehbalance.eventhub.receiver import Disconnected, Receiver
-from spark_ehbalance.eventhub.refusals import Unreachable
+from spark_ehbalance.eventhub.receiver import DisconnectedError, Receiver
 from spark_ehbalance.eventhub.resolve import resolve
 from spark_ehbalance.eventhub.rows import sequence_numbers
 from spark_ehbalance.group.position import Position
@@ -53,14 +53,14 @@ def read(hub: Hub, partition: str, wanted: range, **settings: Any) -> pa.Table:
     return pa.Table.from_batches(batches)
 
 
-def lost_to(receiver: Receiver) -> Disconnected:
+def lost_to(receiver: Receiver) -> DisconnectedError:
     """The error by which a reader that is disconnected, or refused, hears of another one."""
-    found: list[Disconnected] = []
+    found: list[DisconnectedError] = []
 
     def disconnected() -> bool:
         try:
             receiver.receive(100, 0.5)
-        except Disconnected as other:
+        except DisconnectedError as other:
             found.append(other)
         return bool(found)
 
@@ -134,7 +134,7 @@ def test_owner_levels_are_not_remembered_once_nobody_reads(hub: Hub) -> None:
         with reading(hub, "3", "@latest", 2) as low:
             try:
                 low.receive(1, 0.5)
-            except (Disconnected, Unreachable):
+            except (DisconnectedError, TransientError):
                 return False
             return True
 
@@ -149,13 +149,13 @@ def test_a_sixth_reader_without_owner_level_is_refused(hub: Hub) -> None:
             try:
                 for _ in range(_MOST_READERS):
                     stack.enter_context(reading(hub, "3", "@latest")).receive(1, 0.3)
-            except (Disconnected, Unreachable):
+            except (DisconnectedError, TransientError):
                 return False
             return True
 
         wait_until(five_read, "five read")
         with (
             reading(hub, "3", "@latest") as sixth,
-            pytest.raises((Disconnected, Unreachable), match=r"(?i)receivers"),
+            pytest.raises((DisconnectedError, TransientError), match=r"(?i)receivers"),
         ):
             sixth.receive(1, 0.5)

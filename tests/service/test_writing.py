@@ -9,7 +9,7 @@ from azure.eventhub import EventData
 
 from spark_ehbalance.eventhub.sending.columns import Columns
 from spark_ehbalance.eventhub.sending.write_options import WRITE_OPTIONS, write_options
-from spark_ehbalance.eventhub.sending.writing import Links, Task
+from spark_ehbalance.eventhub.sending.writing import LinkPool, WriteTask
 from tests.service.hub import Hub
 from tests.service.test_reading import read
 from tests.waiting import wait_until
@@ -34,7 +34,7 @@ def grown(hub: Hub, send: Callable[[], object]) -> tuple[str, int]:
 
 def test_a_key_goes_where_the_service_puts_it_and_stays_with_its_event(hub: Hub) -> None:
     options = write_options({name: text for name, text in hub.raw.items() if name in WRITE_OPTIONS})
-    task = Task(options, Columns(0, key=1), Links())
+    task = WriteTask(options, Columns(0, key=1), LinkPool())
     with hub.producer() as producer:
         for key in KEYS:
             by_the_service, _ = grown(hub, lambda key=key: producer.send_event(EventData(b"a"), partition_key=key))  # type: ignore[misc]

@@ -109,7 +109,7 @@ def test_a_secret_as_the_name_of_an_option_is_not_repeated(prefix: str, secret: 
 )
 def test_a_wrong_value_that_could_be_a_key_is_not_repeated(value: str) -> None:
     message = refusal(SHARED | {"prefetch": value}, value)
-    assert message.startswith("option prefetch=")
+    assert message.startswith("[EHB_OPTION_INVALID] prefetch=")
     assert (value in message) == (value == "[]")
 
 
@@ -187,12 +187,12 @@ def test_secret_storage_options_by_reference(tmp_path: Path, monkeypatch: pytest
         ("env:BLANK", "no such variable"),
         ("env:a=b\x00", "no such variable"),
         (f"env:{HUB_KEY}", "no such variable"),
-        ("file:/a\x00b", "cannot be read"),
+        ("file:/a\x00b", "cannot read the file"),
         (f"file:/{HUB_KEY}", "No such file"),
         ("file:FOLDER/pipe", "no regular file"),
         ("file:FOLDER/empty", "1 to 65536 bytes"),
         ("file:FOLDER/large", "1 to 65536 bytes"),
-        ("file:FOLDER/binary", "no UTF-8 text"),
+        ("file:FOLDER/binary", "not UTF-8 text"),
         ("file:/dev/zero", "no regular file"),
     ],
 )
@@ -205,7 +205,7 @@ def test_a_reference_to_a_missing_secret_is_named(
         (tmp_path / name).write_bytes(content)
     os.mkfifo(tmp_path / "pipe")
     message = refusal(SHARED | {option: reference.replace("FOLDER", str(tmp_path))}, HUB_KEY)
-    assert message.startswith(f"option {option}=")
+    assert message.startswith(f"[EHB_SECRET_UNAVAILABLE] {option}=")
     assert why in message
 
 

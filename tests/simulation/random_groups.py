@@ -46,7 +46,7 @@ from spark_ehbalance.lease_table.contract import ATTEMPTS, longest_wait
 from spark_ehbalance.simulation.engine import Engine
 from spark_ehbalance.simulation.hub import Hub
 from spark_ehbalance.simulation.measures import Ledger
-from spark_ehbalance.simulation.members import BEGINNING_MS, Node, World
+from spark_ehbalance.simulation.members import START_MS, Node, World
 from spark_ehbalance.simulation.scenario import HubSettings, QuerySettings, StoreSettings
 from spark_ehbalance.simulation.store import SimulatedStore
 from storm.witness import Loss, kind_of_change
@@ -117,7 +117,7 @@ class Process(Node):
         super().__init__(name, self.disk.processes, settings, group.world, rng)
         self.author, disk = Author(name, f"{name}.{self.number}"), self.disk
         query = QueryState(disk.progress, batch=disk.finished, begun=disk.begun, planner=disk.planner)
-        self._member = MemberEngine(self.author, settings, rng, query=query, resume=disk.resume, latest_ms=BEGINNING_MS)
+        self._member = MemberEngine(self.author, settings, rng, query=query, resume=disk.resume, latest_ms=START_MS)
         self.settings = settings
         self.drift, self.skew_ms = rng.uniform(-DRIFT, DRIFT), rng.randint(-SKEW_MS, SKEW_MS)
         self.unreachable_until = self.bad_commits_until = 0.0
@@ -155,7 +155,7 @@ class Process(Node):
     # --- requests to the store -----------------------------------------------------------------------------------
 
     def _clocks(self) -> Clocks:
-        return Clocks(self.monotonic, BEGINNING_MS + round(self._now * 1000) + self.skew_ms)
+        return Clocks(self.monotonic, START_MS + round(self._now * 1000) + self.skew_ms)
 
     def _wait(self) -> None:
         self._busy = False
@@ -174,7 +174,7 @@ class Process(Node):
     def _request(self, then: Callable[[Reading], None]) -> None:
         self._busy, self._step, store = True, self._step + 1, self._world.store
         self._member.handle(protocol.Tick(), self._clocks())
-        half = store.look_time(1 + store.more_to_read(self._known)) * self.slowness / 2
+        half = store.read_time(1 + store.remaining_requests(self._known)) * self.slowness / 2
         self._world.engine.at(self._now + half, partial(self._serve, then, self._step, half))
 
     def _serve(self, then: Callable[[Reading], None], step: int, half: float) -> None:
@@ -236,7 +236,7 @@ class Process(Node):
             else:
                 outcome = apply(base, changes)
                 if outcome.after is not base:
-                    outcome = replace(outcome, after=store.won(outcome.after), seconds=self._now - began)
+                    outcome = replace(outcome, after=store.write(outcome.after), seconds=self._now - began)
                     self.group.landed(outcome)
                 action = partial(self._committed, outcome, since)
         if fate == "unknown":
@@ -333,7 +333,7 @@ class RandomGroup:
         self.limited = rng.random() < 0.25
         self.pace = rng.choice((10.0, 20.0, 40.0))  # seconds between two faults
         self.engine = Engine()
-        self.hub = EarliestHub.of(HubSettings(100.0, rng.choice((0.0, 0.0, 1.0))), partitions, rng)
+        self.hub = EarliestHub.create(HubSettings(100.0, rng.choice((0.0, 0.0, 1.0))), partitions, rng)
         self.store = SimulatedStore(
             StoreSettings(latency=rng.choice((0.001, 0.01, 0.05, 0.1))),
             Snapshot(Group("simulated", "random", "$default")),
@@ -388,7 +388,7 @@ class RandomGroup:
 
     def check(self, process: Process) -> None:
         """What `process` may plan now is its own by the table, or it has lost it in a way of which it cannot know."""
-        if not process.awake or process.stopping:
+        if not process.is_awake or process.stopping:
             return
         snapshot, now = self.store.snapshot, self.engine.now
         for p, epoch in process.may_plan().items():
@@ -520,7 +520,7 @@ class RandomGroup:
         snapshot, active = self.store.snapshot, self._active()
         limits = {row.id: row.max_owned for row in active}
         ledger = Ledger(snapshot, lambda: self.engine.now, self.hub.rates, self.lease_duration)
-        ledger.running(limits, len(self.hub.ids))
+        ledger.change(limits, len(self.hub.ids))
         owned = {id: snapshot.ownership.owned.get(id, ()) for id in limits}
         counts, names = [len(theirs) for theirs in owned.values()], {row.strategy for row in active}
         if not ledger.balanced[-1][1] and not (names <= {"cooperative", "transfer"} and self._tolerable(owned)):
@@ -544,7 +544,7 @@ class RandomGroup:
         return [process for process in self.processes if process.running]
 
     def _awake(self) -> list[Process]:
-        return [process for process in self.processes if process.awake]
+        return [process for process in self.processes if process.is_awake]
 
     def _some(self, what: str) -> list[Process]:
         """One of the processes that are awake, if there is one, for what is counted."""
@@ -579,7 +579,7 @@ class RandomGroup:
     def pause(self, process: Process, seconds: float) -> None:
         """Suspend `process`, if it is not; it goes on when the faults have ended."""
         until = min(FAULTS_END, self.engine.now + seconds)
-        if process.awake and until > self.engine.now:
+        if process.is_awake and until > self.engine.now:
             self.count("pause", process)
             process.pause(until - self.engine.now)
             self.engine.at(process.suspended_until, partial(self.check, process))
@@ -590,7 +590,7 @@ class RandomGroup:
             return
         self.count(type(order).__name__.lower())
         if outcome.after is not outcome.before:
-            self.landed(replace(outcome, after=self.store.won(outcome.after)))
+            self.landed(replace(outcome, after=self.store.write(outcome.after)))
 
     def _join(self) -> None:
         if len({process.name for process in self._running()}) < 12:
@@ -671,7 +671,7 @@ class RandomGroup:
         rng, leases, members = self.rng, self.store.snapshot.leases, self.store.snapshot.members
         if not leases or not members:
             return
-        p, to, at_ms = rng.choice([*leases]), rng.choice([*members]), BEGINNING_MS + round(self.engine.now * 1000)
+        p, to, at_ms = rng.choice([*leases]), rng.choice([*members]), START_MS + round(self.engine.now * 1000)
         timeout_ms, end = round(1000 * self.handover_timeout), self.hub.end(p, self.engine.now)
         position = Position.before(rng.randint(0, end))
         orders: list[Transition] = [
@@ -687,7 +687,7 @@ class RandomGroup:
     def _calm_down(self) -> None:
         """Nothing happens any more: pins are removed, and somebody is there who is not drained."""
         for p in self.store.snapshot.ownership.pins:
-            self._order(Unpin(by=OPERATOR, at_ms=BEGINNING_MS, partition=p))
+            self._order(Unpin(by=OPERATOR, at_ms=START_MS, partition=p))
         members = self.store.snapshot.members
         drained = {id for id, row in members.items() if row.state is MemberState.LEAVING}
         if not any(not process.leaving and process.name not in drained for process in self._running()):

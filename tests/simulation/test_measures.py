@@ -44,7 +44,7 @@ class Table:
         add = AddPartitions(by=ANN, at_ms=0, partitions=tuple("0123"), checkpoint=Position(-1))
         self.snapshot = apply(empty, [*transitions, add]).after
         self.ledger = Ledger(self.snapshot, lambda: self.now, lambda: self.rates, lease_duration=10.0)
-        self.ledger.running({"ann": None, "bob": None}, 4)
+        self.ledger.change({"ann": None, "bob": None}, 4)
 
     def write(self, kind: type[Transition], by: Author, *partitions: str, **more: object) -> None:
         leases = self.snapshot.leases
@@ -54,7 +54,7 @@ class Table:
         ]
         outcome = apply(self.snapshot, transitions)
         assert not outcome.refused
-        self.ledger.wrote(by.id, outcome)
+        self.ledger.record_commit(by.id, outcome)
         self.snapshot = outcome.after
 
 
@@ -65,7 +65,7 @@ def test_seconds_without_a_running_owner_are_summed_over_partitions() -> None:
     table.now = 5.0
     table.write(Claim, BOB, "2", "3")
     table.now = 10.0
-    table.ledger.running({"bob": None}, 4)
+    table.ledger.change({"bob": None}, 4)
     table.now = 13.0
     table.write(Steal, BOB, "0", "1")
     table.now = 20.0
@@ -131,7 +131,7 @@ def test_the_longest_silence_is_that_of_a_running_member_in_lease_durations() ->
     table.write(Claim, BOB, "2")
     assert table.ledger.longest_silence == 0.4
     table.now = 105.0
-    table.ledger.running({"ann": None}, 4)
+    table.ledger.change({"ann": None}, 4)
     table.now = 113.0
     table.ledger.finish()
     assert table.ledger.longest_silence == 0.9, "bob does not run"
@@ -153,7 +153,7 @@ def test_two_owners_of_one_epoch_are_found() -> None:
     table.write(Claim, ANN, "0")
     other = apply(Table().snapshot, [Claim(by=BOB, at_ms=0, partition="0", epoch=0)])
     with pytest.raises(TwoOwners, match="partition 0: ann has epoch 1"):
-        table.ledger.wrote("bob", other)
+        table.ledger.record_commit("bob", other)
 
 
 # --- the ideal group -------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def test_the_ideal_group_moves_as_little_as_possible_after_each_change() -> None
 
 
 def test_events_come_in_at_their_rate_and_a_burst_begins_and_ends() -> None:
-    hub = Hub.of(HubSettings(rate=10.0), 2, random.Random(0))
+    hub = Hub.create(HubSettings(rate=10.0), 2, random.Random(0))
     assert hub.end("0", 10.0) == 100
     hub.multiply(["0"], 3.0, 10.0)
     assert hub.end("0", 12.0) == 100 + 60
@@ -194,7 +194,7 @@ def test_events_come_in_at_their_rate_and_a_burst_begins_and_ends() -> None:
 
 
 def test_events_read_again_count_as_duplicates_each_time() -> None:
-    hub = Hub.of(HubSettings(rate=10.0), 1, random.Random(0))
+    hub = Hub.create(HubSettings(rate=10.0), 1, random.Random(0))
     old, _ = hub.plan({"0": (1, 0)}, 1000, 10.0)
     assert old == {"0": (1, 0, 100)}
     new, _ = hub.plan({"0": (2, 0)}, 30, 15.0)
@@ -210,7 +210,7 @@ def test_events_read_again_count_as_duplicates_each_time() -> None:
 
 
 def test_a_gap_is_found() -> None:
-    hub = Hub.of(HubSettings(rate=10.0), 1, random.Random(0))
+    hub = Hub.create(HubSettings(rate=10.0), 1, random.Random(0))
     ranges, _ = hub.plan({"0": (1, 7)}, 1000, 10.0)
     with pytest.raises(LostEvents, match="partition 0: events 0 to 6 were skipped"):
         hub.deliver(ranges, lambda time: 1.0)

@@ -9,7 +9,7 @@ import pytest
 
 from spark_ehbalance.group.strategies import DECLARATIONS, DEFAULT_STRATEGY, STRATEGIES
 from spark_ehbalance.simulation.measures import Result
-from spark_ehbalance.simulation.members import BEGINNING_MS
+from spark_ehbalance.simulation.members import START_MS
 from spark_ehbalance.simulation.run import Simulation, simulate
 from spark_ehbalance.simulation.scenario import READY_MADE, Event, Scenario, StoreSettings, load, parse
 
@@ -59,7 +59,7 @@ def test_latest_means_the_first_start_of_the_group_in_every_partition(partitions
     scenario = Scenario(partitions=partitions, members=1, cycles=12, settled=False, events=(joins,))
     simulation = Simulation(scenario, DEFAULT_STRATEGY, seed=1)
     simulation.run()
-    assert simulation.store.snapshot.table.latest_ms == BEGINNING_MS
+    assert simulation.store.snapshot.table.latest_ms == START_MS
     assert all(row.start < row.read for row in simulation.hub.partitions.values())
 
 

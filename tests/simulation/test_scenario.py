@@ -1,7 +1,8 @@
-"""Scenarios: what is allowed in them, and the errors about what is not."""
+"""Scenarios and their errors."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -19,43 +20,39 @@ from spark_ehbalance.simulation.scenario import (
     load,
     parse,
 )
-
-
-def problem(text: str) -> str:
-    with pytest.raises(ScenarioError) as caught:
-        parse(text, "mine")
-    return str(caught.value)
+from tests.raising import raises
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
+    ("text", "problem", "allowed"),
     [
-        ("partitions = 0", "partitions=0 is wrong: allowed is a whole number from 1"),
-        ("members = true", "members=True is wrong: allowed is a whole number from 0"),
-        ("settled = 1", "settled=1 is wrong: allowed is true or false"),
-        ("[hub]\nrate = -1", "hub.rate=-1 is wrong: allowed is a number from 0"),
-        ("[store]\ncommit = 0", "store.commit=0 is wrong: allowed is a length of time over 0, such as 10 seconds"),
-        ('[store]\ncommit = "soon"', "store.commit='soon' is wrong: allowed is a length of time over 0"),
-        ("[query]\nbatches = 1", "query.batches is unknown: allowed is one of batch, capacity, trigger, max_events"),
-        ("events = [3]", "events[0]=3 is wrong: allowed is a table [events[0]]"),
-        ("[[events]]\nat = 1", "events[0].do is missing: allowed is one of join, leave, "),
-        ('[[events]]\ndo = "dance"', "events[0].do='dance' is wrong: allowed is one of join, leave, "),
-        ('[[events]]\ndo = "join"\n[[events]]\ndo = "crash"\nat = -1', "events[1].at=-1 is wrong: allowed is a length"),
+        ("partitions = 0", "partitions=0 is invalid", "a whole number from 1"),
+        ("members = true", "members=True is invalid", "a whole number from 0"),
+        ("settled = 1", "settled=1 is invalid", "true or false"),
+        ("[hub]\nrate = -1", "hub.rate=-1 is invalid", "a number from 0"),
+        ("[store]\ncommit = 0", "store.commit=0 is invalid", "a length of time over 0, such as 10 seconds"),
+        ('[store]\ncommit = "soon"', "store.commit='soon' is invalid", "a length of time over 0"),
+        ("[query]\nbatches = 1", "query.batches is unknown", "one of batch, capacity, trigger, max_events"),
+        ("events = [3]", "events[0]=3 is invalid", "a table [events[0]]"),
+        ("[[events]]\nat = 1", "events[0].do is missing", "one of join, leave, "),
+        ('[[events]]\ndo = "dance"', "events[0].do='dance' is invalid", "one of join, leave, "),
+        ('[[events]]\ndo = "join"\n[[events]]\ndo = "crash"\nat = -1', "events[1].at=-1 is invalid", "a length"),
         (
             '[[events]]\ndo = "crash"\nfactor = 2',
-            "events[0].factor does not go with crash: allowed is at, count, do, every",
+            "events[0].factor cannot be set for crash",
+            "at, count, do, every",
         ),
-        ("group.balance_interval = 10\ngroup.lease_duration = 10", "group.lease_duration=10 is wrong: allowed is more"),
-        ("name = 1", "name is unknown: allowed is one of description, partitions, members, cycles, settled"),
+        ("group.balance_interval = 10\ngroup.lease_duration = 10", "group.lease_duration=10 is invalid", "more"),
+        ("name = 1", "name is unknown", "one of description, partitions, members, cycles, settled"),
     ],
 )
-def test_a_wrong_key_is_named_with_its_value_and_what_is_allowed(text: str, what: str) -> None:
-    message = problem(text)
-    assert message.startswith(f"scenario mine: {what}")
-    assert "\n" not in message
+def test_an_invalid_key_is_an_error_with_its_value(text: str, problem: str, allowed: str) -> None:
+    begin = re.compile(f"^{re.escape(allowed)}")
+    with raises(ScenarioError, "EHB_FILE_INVALID", file="Scenario mine", problem=problem, allowed=begin):
+        parse(text, "mine")
 
 
-def test_values_have_the_forms_that_options_have_and_what_is_not_set_its_default() -> None:
+def test_values_have_the_forms_of_options_and_defaults() -> None:
     as_text = """
         cycles = "20"
         settled = "False"
@@ -88,14 +85,15 @@ def test_defaults_of_the_group_are_those_of_the_source() -> None:
 
 
 def test_a_scenario_is_a_toml_file_or_ready_made(tmp_path: Path) -> None:
-    assert problem("partitions = = 3").startswith("scenario mine is not TOML: ")
+    with raises(ScenarioError, "EHB_FILE_INVALID", file="Scenario mine", allowed="TOML"):
+        parse("partitions = = 3", "mine")
     path = tmp_path / "mine.toml"
     path.write_text("partitions = 3", encoding="utf-8")
     assert load(str(path)) == Scenario(name="mine", partitions=3)
-    with pytest.raises(ScenarioError, match=r"--scenario nowhere is wrong: allowed is a TOML file or one of .*crash"):
-        load("nowhere")
-    with pytest.raises(ScenarioError, match="is wrong: allowed is a TOML file"):
-        load(str(tmp_path))
+    for name in ("nowhere", str(tmp_path)):
+        allowed = re.compile("a TOML file, or one of .*crash")
+        with raises(ScenarioError, "EHB_OPTION_INVALID", option="--scenario", value=repr(name), allowed=allowed):
+            load(name)
 
 
 def test_the_ready_made_scenarios_are_valid_and_use_every_action() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from spark_ehbalance.exactly_once.conflicts import conflict_of
-from spark_ehbalance.exactly_once.marks import Extent
+from spark_ehbalance.exactly_once.conflicts import find_conflict
+from spark_ehbalance.exactly_once.marks import SequenceRange
 from spark_ehbalance.exactly_once.merging import into
 from spark_ehbalance.exactly_once.protocol import Conflict
 from tests.waiting import wait_until
@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 def race(spark: SparkSession, table: str, start: int, folder: Path) -> Conflict | None:
     """Both merge five events, from the number `start` on. Returns why the one that began first was refused; None if it
     was not. `folder` is for signals."""
-    extents = {"0": Extent(start, start + 5)}
+    extents = {"0": SequenceRange(start, start + 5)}
     began, goes_on = str(folder / "began"), str(folder / "goes-on")
 
     @F.udf("string")
@@ -50,4 +50,4 @@ def race(spark: SparkSession, table: str, start: int, folder: Path) -> Conflict 
     finally:
         Path(goes_on).touch()
         thread.join()
-    return conflict_of(errors[0]) if errors else None
+    return find_conflict(errors[0]) if errors else None

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 
 import spark_ehbalance
-from tests.metrics.prometheus import scraped
+from tests.metrics.prometheus import scrape_page
 from tests.spark.settings import QUICK_JAVA, SETTINGS
 
 LOGGING = """
@@ -98,7 +98,7 @@ def _run(spark: SparkSession, shown: Shown, way: str, options: dict[str, str], f
     shown.keep(f"{way} progress", str([each.json for each in query.recentProgress]) + str(query.status))
     shown.keep(f"{way} query", f"{stream!r} {query!r} {spark_ehbalance.lag(query)!r}")
     _look(spark, shown, folder)
-    shown.keep(f"{way} metrics", scraped(int(options["metricsPort"])))
+    shown.keep(f"{way} metrics", scrape_page(int(options["metricsPort"])))
     spark_ehbalance.stop(query)
     alone = {name: value for name, value in options.items() if name in ("connectionString", "startingPosition")}
     batch = spark.read.format("ehbalance").options(**alone).load()

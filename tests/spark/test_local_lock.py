@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from spark_ehbalance.errors import TargetError
 from spark_ehbalance.exactly_once.local_lock import local_lock
-from spark_ehbalance.exactly_once.marks import Extent
+from spark_ehbalance.exactly_once.marks import SequenceRange
 from spark_ehbalance.exactly_once.merging import merge_once
 from spark_ehbalance.exactly_once.protocol import Write
 from spark_ehbalance.exactly_once.target import MERGED
@@ -27,7 +27,7 @@ from tests.spark.test_write_once import Writer, event_rows, events_of
 
 pytestmark = [pytest.mark.heavy, pytest.mark.spark]
 
-READ = {"0": Extent(0, 5)}
+READ = {"0": SequenceRange(0, 5)}
 
 #: Another process, which has the locks of these files until it is killed, as another JVM has them.
 _HOLDER = """

@@ -10,7 +10,7 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.lease_table.delta import DeltaStore
-from tests.ops.command import Command, kept
+from tests.ops.command import Command, connection_arguments
 from tests.spark.query_process import Query, QueryProcess
 from tests.spark.test_single_query import fill
 from tests.waiting import wait_until
@@ -40,7 +40,7 @@ def test_the_batch_in_flight_reaches_the_sink_and_reading_goes_on_at_the_new_pla
     planned the batch."""
     hold, checkpoint, table = tmp_path / "hold", tmp_path / "checkpoint", shared_options["leaseTable"]
     shared_options |= {"checkpointInterval": "1 minute"}  # all of it holds also where the lease table lags behind
-    connection = kept(shared_options["connectionString"], tmp_path)
+    connection = connection_arguments(shared_options["connectionString"], tmp_path)
 
     def in_flight() -> bool:
         return len([*(checkpoint / "offsets").glob("[0-9]*")]) > len([*(checkpoint / "commits").glob("[0-9]*")])

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery  # type: ignore[attr-defined]
 
 from spark_ehbalance.emulator import Emulator
-from tests.metrics.prometheus import free_port, scraped
+from tests.metrics.prometheus import free_port, scrape_page
 from tests.spark.conftest import HUB
 from tests.waiting import wait_until
 
@@ -48,7 +48,7 @@ def run_frame(frame: DataFrame, folder: Path, *, process: Callable[[DataFrame, i
 
 def owned_by_served(port: int) -> list[float]:
     """How many partitions the member owns whose metrics are served."""
-    lines = scraped(port).splitlines()
+    lines = scrape_page(port).splitlines()
     return [float(line.rpartition(" ")[2]) for line in lines if line.startswith("ehbalance_owned_partitions{")]
 
 

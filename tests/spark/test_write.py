@@ -79,7 +79,11 @@ def test_a_stream_is_written_in_order_and_its_rows_are_counted(
     ("mode", "options", "said"),
     [
         ("overwrite", {}, r"an event hub cannot be overwritten, events can be added only: write with mode\('append'\)"),
-        ("append", {"sendTimeout": "soon"}, "option sendTimeout='soon' is wrong: allowed is a length of time"),
+        (
+            "append",
+            {"sendTimeout": "soon"},
+            r"\[EHB_OPTION_INVALID\] sendTimeout='soon' is invalid. Allowed: a length",
+        ),
     ],
 )
 def test_a_wrong_write_is_refused_before_it_starts(

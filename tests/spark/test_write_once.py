@@ -25,7 +25,7 @@ from spark_ehbalance.errors import EhBalanceError, TargetError
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.receiver import PartitionAddress, Receiver
 from spark_ehbalance.exactly_once import once, write_once
-from spark_ehbalance.exactly_once.marks import Extent, Extents, Memory
+from spark_ehbalance.exactly_once.marks import SequenceRange, SequenceRanges, TransactionCache
 from spark_ehbalance.exactly_once.merging import insert, merge_once
 from spark_ehbalance.exactly_once.protocol import Begin, Commit, Conflict, Result, Step, Write, write_exactly_once
 from spark_ehbalance.exactly_once.selection import SEQUENCE_NUMBER
@@ -62,7 +62,7 @@ def held_by_name(spark: SparkSession, target: str) -> Events:
     return Counter((row.partition, row.sequenceNumber) for row in rows)
 
 
-def events_of(read: Extents) -> Events:
+def events_of(read: SequenceRanges) -> Events:
     return Counter((partition, number) for partition, each in read.items() for number in range(each.start, each.end))
 
 
@@ -73,7 +73,7 @@ class Writer:
         self,
         spark: SparkSession,
         target: str,
-        read: Extents,
+        read: SequenceRanges,
         *,
         columns: str = "",
         source: str = "namespace/hub",
@@ -113,7 +113,7 @@ class Writer:
             self._next, self.result = None, end.value
 
 
-def run(spark: SparkSession, target: str, read: Extents, **options: Any) -> Result:
+def run(spark: SparkSession, target: str, read: SequenceRanges, **options: Any) -> Result:
     return Writer(spark, target, read, **options).finish()
 
 
@@ -124,13 +124,13 @@ def test_two_writers_of_overlapping_events(spark: SparkSession, target: str) -> 
     """Either commits first, the second time with known marks, for which Delta is not asked. All orders of their steps
     are in `tests/exactly_once/test_protocol.py`."""
     assert has_transactions(spark.range(1)), "the tested version of Delta is written in the cheapest way"
-    expected = events_of({"9": Extent(0, 1)})
-    run(spark, target, {"9": Extent(0, 1)})
-    known: Memory | None = None
+    expected = events_of({"9": SequenceRange(0, 1)})
+    run(spark, target, {"9": SequenceRange(0, 1)})
+    known: TransactionCache | None = None
     for number, order in enumerate(("abAB", "baBA")):
         start = 10 * number
-        a = {"0": Extent(start, start + 10), "1": Extent(start, start + 2)}
-        b = {"0": Extent(start, start + 4)}
+        a = {"0": SequenceRange(start, start + 10), "1": SequenceRange(start, start + 2)}
+        b = {"0": SequenceRange(start, start + 4)}
         writers = {name: Writer(spark, target, read) for name, read in (("a", a), ("b", b))}
         for writer in writers.values():
             writer.target.memory = known
@@ -142,12 +142,12 @@ def test_two_writers_of_overlapping_events(spark: SparkSession, target: str) -> 
         expected += events_of(a)
         assert held(target) == expected, order
         known = writers["a"].target.memory
-    assert run(spark, target, {"0": Extent(0, 20), "1": Extent(0, 2)}).written == {}
+    assert run(spark, target, {"0": SequenceRange(0, 20), "1": SequenceRange(0, 2)}).written == {}
 
 
 def test_what_others_do_meanwhile(spark: SparkSession, target: str) -> None:
     table = f"delta.`{target}`"
-    run(spark, target, {"0": Extent(0, 5)})
+    run(spark, target, {"0": SequenceRange(0, 5)})
 
     def change_rows() -> None:
         spark.sql(f"INSERT INTO {table} VALUES ('other', 1, 'x')")
@@ -157,13 +157,13 @@ def test_what_others_do_meanwhile(spark: SparkSession, target: str) -> None:
     acts: Sequence[Callable[[], object]] = [
         change_rows,
         lambda: spark.sql(f"ALTER TABLE {table} ADD COLUMN more string"),
-        lambda: run(spark, target, {"1": Extent(0, 5)}, columns=", id AS number", mergeSchema="true"),
+        lambda: run(spark, target, {"1": SequenceRange(0, 5)}, columns=", id AS number", mergeSchema="true"),
     ]
     for number, act in enumerate(acts, 1):
-        writer = Writer(spark, target, {"0": Extent(0, 5 + number)}).through(Begin)
+        writer = Writer(spark, target, {"0": SequenceRange(0, 5 + number)}).through(Begin)
         act()
-        assert writer.finish().written == {"0": Extent(4 + number, 5 + number)}
-    assert held(target) == events_of({"0": Extent(0, 8), "1": Extent(0, 5)})
+        assert writer.finish().written == {"0": SequenceRange(4 + number, 5 + number)}
+    assert held(target) == events_of({"0": SequenceRange(0, 8), "1": SequenceRange(0, 5)})
     assert "number" in spark.read.format("delta").load(target).columns
 
 
@@ -182,16 +182,16 @@ def test_a_table_with_features_by_name(spark: SparkSession) -> None:
     spark.sql("DROP TABLE IF EXISTS featured")
     spark.sql(FEATURED)
     spark.sql("ALTER TABLE featured ADD CONSTRAINT early CHECK (sequenceNumber < 100)")
-    read = {"0": Extent(0, 4), "1": Extent(2, 5)}
+    read = {"0": SequenceRange(0, 4), "1": SequenceRange(2, 5)}
     late = Writer(spark, "default.featured", read).through(Begin)
     run(spark, "featured", read)
     assert late.finish().written == {}
     assert held_by_name(spark, "featured") == events_of(read)
     with pytest.raises(Exception, match=r"(?i)early"):
-        run(spark, "featured", {"0": Extent(4, 101)})
+        run(spark, "featured", {"0": SequenceRange(4, 101)})
     assert held_by_name(spark, "featured") == events_of(read)
     merge_once(event_rows(spark, 3, 6), "featured", None, {})
-    assert held_by_name(spark, "featured") == events_of({"0": Extent(0, 6), "1": Extent(2, 5)})
+    assert held_by_name(spark, "featured") == events_of({"0": SequenceRange(0, 6), "1": SequenceRange(2, 5)})
 
 
 # --- what is refused -------------------------------------------------------------------------------------------
@@ -203,17 +203,17 @@ def test_no_table_of_delta_is_refused_by_name(spark: SparkSession) -> None:
     rows = event_rows(spark, 0, 1)
     for name in ("seen", "plain"):
         with pytest.raises(TargetError, match=f"target '{name}'"):
-            run(spark, name, {"0": Extent(0, 1)})
+            run(spark, name, {"0": SequenceRange(0, 1)})
         with pytest.raises(TargetError, match=f"target '{name}'"):
             merge(rows, name)
 
 
 def test_marks_that_delta_would_forget_are_refused(spark: SparkSession, target: str) -> None:
-    run(spark, target, {"0": Extent(0, 1)})
+    run(spark, target, {"0": SequenceRange(0, 1)})
     name = "delta.setTransactionRetentionDuration"
     spark.sql(f"ALTER TABLE delta.`{target}` SET TBLPROPERTIES ('{name}' = 'interval 30 days')")
     with pytest.raises(TargetError, match=f"{name} is interval 30 days"):
-        run(spark, target, {"0": Extent(1, 2)})
+        run(spark, target, {"0": SequenceRange(1, 2)})
 
 
 def test_batches_that_deltas_own_sink_has_written_are_refused(spark: SparkSession, target: str) -> None:
@@ -239,11 +239,11 @@ class Offsets:
 
 
 def test_a_mark_that_was_moved_without_its_event_is_no_promotion(spark: SparkSession, target: str) -> None:
-    read = {"0": Extent(0, 10)}
-    run(spark, target, {"0": Extent(0, 5)}, events=Offsets({"0": "a"}))
+    read = {"0": SequenceRange(0, 10)}
+    run(spark, target, {"0": SequenceRange(0, 5)}, events=Offsets({"0": "a"}))
     with pytest.raises(TargetError, match=r"holds events up to 4 of .* that are gone: .* was promoted"):
         run(spark, target, read, events=Offsets({"0": "c"}, at="b"))
-    run(spark, target, {"0": Extent(5, 8)})
+    run(spark, target, {"0": SequenceRange(5, 8)})
     run(spark, target, read, events=Offsets({"0": "c"}, at="b"))
     assert held(target) == events_of(read)
 
@@ -273,29 +273,29 @@ def test_settings_with_which_delta_skips_writes_are_refused(spark: SparkSession,
 
 
 def test_merge_adds_what_is_not_there_and_all_writers_merge_from_then_on(spark: SparkSession, target: str) -> None:
-    run(spark, target, {"0": Extent(0, 5)})
+    run(spark, target, {"0": SequenceRange(0, 5)})
     spark.sql(f"DELETE FROM delta.`{target}` WHERE sequenceNumber = 4")
-    assert run(spark, target, {"0": Extent(0, 5)}).written == {}, "what lies behind the mark counts as written"
+    assert run(spark, target, {"0": SequenceRange(0, 5)}).written == {}, "what lies behind the mark counts as written"
     rows = event_rows(spark, 3, 8).withColumn("new", lit(1))
     merge(rows.limit(0), target)  # adds nothing, and changes nothing for other writers
-    writer = Writer(spark, target, {"0": Extent(3, 8)}).through(Begin)
+    writer = Writer(spark, target, {"0": SequenceRange(3, 8)}).through(Begin)
     merge_once(rows.union(rows), target, "namespace/hub", {"mergeSchema": "true"})
-    assert held(target) == events_of({"0": Extent(0, 4)}) + Counter({("0", n): 2 for n in range(4, 8)})
+    assert held(target) == events_of({"0": SequenceRange(0, 4)}) + Counter({("0", n): 2 for n in range(4, 8)})
     assert "new" in spark.read.format("delta").load(target).columns
     with pytest.raises(TargetError, match="another hub and namespace/hub"):
         merge_once(rows, target, "another hub", {})
     with pytest.raises(MergedError):
         writer.finish()
     with pytest.raises(MergedError):
-        run(spark, target, {"0": Extent(8, 9)})
+        run(spark, target, {"0": SequenceRange(8, 9)})
 
 
 def test_merge_replaces_and_adds_and_reads_only_files_that_may_hold_its_events(
     spark: SparkSession, target: str
 ) -> None:
-    run(spark, target, {"0": Extent(0, 5)})
+    run(spark, target, {"0": SequenceRange(0, 5)})
     hidden = [path.rename(path.with_suffix(".hidden")) for path in Path(target).glob("*.parquet")]
-    run(spark, target, {"0": Extent(5, 8)})
+    run(spark, target, {"0": SequenceRange(5, 8)})
     merge(event_rows(spark, 6, 10, body="added"), target, update=False)  # to read what is hidden would fail
     merge(event_rows(spark, 7, 9, body="replaced"), target)
     for path in hidden:
@@ -313,7 +313,7 @@ def test_merge_replaces_and_adds_and_reads_only_files_that_may_hold_its_events(
 def test_a_table_that_is_merged_into_holds_the_events_of_one_source(spark: SparkSession, target: str) -> None:
     """MERGE would take those of the second one for held already, and replace them by those of the first one."""
     for source in ("namespace/hub", "namespace/other"):
-        run(spark, target, {"0": Extent(0, 5)}, source=source)
+        run(spark, target, {"0": SequenceRange(0, 5)}, source=source)
     with pytest.raises(TargetError, match="namespace/hub and namespace/other"):
         merge(event_rows(spark, 3, 4), target)
 
@@ -379,19 +379,19 @@ def test_a_merged_table_that_is_replaced_stays_merged(spark: SparkSession) -> No
     spark.sql("CREATE OR REPLACE TABLE replaced USING delta AS SELECT * FROM replaced")
     assert "ehbalance.writeOnce" not in spark.sql("DESCRIBE DETAIL replaced").collect()[0].properties
     with pytest.raises(MergedError):
-        run(spark, "replaced", {"0": Extent(0, 6)})
+        run(spark, "replaced", {"0": SequenceRange(0, 6)})
     with pytest.raises(TargetError, match="another hub and namespace/hub"):  # whose events would be taken for these
         merge_once(rows, "replaced", "another hub", {})
     merge_once(rows, "replaced", "namespace/hub", {})
-    assert held_by_name(spark, "replaced") == events_of({"0": Extent(0, 5)})
+    assert held_by_name(spark, "replaced") == events_of({"0": SequenceRange(0, 5)})
     assert spark.sql("DESCRIBE DETAIL replaced").collect()[0].properties["ehbalance.writeOnce"] == "namespace/hub"
 
 
 def test_a_transaction_during_which_somebody_has_merged_is_refused_by_the_identifier_alone(
     spark: SparkSession, target: str
 ) -> None:
-    run(spark, target, {"0": Extent(0, 5)})
-    writer = Writer(spark, target, {"0": Extent(5, 8)}).through(Write)
+    run(spark, target, {"0": SequenceRange(0, 5)})
+    writer = Writer(spark, target, {"0": SequenceRange(5, 8)}).through(Write)
     empty = event_rows(spark, 0, 0).write.format("delta").mode("append")
     empty.options(txnAppId=MERGED_IDENTIFIER, txnVersion=1).save(target)
     with pytest.raises(MergedError):
@@ -413,9 +413,9 @@ def test_merge_does_not_update_an_event_that_the_table_holds_twice(spark: SparkS
 
 
 def test_of_two_merges_at_the_same_time_one_is_refused(spark: SparkSession, target: str, tmp_path: Path) -> None:
-    run(spark, target, {"0": Extent(0, 5)})
+    run(spark, target, {"0": SequenceRange(0, 5)})
     assert race(spark, f"delta.`{target}`", 5, tmp_path) is Conflict.TABLE
-    assert held(target) == events_of({"0": Extent(0, 10)})
+    assert held(target) == events_of({"0": SequenceRange(0, 10)})
 
 
 def test_merges_that_create_the_table_at_the_same_time(

@@ -159,9 +159,9 @@ _BY_CODE = {code: performative for performative, (code, _) in _DESCRIPTORS.items
 
 def _number_type(hint: Any) -> type | None:
     """The AMQP type of a field with this type hint, if that is a number of its own."""
-    for each in (hint, *get_args(hint)):
-        if get_origin(each) is Annotated:
-            return cast("type", each.__metadata__[0])
+    for kind in (hint, *get_args(hint)):
+        if get_origin(kind) is Annotated:
+            return cast("type", kind.__metadata__[0])
     return None
 
 
@@ -267,12 +267,15 @@ def rejected(error: AmqpError) -> Described:
     return Described(ULong(0x25), [error_field(error)])
 
 
-def answered_source(source: Any) -> Any:
+def reply_source(source: Any) -> Any:
     """The source of an attach as Azure returns it: with its own number as the descriptor of filters."""
     if not isinstance(source, Described) or not isinstance(source.value, list):
         return source
     fields = [
-        {name: Described(_FILTER, each.value) if isinstance(each, Described) else each for name, each in field.items()}
+        {
+            name: Described(_FILTER, content.value) if isinstance(content, Described) else content
+            for name, content in field.items()
+        }
         if isinstance(field, dict)
         else field
         for field in source.value

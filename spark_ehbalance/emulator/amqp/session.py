@@ -81,7 +81,7 @@ class Endpoint:
         """The peer has sent a message; answer with `IncomingLink.settle`. `delivery_id` is None if the peer wants no
         answer. Raises DecodeError if the message is malformed, which closes the connection."""
 
-    def on_room(self) -> None:
+    def on_capacity(self) -> None:
         """The peer may take more messages than before."""
 
     def on_detached(self) -> None:
@@ -110,7 +110,7 @@ class _Link:
                 role=not attach.role,
                 snd_settle_mode=settle_mode,
                 rcv_settle_mode=attach.rcv_settle_mode if attach.role else 0,
-                source=frames.answered_source(attach.source) or _NO_SOURCE,  # clients take null for a refusal
+                source=frames.reply_source(attach.source) or _NO_SOURCE,  # clients take null for a refusal
                 target=attach.target or _NO_TARGET,
                 initial_delivery_count=0 if attach.role else None,
                 max_message_size=self.endpoint.max_message_size,
@@ -190,7 +190,7 @@ class IncomingLink(_Link):
 
 
 class OutgoingLink(_Link):
-    """The peer receives. Send with `send` or `send_records` while `room` is positive.
+    """The peer receives. Send with `send` or `send_records` while `capacity` is positive.
 
     Deliveries are settled, with an empty tag; or, if `settled` is made False before `accept`, each has a tag of its
     own, and waits for nothing although the peer may settle it. `send_records` is for settled ones.
@@ -213,7 +213,7 @@ class OutgoingLink(_Link):
         super().on_flow(flow)
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many single-frame messages may be sent now; 0 while a longer message is incomplete."""
         return 0 if self.detached or self._rest else max(0, min(self._credit, self.session.remote_window))
 
@@ -225,7 +225,7 @@ class OutgoingLink(_Link):
             self._write_credit(drain=True)
 
     def send_records(self, data: bytearray, starts: Sequence[int]) -> None:
-        """Send at most `room` messages, each of which fits into one frame; `data` is filled in and not copied.
+        """Send at most `capacity` messages, each of which fits into one frame; `data` is filled in and not copied.
 
         Each of `starts` but the last is a gap of `TRANSFER_HEADER_SIZE` bytes before a message; the last is where the
         last message ends.
@@ -238,7 +238,7 @@ class OutgoingLink(_Link):
         self.session.write_transfers(data, count)
 
     def send(self, message: bytes) -> int:
-        """Send one message of any size, in as many frames as it needs; `room` must be positive. Returns its id."""
+        """Send one message of any size, in as many frames as it needs; `capacity` must be positive. Returns its id."""
         delivery_id = self._count_deliveries(1)
         self._rest = message
         tag = b"" if self.settled else _TAG.pack(self._delivery_count)
@@ -344,7 +344,7 @@ class Session:
                 settled = range(first, (first if last is None else last) + 1)
                 for link in self.links():
                     if isinstance(link, OutgoingLink):
-                        link.unsettled -= {each for each in link.unsettled if each in settled}
+                        link.unsettled -= {delivery_id for delivery_id in link.unsettled if delivery_id in settled}
 
     def close(self, error: AmqpError | None = None) -> None:
         """End the session and its links, and send the peer the reason for each."""
@@ -398,4 +398,4 @@ class Session:
             named.on_flow(flow)
         for link in self.links():
             if isinstance(link, OutgoingLink):
-                link.endpoint.on_room()
+                link.endpoint.on_capacity()

@@ -1,1 +1,1 @@
-"""Rows → events → the hub: what `df.write` and `df.writeStream` do."""
+"""RowEncoder → events → the hub: what `df.write` and `df.writeStream` do."""

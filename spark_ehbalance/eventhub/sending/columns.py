@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 from spark_ehbalance.errors import OptionError, UnsendableEventError
 from spark_ehbalance.eventhub.rows import TEXT_SALT
 from spark_ehbalance.eventhub.sending.write_options import FAIL
-from spark_ehbalance.eventhub.wire.outgoing import Encoder, Keyed, small_pair, system
+from spark_ehbalance.eventhub.wire.encoder import Encoder, Keyed, small_pair, system
 from spark_ehbalance.settings.secrets import shown
 from spark_ehbalance.settings.suggestions import did_you_mean
 
@@ -110,7 +110,7 @@ class Columns(NamedTuple):
     json: bool = False
 
     @classmethod
-    def of(cls, schema: StructType, *, kafka: bool = False, json: bool = False) -> Columns:
+    def from_schema(cls, schema: StructType, *, kafka: bool = False, json: bool = False) -> Columns:
         """Those of a frame with this schema. Raises `OptionError` for a missing, wrong or unknown column."""
         roles = _KAFKA_COLUMNS if kafka else _COLUMNS
         names = {name.lower(): name for name in roles}
@@ -174,7 +174,7 @@ class _Event(NamedTuple):
     body: bytes
 
 
-class Rows:
+class RowEncoder:
     """Makes events of the rows of a task. `partitions` gives the ids of the hub's partitions, in the order of their
     numbers, and is called if a row names one; `most` gives the most bytes of an event, by the partition of the first
     one. `policy` is the option `onUnsendable`: `skipped` rows are counted, and `problem` is why the first one was."""

@@ -9,7 +9,7 @@ from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.connection_options import CONNECTION_OPTIONS, SECRET_OPTIONS
 from spark_ehbalance.settings.declared import Declared, declarations, declared, option_name
-from spark_ehbalance.settings.option_texts import parsed, refuse_secret
+from spark_ehbalance.settings.option_texts import parse_options, reject_secret
 from spark_ehbalance.settings.parsing import flag, one_of, parse_duration
 from spark_ehbalance.settings.secrets import shown
 from spark_ehbalance.settings.suggestions import did_you_mean
@@ -66,9 +66,9 @@ def write_options(raw: Mapping[str, str], of_reading: Iterable[str] = ()) -> Wri
         raise _no_such_option(unknown[0], {name.lower(): name for name in of_reading})
     for key, text in given.items():
         if key not in SECRET_OPTIONS:
-            refuse_secret(names[key], text, "connectionString and clientSecret")
+            reject_secret(names[key], text, "connectionString and clientSecret")
     connection = Connection.from_options({name: given.get(name.lower()) for name in CONNECTION_OPTIONS})
-    return WriteOptions(connection, **parsed(given, WriteOptions))
+    return WriteOptions(connection, **parse_options(given, WriteOptions))
 
 
 def _no_such_option(key: str, of_reading: Mapping[str, str]) -> OptionError:

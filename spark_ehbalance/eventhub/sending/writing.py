@@ -19,15 +19,20 @@ from typing import TypeVar
 import pyarrow as pa
 
 from spark_ehbalance.errors import HubUnavailableError, MissingError
-from spark_ehbalance.eventhub.conditions import busy_wait
+from spark_ehbalance.eventhub.client_errors import (
+    CredentialsRefusedError,
+    MissingHubCheck,
+    ServerBusyError,
+    TransientError,
+)
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.eventhub.network import NetworkError
-from spark_ehbalance.eventhub.refusals import Busy, MissingHub, RefusedError, Unreachable
 from spark_ehbalance.eventhub.sender import Sender
-from spark_ehbalance.eventhub.sending.columns import Columns, Events, Rows, check_topic
+from spark_ehbalance.eventhub.sending.columns import Columns, Events, RowEncoder, check_topic
 from spark_ehbalance.eventhub.sending.write_options import WriteOptions
-from spark_ehbalance.eventhub.wire.outgoing import Batch, Keyed, windows
+from spark_ehbalance.eventhub.service_errors import busy_wait
+from spark_ehbalance.eventhub.wire.encoder import Batch, Keyed, windows
 from spark_ehbalance.eventhub.wire.sending_link import Deadline
 from spark_ehbalance.text import logger
 
@@ -44,7 +49,7 @@ _ROW = 1000
 #: The size of a batch, in bytes: that of the standard tier. A dedicated hub takes 20 MB, which would come in late.
 _BATCH = 1 << 20
 
-#: Links of a task at a time: each has a thread, which mostly waits.
+#: LinkPool of a task at a time: each has a thread, which mostly waits.
 _MOST_LINKS = 16
 
 #: Seconds after which an unused link is not used again: the hub may have closed it (after 240 s of silence), which is
@@ -59,7 +64,7 @@ _PAUSES = (0.1, 5.0)
 
 
 @dataclass
-class Sent:
+class SendResult:
     """What a task has sent: events, their bytes as messages, the batches, how often the hub was too busy, how many
     batches were sent again after an answer was lost (whose events may be there twice), and how many rows were skipped.
     `problem` is why the first of these could not be sent."""
@@ -72,14 +77,14 @@ class Sent:
     skipped: int = 0
     problem: str = ""
 
-    def add(self, other: Sent) -> None:
+    def add(self, other: SendResult) -> None:
         """Add what another task, or thread, has sent."""
         for name in ("events", "bytes", "batches", "busy", "again", "skipped"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.problem = self.problem or other.problem
 
 
-class Links:
+class LinkPool:
     """The open links of this process that no task uses, one for each partition of a hub. For several threads."""
 
     def __init__(self) -> None:
@@ -121,33 +126,33 @@ class Links:
 
 
 #: Of this process: Spark reuses a worker process, and with it its modules, for many tasks.
-LINKS = Links()
+LINK_POOL = LinkPool()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=LINKS.forget)
+    os.register_at_fork(after_in_child=LINK_POOL.forget)
 
 
 class _Stopped(Exception):
     """Another thread of the task has failed."""
 
 
-class Task:
+class WriteTask:
     """Sends the rows of one task. `links` are kept from task to task."""
 
-    def __init__(self, options: WriteOptions, columns: Columns, links: Links = LINKS) -> None:
+    def __init__(self, options: WriteOptions, columns: Columns, links: LinkPool = LINK_POOL) -> None:
         self._options, self._columns, self._links = options, columns, links
         self._stop = threading.Event()
         self._most = 0
 
-    def write(self, rows: Iterable[pa.RecordBatch]) -> Sent:
+    def write(self, rows: Iterable[pa.RecordBatch]) -> SendResult:
         """Send all rows: those of a partition, so also those with one key, in their order.
 
         Raises `UnsendableEventError` before anything was sent of the rows around that one, `HubUnavailableError` or
         `ClientVersionError`. What was sent before that is in the hub.
         """
-        sent = Sent()
+        sent = SendResult()
         with ThreadPoolExecutor(_MOST_LINKS, "ehbalance-send") as pool:
-            sending: list[Future[Sent]] = []
+            sending: list[Future[SendResult]] = []
             try:
                 for part in self._encoded(rows, sent):
                     _await(sending, sent)
@@ -167,7 +172,7 @@ class Task:
         for made, batch in self._with_rows(rows):
             yield made.unsendable(batch)
 
-    def _encoded(self, rows: Iterable[pa.RecordBatch], sent: Sent) -> Iterator[Events]:
+    def _encoded(self, rows: Iterable[pa.RecordBatch], sent: SendResult) -> Iterator[Events]:
         """The events of each part of the rows."""
         part: Events = {}
         size = 0
@@ -180,40 +185,40 @@ class Task:
                 part, size = {}, 0
         yield part
 
-    def _with_rows(self, rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[Rows, pa.RecordBatch]]:
+    def _with_rows(self, rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[RowEncoder, pa.RecordBatch]]:
         """What makes events, with each batch."""
-        made: Rows | None = None
+        made: RowEncoder | None = None
         for batch in _slices(rows):
             if self._stop.is_set():
                 raise _Stopped
             check_topic(batch, self._columns, self._options.connection.hub)
             if made is None:
-                made = Rows(self._columns, self._partitions, self._limit, self._options.on_unsendable)
+                made = RowEncoder(self._columns, self._partitions, self._limit, self._options.on_unsendable)
             yield made, batch
 
     def _partitions(self) -> Sequence[str]:
         def ask(deadline: Deadline) -> Sequence[str]:
             try:
                 return self._links.partitions(self._options.connection, deadline.attempt_end - time.monotonic())
-            except (Busy, MissingError, NetworkError, RefusedError):
+            except (ServerBusyError, MissingError, NetworkError, CredentialsRefusedError):
                 raise
             except HubUnavailableError as error:
-                raise Unreachable(str(error)) from error
+                raise TransientError(str(error)) from error
 
         return self._retried(ask, None)
 
     def _limit(self, target: str | None = None) -> int:
         """The size of the largest batch, by the link of the first event."""
         if not self._most:
-            self._most = self._attempted(target, Sender.most_bytes, Sent(), {})
+            self._most = self._attempted(target, Sender.most_bytes, SendResult(), {})
         return self._most
 
-    def _send(self, target: str | None, keyed: Iterable[Keyed]) -> Sent:
-        sent = Sent()
+    def _send(self, target: str | None, keyed: Iterable[Keyed]) -> SendResult:
+        sent = SendResult()
         try:
             for window in windows(keyed, min(self._most, _BATCH)):
                 events, sizes = sum(each.events for each in window), sum(len(each.payload) for each in window)
-                sent.add(Sent(events, sizes, len(window)))
+                sent.add(SendResult(events, sizes, len(window)))
                 unanswered: dict[int, Batch] = {}
                 self._attempted(target, partial(Sender.send, window=window), sent, unanswered)
                 sent.again += len(unanswered)
@@ -222,7 +227,9 @@ class Task:
             raise
         return sent
 
-    def _attempted(self, target: str | None, call: Callable[..., _T], sent: Sent, unanswered: dict[int, Batch]) -> _T:
+    def _attempted(
+        self, target: str | None, call: Callable[..., _T], sent: SendResult, unanswered: dict[int, Batch]
+    ) -> _T:
         """What `call` returns for a link to `target`, tried again as by `_retried`, each time on another link.
         `unanswered` is filled with the batches that may be sent twice, by identity."""
         connection = self._options.connection
@@ -243,23 +250,23 @@ class Task:
         """What `attempt` returns. What may pass is tried again until `sendTimeout` has passed in which no batch was
         taken. A hub that is too busy is waited for as long as it answers so. A token that is refused is renewed, once
         between two batches that are taken. What is missing for a moment may be only lost by a link."""
-        deadline, missing = Deadline(self._options.send_timeout), MissingHub()
+        deadline, missing = Deadline(self._options.send_timeout), MissingHubCheck()
         pause, renewed = _PAUSES[0], False
         while not self._stop.is_set():
             deadline.begin_attempt()
             end = deadline.end
             try:
                 return attempt(deadline)
-            except (Busy, RefusedError, Unreachable, MissingError) as error:
+            except (ServerBusyError, CredentialsRefusedError, TransientError, MissingError) as error:
                 if taken := deadline.end > end:
                     renewed = False
-                if taken or isinstance(error, (Busy, RefusedError)):
+                if taken or isinstance(error, (ServerBusyError, CredentialsRefusedError)):
                     missing.answered()
-                if isinstance(error, Busy):
+                if isinstance(error, ServerBusyError):
                     self._stop.wait(busy_wait())
                     deadline.postpone()
                     continue
-                if isinstance(error, RefusedError):
+                if isinstance(error, CredentialsRefusedError):
                     if renewed:
                         raise
                     self._options.connection.renew()
@@ -292,7 +299,7 @@ def _slices(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from (batch.slice(start, length) for start in range(0, batch.num_rows, length))
 
 
-def _await(sending: Iterable[Future[Sent]], sent: Sent) -> None:
+def _await(sending: Iterable[Future[SendResult]], sent: SendResult) -> None:
     """Wait for the threads that send. Raises the error of one that has failed by itself."""
     failed: BaseException | None = None
     for each in sending:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from spark_ehbalance.eventhub.wire.client import check_open, cut_off_at
-from spark_ehbalance.eventhub.wire.outgoing import Batch, transfer
+from spark_ehbalance.eventhub.wire.encoder import Batch, transfer
 
 _ID_MASK = 0xFFFFFFFF
 
@@ -65,7 +65,7 @@ class SendingLink:
         return list(self._waiting.values())
 
     def send(self, window: list[Batch], deadline: Deadline) -> None:
-        """Send batches (`outgoing.windows`), and wait until the peer has answered to all, until the attempt of
+        """Send batches (`encoder.windows`), and wait until the peer has answered to all, until the attempt of
         `deadline` ends, which each batch that is taken postpones. These are removed from the list. Raises TimeoutError
         or the client's error for the link, but not `refusals`."""
         self._window, self._waiting, self.refusals, self._deadline = window, {}, [], deadline

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from spark_ehbalance.errors import FencedError
+from spark_ehbalance.errors import DataLossError, FencedError
 from spark_ehbalance.group.changes import Advance, Heartbeat, Join, LeaseTransition, Outcome
 from spark_ehbalance.group.durations import renewal_interval, short_outage
 from spark_ehbalance.group.expiry import Observations, changed_rows
 from spark_ehbalance.group.member.lease_duration import LeaseDuration
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.query_state import QueryState
-from spark_ehbalance.group.mismatch import Mismatch
 from spark_ehbalance.group.model import Author, Lease, MemberState, QueryRecord, TableIdentity
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
@@ -191,23 +190,20 @@ class Membership:
         return replace(member, look=replace(member.look, drained=drained))._holding(snapshot, now)
 
     def _check_table(self, snapshot: Snapshot, query: QueryState) -> None:
-        table, found, wrong = self.belief.table, snapshot.table, None
+        table, found = self.belief.table, snapshot.table
         if not self.settings.capabilities.members:
             return
         if table is not None and found is not None and found.id != table.id:
-            wrong = Mismatch("EHB_LEASE_TABLE_REPLACED", {"known": table.id, "found": found.id})
+            raise DataLossError("EHB_LEASE_TABLE_REPLACED", known=table.id, found=found.id)
         for _, lease, known in changed_rows(snapshot.leases, self.belief.leases):
             if lease is None or lease.epoch < known.epoch:
                 what, epoch = f"epoch of partition {known.partition}", lease.epoch if lease else "missing"
-                wrong = wrong or Mismatch("EHB_LEASE_TABLE_STALE", {"what": what, "known": known.epoch, "found": epoch})
-            elif (lease.owner, lease.epoch) == (self.author.id, known.epoch) and lease.partition not in query.resets:
+                raise DataLossError("EHB_LEASE_TABLE_STALE", what=what, known=known.epoch, found=epoch)
+            if (lease.owner, lease.epoch) == (self.author.id, known.epoch) and lease.partition not in query.resets:
                 at, was = lease.checkpoint, known.checkpoint  # only a reset by the owner moves it back in its epoch
                 if at and was and at.sequence_number < was.sequence_number:
                     what = f"position of partition {known.partition}"
-                    facts = {"what": what, "known": was.next, "found": at.next}
-                    wrong = wrong or Mismatch("EHB_LEASE_TABLE_STALE", facts)
-        if wrong:
-            raise wrong.error()
+                    raise DataLossError("EHB_LEASE_TABLE_STALE", what=what, known=was.next, found=at.next)
 
     def _check_fence(self, snapshot: Snapshot) -> None:
         row, record, own = snapshot.members.get(self.author.id), self._record(snapshot), self.author.incarnation
@@ -216,11 +212,7 @@ class Membership:
         if not by_run and (row is None or row.incarnation == own):
             return
         host = record.host if by_run and record else row.host if row else ""
-        raise FencedError(
-            f"[EHB_FENCED] A later process on {host or 'an unknown host'} started as {self.author.id}, with the same "
-            "checkpoint or ownerId, and this one stops: to run both, give each a checkpointLocation and an ownerId of "
-            "its own."
-        )
+        raise FencedError("EHB_FENCED", host=host or "an unknown host", owner=self.author.id)
 
     def _record(self, snapshot: Snapshot) -> QueryRecord | None:
         """What the table knows of this query."""

@@ -55,7 +55,7 @@ class TransferParameters(Parameters):
         0.25,
         number(0, 10),
         "standard deviation of the members' loads beyond which load is moved; 1 is a full host if every member reports "
-        "how busy its cores are, else the mean ([all conditions](strategies.md#which-to-use))",
+        "how busy its cores are, else the mean ([all conditions](sharing.md#which-strategy))",
     )
     #: So that a burst moves nothing.
     hit_count: int = declared(3, whole(0), "load is moved after more than this many uneven cycles in a row")

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from spark_ehbalance.errors import OptionError, StoreUnavailableError
-from spark_ehbalance.eventhub.tokens import NoTokenError
+from spark_ehbalance.eventhub.tokens import TokenUnavailableError
 from spark_ehbalance.lease_table.blob.layout import Metadata
 from spark_ehbalance.lease_table.blob.locations import OPTIONS, account, account_and_container, known_options
 from spark_ehbalance.lease_table.identity import split
@@ -23,6 +23,9 @@ _NOT_MET = (None, "ConditionNotMet", "TargetConditionNotMet", "BlobAlreadyExists
 
 #: Variables of the environment that set options, as they do for a Delta table.
 _VARIABLES = {f"AZURE_STORAGE_{name.upper()}": plain for name, plain in OPTIONS.items() if name != "credential"}
+
+
+_NO_CONTAINER = "it does not exist"
 
 
 class LostError(Exception):
@@ -45,7 +48,7 @@ class Container:
     def __init__(self, location: str, options: Mapping[str, str], patience: float) -> None:
         """A request fails after `patience` seconds without an answer. Raises `OptionError`."""
         self._client = _client(location, options, patience)
-        self._what = f"the container at {location}"
+        self._name = f"The container at {location}"
 
     def exists(self) -> bool:
         """Whether there is such a container, by a listing: no other right is needed. Raises `StoreUnavailableError`."""
@@ -71,7 +74,7 @@ class Container:
 
         blobs: dict[str, Blob] | None = self._request("read", found)
         if blobs is None:
-            raise StoreUnavailableError(f"{self._what} could not be read: there is no such container")
+            raise self._unavailable("read", _NO_CONTAINER)
         return blobs
 
     def replace(self, name: str, metadata: Mapping[str, str], etag: str | None) -> Blob:
@@ -113,10 +116,10 @@ class Container:
     def _written(self, request: Callable[[], Blob]) -> Blob:
         written: Blob | None = self._request("written", request)
         if written is None:
-            raise StoreUnavailableError(f"{self._what} could not be written: there is no such container")
+            raise self._unavailable("written", _NO_CONTAINER)
         return written
 
-    def _request(self, done: str, request: Callable[[], Any]) -> Any:
+    def _request(self, action: str, request: Callable[[], Any]) -> Any:
         """What `request` returns; None if there is no such container."""
         from azure.core.exceptions import (
             AzureError,
@@ -130,15 +133,18 @@ class Container:
             return request()
         except ResourceNotFoundError:
             return None
-        except NoTokenError as error:
-            raise StoreUnavailableError(f"{self._what} could not be {done}: {error}") from None
+        except TokenUnavailableError as error:
+            raise self._unavailable(action, error.reason) from None
         except AzureError as error:
             text, code = str(error).splitlines()[0], getattr(error, "error_code", None)
             if isinstance(error, (ResourceExistsError, ResourceModifiedError)) and code in _NOT_MET:
                 raise LostError from error
             if isinstance(error, HttpResponseError) and error.status_code is not None:
                 text = f"{error.status_code} {getattr(code, 'value', code) or error.reason}"
-            raise StoreUnavailableError(f"{self._what} could not be {done}: {text}") from error
+            raise self._unavailable(action, text) from error
+
+    def _unavailable(self, action: str, reason: str) -> StoreUnavailableError:
+        return StoreUnavailableError("EHB_LEASE_TABLE_UNAVAILABLE", what=self._name, action=action, reason=reason)
 
 
 def _blob(metadata: Metadata, etag: str, modified: datetime) -> Blob:
@@ -154,7 +160,10 @@ def _client(location: str, options: Mapping[str, str], patience: float) -> Any:
         from azure.storage.blob import ContainerClient
     except ImportError:
         raise OptionError(
-            f"leaseTable={location} needs the package azure-storage-blob: install spark-ehbalance[blob]"
+            "EHB_PACKAGE_MISSING",
+            option=f"leaseTable={location}",
+            package="azure-storage-blob",
+            install="spark-ehbalance[blob]",
         ) from None
     service, container = account_and_container(location)
     credential = _credential(location, known_options(options))
@@ -169,7 +178,8 @@ def _client(location: str, options: Mapping[str, str], patience: float) -> Any:
             retry_total=0,
         )
     except ValueError as problem:  # such as a token, which is only sent by https
-        raise OptionError(f"the container at {location} cannot be opened with this credential: {problem}") from None
+        both = f"leaseTable={location} and its credential"
+        raise OptionError("EHB_OPTIONS_CONFLICT", options=both, reason=str(problem)) from None
 
 
 def _credential(location: str, options: Mapping[str, str]) -> Any:

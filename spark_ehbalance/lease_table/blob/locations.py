@@ -68,8 +68,10 @@ def known_options(options: Mapping[str, str]) -> dict[str, str]:
     for name, value in options.items():
         if not is_known(name):
             raise OptionError(
-                f"option storageOptions.{shown(name)} is not known for a container of the Azure SDKs' checkpoint "
-                f"store: there are {', '.join(OPTIONS)}"
+                "EHB_OPTION_UNKNOWN",
+                option=f"storageOptions.{shown(name)}",
+                where="a container of the Azure SDKs' checkpoint store",
+                hint=f" (allowed: {', '.join(OPTIONS)})",
             )
         known[OPTIONS[plain_name(name)]] = value
     if "client_secret" in known:  # which delta-rs takes without a credential's name

@@ -97,7 +97,7 @@ class BlobStore(LeaseTable):
     def create(self, group: Group, content: Snapshot | None = None) -> None:
         """Create the container unless it exists, and the blobs of `content` unless the group has any."""
         if self._group not in (None, group):
-            raise StoreFormatError(f"{self._location} was opened for the group {self._group}, not for {group}")
+            raise self._foreign(f"it was opened for the group {self._group}, not for {group}")
         self._group = group
         if not self.exists():
             self._container.create()
@@ -111,7 +111,7 @@ class BlobStore(LeaseTable):
         if self._snapshot is None:
             self.read()
         if self._snapshot is None or base.version != self._snapshot.version:
-            raise ConflictError(f"version {base.version} is not what this handle has seen last")
+            raise ConflictError("EHB_COMMIT_CONFLICT", version=base.version + 1, location=self._location)
         changed = [p for p, lease in new.leases.items() if lease != base.leases.get(p) or self._is_unsaved(lease)]
         leases = self._with_offsets([new.leases[p] for p in changed])
         written = dict(zip(changed, self._in_parallel(leases), strict=True))
@@ -155,10 +155,10 @@ class BlobStore(LeaseTable):
     def _only_group(self) -> Group:
         found = layout.groups(self._container.list(""))
         if not found:
-            raise StoreFormatError(f"{self._location} holds no group: no consumer has claimed a partition yet")
+            raise self._foreign("it contains no group, because no consumer has claimed a partition yet")
         if len(found) > 1:
             shown = ", ".join(sorted(map(str, found))[:5]) + (" and more" if len(found) > 5 else "")
-            raise StoreFormatError(f"{self._location} holds several groups; say which is meant: {shown}")
+            raise self._foreign(f"it contains several groups: {shown}")
         return found.pop()
 
     def _found(self, partition: str, blobs: Mapping[Kind, Blob]) -> Found:
@@ -166,10 +166,8 @@ class BlobStore(LeaseTable):
         stored = layout.checkpoint(blob.metadata if blob else None)
         if stored.offset is not None and stored.sequence_number is None:
             assert self._group is not None
-            raise StoreFormatError(
-                f"the blob {layout.blob_name(self._group, Kind.CHECKPOINT, partition)} in {self._location} has an "
-                "offset without a sequence number, so that it is not known where to go on: write both, or delete it"
-            )
+            name = layout.blob_name(self._group, Kind.CHECKPOINT, partition)
+            raise self._foreign(f"the blob {name} has an offset without a sequence number")
         if ownership is None:
             return Found(checkpoint=stored.position)
         owner, epoch = layout.owner(ownership.metadata), layout.epoch(ownership.metadata)
@@ -185,16 +183,16 @@ class BlobStore(LeaseTable):
                 self._rows[partition] = seen_again(row, found, own=found.owner in self._members)
         return self._renewed_snapshot()
 
+    def _foreign(self, problem: str) -> StoreFormatError:
+        return StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=self._location, problem=problem)
+
     def _check_fence(self, partition: str, found: Found, row: Row | None) -> None:
         """Raise `FencedError` if this member has the partition with an epoch that this handle has not written."""
         if found.owner not in self._members or found.epoch is None:
             return
         known = row.lease.epoch if row is not None and row.lease.owner == found.owner else -1
         if found.epoch > max(known, self._unsure.get(partition, -1)):
-            raise FencedError(
-                f"partition {partition}: a later process has started as {found.owner}, with the same ownerId or from "
-                "the same Spark checkpoint: this one stops"
-            )
+            raise FencedError("EHB_FENCED", host="an unknown host", owner=found.owner)
 
     def _renewed_snapshot(self) -> Snapshot:
         """The snapshot of the rows: the last one if nothing has changed."""
@@ -232,7 +230,7 @@ class BlobStore(LeaseTable):
             return leases
         found = self.find_offsets(positions)
         if missing := sorted(positions.keys() - found.keys() - self._unfound, key=partition_order):
-            _LOG.warning("partitions %s: the hub has no event at their positions, not writing them", ", ".join(missing))
+            _LOG.warning("Not writing positions at which the hub has no event. partitions=%s", ", ".join(missing))
         self._unfound = frozenset(positions.keys() - found.keys())
         return [
             replace(x, checkpoint=replace(x.checkpoint, offset=found[x.partition]))
@@ -313,9 +311,9 @@ class BlobStore(LeaseTable):
         """Warn that of some partitions nothing can be written, when that begins."""
         new: dict[str, list[str]] = {}
         for partition in sorted(failed.keys() - self._refused, key=partition_order):
-            new.setdefault(str(failed[partition]), []).append(partition)
-        for why, partitions in new.items():
-            _LOG.warning("partitions %s: %s. Trying again", ", ".join(partitions), why)
+            new.setdefault(failed[partition].reason, []).append(partition)
+        for reason, partitions in new.items():
+            _LOG.warning("Retrying a failed write: %s. partitions=%s", reason, ", ".join(partitions))
         self._refused = (self._refused | failed.keys()) - written
 
     def _raise_if_unavailable(self, failed: Sequence[Exception]) -> None:

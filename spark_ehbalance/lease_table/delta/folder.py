@@ -170,16 +170,13 @@ class Folder:
             with contextlib.suppress(FileNotFoundError, NotFoundError):  # Azure removes the others nevertheless
                 obstore.delete(self._files, paths[first : first + _REMOVED_AT_ONCE])
 
-    def check_unused(self, remedy: str) -> None:
-        """Raise `StoreFormatError`, with the `remedy`, if the folder holds any file but what a lease table's write has
-        left when it was cut off."""
+    def check_unused(self) -> None:
+        """Raise `StoreFormatError` if the folder contains any file except those of an interrupted write."""
         found = [*islice((path for path in self._paths() if not is_left_over(path)), _SHOWN + 1)]
         if found:
             more = " and more" if len(found) > _SHOWN else ""
-            raise StoreFormatError(
-                f"{self.uri} holds files that are not a lease table's: {', '.join(found[:_SHOWN])}{more}. Nothing was "
-                f"changed there: {remedy}"
-            )
+            problem = f"it contains other files: {', '.join(found[:_SHOWN])}{more}"
+            raise StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=self.uri, problem=problem)
 
     def _paths(self) -> Iterator[str]:
         if not self.is_local:
@@ -206,25 +203,23 @@ class Folder:
             os.makedirs(self.uri, exist_ok=True)
 
     @contextlib.contextmanager
-    def errors(self, done: str) -> Iterator[None]:
-        """Turns `BACKEND_ERRORS` into `StoreUnavailableError`: the folder could not be `done`."""
+    def errors(self, action: str) -> Iterator[None]:
+        """Turn `BACKEND_ERRORS` into `StoreUnavailableError`; `action` is a participle such as "read"."""
         try:
             yield
         except BACKEND_ERRORS as error:
-            raise self.unavailable(done, error) from error
+            raise self.unavailable(action, error) from error
 
-    def unavailable(self, done: str, error: Exception) -> StoreUnavailableError:
-        """The folder could not be `done`, because of `error`."""
+    def unavailable(self, action: str, error: Exception) -> StoreUnavailableError:
+        """The error of an `action`, such as "read", that failed with `error`."""
         if self._tokens is not None and _is_refused(str(error)) and self._tokens.renew():
             self._storage = None  # which keeps the refused token
-        if isinstance(error, TableNotFoundError) and done != "created":  # delta-rs says so if it cannot make the folder
-            return StoreUnavailableError(
-                f"there is no lease table at {self.uri}: if there was one, put it back; else `ehbalance init` makes one"
-            )
+        if isinstance(error, TableNotFoundError) and action != "created":  # raised if it cannot make the folder
+            return StoreUnavailableError("EHB_LEASE_TABLE_MISSING", location=self.uri)
         text = self._text(error)
         if self.is_local and os.path.isfile(self.uri):
-            text = "it is a file, and a lease table is a folder: choose another leaseTable"
-        return StoreUnavailableError(f"{self._title} could not be {done}: {text}")
+            text = "it is a file, not a folder"
+        return StoreUnavailableError("EHB_LEASE_TABLE_UNAVAILABLE", what=self._title, action=action, reason=text)
 
     @property
     def _files(self) -> ObjectStore:

@@ -43,8 +43,6 @@ _KEPT_HOURS = 1
 #: By its name the table is known as ours, whatever its columns are.
 _NAME = "ehbalance lease history"
 
-_REMEDY = "the history of the lease table belongs there, so choose another leaseTable, or move them away"
-
 
 class History:
     """The history of the lease table at `location`. All methods raise `StoreUnavailableError`."""
@@ -78,7 +76,8 @@ class History:
     def _check_columns(self, table: DeltaTable) -> None:
         columns = {field.name for field in table.schema().fields}
         if table.metadata().name != _NAME or not columns >= {*HISTORY_SCHEMA.names}:
-            raise StoreFormatError(f"{self._folder.uri} is another Delta table. Nothing was changed there: {_REMEDY}")
+            problem = "it is a Delta table of another program"
+            raise StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=self._folder.uri, problem=problem)
 
     def _held(self) -> DeltaTable | None:
         """The table as of the last append, unless another one has taken its place or its token ends: it need not be
@@ -91,12 +90,17 @@ class History:
         """The table, which is made if it is missing. Raises `StoreUnavailableError` if it is somebody else's."""
         try:
             if not self._folder.is_table():
-                self._folder.check_unused(_REMEDY)
+                self._folder.check_unused()
                 self._create()
             table = self._folder.open_table()
             self._check_columns(table)
         except StoreFormatError as error:
-            raise StoreUnavailableError(str(error)) from None
+            raise StoreUnavailableError(
+                "EHB_LEASE_TABLE_UNAVAILABLE",
+                what=f"The history at {self._folder.uri}",
+                action="opened",
+                reason=error.parameters["problem"],
+            ) from None
         _, self._until = self._folder.token
         return table
 

@@ -72,23 +72,19 @@ def check_storage(location: str, options: Mapping[str, str], environment: Mappin
     commit in a way that replaces another writer's commit, or that excludes only those who commit in the same way; or if
     a credential is wrong."""
     check_identity(location, options)
-    given = {f"storageOptions.{name}": (name, value) for name, value in options.items()}
+    settings = {f"storageOptions.{name}": (name, value) for name, value in options.items()}
     overridden = {name.lower() for name in options}
     for name, value in environment.items():
         if name.lower() not in overridden and _concerns(name.lower(), location):
-            given[f"the environment variable {name}"] = (name, value)
-    for shown, (name, value) in given.items():
+            settings[f"Environment variable {name}"] = (name, value)
+    for source, (name, value) in settings.items():
         unsafe = name.lower().endswith("allow_unsafe_rename") and value.strip().lower() not in _FALSE
         if unsafe or (name.lower().endswith("conditional_put") and value.strip().lower() == "disabled"):
-            raise OptionError(
-                f"{shown} is set: with it two queries could take the same partition, as the lease table needs a "
-                "storage that creates a file only if it does not exist. Leave it out"
-            )
+            reason = "the lease table must create a file only if it does not exist, or two queries own one partition"
+            raise OptionError("EHB_OPTION_NOT_APPLICABLE", option=source, reason=reason)
         if name.lower().endswith("s3_locking_provider"):
-            raise OptionError(
-                f"{shown} is set: the lease table's commits are conditional writes of S3 itself, and exclude no writer "
-                "who asks for a lock elsewhere. Leave it out, and let nobody write the table with it"
-            )
+            reason = "the lease table's commits are conditional writes of S3, so no writer may rely on locks"
+            raise OptionError("EHB_OPTION_NOT_APPLICABLE", option=source, reason=reason)
 
 
 def _concerns(variable: str, location: str) -> bool:

@@ -83,6 +83,7 @@ def creation(metadata: dict[str, Any], *adds: dict[str, Any]) -> bytes:
         "timestamp": metadata["metaData"]["createdTime"],
         "operation": "CREATE TABLE",
         "engineInfo": _ENGINE,
+        _TABLE: metadata["metaData"]["id"],
     }
     return _lines([{"commitInfo": information}, {"protocol": _PROTOCOL}, metadata, *adds])
 
@@ -101,8 +102,8 @@ def added(path: str, size: int, rows: int, at_ms: int) -> dict[str, Any]:
     }
 
 
-def overwrite(version: int, table: str, removed: Iterable[str], add: dict[str, Any], token: str) -> bytes:
-    """The log file of the commit after `version` that replaces the `removed` data files of the table with this id."""
+def overwrite(version: int, table: str, removed: str | None, add: dict[str, Any], token: str) -> bytes:
+    """The log file of the commit after `version` that replaces the data file of the table with this id."""
     at_ms = add["add"]["modificationTime"]
     information = {
         "timestamp": at_ms,
@@ -114,7 +115,7 @@ def overwrite(version: int, table: str, removed: Iterable[str], add: dict[str, A
         _TOKEN: token,
         _TABLE: table,
     }
-    removes = [{"remove": {"path": old, "deletionTimestamp": at_ms, "dataChange": True}} for old in sorted(removed)]
+    removes = [{"remove": {"path": removed, "deletionTimestamp": at_ms, "dataChange": True}}] if removed else []
     return _lines([{"commitInfo": information}, *removes, add])
 
 
@@ -138,21 +139,22 @@ def actions_of(content: bytes) -> list[dict[str, Any]]:
 
 
 def own_add(content: bytes, table: str) -> dict[str, Any] | None:
-    """The `add` of a commit that this store made in the table with this id; None for any other commit, after which only
-    delta-rs can tell the table's state. Raises `ValueError`."""
+    """The `add` of a commit that this store made in the table with this id; None for any other commit. Raises
+    `ValueError`."""
     actions = actions_of(content)
-    information = _information(actions)
-    return actions[-1] if _TOKEN in information and information.get(_TABLE) == table else None
+    return actions[-1] if "add" in actions[-1] and _information(actions).get(_TABLE) == table else None
+
+
+def data_change(content: bytes) -> str | None:
+    """The operation of a commit that adds or removes data files; None for any other commit. Raises `ValueError`."""
+    actions = actions_of(content)
+    changes_data = any(action.get("add") or action.get("remove") for action in actions)
+    return str(_information(actions).get("operation", "unknown")) if changes_data else None
 
 
 def is_by(token: str, content: bytes) -> bool:
     """Whether the author with this token has written the log file."""
     return _information(actions_of(content)).get(_TOKEN) == token
-
-
-def table_of(content: bytes) -> str | None:
-    """The id of the table for which this store made the commit; None for another commit. Raises `ValueError`."""
-    return _information(actions_of(content)).get(_TABLE)
 
 
 def _information(actions: Iterable[dict[str, Any]]) -> dict[str, Any]:

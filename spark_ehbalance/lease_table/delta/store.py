@@ -2,7 +2,8 @@
 
 A commit is a data file and then the next version's log file, which is created only if there is none: whoever creates it
 has won. That is Delta's commit protocol, and all that delta-rs and Spark need to read the table. A look is one request
-for the next version's log file. Opening the table and a version that another program wrote are delta-rs's.
+for the next version's log file; delta-rs opens the table, and reads the metadata of a version by another program. Such
+a version must not change rows: RESTORE, for example, would hide progress.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseTable
 from spark_ehbalance.lease_table.delta import log, maintenance
-from spark_ehbalance.lease_table.delta.folder import BACKEND_ERRORS, Folder, file_names, storage_error_text
+from spark_ehbalance.lease_table.delta.folder import BACKEND_ERRORS, Folder, storage_error_text
 from spark_ehbalance.lease_table.delta.history import History
 from spark_ehbalance.lease_table.delta.locations import check_storage, has_known_scheme, parse_location
 from spark_ehbalance.lease_table.delta.names import (
@@ -62,11 +63,11 @@ def _clock() -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was read or written last: the snapshot, its data files, the table's metadata action, the version's log file,
+    """What was read or written last: the snapshot, its data file, the table's metadata action, the version's log file,
     by its tag and by a hash of its content, and when that version was the newest."""
 
     snapshot: Snapshot
-    files: frozenset[str]
+    file: str | None
     metadata: dict[str, Any]
     tag: str
     content: int
@@ -116,7 +117,7 @@ class DeltaStore(LeaseTable):
         """`clock` tells seconds, and must not stand still while the process or the machine does."""
         limit = f"{round(patience * 1000)}ms"
         limits = {"timeout": limit, "connect_timeout": limit, "retry_timeout": limit}
-        self._folder = Folder(location, limits | dict(options or {}), f"the lease table at {location}")
+        self._folder = Folder(location, limits | dict(options or {}), f"The lease table at {location}")
         self._history = History(location, self._folder.options)
         self._patience = patience
         self._clock = clock
@@ -133,7 +134,7 @@ class DeltaStore(LeaseTable):
             if self._folder.is_table():
                 return True
             try:
-                self._folder.check_unused("choose a leaseTable that does not exist yet, or whose folder is empty")
+                self._folder.check_unused()
             except StoreFormatError:
                 if self._folder.is_table():  # another member has made it meanwhile
                     return True
@@ -145,15 +146,14 @@ class DeltaStore(LeaseTable):
             try:
                 with self._folder.errors("created"):
                     if around := self._folder.enclosing_table():
-                        where = f"{self._folder.uri} is in the folder of the Delta table {around}"
-                        raise StoreFormatError(f"{where}, whose VACUUM would remove it: choose another leaseTable")
+                        raise self._foreign(f"it is in the folder of the Delta table {around}, whose VACUUM removes it")
                     self._create(group, content)
             except StoreUnavailableError:
                 if not self.exists():  # otherwise another creator was faster, which is as good
                     raise
         found = self.read().group
         if found != group:
-            raise StoreFormatError(f"the lease table at {self._folder.uri} belongs to {found}, not to {group}")
+            raise self._foreign(f"it belongs to {found}, not to {group}")
 
     def _create(self, group: Group, content: Snapshot | None) -> None:
         self._folder.make()
@@ -196,16 +196,14 @@ class DeltaStore(LeaseTable):
         return known.snapshot
 
     def _advanced(self, known: _Known) -> _Known | None:
-        """The newest version; None if only delta-rs can tell, because another program wrote it."""
+        """The newest version; None if another program wrote it, so that the table has to be opened again."""
         newest = self._newest(known)
         if newest is None:
             return known
         add = self._own_add(newest, known.table)
         if add is None:
             return None
-        name = add["add"]["path"]
-        snapshot = self._snapshot([name], known.snapshot.group, newest.version)
-        return _Known(snapshot, frozenset({name}), known.metadata, newest.tag, hash(newest.content))
+        return self._read_version(newest, add, known.snapshot.group, known.metadata)
 
     def _opened(self) -> _Known:
         """The newest version, by way of delta-rs."""
@@ -215,21 +213,34 @@ class DeltaStore(LeaseTable):
         except TableNotFoundError:
             raise
         except DeltaError as error:
-            raise self._unreadable(error) from error
+            raise self._folder.unavailable("opened", error) from error
         version = table.version()
-        newest = self._log_file(version)
         group, metadata = self._checked_metadata(table)
         self._check_not_set_back(version)
-        if newest is not None and self._own_add(newest, str(table.metadata().id)) is None:
-            with contextlib.suppress(ValueError):
-                if log.table_of(newest.content):
-                    raise self._damaged(f"{commit_file(version)} belongs to another lease table")
-        files = file_names(table)
-        snapshot = self._snapshot(files, group, version)
-        tag, content = (newest.tag, hash(newest.content)) if newest else ("", 0)
-        known = _Known(snapshot, frozenset(files), metadata, tag, content)
+        newest = self._retained(version)
+        add = self._newest_add(newest, str(table.metadata().id))
+        known = self._read_version(newest, add, group, metadata)
         self._check = _Check(known)
         return known
+
+    def _newest_add(self, newest: _LogFile, table: str) -> dict[str, Any] | None:
+        """The `add` of the last commit with data up to `newest`; None if the table has no rows yet. Raises
+        `StoreReplacedError` if another program made that commit."""
+        file = newest
+        while (add := self._own_add(file, table)) is None:
+            if operation := log.data_change(file.content):
+                raise self._replaced(f"version {file.version} is a foreign commit ({operation})")
+            if file.version == 0:
+                return None
+            file = self._retained(file.version - 1)
+        return add
+
+    def _retained(self, version: int) -> _LogFile:
+        """The log file of `version`. Raises `StoreDamagedError` if there is none: then the author of the rows is not
+        known."""
+        if (found := self._log_file(version)) is None:
+            raise self._damaged(f"{commit_file(version)} is missing")
+        return found
 
     def _check_not_set_back(self, version: int) -> None:
         """Raise `StoreReplacedError` if the version that was known before is not part of the log any more; it may have
@@ -237,7 +248,7 @@ class DeltaStore(LeaseTable):
         if (last := self._last) is not None:
             found = self._log_file(last.version)
             if hash(found.content) != last.content if found else version < last.version:
-                raise self._replaced(f"version {last.version}, now {version}")
+                raise self._replaced(f"its version was {last.version} and is {version}")
 
     def _checked_metadata(self, table: DeltaTable) -> tuple[Group, dict[str, Any]]:
         """The table's group and metadata. Raises `StoreFormatError` if it is no lease table, `StoreReplacedError` if it
@@ -245,7 +256,7 @@ class DeltaStore(LeaseTable):
         found, protocol = table.metadata(), table.protocol()
         known_id = self._last.table if self._last is not None else None
         if known_id not in (None, str(found.id)):
-            raise self._replaced(f"id {known_id}, now {found.id}")
+            raise self._replaced(f"its id was {known_id} and is {found.id}")
         try:
             group = group_of(found.description, self._folder.uri)
         except StoreFormatError:
@@ -264,16 +275,20 @@ class DeltaStore(LeaseTable):
             raise self._damaged("another program changed its protocol, properties or columns")
         return group, _metadata(group, found.created_time or 0, str(found.id))
 
-    def _snapshot(self, names: Sequence[str], group: Group, version: int) -> Snapshot:
-        """The state in the data files with these names. Raises `StoreDamagedError`."""
-        try:
-            parts = [self._folder.parquet(name, SCHEMA) for name in names]
-            rows = parts[0] if len(parts) == 1 else pa.concat_tables([SCHEMA.empty_table(), *parts])
-            return from_table(rows, group, version)
-        except FileNotFoundError as error:
-            raise self._damaged(f"{error} is missing") from error
-        except (ValueError, OverflowError, pa.ArrowException) as error:
-            raise self._damaged(f"{', '.join(names[:3]) or 'its data'}: {storage_error_text(error)}") from error
+    def _read_version(
+        self, newest: _LogFile, add: dict[str, Any] | None, group: Group, metadata: dict[str, Any]
+    ) -> _Known:
+        """The version of this log file, with the rows of the data file that was added. Raises `StoreDamagedError`."""
+        name, snapshot = None, Snapshot(group, newest.version)
+        if add is not None:
+            name = add["add"]["path"]
+            try:
+                snapshot = from_table(self._folder.parquet(name, SCHEMA), group, newest.version)
+            except FileNotFoundError as error:
+                raise self._damaged(f"{error} is missing") from error
+            except (ValueError, OverflowError, pa.ArrowException) as error:
+                raise self._damaged(f"{name}: {storage_error_text(error)}") from error
+        return _Known(snapshot, name, metadata, newest.tag, hash(newest.content))
 
     def _is_there(self, known: _Known) -> bool:
         """Whether the log can be followed from the known version on.
@@ -346,30 +361,15 @@ class DeltaStore(LeaseTable):
         files = self._folder.listed(LOG, after=commit_file(version).removeprefix(f"{LOG}/"))
         return [found for file in files if (found := version_of(file.name)) is not None]
 
-    def _unreadable(self, error: DeltaError) -> StoreUnavailableError:
-        """delta-rs cannot open the table: the storage fails, or files of the log are damaged or missing."""
-        text = self._folder.unavailable("opened", error)
-        return StoreUnavailableError(f"{text}. If the storage works, the log is damaged. {self._remedy}")
-
     def _damaged(self, problem: str) -> StoreDamagedError:
         """The error for a table with this problem: a file, and what is wrong with it."""
-        return StoreDamagedError(
-            f"the lease table at {self._folder.uri} is damaged: {problem}. Running queries continue reading their "
-            f"partitions. {self._remedy}"
-        )
+        return StoreDamagedError("EHB_LEASE_TABLE_DAMAGED", location=self._folder.uri, problem=problem)
 
-    def _replaced(self, how: str) -> StoreReplacedError:
-        return StoreReplacedError(
-            f"the lease table at {self._folder.uri} was replaced or set back while it was in use ({how}). "
-            + self._remedy
-        )
+    def _foreign(self, problem: str) -> StoreFormatError:
+        return StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=self._folder.uri, problem=problem)
 
-    @property
-    def _remedy(self) -> str:
-        return (
-            "Stop the group's queries, move the folder away, and create the table from their checkpoints: `ehbalance "
-            f"positions CHECKPOINT`, then `ehbalance init {self._folder.uri} --event-hub-name HUB --positions FILE`"
-        )
+    def _replaced(self, problem: str) -> StoreReplacedError:
+        return StoreReplacedError("EHB_LEASE_TABLE_SET_BACK", location=self._folder.uri, problem=problem)
 
     def _forget(self) -> None:
         """Drop what is held, so that the next read opens the table again."""
@@ -380,24 +380,26 @@ class DeltaStore(LeaseTable):
     def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
         known = self._known
         if known is None or known.version != base.version:
-            raise ConflictError(f"version {base.version} of {self._folder.uri} is not the one that was read last")
+            raise self._conflict(base.version + 1)
         version, token = base.version + 1, uuid.uuid4().hex
         with self._folder.errors("written"):
             add = self._put(new)
         began = self._clock()
-        entry = log.overwrite(base.version, known.table, known.files, add, token)
+        entry = log.overwrite(base.version, known.table, known.file, add, token)
         tag = self._commit(version, entry, token)
         self._check = self._check._replace(written=(*self._check.written, (version, token)))
         if self._is_stale(known) and not self._is_whole_from(known):
             self._folder.remove([commit_file(version)])
             self._forget()
             raise StoreUnavailableError(
-                f"the lease table at {self._folder.uri} was written by others while this process was suspended: "
-                "whether its own commit counts is not known"
+                "EHB_LEASE_TABLE_UNAVAILABLE",
+                what=f"The lease table at {self._folder.uri}",
+                action="written",
+                reason="others wrote it while this process was suspended, and whether its commit counts is unknown",
             )
         written = replace(new, version=version)
-        files = frozenset({add["add"]["path"]})
-        self._known = self._last = _Known(written, files, known.metadata, tag, hash(entry), began)
+        file = add["add"]["path"]
+        self._known = self._last = _Known(written, file, known.metadata, tag, hash(entry), began)
         return written
 
     def _is_whole_from(self, known: _Known) -> bool:
@@ -423,7 +425,10 @@ class DeltaStore(LeaseTable):
         if found is None:
             raise self._folder.unavailable("written", failure) from failure
         self._winner = found
-        raise ConflictError(f"somebody else has written version {version} of {self._folder.uri}") from failure
+        raise self._conflict(version) from failure
+
+    def _conflict(self, version: int) -> ConflictError:
+        return ConflictError("EHB_COMMIT_CONFLICT", version=version, location=self._folder.uri)
 
     # --- history and upkeep ------------------------------------------------------------------------------------
 

@@ -75,19 +75,18 @@ def description(group: Group) -> str:
     )
 
 
-def group_of(description: str | None, where: str) -> Group:
-    """The group whose lease table has this `description`. Raises `StoreFormatError` for the table at `where`."""
+def group_of(description: str | None, location: str) -> Group:
+    """The group in the `description` of the lease table at `location`. Raises `StoreFormatError`."""
     try:
         fields = json.loads(description or "")
         version = int(fields["ehbalance"])
         if version == FORMAT:
             return Group.of(fields["namespace"], fields["eventHub"], fields["consumerGroup"])
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):  # somebody else's text
-        raise StoreFormatError(f"the Delta table at {where} is not a lease table: choose another leaseTable") from None
-    raise StoreFormatError(
-        f"the lease table at {where} has format {version}; this version of spark-ehbalance knows format {FORMAT}: "
-        + ("upgrade it" if version > FORMAT else "choose another leaseTable")
-    )
+        problem = "it is a Delta table of another program"
+        raise StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=location, problem=problem) from None
+    problem = f"it has format {version}, and this version of spark-ehbalance supports format {FORMAT}"
+    raise StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=location, problem=problem)
 
 
 def to_table(snapshot: Snapshot) -> pa.Table:
@@ -113,8 +112,6 @@ def encode(rows: pa.Table) -> bytes:
 
 def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
     """The snapshot whose rows `table` holds, in any order. Raises `ValueError` if they are not all of its rows."""
-    if not table.num_rows and not version:
-        return Snapshot(group)
     columns = [column.combine_chunks() for column in table.columns]
     columns[5] = columns[5].view(pa.int64())  # a table can hold times that no `datetime` can
     *values, texts = (column.to_pylist() for column in columns)

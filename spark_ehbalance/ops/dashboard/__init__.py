@@ -1,1 +1,1 @@
-"""`ehbalance dashboard`: a page that shows groups while they run."""
+"""`ehbalance dashboard`: the web page of groups."""

@@ -15,8 +15,8 @@ from spark_ehbalance.text import plain
 
 _FILES = Path(__file__).parent / "page"
 
-#: Rows of history that are listed, and characters of a text that are shown: browsers take minutes to draw millions.
-_MOST_ROWS, _MOST_TEXT = 100, 1000
+#: Maximum number of history rows, and of characters per text: browsers take minutes to draw millions.
+_MAX_ROWS, _MAX_TEXT = 100, 1000
 
 
 def _text(name: str) -> str:
@@ -29,7 +29,7 @@ def _hash(text: str) -> str:
 
 _SCRIPT, _STYLE = _text("page.js"), _text("page.css")
 
-#: Nothing but the page's own script and style runs, and it loads nothing from elsewhere; see docs/security.md.
+#: Only the page's own script and style run, and nothing is loaded from elsewhere: docs/security.md.
 POLICY = (
     f"default-src 'none'; script-src {_hash(_SCRIPT)}; style-src {_hash(_STYLE)}; img-src data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
@@ -37,29 +37,28 @@ POLICY = (
 
 
 def facts(table: str, view: GroupView | None, problem: str = "") -> dict[str, Any]:
-    """What the page shows of the group in `table`: `ehbalance status --json`, and its history. Without a view: why
-    there is none."""
+    """Facts of the group in `table` for the page: `ehbalance status --json` and the history, or only the `problem`."""
     if view is None:
         return {"table": shown(table), "problem": shown(problem)}
-    rows = [asdict(each) for each in reversed(view.history[-_MOST_ROWS:])]
+    rows = [asdict(change) for change in reversed(view.history[-_MAX_ROWS:])]
     return {"table": shown(table), **shown(view.to_json()), "history": shown(rows)}
 
 
 def page(groups: list[dict[str, Any]] | int) -> str:
-    """The page with these `facts`, or one that fetches the facts of so many groups every second."""
+    """A page with the `facts` of groups; given their number, one that fetches their facts every second."""
     data = json.dumps(groups).replace("<", "\\u003c")
     parts = {"POLICY": POLICY, "ICON": f"data:image/svg+xml,{quote(_text('icon.svg'))}"}
     parts |= {"STYLE": _STYLE, "DATA": data, "SCRIPT": _SCRIPT}
-    made = _text("page.html")
+    html = _text("page.html")
     for name, text in parts.items():
-        made = made.replace(f"@{name}@", text)
-    return made
+        html = html.replace(f"@{name}@", text)
+    return html
 
 
 def shown(value: Any) -> Any:
-    """`value` with all texts safe to show: others wrote them."""
+    """`value` with all foreign texts escaped and shortened."""
     if isinstance(value, str):
-        return plain(value if len(value) <= _MOST_TEXT else f"{value[:_MOST_TEXT]}…")
+        return plain(value if len(value) <= _MAX_TEXT else f"{value[:_MAX_TEXT]}…")
     if isinstance(value, dict):
-        return {name: shown(each) for name, each in value.items()}
-    return [shown(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {name: shown(item) for name, item in value.items()}
+    return [shown(item) for item in value] if isinstance(value, (list, tuple)) else value

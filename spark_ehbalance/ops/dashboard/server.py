@@ -1,4 +1,4 @@
-"""Serves the page of groups on the loopback address."""
+"""HTTP server for the page of groups, on the loopback address."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.lease_table.viewing import Viewer
-from spark_ehbalance.metrics.http_server import Answer, HttpServer
+from spark_ehbalance.metrics.http_server import HttpServer, Response
 from spark_ehbalance.ops.dashboard.page import POLICY, facts, page
 
 ADDRESS = "127.0.0.1"
@@ -27,24 +27,24 @@ _HEADERS = {
 
 
 def group_facts(location: str, viewer: Viewer) -> dict[str, Any]:
-    """The page's facts of the group in the lease table at `location`."""
+    """Facts of the group in the lease table at `location`, for the page."""
     try:
         return facts(location, viewer.latest())
     except EhBalanceError as error:
         return facts(location, None, str(error))
 
 
-def made_server(tables: Sequence[tuple[str, Viewer]], port: int) -> HttpServer:
-    """The server of the page of `tables` at `port`; 0: a free one. Raises `OSError` if the port is in use."""
+def page_server(tables: Sequence[tuple[str, Viewer]], port: int) -> HttpServer:
+    """A server for the page of `tables` at `port`; 0 chooses a free one. Raises `OSError` if the port is in use."""
 
-    def answer(path: str) -> Answer:
+    def answer(path: str) -> Response:
         number = re.fullmatch(r"/facts/(\d{1,6})", path)
         if path == "/":
-            return Answer(200, "text/html; charset=utf-8", page(len(tables)).encode())
+            return Response(200, "text/html; charset=utf-8", page(len(tables)).encode())
         if number and int(number[1]) < len(tables):
-            found = json.dumps(group_facts(*tables[int(number[1])]))
-            return Answer(200, "application/json; charset=utf-8", found.encode())
-        return Answer(404)
+            text = json.dumps(group_facts(*tables[int(number[1])]))
+            return Response(200, "application/json; charset=utf-8", text.encode())
+        return Response(404)
 
     return HttpServer(ADDRESS, port, answer, _HEADERS)
 

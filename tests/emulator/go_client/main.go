@@ -1,5 +1,5 @@
 // Uses the hub "hub" of two partitions as users of Microsoft's Go SDK do. The connection string is the only argument.
-// Ends with status 0 if all was as it should be, else with a line for each part that was not.
+// Exits with 0 if all parts succeed, else with 1 after a line for each part that failed.
 package main
 
 import (
@@ -19,14 +19,14 @@ const (
 	timeout = 30 * time.Second // for each part
 )
 
-// In this order: the second part sends what the later ones read.
+// In this order: the later parts read events that the second one sends.
 var parts = []struct {
 	name string
 	run  func(ctx context.Context, connection string) error
 }{
 	{"properties of the hub and of an empty partition", properties},
 	{"producer", produce},
-	{"properties of a partition with events", filled},
+	{"properties of a partition with events", partitionProperties},
 	{"start positions", startPositions},
 	{"without prefetch", withoutPrefetch},
 	{"owner levels", ownerLevels},
@@ -47,7 +47,7 @@ func main() {
 	os.Exit(status)
 }
 
-// check returns an error unless got is what is wanted.
+// check returns an error unless got equals want.
 func check[T any](what string, got, want T) error {
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		return fmt.Errorf("%s: %v instead of %v", what, got, want)
@@ -69,17 +69,17 @@ func properties(ctx context.Context, connection string) error {
 		return err
 	}
 	defer client.Close(ctx)
-	told, err := client.GetEventHubProperties(ctx, nil)
+	hubProperties, err := client.GetEventHubProperties(ctx, nil)
 	if err != nil {
 		return err
 	}
 	partition, err := client.GetPartitionProperties(ctx, "1", nil)
-	age := time.Since(told.CreatedOn)
+	age := time.Since(hubProperties.CreatedOn)
 	return errors.Join(
 		err,
-		check("name", told.Name, hub),
-		check("partitions", told.PartitionIDs, []string{"0", "1"}),
-		check("geo-replication", told.GeoReplicationEnabled, false),
+		check("name", hubProperties.Name, hub),
+		check("partitions", hubProperties.PartitionIDs, []string{"0", "1"}),
+		check("geo-replication", hubProperties.GeoReplicationEnabled, false),
 		check("created in the last hour", age > 0 && age < time.Hour, true),
 		check("partition", partition.PartitionID, "1"),
 		check("hub of the partition", partition.EventHubName, hub),
@@ -136,7 +136,7 @@ func tooLarge(ctx context.Context, client *eh.ProducerClient) error {
 	return check("an event that is too large", errors.Is(err, eh.ErrEventDataTooLarge), true)
 }
 
-func filled(ctx context.Context, connection string) error {
+func partitionProperties(ctx context.Context, connection string) error {
 	client, err := consumer(connection)
 	if err != nil {
 		return err
@@ -197,7 +197,7 @@ func startPositions(ctx context.Context, connection string) error {
 		check("content type", *event.ContentType, "text/plain"),
 		check("a time", event.EnqueuedTime != nil && time.Since(*event.EnqueuedTime) < time.Minute, true),
 	}
-	for _, each := range []struct {
+	for _, start := range []struct {
 		name     string
 		position eh.StartPosition
 		first    int64
@@ -208,10 +208,10 @@ func startPositions(ctx context.Context, connection string) error {
 		{"at a number", eh.StartPosition{SequenceNumber: &five, Inclusive: true}, 5},
 		{"at a time", eh.StartPosition{EnqueuedTime: all[0].EnqueuedTime, Inclusive: true}, 0},
 	} {
-		events, err := read(ctx, connection, from(each.position), 1)
+		events, err := read(ctx, connection, from(start.position), 1)
 		problems = append(problems, err)
 		if err == nil {
-			problems = append(problems, check(each.name, numbers(events), []int64{each.first}))
+			problems = append(problems, check(start.name, numbers(events), []int64{start.first}))
 		}
 	}
 	return errors.Join(problems...)
@@ -254,15 +254,15 @@ func ownerLevels(ctx context.Context, connection string) error {
 	_, none := receive(nil)
 	return errors.Join(
 		err,
-		check("the one with the lower level is disconnected", lost(present()), true),
-		check("a lower level is refused", lost(lower), true),
-		check("none is refused", lost(none), true),
+		check("the one with the lower level is disconnected", ownershipLost(present()), true),
+		check("a lower level is refused", ownershipLost(lower), true),
+		check("none is refused", ownershipLost(none), true),
 	)
 }
 
-func lost(err error) bool {
-	var told *eh.Error
-	return errors.As(err, &told) && told.Code == eh.ErrorCodeOwnershipLost
+func ownershipLost(err error) bool {
+	var problem *eh.Error
+	return errors.As(err, &problem) && problem.Code == eh.ErrorCodeOwnershipLost
 }
 
 func refusals(ctx context.Context, connection string) error {
@@ -276,7 +276,7 @@ func refusals(ctx context.Context, connection string) error {
 	return check("an unknown hub is named", unknown != nil && strings.Contains(unknown.Error(), "could not be found"), true)
 }
 
-// process reads everything with a processor, twice: the second one goes on from the checkpoints of the first.
+// process reads everything with a processor, twice: the second one continues from the checkpoints of the first.
 func process(ctx context.Context, connection string) error {
 	store := &memoryStore{}
 	first, err := processed(ctx, connection, store, 21)

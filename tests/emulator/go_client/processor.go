@@ -80,23 +80,23 @@ type memoryStore struct {
 	claims      int
 }
 
-func (s *memoryStore) ClaimOwnership(_ context.Context, wanted []eh.Ownership, _ *eh.ClaimOwnershipOptions) ([]eh.Ownership, error) {
+func (s *memoryStore) ClaimOwnership(_ context.Context, claims []eh.Ownership, _ *eh.ClaimOwnershipOptions) ([]eh.Ownership, error) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	if s.ownerships == nil {
 		s.ownerships = map[string]eh.Ownership{}
 	}
 	var claimed []eh.Ownership
-	for _, each := range wanted {
-		present, known := s.ownerships[each.PartitionID]
-		if known && (each.ETag == nil || *each.ETag != *present.ETag) {
+	for _, claim := range claims {
+		present, known := s.ownerships[claim.PartitionID]
+		if known && (claim.ETag == nil || *claim.ETag != *present.ETag) {
 			continue
 		}
 		s.claims++
 		tag := azcore.ETag(fmt.Sprint(s.claims))
-		each.ETag, each.LastModifiedTime = &tag, time.Now().UTC()
-		s.ownerships[each.PartitionID] = each
-		claimed = append(claimed, each)
+		claim.ETag, claim.LastModifiedTime = &tag, time.Now().UTC()
+		s.ownerships[claim.PartitionID] = claim
+		claimed = append(claimed, claim)
 	}
 	return claimed, nil
 }
@@ -105,8 +105,8 @@ func (s *memoryStore) ListOwnership(_ context.Context, _, _, _ string, _ *eh.Lis
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	var all []eh.Ownership
-	for _, each := range s.ownerships {
-		all = append(all, each)
+	for _, ownership := range s.ownerships {
+		all = append(all, ownership)
 	}
 	return all, nil
 }
@@ -115,8 +115,8 @@ func (s *memoryStore) ListCheckpoints(_ context.Context, _, _, _ string, _ *eh.L
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	var all []eh.Checkpoint
-	for _, each := range s.checkpoints {
-		all = append(all, each)
+	for _, checkpoint := range s.checkpoints {
+		all = append(all, checkpoint)
 	}
 	return all, nil
 }

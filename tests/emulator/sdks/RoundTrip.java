@@ -13,7 +13,7 @@ import java.util.List;
 
 /**
  * The Java SDK, unmodified: {@code java RoundTrip.java CONNECTION-STRING}. Sends an event with a key, one to a partition
- * and one with properties, and prints what it reads back: of each the body, partition, number, key and properties.
+ * and one with properties, and prints the body, partition, number, key and properties of each event that it reads back.
  */
 class RoundTrip {
     public static void main(String[] arguments) throws Exception {
@@ -30,15 +30,15 @@ class RoundTrip {
             producer.send(batch);
         }
         try (EventHubConsumerAsyncClient consumer = builder.buildAsyncConsumerClient()) {
-            Object[] found = consumer.receive(true).take(3).map(RoundTrip::shown)
+            Object[] rows = consumer.receive(true).take(3).map(RoundTrip::row)
                 .collectList().block(Duration.ofSeconds(60)).toArray();
-            System.out.write(new ObjectMapper().writeValueAsBytes(found));
+            System.out.write(new ObjectMapper().writeValueAsBytes(rows));
             System.out.flush();
         }
         System.exit(0);
     }
 
-    private static List<Object> shown(PartitionEvent read) {
+    private static List<Object> row(PartitionEvent read) {
         EventData event = read.getData();
         return Arrays.asList(
             event.getBodyAsString(), read.getPartitionContext().getPartitionId(), event.getSequenceNumber(),

@@ -139,11 +139,11 @@ def _receivers(hub: str) -> Iterator[list[ReceiveClient]]:
         )
         for partition in PARTITIONS
     ]
-    for each in receivers:
-        each.open()
+    for receiver in receivers:
+        receiver.open()
     yield receivers
-    for each in receivers:
-        each.close()
+    for receiver in receivers:
+        receiver.close()
 
 
 @pytest.fixture
@@ -201,8 +201,8 @@ def _senders(hub: str) -> Iterator[list[Any]]:
     with client:
         senders = [client._create_producer(partition_id=partition) for partition in client.get_partition_ids()]
         yield senders
-        for each in senders:
-            each.close()
+        for sender in senders:
+            sender.close()
 
 
 @pytest.fixture

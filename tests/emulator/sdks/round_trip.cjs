@@ -20,12 +20,12 @@ async function send() {
 function readBack(count) {
   const consumer = new EventHubConsumerClient("$Default", connection);
   return new Promise((resolve, reject) => {
-    const found = [];
+    const rows = [];
     const subscription = consumer.subscribe(
       {
         async processEvents(events, context) {
-          found.push(...events.map((each) => shown(each, context.partitionId)));
-          if (found.length === count) subscription.close().then(() => consumer.close()).then(() => resolve(found));
+          rows.push(...events.map((event) => row(event, context.partitionId)));
+          if (rows.length === count) subscription.close().then(() => consumer.close()).then(() => resolve(rows));
         },
         async processError(error) {
           reject(error);
@@ -36,11 +36,11 @@ function readBack(count) {
   });
 }
 
-function shown(event, partition) {
+function row(event, partition) {
   const { partitionKey, sequenceNumber, properties } = event;
   return [event.body.toString(), partition, sequenceNumber, partitionKey ?? null, properties ?? {}];
 }
 
 send()
   .then(() => readBack(3))
-  .then((found) => console.log(JSON.stringify(found)) ?? process.exit());
+  .then((rows) => console.log(JSON.stringify(rows)) ?? process.exit());

@@ -28,10 +28,10 @@ from pyspark.sql.types import (
 from spark_ehbalance.emulator.message import parse_event
 from spark_ehbalance.errors import OptionError, UnsendableEventError
 from spark_ehbalance.eventhub.rows import TEXT_SALT, record_batch
-from spark_ehbalance.eventhub.sending.columns import Columns, Events, Rows, check_topic
+from spark_ehbalance.eventhub.sending.columns import Columns, Events, RowEncoder, check_topic
+from spark_ehbalance.eventhub.wire.encoder import BATCH_FORMAT, Encoder, Keyed, transfer, windows
 from spark_ehbalance.eventhub.wire.frames import fields_of
 from spark_ehbalance.eventhub.wire.messages import parse
-from spark_ehbalance.eventhub.wire.outgoing import BATCH_FORMAT, Encoder, Keyed, transfer, windows
 
 ROOM = 1 << 20
 
@@ -89,24 +89,26 @@ JSON = schema(body=TEXT, properties=MapType(TEXT, TEXT))
 )
 def test_a_frame_that_is_no_frame_of_events_is_refused(frame: StructType, kafka: bool, said: str) -> None:
     with pytest.raises(OptionError, match=said):
-        Columns.of(frame, kafka=kafka)
+        Columns.from_schema(frame, kafka=kafka)
     for without_text in (schema(body=TEXT), schema(body=TEXT, properties=MapType(TEXT, INT))):
         with pytest.raises(OptionError, match="jsonProperties=true needs a column properties"):
-            Columns.of(without_text, json=True)
+            Columns.from_schema(without_text, json=True)
 
 
 def made(rows: list[dict[str, Any]], frame: StructType, *, most: int = ROOM, **how: bool) -> Events:
     """The events of rows, in a hub of four partitions."""
     found: Events = {}
     batch = pa.RecordBatch.from_pylist([rows[0], *rows], to_arrow_schema(frame)).slice(1)
-    Rows(Columns.of(frame, **how), lambda: "0123", lambda _: most).add(batch, found)
+    RowEncoder(Columns.from_schema(frame, **how), lambda: "0123", lambda _: most).add(batch, found)
     return found
 
 
-def skipped(rows: list[dict[str, Any]], frame: StructType, *, most: int = ROOM, **how: bool) -> tuple[Events, Rows]:
+def skipped(
+    rows: list[dict[str, Any]], frame: StructType, *, most: int = ROOM, **how: bool
+) -> tuple[Events, RowEncoder]:
     """The events of rows of which those that cannot be sent are skipped."""
     found: Events = {}
-    makes = Rows(Columns.of(frame, **how), lambda: "0123", lambda _: most, "skip")
+    makes = RowEncoder(Columns.from_schema(frame, **how), lambda: "0123", lambda _: most, "skip")
     makes.add(pa.RecordBatch.from_pylist(rows, to_arrow_schema(frame)), found)
     return found, makes
 
@@ -223,7 +225,7 @@ def test_a_row_that_is_no_event_is_named(row: dict[str, Any], frame: StructType,
     assert makes.skipped == 2
     assert re.search(f"row 2 of a task cannot be sent: .*{said}", makes.problem)
     batch = pa.RecordBatch.from_pylist([{"body": "fine"}, row], to_arrow_schema(frame))
-    (kept,) = Rows(Columns.of(frame), lambda: "0123", lambda _: 1000).unsendable(batch).to_pylist()
+    (kept,) = RowEncoder(Columns.from_schema(frame), lambda: "0123", lambda _: 1000).unsendable(batch).to_pylist()
     assert re.search(said, kept.pop("reason"))
     assert kept == {name: row.get(name) for name in frame.names}
 
@@ -250,11 +252,11 @@ def test_a_text_that_is_no_utf8_is_named_and_can_be_skipped(name: str) -> None:
     batch = pa.record_batch(columns)
     places = {"body": 0, "key": 1} | ({"properties": 2} if name == "properties" else {})
     with pytest.raises(UnsendableEventError, match=r"row 2 of a task cannot be sent: .* no UTF-8"):
-        Rows(Columns(**places), lambda: "0", lambda _: ROOM).add(batch, {})
+        RowEncoder(Columns(**places), lambda: "0", lambda _: ROOM).add(batch, {})
     found: Events = {}
-    (makes := Rows(Columns(**places), lambda: "0", lambda _: ROOM, "skip")).add(batch, found)
+    (makes := RowEncoder(Columns(**places), lambda: "0", lambda _: ROOM, "skip")).add(batch, found)
     assert (sum(map(len, bodies(found).values())), makes.skipped) == (2, 1)
-    assert Rows(Columns(**places), lambda: "0", lambda _: ROOM).unsendable(batch).num_rows == 1
+    assert RowEncoder(Columns(**places), lambda: "0", lambda _: ROOM).unsendable(batch).num_rows == 1
 
 
 def test_an_event_has_room_for_its_key_twice() -> None:
@@ -274,9 +276,9 @@ def test_columns_of_kafkas_sink() -> None:
     frame = schema(value=BINARY, key=BINARY, headers=HEADERS, topic=TEXT)
     assert read(only(made([row], frame, kafka=True))) == (b"v", "k", {"h": b"1"})
     batch = pa.RecordBatch.from_pylist([row], to_arrow_schema(frame))
-    check_topic(batch, Columns.of(frame, kafka=True), "Elsewhere")
+    check_topic(batch, Columns.from_schema(frame, kafka=True), "Elsewhere")
     with pytest.raises(UnsendableEventError, match="a row has the topic 'elsewhere', and eventHubName is hub: write"):
-        check_topic(batch, Columns.of(frame, kafka=True), "hub")
+        check_topic(batch, Columns.from_schema(frame, kafka=True), "hub")
     with pytest.raises(UnsendableEventError, match="its key is no UTF-8"):
         made([row | {"key": b"\xff"}], frame, kafka=True)
     one, other, none = ({"key": key, "value": b"1"} for key in ("h", "i", None))
@@ -350,7 +352,7 @@ def test_a_system_property_that_no_message_can_have_is_named() -> None:
         with pytest.raises(UnsendableEventError, match=f"its {next(iter(wrong))} has a value of another type"):
             made([{"body": b"b", "systemProperties": [*wrong.items()]}], BESIDE, json=True)
     with pytest.raises(OptionError, match="a column systemProperties needs jsonProperties=true"):
-        Columns.of(BESIDE)
+        Columns.from_schema(BESIDE)
 
 
 def test_a_header_that_comes_twice_among_many_is_named() -> None:

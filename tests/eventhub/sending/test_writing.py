@@ -16,14 +16,14 @@ from azure.eventhub._client_base import ConsumerProducerMixin
 
 from spark_ehbalance.emulator import EventHub
 from spark_ehbalance.emulator.amqp.frames import ACCEPTED, Disposition
-from spark_ehbalance.emulator.partition_keys import partition_of_key
+from spark_ehbalance.emulator.partition_keys import partition_for_key
 from spark_ehbalance.errors import ClientVersionError, HubUnavailableError, MissingError, UnsendableEventError
-from spark_ehbalance.eventhub import conditions, metadata, refusals, sender
-from spark_ehbalance.eventhub.refusals import RefusedError, Unreachable
+from spark_ehbalance.eventhub import client_errors, metadata, sender, service_errors
+from spark_ehbalance.eventhub.client_errors import CredentialsRefusedError, TransientError
 from spark_ehbalance.eventhub.sending import writing
 from spark_ehbalance.eventhub.sending.columns import Columns
 from spark_ehbalance.eventhub.sending.write_options import write_options
-from spark_ehbalance.eventhub.sending.writing import Links, Sent, Task
+from spark_ehbalance.eventhub.sending.writing import LinkPool, SendResult, WriteTask
 from spark_ehbalance.eventhub.wire.sending_link import Deadline, SendingLink
 from tests.emulator.clients import producer
 from tests.waiting import wait_until
@@ -33,24 +33,26 @@ PLAIN = pa.schema([("body", pa.binary())])
 
 
 @pytest.fixture
-def links() -> Links:
-    return Links()
+def links() -> LinkPool:
+    return LinkPool()
 
 
 @pytest.fixture
-def write(event_hub: EventHub, links: Links) -> Callable[..., Sent]:
+def write(event_hub: EventHub, links: LinkPool) -> Callable[..., SendResult]:
     """Sends rows in a task, in batches of some rows."""
 
-    def send(rows: list[dict[str, Any]], schema: pa.Schema = PLAIN, size: int = 100, **options: str) -> Sent:
+    def send(rows: list[dict[str, Any]], schema: pa.Schema = PLAIN, size: int = 100, **options: str) -> SendResult:
         given = {"connectionString": event_hub.connection_string, "sendTimeout": "30 s"} | options
         columns = Columns(0, key=1 if "key" in schema.names else None)
-        task = Task(write_options(given), columns, links)
+        task = WriteTask(write_options(given), columns, links)
         return task.write(pa.Table.from_pylist(rows, schema).to_batches(size))
 
     return send
 
 
-def test_events_of_a_key_arrive_in_order_and_all_are_counted(event_hub: EventHub, write: Callable[..., Sent]) -> None:
+def test_events_of_a_key_arrive_in_order_and_all_are_counted(
+    event_hub: EventHub, write: Callable[..., SendResult]
+) -> None:
     rows = [{"body": b"%d" % number, "key": f"key {number % 50}"} for number in range(3000)]
     sent = write(rows, KEYED)
     assert (sent.events, sent.busy, sent.again) == (3000, 0, 0)
@@ -62,7 +64,7 @@ def test_events_of_a_key_arrive_in_order_and_all_are_counted(event_hub: EventHub
 
 
 def test_the_order_of_a_key_survives_refusals_of_some_batches(
-    event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch
+    event_hub: EventHub, write: Callable[..., SendResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writing, "busy_wait", lambda: 0.05)
     monkeypatch.setattr(writing, "_BATCH", 400)  # so that a key has several batches
@@ -81,7 +83,7 @@ def test_the_order_of_a_key_survives_refusals_of_some_batches(
 
 
 def test_only_batches_without_an_answer_are_sent_again(
-    event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch
+    event_hub: EventHub, write: Callable[..., SendResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of those that were on their way when the connection broke."""
     answered, answers = SendingLink._answered, list[int]()
@@ -93,7 +95,7 @@ def test_only_batches_without_an_answer_are_sent_again(
     monkeypatch.setattr(SendingLink, "_answered", counted)
     write([{"body": b"-1", "key": "k"}], KEYED)
     event_hub.emulator.delay(1000, partition=1)
-    result: list[Sent] = []
+    result: list[SendResult] = []
     rows = [{"body": b"%d" % number, "key": str(number)} for number in range(50)]
     thread = threading.Thread(target=lambda: result.append(write(rows, KEYED)))
     thread.start()
@@ -108,10 +110,12 @@ def test_only_batches_without_an_answer_are_sent_again(
     assert sorted(event.body for event in event_hub.events()[51:]) == sorted(late)
 
 
-def test_a_batch_that_is_sent_three_times_is_counted_once(event_hub: EventHub, write: Callable[..., Sent]) -> None:
+def test_a_batch_that_is_sent_three_times_is_counted_once(
+    event_hub: EventHub, write: Callable[..., SendResult]
+) -> None:
     write([{"body": b"first"}])
     event_hub.emulator.delay(1000)
-    result: list[Sent] = []
+    result: list[SendResult] = []
     thread = threading.Thread(target=lambda: result.append(write([{"body": b"x"}])))
     thread.start()
     for count in (2, 3):
@@ -124,9 +128,11 @@ def test_a_batch_that_is_sent_three_times_is_counted_once(event_hub: EventHub, w
     assert [(sent.batches, sent.again) for sent in result] == [(1, 1)]
 
 
-def test_a_hub_that_answers_slowly_has_taken_what_it_answers(event_hub: EventHub, write: Callable[..., Sent]) -> None:
+def test_a_hub_that_answers_slowly_has_taken_what_it_answers(
+    event_hub: EventHub, write: Callable[..., SendResult]
+) -> None:
     """`sendTimeout` is for a hub that takes nothing."""
-    keys = [next(key for key in map(str, range(99)) if partition_of_key(key, 4) == index) for index in range(4)]
+    keys = [next(key for key in map(str, range(99)) if partition_for_key(key, 4) == index) for index in range(4)]
     write([{"body": b"first", "key": "k"}], KEYED)
     for index in range(4):
         event_hub.emulator.delay(0.7 * (index + 1), partition=index)
@@ -135,19 +141,23 @@ def test_a_hub_that_answers_slowly_has_taken_what_it_answers(event_hub: EventHub
 
 
 def test_parts_are_not_larger_with_rows_of_few_bytes(
-    event_hub: EventHub, links: Links, monkeypatch: pytest.MonkeyPatch
+    event_hub: EventHub, links: LinkPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also those of type void, which have none: as Python's objects they have."""
     monkeypatch.setattr(writing, "_PART", 100_000)
-    task = Task(write_options({"connectionString": event_hub.connection_string}), Columns(0), links)
+    task = WriteTask(write_options({"connectionString": event_hub.connection_string}), Columns(0), links)
     batches = [pa.record_batch({"body": pa.nulls(50)})] * 10
     parts = [
-        sum(len(each.events) // 2 for each in part[None].values()) for part in task._encoded(batches, Sent()) if part
+        sum(len(each.events) // 2 for each in part[None].values())
+        for part in task._encoded(batches, SendResult())
+        if part
     ]
     assert parts == [100] * 5
 
 
-def test_the_largest_event_that_azures_client_sends_is_sent(event_hub: EventHub, write: Callable[..., Sent]) -> None:
+def test_the_largest_event_that_azures_client_sends_is_sent(
+    event_hub: EventHub, write: Callable[..., SendResult]
+) -> None:
     largest = b"x" * ((1 << 20) - 16)
     with producer(event_hub.connection_string) as client:
         client.send_batch([EventData(largest)])
@@ -158,7 +168,7 @@ def test_the_largest_event_that_azures_client_sends_is_sent(event_hub: EventHub,
 
 
 def test_nothing_is_sent_of_a_task_with_a_row_that_is_too_large(
-    event_hub: EventHub, write: Callable[..., Sent]
+    event_hub: EventHub, write: Callable[..., SendResult]
 ) -> None:
     with pytest.raises(UnsendableEventError, match="row 301 of a task"):
         write([{"body": b"x"}] * 300 + [{"body": b"x" * (1 << 20)}])
@@ -166,7 +176,7 @@ def test_nothing_is_sent_of_a_task_with_a_row_that_is_too_large(
 
 
 def test_rows_that_cannot_be_sent_are_skipped_and_counted_if_asked_for(
-    event_hub: EventHub, write: Callable[..., Sent]
+    event_hub: EventHub, write: Callable[..., SendResult]
 ) -> None:
     rows = [{"body": b"a"}, {"body": b"x" * (1 << 20)}, {"body": b"b", "key": "k" * 129}, {"body": b"c", "key": "k"}]
     sent = write(rows, KEYED, size=3, onUnsendable="skip")
@@ -176,7 +186,7 @@ def test_rows_that_cannot_be_sent_are_skipped_and_counted_if_asked_for(
 
 
 def test_a_hub_that_becomes_silent_is_sent_to_again_and_fails_the_task(
-    event_hub: EventHub, write: Callable[..., Sent]
+    event_hub: EventHub, write: Callable[..., SendResult]
 ) -> None:
     """Long before the client's own time limit."""
     write([{"body": b"first"}])
@@ -187,7 +197,7 @@ def test_a_hub_that_becomes_silent_is_sent_to_again_and_fails_the_task(
 
 
 def test_a_busy_hub_is_waited_for_and_each_of_its_answers_counted(
-    event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch
+    event_hub: EventHub, write: Callable[..., SendResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writing, "busy_wait", lambda: 0.05)
     rows = [{"body": b"x", "key": str(number)} for number in range(10)]
@@ -196,23 +206,27 @@ def test_a_busy_hub_is_waited_for_and_each_of_its_answers_counted(
     sent = write(rows, KEYED)
     assert (sent.busy, sent.again) == (10, 0)
     assert len(event_hub.events()) == 20, "a refusal is no doubt: nothing is there twice"
-    assert conditions.busy_wait() >= 4
+    assert service_errors.busy_wait() >= 4
 
 
 @pytest.mark.parametrize(
     ("faults", "takes_one", "raised"),
     [
-        ([*(Unreachable("broken"),) * 4, MissingError("once")], False, None),
-        ([MissingError("once"), RefusedError("token"), MissingError("once more")], False, None),
+        ([*(TransientError("broken"),) * 4, MissingError("once")], False, None),
+        ([MissingError("once"), CredentialsRefusedError("token"), MissingError("once more")], False, None),
         ([MissingError("once"), MissingError("once more")], True, None),
         ([MissingError("once"), MissingError("once more")], False, MissingError),
-        ([RefusedError("the first token"), RefusedError("the second token")], True, None),
-        ([RefusedError("the first token"), RefusedError("the second token")], False, RefusedError),
+        ([CredentialsRefusedError("the first token"), CredentialsRefusedError("the second token")], True, None),
+        (
+            [CredentialsRefusedError("the first token"), CredentialsRefusedError("the second token")],
+            False,
+            CredentialsRefusedError,
+        ),
     ],
 )
 def test_a_missing_hub_and_a_refused_token_are_final_if_they_come_twice_in_a_row(
     event_hub: EventHub,
-    write: Callable[..., Sent],
+    write: Callable[..., SendResult],
     monkeypatch: pytest.MonkeyPatch,
     faults: list[Exception],
     takes_one: bool,
@@ -233,7 +247,7 @@ def test_a_missing_hub_and_a_refused_token_are_final_if_they_come_twice_in_a_row
 
     monkeypatch.setattr(sender.Sender, "send", faulty)
     monkeypatch.setattr(writing, "_PAUSES", (0.2, 0.2))
-    monkeypatch.setattr(refusals, "_MISSING_FOR", 0.1)
+    monkeypatch.setattr(client_errors, "_MISSING_FOR", 0.1)
     rows = [{"body": b"x", "key": f"{number}"} for number in range(3)]
     if raised is None:
         assert write(rows, KEYED).events == len(event_hub.events()) == 3
@@ -242,17 +256,17 @@ def test_a_missing_hub_and_a_refused_token_are_final_if_they_come_twice_in_a_row
             write(rows, KEYED)
 
 
-def to_partition(connection: str, timeout: str) -> Sent:
+def to_partition(connection: str, timeout: str) -> SendResult:
     """Sends a row that names its partition, for which the hub is asked about its partitions first."""
     row = pa.RecordBatch.from_pylist([{"body": b"x", "partition": 1}])
     given = {"connectionString": connection, "sendTimeout": timeout}
-    return Task(write_options(given), Columns(0, partition=1), Links()).write([row])
+    return WriteTask(write_options(given), Columns(0, partition=1), LinkPool()).write([row])
 
 
 def test_a_busy_hub_is_waited_for_also_when_it_is_asked_about_its_partitions(
     event_hub: EventHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conditions, "_BUSY_WAIT", 0.2)
+    monkeypatch.setattr(service_errors, "_BUSY_WAIT", 0.2)
     monkeypatch.setattr(metadata, "_BUSY_PATIENCE", 0.5)
     event_hub.emulator.server_busy(seconds=4.0)
     assert to_partition(event_hub.connection_string, "3 s").events == 1
@@ -260,7 +274,7 @@ def test_a_busy_hub_is_waited_for_also_when_it_is_asked_about_its_partitions(
 
 @pytest.mark.parametrize("event_hub_settings", [{"sas_keys": {"writer": "the right key"}}])
 def test_a_hub_that_does_not_exist_and_a_wrong_key_fail_the_task_at_once(
-    event_hub: EventHub, write: Callable[..., Sent]
+    event_hub: EventHub, write: Callable[..., SendResult]
 ) -> None:
     with pytest.raises(MissingError, match=r"event hub 'none' at .* does not exist: check eventHubName"):
         write([{"body": b"x"}], connectionString=event_hub.emulator.connection_string("none"))
@@ -273,7 +287,7 @@ def test_a_hub_that_does_not_exist_and_a_wrong_key_fail_the_task_at_once(
 
 
 def test_answers_are_read_while_there_is_more_to_send(
-    event_hub: EventHub, write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch
+    event_hub: EventHub, write: Callable[..., SendResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection on which all batches take longer than sendTimeout, and the hub answers one after the other."""
     written, waiting = SendingLink._write, list[int]()
@@ -290,9 +304,9 @@ def test_answers_are_read_while_there_is_more_to_send(
     assert len(event_hub.events()) == 90
 
 
-def test_a_connection_is_opened_to_named_partitions_only(event_hub: EventHub, links: Links) -> None:
+def test_a_connection_is_opened_to_named_partitions_only(event_hub: EventHub, links: LinkPool) -> None:
     given = {"connectionString": event_hub.connection_string, "onUnsendable": "skip"}
-    sent = Task(write_options(given), Columns(0, partition=1), links).write(
+    sent = WriteTask(write_options(given), Columns(0, partition=1), links).write(
         [pa.RecordBatch.from_pylist([{"body": b"x", "partition": number} for number in (9, 3)])]
     )
     assert (sent.events, sent.skipped) == (1, 1)
@@ -300,10 +314,10 @@ def test_a_connection_is_opened_to_named_partitions_only(event_hub: EventHub, li
 
 
 def test_a_hub_that_is_away_for_a_while(
-    event_hub: EventHub, write: Callable[..., Sent], caplog: pytest.LogCaptureFixture
+    event_hub: EventHub, write: Callable[..., SendResult], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "spark_ehbalance")
-    result: list[Sent] = []
+    result: list[SendResult] = []
     thread = threading.Thread(target=lambda: result.append(write([{"body": b"x", "key": "k"}] * 10, KEYED)))
     with event_hub.away():
         thread.start()
@@ -313,7 +327,7 @@ def test_a_hub_that_is_away_for_a_while(
     assert result[0].events == len(event_hub.events()) == 10
 
 
-def test_what_the_hub_settles_of_its_own_is_no_answer(event_hub: EventHub, write: Callable[..., Sent]) -> None:
+def test_what_the_hub_settles_of_its_own_is_no_answer(event_hub: EventHub, write: Callable[..., SendResult]) -> None:
     """As its answers to tokens, which the client does not settle; their numbers are not those of batches."""
     emulator = event_hub.emulator
 
@@ -325,7 +339,7 @@ def test_what_the_hub_settles_of_its_own_is_no_answer(event_hub: EventHub, write
 
     write([{"body": b"first"}])
     emulator.delay(1000)
-    result: list[Sent] = []
+    result: list[SendResult] = []
     thread = threading.Thread(target=lambda: result.append(write([{"body": b"x"}])), daemon=True)
     thread.start()
     wait_until(lambda: len(event_hub.events()) == 2, "the batch is in the hub")
@@ -337,14 +351,16 @@ def test_what_the_hub_settles_of_its_own_is_no_answer(event_hub: EventHub, write
 
 
 @pytest.mark.parametrize("event_hub_settings", [{"idle_timeout": 1.0}])
-def test_a_link_that_was_silent_for_too_long_is_opened_again(event_hub: EventHub, write: Callable[..., Sent]) -> None:
+def test_a_link_that_was_silent_for_too_long_is_opened_again(
+    event_hub: EventHub, write: Callable[..., SendResult]
+) -> None:
     write([{"body": b"first"}])
     wait_until(lambda: event_hub.emulator.connections() == 0, "the hub has ended the connection")
     assert write([{"body": b"second"}]).events == 1
     assert [event.body for event in event_hub.events()] == [b"first", b"second"]
 
 
-def test_a_hub_that_pauses_gets_a_batch_once(event_hub: EventHub, write: Callable[..., Sent]) -> None:
+def test_a_hub_that_pauses_gets_a_batch_once(event_hub: EventHub, write: Callable[..., SendResult]) -> None:
     """Also while it waits in a write. The client would break a connection on which nothing is acknowledged for a
     second."""
     write([{"body": b"first"}])
@@ -357,7 +373,7 @@ def test_a_hub_that_pauses_gets_a_batch_once(event_hub: EventHub, write: Callabl
 
 
 def test_links_are_kept_from_task_to_task_and_dropped_when_unused(
-    event_hub: EventHub, write: Callable[..., Sent], links: Links, monkeypatch: pytest.MonkeyPatch
+    event_hub: EventHub, write: Callable[..., SendResult], links: LinkPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def kept() -> list[Any]:
         return [link for _, link in links._kept.values()]
@@ -373,28 +389,30 @@ def test_links_are_kept_from_task_to_task_and_dropped_when_unused(
     assert len(event_hub.events()) == 3
 
 
-def test_a_client_of_another_shape_is_refused(write: Callable[..., Sent], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_of_another_shape_is_refused(
+    write: Callable[..., SendResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delattr(ConsumerProducerMixin, "_open")
     with pytest.raises(ClientVersionError, match="cannot be used"):
         write([{"body": b"x"}])
 
 
 @pytest.fixture(autouse=True)
-def _closed(links: Links) -> Iterator[None]:
+def _closed(links: LinkPool) -> Iterator[None]:
     yield
     for _, link in links._kept.values():
         link.close()
 
 
 def test_what_fails_while_more_is_encoded_is_what_is_raised(
-    event_hub: EventHub, links: Links, monkeypatch: pytest.MonkeyPatch
+    event_hub: EventHub, links: LinkPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(*_: Any, **__: Any) -> None:
         raise HubUnavailableError("the hub is gone")
 
     monkeypatch.setattr(writing, "_PART", 1)
     monkeypatch.setattr(sender.Sender, "send", gone)
-    task = Task(write_options({"connectionString": event_hub.connection_string}), Columns(0, key=1), links)
+    task = WriteTask(write_options({"connectionString": event_hub.connection_string}), Columns(0, key=1), links)
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist([{"body": b"a", "key": "k"}], KEYED)

@@ -23,7 +23,7 @@ from spark_ehbalance.lease_table.memory import MemoryStore
 from spark_ehbalance.query.engine import QueryEngine
 from spark_ehbalance.query.keeper import Keeper
 from spark_ehbalance.query.offsets import StreamOffset
-from spark_ehbalance.query.progress_policy import AloneProgress
+from spark_ehbalance.query.progress_policy import OffsetProgress
 from tests.lease_table.store_conformance import GROUP
 from tests.waiting import wait_until
 
@@ -78,7 +78,7 @@ class Keepers:
         """A keeper that has joined and balanced once."""
         quick = {"lease_duration": 1.5, "balance_interval": 0.3, "look_interval": 0.1} | settings
         engine = MemberEngine(Author(name, "1"), Settings(STRATEGIES["cooperative"], **quick), random.Random())
-        query = QueryEngine(engine, AloneProgress(StreamOffset(name)))
+        query = QueryEngine(engine, OffsetProgress(StreamOffset(name)))
         self.keepers.append(Keeper(query, lambda: self.store, self.hub))
         self.keepers[-1].start()
         assert self.keepers[-1].wait_balanced(60)
@@ -143,7 +143,7 @@ def test_while_the_store_is_away_everything_stays_and_that_is_logged_once(
     reads, owned = group.store.reads, {p: (each.owner, each.epoch) for p, each in group.store.read().leases.items()}
     group.store.away = True
     wait_until(lambda: group.store.reads > reads + 12, "both have tried several times")
-    assert [keeper.store_away for keeper in keepers] == [True, True]
+    assert [keeper.is_store_unavailable for keeper in keepers] == [True, True]
     assert [len(keeper.holdings()) for keeper in keepers] == [2, 2]
     group.store.away = False
     wait_until(lambda: caplog.text.count("the lease table is back") == 2, "it is back")

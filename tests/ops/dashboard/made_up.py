@@ -70,7 +70,7 @@ def difficult() -> list[dict[str, Any]]:
     return [
         facts("leases/large", view(256, long)),
         facts("leases/empty", empty),
-        facts("leases/missing", None, "there is no lease table at leases/missing"),
+        facts("leases/missing", None, "There is no lease table at leases/missing"),
     ]
 
 

@@ -157,7 +157,7 @@ def test_groups_that_are_hard_to_draw_are_no_wider_than_the_screen(browser: Brow
     for width, height in SIZES:
         browser.open(f"file://{tmp_path}/page.html", width, height)
         assert browser.ask("document.documentElement.scrollWidth") == width
-        assert "there is no lease table at leases/missing" in browser.ask("document.body.innerText")
+        assert "There is no lease table at leases/missing" in browser.ask("document.body.innerText")
         rows = "document.querySelectorAll('article:first-child .card:nth-of-type(3) tbody tr').length"
         assert browser.ask(rows) == 32, "the partitions that wait for longest"
         browser.ask("document.querySelector('button').click()")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_ehbalance.ops.dashboard.page import facts, page
-from tests.ops.command import Command
+from tests.ops.command import Command, assert_error
 from tests.ops.dashboard.groups import make, move
 from tests.ops.dashboard.made_up import view
 from tests.ops.dashboard.server import running
@@ -31,7 +31,7 @@ def test_each_group_its_moves_and_an_outage_of_its_table(tmp_path: Path) -> None
     make(table, "ann", "bob")
     with running(table, later) as dashboard:
         assert owners(dashboard.facts()) == dict.fromkeys("0123", "ann")
-        assert f"there is no lease table at {later}" in dashboard.facts(1)["problem"]
+        assert f"There is no lease table at {later}" in dashboard.facts(1)["problem"]
         move(table, "2", "bob")
         wait_until(lambda: owners(dashboard.facts())["2"] == "bob", "the move is shown")
         assert dashboard.facts()["history"][0]["event"] == "HandOver"
@@ -73,13 +73,14 @@ def test_a_page_is_saved_as_one_file_and_errors_are_one_line(ehbalance: Command,
     assert ehbalance("dashboard", tmp_path / "leases", "--save", file).err == f"Saved as {file}.\n"
     (data,) = re.findall(r'id="facts">(.*?)</script>', file.read_text("utf-8"))
     assert owners(json.loads(data)[0]) == dict.fromkeys("0123", "ann")
-    assert "there is no lease table" in ehbalance.fails(1, "dashboard", tmp_path / "x", "--save", tmp_path / "y")
+    assert "There is no lease table" in ehbalance.fails(1, "dashboard", tmp_path / "x", "--save", tmp_path / "y")
     assert not (tmp_path / "y").exists()
-    assert "/y could not be written" in ehbalance.fails(1, "dashboard", tmp_path / "leases", "--save", "/nowhere/y")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        message = ehbalance.fails(1, "dashboard", tmp_path / "x", "--port", port)
-    assert f"--port {port} cannot be used: Address already in use; --port 0 takes a free one" in message
+    error = ehbalance.fails(1, "dashboard", tmp_path / "leases", "--save", "/nowhere/y")
+    assert_error(error, "EHB_FILE_NOT_WRITTEN", "/nowhere/y")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        error = ehbalance.fails(1, "dashboard", tmp_path / "x", "--port", port)
+    assert_error(error, "EHB_PORT_UNAVAILABLE", f"--port {port}", "Address already in use")
     assert "leaseTable" in ehbalance.fails(2, "dashboard", "hdfs://x/y")
 
 

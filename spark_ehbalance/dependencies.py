@@ -23,10 +23,10 @@ else:
             """Never raised."""
 
 
-__all__ = ["Py4JError", "Py4JJavaError", "need_spark"]
+__all__ = ["Py4JError", "Py4JJavaError", "require_spark"]
 
 
-def need_spark() -> None:
+def require_spark() -> None:
     """Raises `SparkMissingError` unless pyspark or pyspark-client is installed, in a version that has Python data
     sources. To be called before either is imported, whose own error does not say what to install."""
     if importlib.util.find_spec("pyspark") is None:

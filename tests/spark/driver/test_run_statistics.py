@@ -10,7 +10,7 @@ import pytest
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.query.offsets import StreamOffset
 from spark_ehbalance.spark.display import Display
-from spark_ehbalance.spark.figures import Figures
+from spark_ehbalance.spark.run_statistics import RunStatistics
 
 
 def report(batch: int, start: int, end: int) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def report(batch: int, start: int, end: int) -> dict[str, Any]:
 
 
 def test_events_are_counted_once() -> None:
-    figures = Figures(0.0)
+    figures = RunStatistics(0.0)
     figures.update("Initializing sources", [])
     assert figures.line(12.0) == "starting: Initializing sources · 12 s"
     figures.update("", [{"owned": 2, "all": 3, "behind": 6}])
@@ -34,13 +34,13 @@ def test_events_are_counted_once() -> None:
 
 
 def test_what_has_not_changed_is_not_logged_again(caplog: pytest.LogCaptureFixture) -> None:
-    figures = Figures(0.0)
+    figures = RunStatistics(0.0)
     with caplog.at_level("INFO"), Display(["query"]) as display:
         figures.add(report(0, 0, 100), 0.0)
         display.show([figures])
         display.show([figures], last=True)
         figures.add(report(1, 100, 300), 0.0)
         display.show([figures])
-        display.say("stopped")
+        display.show_message("stopped")
         display.show([figures], last=True)
     assert [line.partition(" ·")[0] for line in caplog.messages] == ["100 events", "stopped", "300 events"]

@@ -30,7 +30,7 @@ _FARTHER = 64
 _PREFETCH, _MOST = 300, 1000
 
 
-def is_bare(
+def is_compacted_away(
     address: PartitionAddress, position: int, begin: int, owner_level: int | None, over: Callable[[], bool]
 ) -> bool:
     """Whether no event at or after `position` is left. False if that is not known.

@@ -7,7 +7,7 @@ import random
 import re
 
 
-class Meaning(enum.Enum):
+class ErrorKind(enum.Enum):
     """What an error of the service means."""
 
     MISSING = "the hub or the consumer group does not exist"
@@ -19,7 +19,7 @@ class Meaning(enum.Enum):
 
 
 #: Those that stay until somebody changes the hub or the query.
-FINAL = frozenset({Meaning.MISSING, Meaning.NO_GROUP, Meaning.NO_PARTITION, Meaning.DISABLED})
+FINAL = frozenset({ErrorKind.MISSING, ErrorKind.NO_GROUP, ErrorKind.NO_PARTITION, ErrorKind.DISABLED})
 
 #: Seconds that Azure's clients wait after "server busy" (`ServerBusyBaseSleepTimeInSecs` in .NET's and Java's), and the
 #: service's text asks for; and how many times as long at most: who is refused together must not come back together.
@@ -29,23 +29,23 @@ _STATUS = re.compile(r"\bStatus code: (\d{3})\b")
 _GROUP = re.compile(r":eventhub:[^':|]*\|[^'|]*' could not be found")
 
 
-def meaning(condition: str | None, text: str) -> Meaning:
+def classify(condition: str | None, text: str) -> ErrorKind:
     """What a refusal means that has this AMQP `condition`, with or without the part before the colon, and `text`."""
     name = (condition or "").rpartition(":")[2]
     status = _STATUS.search(text)
     if name == "server-busy" or (status and status[1] in ("429", "503")) or "com.microsoft:server-busy" in text:
-        return Meaning.BUSY
+        return ErrorKind.BUSY
     if name == "entity-disabled" or (status and "is currently disabled" in text):
-        return Meaning.DISABLED
+        return ErrorKind.DISABLED
     if "specified partition is invalid" in text:
-        return Meaning.NO_PARTITION
+        return ErrorKind.NO_PARTITION
     gone = name == "not-found" or (status is not None and status[1] == "404")
     if gone and _GROUP.search(text):
-        return Meaning.NO_GROUP
+        return ErrorKind.NO_GROUP
     # the same condition without these words comes from links that the service has lost
     if (gone and "could not be found" in text) or name == "resource-deleted":
-        return Meaning.MISSING
-    return Meaning.OTHER
+        return ErrorKind.MISSING
+    return ErrorKind.OTHER
 
 
 def condition_of(error: BaseException) -> str | None:
@@ -71,14 +71,14 @@ def credentials_help(by_key: bool, *, sends: bool = False, reference: str | None
     return f"Check credential, and that it has the role Azure Event Hubs Data {role} of the hub"
 
 
-def explained(what: Meaning, namespace: str, hub: str, consumer_group: str, partition: str | None) -> str:
+def explained(what: ErrorKind, namespace: str, hub: str, consumer_group: str, partition: str | None) -> str:
     """One line for a user that says what is missing or disabled (one of `FINAL`), and what to do about it."""
     where = f"event hub {hub!r} at {namespace}"
-    if what is Meaning.DISABLED:
+    if what is ErrorKind.DISABLED:
         return f"{where} is disabled: enable it (its status in the portal), then start the query again"
-    if what is Meaning.NO_GROUP:
+    if what is ErrorKind.NO_GROUP:
         return f"consumer group {consumer_group!r} does not exist in {where}: create it, or set consumerGroup"
-    if what is Meaning.NO_PARTITION:
+    if what is ErrorKind.NO_PARTITION:
         return f"partition {partition} does not exist in {where}: it has fewer partitions than the query has read from"
     if partition is None or not consumer_group:
         return f"{where} does not exist: check eventHubName and the namespace"

@@ -7,18 +7,18 @@ import time
 from azure.eventhub.exceptions import EventHubError
 
 from spark_ehbalance.errors import HubUnavailableError, MissingError
-from spark_ehbalance.eventhub.conditions import (
+from spark_ehbalance.eventhub.connection import Connection
+from spark_ehbalance.eventhub.network import NetworkError
+from spark_ehbalance.eventhub.server_busy import BUSY
+from spark_ehbalance.eventhub.service_errors import (
     FINAL,
-    Meaning,
+    ErrorKind,
+    classify,
     condition_of,
     credentials_help,
     explained,
     is_refusal,
-    meaning,
 )
-from spark_ehbalance.eventhub.connection import Connection
-from spark_ehbalance.eventhub.network import NetworkError
-from spark_ehbalance.eventhub.server_busy import BUSY
 from spark_ehbalance.eventhub.wire.values import MalformedError
 from spark_ehbalance.settings.secrets import looks_secret
 
@@ -33,20 +33,20 @@ _LONGEST = 1000
 _MISSING_FOR = 2.0
 
 
-class RefusedError(HubUnavailableError):
+class CredentialsRefusedError(HubUnavailableError):
     """The credentials were refused or have expired."""
 
 
-class Unreachable(Exception):
+class TransientError(Exception):
     """The connection broke or was refused for a reason that may pass: a new receiver, or sender, may succeed."""
 
 
-class Busy(Unreachable, HubUnavailableError):
-    """The service was too busy, which is counted: to be tried again after `conditions.busy_wait`. A request for
+class ServerBusyError(TransientError, HubUnavailableError):
+    """The service was too busy, which is counted: to be tried again after `busy_wait`. A request for
     properties was repeated before."""
 
 
-class MissingHub:
+class MissingHubCheck:
     """Decides when to believe that a hub, or its partition or consumer group, is missing. `since` is the monotonic time
     of the first of the latest answers that agree on that."""
 
@@ -66,40 +66,43 @@ class MissingHub:
         return time.monotonic() - self.since >= _MISSING_FOR
 
 
-def not_opened(error: BaseException, connection: Connection, partition: str | None) -> Exception:
+def connection_error(error: BaseException, connection: Connection, partition: str | None) -> Exception:
     """What to raise when no connection could be opened: an error that names the option to look at."""
     problem = connection.network.problem(error, connection.namespace)
     if problem is not None and connection.network.is_final(error):
         return NetworkError(_of(partition) + problem)
     if problem is None and isinstance(error, MalformedError):
         problem = f"{connection.namespace} sent {error}: check that it is the address of an event hub"
-    return Unreachable(problem or f"no connection could be made to {connection.namespace}")
+    return TransientError(problem or f"no connection could be made to {connection.namespace}")
 
 
-def refusal(
+def translate_error(
     error: Exception, connection: Connection, partition: str | None, consumer_group: str = "", *, sends: bool = False
 ) -> Exception:
-    """What to raise for an error of an open connection, or of one that was refused: `NetworkError`, `RefusedError`,
-    `MissingError`, `Busy` or `Unreachable`. A sender has no `consumer_group`, and may have no `partition`."""
+    """The package's error for an error of the client on an open or refused connection: `NetworkError`,
+    `CredentialsRefusedError`, `MissingError`, `ServerBusyError` or `TransientError`.
+
+    A sender has no `consumer_group`, and may have no `partition`.
+    """
     namespace, hub = connection.namespace, connection.hub
     if connection.network.problem(error, namespace) is not None:
-        return not_opened(error, connection, partition)
-    text = said(error)
-    what = meaning(condition_of(error), text)
+        return connection_error(error, connection, partition)
+    text = error_message(error)
+    what = classify(condition_of(error), text)
     if is_refusal(error) and what not in FINAL:
         advice = credentials_help(connection.identity is None, sends=sends, reference=connection.reference)
-        return RefusedError(
+        return CredentialsRefusedError(
             f"{_of(partition)}event hub {hub!r} at {namespace} refused the credentials: {text.rstrip('.')}. {advice}"
         )
     if what in FINAL:
         return MissingError(explained(what, namespace, hub, consumer_group, partition))
-    if what is Meaning.BUSY:
+    if what is ErrorKind.BUSY:
         BUSY.note(connection.hub_name)
-        return Busy(text)
-    return Unreachable(text)
+        return ServerBusyError(text)
+    return TransientError(text)
 
 
-def said(error: Exception) -> str:
+def error_message(error: Exception) -> str:
     """What an error says, in one line. Those of the client's private parts say the least in their first line. A server
     may say anything, also the token that it was given."""
     given = getattr(error, "description", None) or str(error)

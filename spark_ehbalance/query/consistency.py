@@ -5,53 +5,56 @@ People copy, restore and move each without the others. Names are not evidence: c
 
 from __future__ import annotations
 
-from spark_ehbalance.group.mismatch import Mismatch
+from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.group.model import QueryRecord
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.query.offsets import HubReference, StreamOffset, group_name
-from spark_ehbalance.text import time_of
+from spark_ehbalance.text import format_time
 
 
-def mismatch(known: StreamOffset, found: Snapshot | None, hub: HubReference, location: str | None) -> Mismatch | None:
-    """Why a query whose checkpoint ends with `known` must not continue; None if it may.
+def mismatch(
+    known: StreamOffset, found: Snapshot | None, hub: HubReference, location: str | None
+) -> DataLossError | None:
+    """The error of a query that must not continue from the checkpoint that ends with `known`; None if it may.
 
     `found` is the lease table at `location`; None if there is none. `hub` is the event hub that was found.
     """
     return (
         changed_hub("checkpoint", known.hub, hub)
-        or (found and changed_hub("lease table", _hub_of(found, hub), hub))
+        or (found and hub_mismatch(found, hub))
         or (None if known.is_initial else _changed_table(known, found, location))
     )
 
 
-def changed_hub(part: str, known: HubReference | None, found: HubReference) -> Mismatch | None:
-    """The mismatch of a `part` that contains positions of the hub `known`."""
+def changed_hub(part: str, known: HubReference | None, found: HubReference) -> DataLossError | None:
+    """The error of a `part` that contains positions of another hub `known`; None if it is the same one."""
     if known is None or not known.is_another(found):
         return None
-    return Mismatch("EHB_HUB_RECREATED", {"part": part, "known": known, "found": found})
+    return DataLossError("EHB_HUB_RECREATED", part=part, known=known, found=found)
 
 
-def _hub_of(found: Snapshot, hub: HubReference) -> HubReference:
-    """The hub whose positions the table contains. A table of a group with another name is refused elsewhere."""
-    return HubReference(hub.name, hub.namespace, found.table.hub_created_ms if found.table else None)
+def hub_mismatch(found: Snapshot, hub: HubReference) -> DataLossError | None:
+    """The error of a lease table that contains positions of another hub created under the same name."""
+    known = HubReference(hub.name, hub.namespace, found.table.hub_created_ms if found.table else None)
+    return changed_hub("lease table", known, hub)
 
 
-def _changed_table(known: StreamOffset, found: Snapshot | None, location: str | None) -> Mismatch | None:
+def _changed_table(known: StreamOffset, found: Snapshot | None, location: str | None) -> DataLossError | None:
     if known.group != group_name(location):
         read_with = known.table.location if known.table else "another" if known.group else None
-        return Mismatch("EHB_LEASE_TABLE_CHANGED", {"known": _named(read_with), "found": _named(location)})
+        return DataLossError("EHB_LEASE_TABLE_CHANGED", known=_named(read_with), found=_named(location))
     if location is None:
         return None
     id = known.table.id if known.table else None
     if found is None or not found.leases:
-        return Mismatch("EHB_LEASE_TABLE_LOST", {"location": location, "id": id})
+        return DataLossError("EHB_LEASE_TABLE_LOST", location=location, id=id)
     found_id = found.table.id if found.table else None
     if id != found_id:
-        return Mismatch("EHB_LEASE_TABLE_REPLACED", {"known": id, "found": found_id})
+        return DataLossError("EHB_LEASE_TABLE_REPLACED", known=id, found=found_id)
     return _stale_lease(known, found) or (_changed_run(known, found) if found_id else None)
 
 
-def _stale_lease(known: StreamOffset, found: Snapshot) -> Mismatch | None:
+def _stale_lease(known: StreamOffset, found: Snapshot) -> DataLossError | None:
     epochs = {p: each.epoch for p, each in known.other_positions.items()}
     epochs |= {p: each.epoch for p, each in known.ranges.items()}
     for partition, epoch in epochs.items():
@@ -63,14 +66,20 @@ def _stale_lease(known: StreamOffset, found: Snapshot) -> Mismatch | None:
     return None
 
 
-def _changed_run(known: StreamOffset, found: Snapshot) -> Mismatch | None:
+def _changed_run(known: StreamOffset, found: Snapshot) -> DataLossError | None:
     record = found.queries.get(known.lineage)
     if record is None or record.begun < known.table_begun:
         return _stale("last batch of this query", known.table_begun, record.begun if record else "missing")
     if _continues(known, record):
         return None
-    at = {"at": time_of(record.at_ms), "owner": record.owner, "host": record.host or "an unknown host"}
-    return Mismatch("EHB_CHECKPOINT_STALE", {"batch": known.batch, "begun": record.begun, **at})
+    return DataLossError(
+        "EHB_CHECKPOINT_STALE",
+        batch=known.batch,
+        begun=record.begun,
+        at=format_time(record.at_ms),
+        owner=record.owner,
+        host=record.host or "an unknown host",
+    )
 
 
 def _continues(known: StreamOffset, record: QueryRecord) -> bool:
@@ -81,8 +90,8 @@ def _continues(known: StreamOffset, record: QueryRecord) -> bool:
     return record.begun < known.batch and record.run in ("", known.run)
 
 
-def _stale(what: str, known: object, found: object) -> Mismatch:
-    return Mismatch("EHB_LEASE_TABLE_STALE", {"what": what, "known": known, "found": found})
+def _stale(what: str, known: object, found: object) -> DataLossError:
+    return DataLossError("EHB_LEASE_TABLE_STALE", what=what, known=known, found=found)
 
 
 def _named(location: str | None) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from spark_ehbalance.spark.planners import ends_of
+from spark_ehbalance.spark.planners import end_offsets
 
 #: Seconds over which the events a second are counted.
 _RATE_OVER = 30.0
 
 
-class Figures:
+class RunStatistics:
     """The figures of one query, since they were made. No clock, no I/O."""
 
     def __init__(self, now: float) -> None:
@@ -40,7 +40,7 @@ class Figures:
         if no_batch or (self._newest is not None and progress["batchId"] <= self._newest):
             return
         self._newest = progress["batchId"]
-        ends = list(ends_of(progress))
+        ends = list(end_offsets(progress))
         events = sum(each.end - each.start for end in ends for each in end.ranges.values())
         self.events += events
         self.batches += 1

@@ -1,6 +1,6 @@
 """Checkpoints that are copied, and that go on under another name, with real Spark and real sinks.
 
-`tests/query/test_past.py` has all that may have happened to a checkpoint.
+`tests/query/test_consistency.py` has all that may have happened to a checkpoint.
 """
 
 from __future__ import annotations

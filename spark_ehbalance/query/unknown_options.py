@@ -88,7 +88,7 @@ _LIST = "docs/options.md lists all"
 _OF_TABLE = "option."
 
 
-def no_such_option(key: str, where: str, here: Iterable[str], elsewhere: Mapping[str, str]) -> OptionError:
+def unknown_option(key: str, where: str, here: Iterable[str], elsewhere: Mapping[str, str]) -> OptionError:
     """The error for the option `key`, which `where` does not have. It has those of `here`; those of `elsewhere`, by
     their keys, are for the other kind of query."""
     if key in _OTHERS:

@@ -5,6 +5,7 @@ The decision, from values to values; and real planners, the emulator without its
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,17 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 
-from spark_ehbalance.errors import DataLossError
+from spark_ehbalance.errors import DataLossError, StoreReplacedError
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.identity import Group as GroupName
-from spark_ehbalance.group.mismatch import Mismatch
 from spark_ehbalance.group.model import Lease, QueryRecord, TableIdentity
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.query.consistency import hub_mismatch, mismatch
 from spark_ehbalance.query.offsets import EpochPosition, HubReference, StreamOffset, TableReference, group_name
-from spark_ehbalance.query.past import mismatch
-from tests.query.queries import Group
+from tests.query.queries import PARTITIONS, Group
+from tests.raising import assert_reports, raises
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("without_network")
 
@@ -53,6 +57,19 @@ def table(record: QueryRecord | None = RECORD, id: str = "t1", created: int | No
     queries = {} if record is None else {"l": record}
     identity = TableIdentity(id, hub_created_ms=created)
     return Snapshot(GroupName("ns", "hub", "g"), 4, leases, {}, identity, None, queries)
+
+
+@pytest.mark.parametrize(
+    ("known", "found", "recreated"), [(7, 8, True), (7, 7, False), (7, None, False), (None, 8, False)]
+)
+def test_a_hub_is_recreated_if_both_creation_times_are_known_and_differ(
+    known: int | None, found: int | None, recreated: bool
+) -> None:
+    hub = HubReference("hub", "ns", found)
+    error = hub_mismatch(table(created=known), hub)
+    assert (error is not None) == recreated
+    if error:
+        assert_reports(error, "EHB_HUB_RECREATED", known=HubReference("hub", "ns", known), found=hub)
 
 
 def stale(what: str, known: object, found: object) -> tuple[str, dict[str, object]]:
@@ -135,10 +152,8 @@ def test_what_belongs_together_continues(case: str) -> None:
 def test_what_does_not_belong_together_is_an_error_with_both_facts(case: str) -> None:
     known, found, location, (name, facts) = STOPS[case]
     wrong = mismatch(known, found, AT_HUB, location)
-    assert wrong == Mismatch(name, facts)
-    message = str(wrong and wrong.error())
-    assert message.startswith(f"[{name}] ")
-    assert all(str(each) in message for each in facts.values())
+    assert_reports(wrong, name, **facts)
+    assert all(str(fact) in str(wrong) for fact in facts.values())
 
 
 # --- queries -------------------------------------------------------------------------------------------------------
@@ -176,4 +191,34 @@ def test_a_lost_table_is_an_error_before_anything_is_read_or_created(group: Grou
     before = files(group)
     with pytest.raises(DataLossError, match=rf"\[{loss.split()[0]}\]"):
         group.query("a", end, failOnDataLoss=False, **options)
+    assert files(group) == before
+
+
+def restored(group: Group, version: int) -> bool:
+    """Whether RESTORE has won the race against members' commits."""
+    try:
+        DeltaTable(group.table).restore(version)
+    except CommitFailedError:
+        return False
+    return True
+
+
+def test_a_restored_table_ends_running_queries_and_refuses_stopped_ones(group: Group) -> None:
+    """The restored rows count the stopped query's batch as begun, and not the takeover that cut it short."""
+    group.append(5)
+    stopped = group.query("a")
+    end = stopped.batch()
+    stopped.stop()
+    version = group.snapshot().version
+    running = group.query("b")
+    running.read(5 * PARTITIONS)
+    wait_until(lambda: restored(group, version), "the table is restored")
+    what = {"problem": re.compile(r"^version \d+ is a foreign commit \(RESTORE\)$")}
+    with raises(StoreReplacedError, "EHB_LEASE_TABLE_SET_BACK", **what):
+        wait_until(lambda: running.step() and False, "the query ends")
+    running.stop()
+    before = files(group)
+    for owner, finished, unfinished in (("a", None, end), ("b", running.finished, None)):
+        with raises(StoreReplacedError, "EHB_LEASE_TABLE_SET_BACK", **what):
+            group.query(owner, finished, unfinished)
     assert files(group) == before

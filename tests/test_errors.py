@@ -1,0 +1,62 @@
+"""Each error of the package has a condition in the table, with the parameters of its sentence."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from string import Formatter
+
+import pytest
+
+import spark_ehbalance
+from spark_ehbalance import errors
+from spark_ehbalance.error_conditions import CONDITIONS
+from spark_ehbalance.errors import DataLossError
+
+_ROOT = Path(spark_ehbalance.__file__).parent
+
+
+def _calls() -> Iterator[tuple[str, ast.Call]]:
+    """The calls in the package whose first argument names a condition, with their places."""
+    for path in sorted(_ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            first = node.args[0] if isinstance(node, ast.Call) and node.args else None
+            if isinstance(first, ast.Constant) and str(first.value).startswith("EHB_"):
+                assert isinstance(node, ast.Call)
+                yield f"{path.relative_to(_ROOT)}:{node.lineno}", node
+
+
+def _fields(sentence: str) -> set[str]:
+    return {field for _, field, _, _ in Formatter().parse(sentence) if field}
+
+
+def test_each_error_has_the_parameters_of_its_sentence() -> None:
+    for place, call in _calls():
+        condition = CONDITIONS[ast.literal_eval(call.args[0])]
+        given = {keyword.arg for keyword in call.keywords}
+        if condition.error in ast.unparse(call.func) and None not in given:
+            assert given == _fields(condition.sentence), place
+
+
+def test_each_condition_is_raised_and_documented() -> None:
+    raised = {ast.literal_eval(call.args[0]) for _, call in _calls()}
+    page = (_ROOT.parent / "docs/errors.md").read_text()
+    for name, condition in CONDITIONS.items():
+        assert hasattr(errors, condition.error)
+        assert f"### {name}\n" in page
+    assert raised <= set(CONDITIONS)
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_an_error_names_its_condition_and_where_the_remedy_is(remote: bool) -> None:
+    error = DataLossError("EHB_LEASE_TABLE_REPLACED", known="one", found="two\n")
+    if remote:
+        error = pickle.loads(pickle.dumps(error))
+    assert isinstance(error, DataLossError)
+    assert (error.condition, error.parameters) == ("EHB_LEASE_TABLE_REPLACED", {"known": "one", "found": "two\n"})
+    assert str(error) == (
+        "[EHB_LEASE_TABLE_REPLACED] The lease table has id two\\n; the query used id one. "
+        "Remedy: docs/errors.md#ehb_lease_table_replaced"
+    )
