@@ -40,6 +40,7 @@ from spark_ehbalance.group.model import (
     Author,
     Handover,
     Lease,
+    Load,
     Member,
     MemberLoad,
     MemberState,
@@ -270,7 +271,7 @@ PINNED_TO_BOB = {"pin": replace(PINNED, to="bob")}
 MOVED_TO_BOB = {"pin": replace(TRANSFERRED, to="bob")}
 ORDERED = {"handover": Handover("bob", 9_000, AT)}
 FIRST, ELEVEN = Position.before(100), Position(11, "11")
-UNREAD = Lag(11, 15, 900, AT)
+LOAD, UNREAD = Load(5.0, 7.0), Lag(11, 15, 900, AT)
 
 EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
     "stall: handover pending": (group(owned_since_ms=7, handover=TO_BOB), [stall(since_ms=7)], STALLED),
@@ -356,8 +357,12 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
         [request()],
         {"handover": TO_BOB},
     ),
-    "renew": (ASKED, [renew(lag=UNREAD), renew()], {**ALIVE, "renewal": 9, "lag": UNREAD}),
-    "checkpoint": (group(), [checkpoint(11, lag=UNREAD)], {**ALIVE, "checkpoint": ELEVEN, "lag": UNREAD}),
+    "renew": (ASKED, [renew(load=LOAD, lag=UNREAD), renew()], {**ALIVE, "renewal": 9, "load": LOAD, "lag": UNREAD}),
+    "checkpoint": (
+        group(),
+        [checkpoint(11, load=LOAD, lag=UNREAD), checkpoint(11)],
+        {**ALIVE, "renewal": 9, "checkpoint": ELEVEN, "load": LOAD, "lag": UNREAD},
+    ),
     "checkpoint: after release": (group(), [release(), checkpoint(11)], {**NOT_OWNED, "checkpoint": ELEVEN}),
     "defend": (group(), [about_lease(Defend, ANN, 3)], {**ALIVE, "defences": 1}),
     "release": (ASKED, [release()], NOT_OWNED),

@@ -206,17 +206,20 @@ def test_an_event_that_the_hub_does_not_have_is_a_loss() -> None:
     one.ask(end)
     with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
         one.events_found(False)
-    one.ask(end)
-    one.hold("1-3-3", _0=4)
-    with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
-        one.events_found(None)  # the newest event is another one
+    for newest, known in (("1-3-3", 4), ("0-2-2", 3)):  # another one, or one before it
+        one.ask(end)
+        one.hold(newest, _0=known)
+        with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
+            one.events_found(None)
 
 
 def test_a_partition_of_which_the_hub_says_nothing_is_left_out() -> None:
     one, end = geo()
-    one.ask(end)
-    planned = one.planned(one.events_found(None))
-    assert (planned.end, planned.ranges) == (end, {})
+    for newest, known in (("0-9-9", 9), ("0-3-3", 4)):
+        one.ask(end)
+        one.hold(newest, _0=known)
+        planned = one.planned(one.events_found(None))
+        assert (planned.end, planned.ranges) == (end, {})
 
 
 def test_a_probe_that_ends_while_events_are_looked_for_counts_for_the_next_batch() -> None:
@@ -241,15 +244,18 @@ def test_a_probe_that_ends_while_events_are_looked_for_counts_for_the_next_batch
 
 
 def test_a_logged_batch_is_read_again_only_if_the_hub_has_its_events() -> None:
-    _, end = geo()
-    one = OneQuery(partitions=1)
-    one.hold("0-9-9", _0=9)
-    (asked,) = one.tell(protocol.RangesRequested(end))
-    assert asked == protocol.FindEvents(({}, {"0": Position(3, "0-3-3")}), {"0": 1})
-    with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
-        one.events_found(None, False)
-    one.tell(protocol.RangesRequested(end))
-    assert one.ranges(one.events_found(None, True)) == [("0", 0, 4)]
+    one, end = geo()
+    one.turn()
+    one.ask(end)
+    logged = one.planned(one.events_found(True)).end
+    one.engine = QueryEngine(one.ann, LeaseTableProgress(START, "/leases"))
+    asked = protocol.FindEvents(({"0": Position(3, "0-3-3")}, {"0": Position(8, "0-9-9")}), {"0": 1})
+    for lost in ((False, True), (True, False)):
+        assert one.tell(protocol.RangesRequested(logged)) == [asked]
+        with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
+            one.events_found(*lost)
+    one.tell(protocol.RangesRequested(logged))
+    assert one.ranges(one.events_found(True, True)) == [("0", 4, 9)]
 
 
 # --- Trigger.AvailableNow --------------------------------------------------------------------------------------

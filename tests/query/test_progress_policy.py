@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.group.model import TableIdentity
-from spark_ehbalance.query.offsets import EpochPosition, HubReference, StreamOffset, TableReference
+from spark_ehbalance.group.model import Lease, TableIdentity
+from spark_ehbalance.group.position import Position
+from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.query.offsets import EpochPosition, FirstStart, HubReference, StreamOffset, TableReference
 from spark_ehbalance.query.progress_policy import LeaseTableProgress, OffsetProgress, TableState
+from tests.lease_table.store_conformance import GROUP
 
 HUB = HubReference("hub", "ns", 7)
 QUERY = StreamOffset("me", group="g", hub=HUB, lineage="l", batch=4, run="r")
@@ -24,22 +27,23 @@ def ranges(epoch: int = 1, **spans: tuple[int, int]) -> dict[str, Range]:
 
 
 def test_shared_offsets_name_the_ranges_that_are_read_and_the_other_positions() -> None:
-    possible = ranges(3, p0=(2, 2), p5=(0, 3))
+    possible = ranges(3, p0=(2, 2), p5=(0, 3), p7=(2, 2))
     named = SHARED.named(QUERY, possible)
     assert named == ranges(3, p5=(0, 3))
-    end = SHARED.batch_end(QUERY, named, possible, {"5"}, TableState(TABLE, 3), {"0": 1, "5": 0, "9": 0}, {})
+    checkpoints = {"0": 1, "5": 0, "7": 8, "9": 0}
+    end = SHARED.batch_end(QUERY, named, possible, {"5"}, TableState(TABLE, 3), checkpoints, {})
     assert end == StreamOffset(
         "me",
         ranges(3, p5=(0, 3)),
         "g",
         TableReference("t1", "/leases"),
         HUB,
-        {"0": EpochPosition(3, 2)},
+        {"0": EpochPosition(3, 2), "7": EpochPosition(3, 2)},
         lineage="l",
         batch=5,
         run="r",
         table_begun=3,
-        checkpoints={"0": 1},  # that of partition 5 is where the batch begins
+        checkpoints={"0": 1},  # partition 5 begins at its own, and partition 7 was reset to before its own
     )
 
 
@@ -79,3 +83,14 @@ def test_alone_the_first_range_of_a_partition_is_worth_an_empty_batch() -> None:
     assert ALONE.named(StreamOffset("me"), ranges(p0=(7, 7))) == ranges(p0=(7, 7))
     start = StreamOffset("me", ranges(p0=(0, 7)))
     assert ALONE.named(start, ranges(p0=(7, 7), p1=(0, 0))) == ranges(p0=(7, 7), p1=(0, 0)), "it was added to the hub"
+
+
+def test_alone_leases_continue_after_the_finished_batch_and_where_an_unfinished_one_begins() -> None:
+    finished = StreamOffset("me", {p: Range(p, 1, 0, 5, end_offset="4") for p in "01"})
+    unfinished = StreamOffset("me", {"1": Range("1", 2, 5, 9, start_offset="4", end_offset="8")})
+    leases = {p: Lease(p, "me", epoch, checkpoint=Position(4, "4")) for p, epoch in (("0", 1), ("1", 2))}
+    policy = OffsetProgress(replace(ALONE.query, first_start=FirstStart(70, 3)))
+    started = Snapshot(GROUP, leases={**leases, "2": Lease("2")}, table=TableIdentity("", latest_ms=70))
+    assert policy.snapshot(GROUP, finished, unfinished) == started, "partition 2 was never read"
+    assert ALONE.snapshot(GROUP, finished, unfinished).leases == leases, "an earlier version stored no first start"
+    assert policy.snapshot(GROUP, StreamOffset("me"), StreamOffset("me")) == Snapshot(GROUP)

@@ -19,6 +19,7 @@ from tests.query.test_batch_planning import held
 def test_a_logged_batch_is_replayed_with_the_new_epochs() -> None:
     logged = {"0": Range("0", 1, 5, 10), "1": Range("1", 1, 0, 3, since_ms=7)}
     holdings = {"0": held(5, epoch=2), "1": held(0, epoch=4, since_ms=7), "2": held(0)}
+    assert plan_replay(logged, {"0": held(5, epoch=3)}) == {}, "it is not known since when"
     assert plan_replay(logged, holdings) == {"0": Range("0", 2, 5, 10), "1": Range("1", 4, 0, 3, since_ms=7)}
 
 

@@ -78,12 +78,14 @@ def test_a_restarted_member_claims_its_own_with_a_new_epoch_in_the_commit_of_its
     own = Lease("0", owner="ann", epoch=4, checkpoint=Position(8))
     other = Lease("1", owner="bob", epoch=4, checkpoint=Position(8))
     free, moved_on = Lease("2", epoch=4, checkpoint=Position(8)), Lease("3", epoch=4, checkpoint=Position(9))
+    sought = Lease("4", epoch=4, owned_since_ms=5, checkpoint=Position(70), sought=4)
+    sought_before, taken_since = replace(sought, partition="5", sought=3), replace(sought, partition="6")
     ann = member(
         query=QueryState({"0": Progress(4, Position(20)), "1": Progress(3, Position(20))}),
-        resume=dict.fromkeys("123", Resumed(9, since_ms=5)),
+        resume=dict.fromkeys("12345", Resumed(9, since_ms=5, epoch=3)) | {"6": Resumed(9, since_ms=4, epoch=3)},
     )
-    table = snapshot_of((), [own, other, free, moved_on])
-    turn = Turn(*looked(ann, table, "0123", Clocks(0.0, 0)))
+    table = snapshot_of((), [own, other, free, moved_on, sought, sought_before, taken_since])
+    turn = Turn(*looked(ann, table, "0123456", Clocks(0.0, 0)))
     outcome = apply(table, turn.transitions)
     assert [each.transition.partition for each in outcome.refused if isinstance(each.transition, Checkpoint)] == ["1"]
     assert len(outcome.refused) == 1
@@ -92,10 +94,13 @@ def test_a_restarted_member_claims_its_own_with_a_new_epoch_in_the_commit_of_its
         "1": ("bob", 4),
         "2": ("ann", 5),
         "3": (None, 4),
+        "4": ("ann", 5),
+        "5": (None, 4),
+        "6": (None, 4),
     }
     ann.handle(Committed(outcome), Clocks(0.0, 0))
-    assert {p: held.checkpoint.next for p, held in ann.owned.items()} == {"0": 21, "2": 9}
-    again = Turn(*looked(ann, outcome.after, "0123", Clocks(1.0, 0))).transitions
+    assert {p: held.checkpoint.next for p, held in ann.owned.items()} == {"0": 21, "2": 9, "4": 71}
+    again = Turn(*looked(ann, outcome.after, "0123456", Clocks(1.0, 0))).transitions
     assert "Checkpoint" not in kinds(again), "a refused checkpoint is dropped"
 
 
@@ -232,6 +237,7 @@ def test_a_drained_member_gives_back_what_is_at_rest_and_takes_part_again_after_
 
 def test_a_leaving_query_takes_nothing_and_gives_everything_back_after_its_batch() -> None:
     one = One()
+    assert not one.ann.idle
     one.reserve("0")
     one.ann.handle(LeaveRequested(), one.clocks)
     assert one.ann.due() == 0.0

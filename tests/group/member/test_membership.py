@@ -13,11 +13,11 @@ from spark_ehbalance.errors import DataLossError, FencedError
 from spark_ehbalance.group.changes import Claim, HandOver, Heartbeat, Join, RequestHandover, Steal, apply
 from spark_ehbalance.group.member.protocol import Committed, GroupRead, ReadGroup, StoreFailed, Tick
 from spark_ehbalance.group.member.query_state import Progress
-from spark_ehbalance.group.model import Author, TableIdentity
+from spark_ehbalance.group.model import Author, Lease, TableIdentity
 from spark_ehbalance.group.orders import Seek
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
-from tests.group.member.one import AT_MS, OPERATOR, One
+from tests.group.member.one import AT_MS, OPERATOR, START, One
 from tests.group.strategies.members import LEASE, LOOK, Members, balance_now, unfailing
 from tests.lease_table.store_conformance import BOB
 from tests.raising import raises
@@ -128,6 +128,17 @@ def test_occasional_failures_keep_nobody_from_taking_what_a_dead_member_had(fail
     group.run(LEASE + LEASE / 3 + LOOK + PAUSE)
     assert {move.before for move in group.moves if move.at > began} == {"2"}, "nobody else is taken for dead"
     assert sum(len(node.member.holdings(group.now)) for node in group.nodes.values()) == 6
+
+
+@pytest.mark.parametrize(("gap", "takes"), [(0.49, True), (0.51, False)])
+def test_after_half_a_lease_without_a_read_everybody_has_a_full_lease_again(gap: float, takes: bool) -> None:
+    one = One()
+    one.others(Join(by=BOB, at_ms=AT_MS))
+    one.add(Lease("2", BOB.id, 1, checkpoint=START))
+    for wait in (0.0, 0.01, 0.98 - gap, gap, 0.02):
+        one.now += wait * LEASE
+        one.turn(balance=True)
+    assert ("2" in one.ann.owned) is takes
 
 
 # --- a process that is suspended while it waits for the table --------------------------------------------------
