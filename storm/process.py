@@ -26,7 +26,7 @@ from spark_ehbalance.group.member.membership import Clocks
 from spark_ehbalance.group.model import Author, Lease
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.strategies import REACTIVE, STRATEGIES
-from spark_ehbalance.lease_table.contract import ATTEMPTS, longest_wait
+from spark_ehbalance.lease_table.contract import ATTEMPTS, REQUEST_TIMEOUT, longest_wait
 from spark_ehbalance.query import protocol
 from spark_ehbalance.query.consistency import mismatch
 from spark_ehbalance.query.engine import QueryEngine
@@ -52,8 +52,8 @@ DRIFT, SKEW_MS = 1e-4, 150_000
 #: something is unread.
 _JOIN_TIMEOUT, _STOP_TIMEOUT, _LOOK_PATIENCE, _UNREAD_WAIT = 60.0, 5.0, 120.0, 0.5
 
-#: Seconds after which a process gives up a request that the store does not answer, and of the reader of another group.
-_REQUEST_TIMEOUT, _DEAD_READER = 5.0, 90.0
+#: Seconds after which a process gives up the reader of another group.
+_DEAD_READER = 90.0
 
 #: How a commit ends during a spell of bad commits. `unknown`: applied, but the answer is lost. `late`: applied after it
 #: was given up, if the table is still the same.
@@ -286,7 +286,8 @@ class Process:
         self.world.engine.at(self.now + half, serve)
         yield 2 * half
         if answers[0] is None and self.world.silent_store:
-            yield max(0.0, _REQUEST_TIMEOUT - 2 * half)
+            timeout = min(REQUEST_TIMEOUT, self.world.plan.lease_duration / 6)  # as `query.assembly` opens the store
+            yield max(0.0, timeout - 2 * half)
         return answers[0]
 
     def _reaches_store(self) -> bool:
@@ -334,12 +335,12 @@ class Process:
                 answers.append(self.world.land(apply(base, changes), self.now - began))
 
         takes = store.attempt_time() + (self.rng.uniform(1, 25) if fate == "delayed" else 0.0)
-        arrives = self.rng.uniform(1, 6) * _REQUEST_TIMEOUT if fate == "late" else takes / 2
+        arrives = self.rng.uniform(1, 6) * REQUEST_TIMEOUT if fate == "late" else takes / 2
         if fate != "unsent":
             self.world.engine.at(self.now + arrives, arrive)
         if self.suspended_in_commit:
             self.suspended_until, self.suspended_in_commit = self.now + self.suspended_in_commit, 0.0
-        yield takes if fate in ("", "delayed") else _REQUEST_TIMEOUT
+        yield takes if fate in ("", "delayed") else REQUEST_TIMEOUT
         return answers[0] if fate in ("", "delayed") else "unavailable"
 
     # --- the hub -------------------------------------------------------------------------------------------------
