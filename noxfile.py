@@ -60,9 +60,9 @@ def lowest_versions() -> dict[str, str]:
     """The lowest version that `pyproject.toml` allows of each package that users get, but for pyspark."""
     project = nox.project.load_toml("pyproject.toml")["project"]
     extras = project["optional-dependencies"]
-    texts = (*project["dependencies"], *(each for extra in _EXTRAS for each in extras[extra]))
-    needed = [each for each in map(Requirement, texts) if each.marker is None or each.marker.evaluate()]
-    bounds = {each.name: [one.version for one in each.specifier if one.operator == ">="] for each in needed}
+    texts = (*project["dependencies"], *(text for extra in _EXTRAS for text in extras[extra]))
+    needed = [found for found in map(Requirement, texts) if found.marker is None or found.marker.evaluate()]
+    bounds = {found.name: [bound.version for bound in found.specifier if bound.operator == ">="] for found in needed}
     if missing := [name for name, found in bounds.items() if not found]:
         raise ValueError(f"pyproject.toml has no lower bound for {', '.join(missing)}")
     return {name: found[0] for name, found in bounds.items() if name != "pyspark"}

@@ -47,7 +47,7 @@ def run(names: list[str], folder: Path, log: Log, found: Found, *, short: bool) 
         for bench in chosen:
             if bench.needs_spark and spark is None:
                 log("starting Spark")
-                maven = any(each.needs_maven for each in chosen)
+                maven = any(bench.needs_maven for bench in chosen)
                 spark = session(folder, fetch(folder / "jars").connector if maven else ())
                 stack.callback(spark.stop)
             place = folder / bench.name

@@ -171,5 +171,5 @@ def start(
 
 def batches(query: StreamingQuery) -> list[Mapping[str, Any]]:
     """The progress reports of the batches with rows."""
-    reports = (json.loads(each.json) for each in query.recentProgress)
+    reports = (json.loads(progress.json) for progress in query.recentProgress)
     return [report for report in reports if report["numInputRows"] > 0]

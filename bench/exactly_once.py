@@ -1,7 +1,7 @@
 """`write_once` beside Delta's plain and its idempotent append: the same frame, in turns, in one `foreachBatch`.
 
 In a young table and in one with a long history; in a table of its own, and in one that others write in between: then
-Delta has to compute its state anew for each read of it.
+Delta has to recompute its state for each read of it.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _STARTS_WITHIN = 60.0
 
 
 class Unavailable(Exception):
-    """Broker or connector cannot be fetched or started; says why."""
+    """Broker or connector cannot be fetched or started."""
 
 
 class Jars(NamedTuple):
@@ -49,10 +49,10 @@ def _copied(folder: Path, artifacts: Sequence[str], *, alone: bool = False) -> l
     """Copy these artifacts to a folder, with their dependencies unless `alone`."""
     none = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
     needed = "".join(
-        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>".format(*each.split(":"))
+        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>".format(*artifact.split(":"))
         + (none if alone else "")
         + "</dependency>"
-        for each in artifacts
+        for artifact in artifacts
     )
     folder.mkdir(parents=True)
     pom = folder / "pom.xml"

@@ -41,7 +41,7 @@ def planners() -> set[int]:
 
 def await_planners() -> None:
     """Wait until all planners have ended and their CPU time is counted as their parent's."""
-    while planners() or any(_is_zombie(each) for each in psutil.Process().children(recursive=True)):
+    while planners() or any(_is_zombie(child) for child in psutil.Process().children(recursive=True)):
         time.sleep(0.01)
 
 

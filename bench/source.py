@@ -221,8 +221,8 @@ def _median_latency(query: StreamingQuery, producer: Producer, seconds: float, r
 
 def _our_ranges(batch: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:
     end = batch["sources"][0]["endOffset"]
-    for partition, each in (json.loads(end) if isinstance(end, str) else end)["partitions"].items():
-        yield partition, each["from"], each["to"]
+    for partition, range_ in (json.loads(end) if isinstance(end, str) else end)["partitions"].items():
+        yield partition, range_["from"], range_["to"]
 
 
 def _kafka_ranges(batch: Mapping[str, Any]) -> Iterator[tuple[str, int, int]]:

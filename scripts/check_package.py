@@ -1,7 +1,7 @@
 """Builds the package, checks its files, and runs the quick start as a new user would: `make package`.
 
 The wheel is installed into an empty virtual environment in a temporary folder. There the quick start's section of the
-first stream runs word for word: what it says to save is saved, what it says to run is run. pip gets this project's
+first stream runs word for word: its files are saved and its commands run. pip gets this project's
 wheel beside the packages of its index, and the versions of constraints.txt; nothing else is added.
 """
 
@@ -54,13 +54,13 @@ _OURS = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH", "SPARK_HOME", 
 
 
 class CheckError(Exception):
-    """The package is wrong; the text says how."""
+    """The package is wrong; the text is the reason."""
 
 
 def main() -> None:
     try:
         build()
-        say("built and checked")
+        report("built and checked")
         with tempfile.TemporaryDirectory(prefix="ehbalance-package-", ignore_cleanup_errors=True) as folder:
             user = User(Path(folder).resolve())
             user.install()
@@ -71,10 +71,10 @@ def main() -> None:
             first_stream(user, QUICK_START.read_text(encoding="utf-8"))
     except CheckError as error:
         sys.exit(f"package: {error}")
-    say("OK")
+    report("OK")
 
 
-def say(text: str) -> None:
+def report(text: str) -> None:
     print(f"package: {time.monotonic() - BEGAN:5.1f} s  {text}", flush=True)
 
 
@@ -149,7 +149,7 @@ class User:
         }
 
     def install(self) -> None:
-        """Make the environment and install as the README's first line says. Raises `CheckError`."""
+        """Make the environment and install with the README's first command. Raises `CheckError`."""
         _run([sys.executable, "-m", "venv", self._venv])
         first = blocks((ROOT / "README.md").read_text(encoding="utf-8"), "Try it")[0][1].splitlines()[0]
         if not first.startswith("pip install "):
@@ -162,7 +162,7 @@ class User:
 
     def run(self, command: str) -> str:
         """Run a command line to its end. Returns its standard output. Raises `CheckError` if it fails."""
-        say(f"$ {command}")
+        report(f"$ {command}")
         done = self.tried(command)
         if done.returncode:
             raise CheckError(f"{command} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
@@ -177,7 +177,7 @@ class User:
     @contextlib.contextmanager
     def in_terminal(self, command: str) -> Iterator[Terminal]:
         """Run a command line until the end of the block, in a session of its own."""
-        say(f"$ {command}    (in a terminal of its own)")
+        report(f"$ {command}    (in a terminal of its own)")
         log = self.folder.with_name(f"{abs(hash((command, time.monotonic())))}.log")
         with log.open("w") as output:
             process = subprocess.Popen(
@@ -227,7 +227,7 @@ def blocks(page: str, section: str) -> list[tuple[str, str]]:
 
 
 def first_stream(user: User, page: str) -> None:
-    """Do what the quick start's section of the first stream says. Raises `CheckError`."""
+    """Follow the quick start's section of the first stream. Raises `CheckError`."""
     lines: list[str] = []
     for language, text in blocks(page, FIRST_STREAM):
         if language == "python":
@@ -256,7 +256,7 @@ def first_stream(user: User, page: str) -> None:
         _wait(lambda: _counted(user) == 800, "the table has 800 events", first, second)
         if (printed := user.run(COUNT)) != "800 events\n":
             raise CheckError(f"the last command prints {printed}")
-        say("800 events are in the table; Ctrl-C to the first job")
+        report("800 events are in the table; Ctrl-C to the first job")
         first.ctrl_c()
         _wait(lambda: _shares(user) == [8], "the other job has all partitions", second)
 
@@ -264,7 +264,7 @@ def first_stream(user: User, page: str) -> None:
 def _shares(user: User) -> list[int]:
     """How many partitions each owner has, if each has one. A command would take the CPU that the jobs start with."""
     with DeltaStore(str(user.folder / "leases" / "flights")) as store:
-        owners = [each.owner for each in store.read().leases.values()] if store.exists() else []
+        owners = [lease.owner for lease in store.read().leases.values()] if store.exists() else []
     return [] if None in owners else sorted(Counter(owners).values())
 
 

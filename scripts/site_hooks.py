@@ -16,7 +16,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
 
-#: Where a file of the repository is in the site, if not where its path says.
+#: Files whose path in the site differs from the repository's.
 _MOVED = {"README.md": "index.md", "docs/index.md": "all-pages.md"}
 
 #: Code, in which nothing is a link, or a link.

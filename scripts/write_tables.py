@@ -30,7 +30,7 @@ _WHERE = {STREAM: "stream", SHARED: "shared", BATCH: "batch", "": "both"}
 
 
 def options_table(options: Mapping[str, Declared]) -> str:
-    rows = [(f"`{name}`", each.default, _WHERE[each.only], each.meaning) for name, each in options.items()]
+    rows = [(f"`{name}`", option.default, _WHERE[option.only], option.meaning) for name, option in options.items()]
     return _table(("option", "default", "for", "meaning"), rows)
 
 
@@ -44,8 +44,8 @@ def foreign_options_table(product: str, options: Mapping[str, str]) -> str:
 
 def findings_table() -> str:
     rows = [
-        (f"`{code}`", each.severity.name.lower(), each.text.replace("{", "`").replace("}", "`"), each.remedy)
-        for code, each in FINDINGS.items()
+        (f"`{code}`", finding.severity.name.lower(), finding.text.replace("{", "`").replace("}", "`"), finding.remedy)
+        for code, finding in FINDINGS.items()
     ]
     return _table(("code", "severity", "meaning", "what to do"), rows)
 
@@ -53,13 +53,13 @@ def findings_table() -> str:
 def metrics_table() -> str:
     rows = [
         (
-            f"`{each.name}`",
-            "counter" if each.is_counter else "gauge",
-            ", ".join(f"`{label}`" for label in each.labels),
-            "query, table" if each.source == BOTH else each.source,
-            each.meaning,
+            f"`{metric.name}`",
+            "counter" if metric.is_counter else "gauge",
+            ", ".join(f"`{label}`" for label in metric.labels),
+            "query, table" if metric.source == BOTH else metric.source,
+            metric.meaning,
         )
-        for each in METRICS
+        for metric in METRICS
     ]
     return _table(("metric", "kind", "labels", "from", "meaning"), rows)
 
@@ -106,16 +106,16 @@ def reference() -> str:
 
 def _module(name: str, seen: set[Any]) -> Iterator[str]:
     module = importlib.import_module(name)
-    classes = [each for each, found in vars(module).items() if inspect.isclass(found) and found.__module__ == name]
+    classes = [key for key, value in vars(module).items() if inspect.isclass(value) and value.__module__ == name]
     yield f"## {name}\n"
     if not (names := getattr(module, "__all__", classes)):
         yield f"{inspect.getdoc(module)}\n"
-    for each in names:
-        found = getattr(module, each)
-        yield f"### {name}.{each}\n"
+    for public_name in names:
+        found = getattr(module, public_name)
+        yield f"### {name}.{public_name}\n"
         if not (inspect.isclass(found) and issubclass(found, Exception)):
             found = _referred(found)
-            yield f"`{each}{_signature(found, types=not inspect.isclass(found))}`\n"
+            yield f"`{public_name}{_signature(found, types=not inspect.isclass(found))}`\n"
         yield f"{inspect.getdoc(found)}\n"
         if members := [*_members(found, seen)]:
             yield f"Members: {', '.join(members)}\n"
@@ -128,29 +128,29 @@ def _referred(found: Any) -> Any:
 
 def _members(found: Any, seen: set[Any]) -> Iterator[str]:
     """The public methods and properties of a class that were not listed before: `help(…)` has the rest."""
-    for name, each in [pair for base in getattr(found, "__mro__", ()) for pair in vars(base).items()]:
-        function = each.fget if isinstance(each, property) else each
+    for name, member in [pair for base in getattr(found, "__mro__", ()) for pair in vars(base).items()]:
+        function = member.fget if isinstance(member, property) else member
         ours = inspect.isfunction(function) and function.__module__.startswith("spark_ehbalance")
         if name.startswith("_") or name in _OF_THE_CLIENT or not ours or function in seen or not function.__doc__:
             continue
         seen.add(function)
-        yield f"`{name}{'' if isinstance(each, property) else _signature(function, types=False)}`"
+        yield f"`{name}{'' if isinstance(member, property) else _signature(function, types=False)}`"
 
 
 def _signature(found: Any, *, types: bool = True) -> str:
     """As it is written, without `self`; without `types` the names and defaults alone."""
     parts, star = [], False
-    for each in inspect.signature(found).parameters.values():
-        if each.name == "self":
+    for parameter in inspect.signature(found).parameters.values():
+        if parameter.name == "self":
             continue
-        if each.kind is each.KEYWORD_ONLY and not star:
+        if parameter.kind is parameter.KEYWORD_ONLY and not star:
             parts.append("*")
-        star |= each.kind in (each.KEYWORD_ONLY, each.VAR_POSITIONAL)
-        text = {each.VAR_POSITIONAL: "*", each.VAR_KEYWORD: "**"}.get(each.kind, "") + each.name
-        annotated = types and each.annotation is not each.empty
-        text += f": {each.annotation}" if annotated else ""
-        if each.default is not each.empty:
-            text += f" = {each.default!r}" if annotated else f"={each.default!r}"
+        star |= parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
+        text = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "") + parameter.name
+        annotated = types and parameter.annotation is not parameter.empty
+        text += f": {parameter.annotation}" if annotated else ""
+        if parameter.default is not parameter.empty:
+            text += f" = {parameter.default!r}" if annotated else f"={parameter.default!r}"
         parts.append(text)
     returned = inspect.signature(found).return_annotation
     return f"({', '.join(parts)})" + (
@@ -173,13 +173,13 @@ def declared_tables() -> dict[str, str]:
         "write-options": _table(
             ("option", "default", "meaning"),
             [
-                (f"`{option_name(name)}`", each.default, each.meaning)
-                for name, each in declarations(WriteOptions).items()
+                (f"`{option_name(name)}`", option.default, option.meaning)
+                for name, option in declarations(WriteOptions).items()
             ],
         ),
         "strategy-options": _table(
             ("option", "default", "meaning"),
-            [(f"`{name}`", each.default, each.meaning) for name, each in STRATEGY_OPTIONS.items()],
+            [(f"`{name}`", option.default, option.meaning) for name, option in STRATEGY_OPTIONS.items()],
         ),
         "strategies": _table(
             ("`strategy`", "from", "moves by", "how it shares"),

@@ -42,7 +42,7 @@ def _group(item: pytest.Item) -> str:
     return shared[-1] if shared else str(item.path.relative_to(Path(__file__).parent))
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist asks for the groups
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not item.get_closest_marker("xdist_group"):

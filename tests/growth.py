@@ -10,8 +10,8 @@ _TIMES = 16
 
 
 def assert_linear(work: Callable[[str], object], unit: str, length: int = 4000) -> None:
-    """Fail if the CPU time of `work` grows with the square of how often `unit` is repeated; `length` is that of the
-    shorter text, in characters. No speed is asserted."""
+    """Fail if the CPU time of `work` grows with the square of the number of `unit`s; `length` is the shorter text's, in
+    characters. No speed is asserted."""
 
     def cost(text: str) -> float:
         begun = time.thread_time()
@@ -19,5 +19,5 @@ def assert_linear(work: Callable[[str], object], unit: str, length: int = 4000) 
         return time.thread_time() - begun
 
     short = unit * (length // len(unit))
-    once = max(min(cost(short) for _ in range(5)), 1e-4)  # what is shorter says nothing
+    once = max(min(cost(short) for _ in range(5)), 1e-4)  # shorter times are noise
     assert min(cost(short * _TIMES) for _ in range(2)) < 4 * _TIMES * once, unit

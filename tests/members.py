@@ -1,4 +1,4 @@
-"""The members of a group, each in a process of its own that writes what it reads into a file."""
+"""The members of a group, each in its own process that writes the events it reads into a file."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ class Member:
         self.process.communicate()
 
     def stop(self) -> None:
-        """Stop in an orderly way."""
+        """Stop gracefully."""
         self.process.communicate(timeout=60)
 
     def end(self) -> None:
         if self.process.poll() is None:
             self.kill()
 
-    def seen(self) -> list[Event]:
-        """The events that it has seen; the last line may be cut off."""
+    def read_events(self) -> list[Event]:
+        """The events that it has read; the last line may be cut off."""
         lines = self.path.read_text().split("\n")[:-1] if self.path.exists() else []
         return [(partition, int(number)) for partition, number in map(str.split, lines)]
 
 
 class AnyMember(Protocol):
-    """What a test does with a member of any kind: as `Member`."""
+    """A member of any kind, as `Member`."""
 
     @property
     def name(self) -> str: ...
     def kill(self) -> None: ...
     def stop(self) -> None: ...
     def end(self) -> None: ...
-    def seen(self) -> list[Event]: ...
+    def read_events(self) -> list[Event]: ...
 
 
 class Members:
@@ -70,9 +70,9 @@ class Members:
         command = (sys.executable, "-m", "tests.query_process", name, json.dumps(options), str(self.folder / name))
         return self.start(name, *command)
 
-    def seen(self) -> Counter[Event]:
-        """How often each event was seen by any member."""
-        return Counter(event for member in self.members for event in member.seen())
+    def read_events(self) -> Counter[Event]:
+        """How often all members together have read each event."""
+        return Counter(event for member in self.members for event in member.read_events())
 
     def close(self) -> None:
         for member in self.members:

@@ -14,7 +14,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 class HttpProxy(Relay):
     """A relay whose clients name a target.
 
-    `targets` are the addresses that clients may ask for, each with the port of this machine to which they are
+    `targets` are the addresses that clients may request, each with the port of this machine to which they are
     connected, so that a test can use names that nobody else resolves. `connected` and `refused` count requests. A
     `handler` serves each connection in another way.
     """

@@ -21,10 +21,10 @@ class ReadingQuery(Query):
 
     def run(self, end: StreamOffset) -> list[Range]:
         ranges = self.planner.ranges(end)
-        for each in ranges:
-            level = self.options.capabilities.owner_level(each.epoch)
-            for rows in read_range(self.options, each, self.owner, level, receivers=self.receivers):
-                self.seen += [(each.partition, number) for number in sequence_numbers(rows).to_pylist()]
+        for range_ in ranges:
+            level = self.options.capabilities.owner_level(range_.epoch)
+            for rows in read_range(self.options, range_, self.owner, level, receivers=self.receivers):
+                self.seen += [(range_.partition, number) for number in sequence_numbers(rows).to_pylist()]
         self.finished = self.logged = end
         return ranges
 

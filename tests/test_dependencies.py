@@ -1,4 +1,4 @@
-"""What of the package can be imported beside pyspark, beside pyspark-client, and without either."""
+"""Modules that can be imported beside pyspark, beside pyspark-client, and without either."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_nothing_more_is_needed(modules: str, absent: tuple[str, ...]) -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_without_spark_the_last_line_says_what_to_install() -> None:
+def test_last_line_without_spark_names_the_extra() -> None:
     result = _import("spark_ehbalance.exactly_once", "py4j", "pyspark")
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == (
@@ -52,7 +52,7 @@ def test_without_spark_the_last_line_says_what_to_install() -> None:
     )
 
 
-def test_too_old_a_spark_is_told_as_such(tmp_path: Path) -> None:
+def test_old_spark_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "pyspark").mkdir()
     (tmp_path / "pyspark" / "__init__.py").write_text('__version__ = "3.5.7"')
     script = (
@@ -72,8 +72,8 @@ source({})"""
 
 
 @pytest.mark.parametrize("absent", ["azure.eventhub", "spark_ehbalance.spark.datasource"])
-def test_what_is_missing_is_said_by_the_format(absent: str) -> None:
-    """Spark passes over a module that cannot be imported, and says only that it knows no such format."""
+def test_missing_module_is_an_error_of_the_format(absent: str) -> None:
+    """Spark passes over a module that cannot be imported, and reports only an unknown format."""
     result = _import(_AS_SPARK, absent)
     last = result.stderr.splitlines()[-1]
     assert last.startswith(
@@ -83,7 +83,7 @@ def test_what_is_missing_is_said_by_the_format(absent: str) -> None:
     assert "Install spark-ehbalance there" in last
 
 
-def test_without_the_package_the_format_says_so_too() -> None:
+def test_missing_package_is_an_error_of_the_format() -> None:
     result = _import(_AS_SPARK, "spark_ehbalance.errors")
     assert "ImportError: the source ehbalance cannot start" in result.stderr.splitlines()[-1]
 
@@ -92,7 +92,7 @@ def test_only_an_extra_brings_spark() -> None:
     """pyspark and pyspark-client write the same files: each extra brings one of them."""
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     brings = {
-        extra: {each for each in needed if each.startswith(("pyspark", "delta-spark"))}
+        extra: {name for name in needed if name.startswith(("pyspark", "delta-spark"))}
         for extra, needed in {"": project["dependencies"], **project["optional-dependencies"]}.items()
     }
     assert not brings[""]

@@ -43,7 +43,7 @@ def test_links_lead_somewhere(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_files_that_are_named_exist(name: str) -> None:
     named = re.findall(r"`([\w/]+\.(?:py|conf|md))`", prose(ALL[name]))
-    assert not [each for each in named if not any((folder / each).is_file() for folder in _FOLDERS)]
+    assert not [path for path in named if not any((folder / path).is_file() for folder in _FOLDERS)]
 
 
 def test_the_index_has_every_page() -> None:

@@ -180,8 +180,8 @@ def test_a_clock_in_the_wrong_place_is_found() -> None:
 
 
 def test_the_emulators_protocol_knows_nothing_of_the_server() -> None:
-    for module in (each for each in _MODULES if each.startswith("emulator.amqp.")):
-        beyond = {each for each in _imports(_MODULES[module].read_text()) if "emulator.amqp." not in each}
+    for module in (name for name in _MODULES if name.startswith("emulator.amqp.")):
+        beyond = {name for name in _imports(_MODULES[module].read_text()) if "emulator.amqp." not in name}
         assert not beyond, module
 
 

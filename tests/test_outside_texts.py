@@ -1,4 +1,4 @@
-"""Whatever a storage, a table or a hub says, it is searched in no more than linear time."""
+"""Searches in texts of a storage, a table or a hub take linear time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_ehbalance.lease_table.delta.folder import storage_error_text
 from tests.growth import assert_linear
 
 
-def said(text: str) -> str:
+def without_secrets(text: str) -> str:
     return storage_error_text(OSError(text))
 
 
@@ -22,7 +22,7 @@ def refused(text: str) -> ErrorKind:
 @pytest.mark.parametrize(
     ("search", "unit"),
     [
-        *((said, unit) for unit in ("?", "?a", "//a:", "\x1b[1", " ", "a\n")),
+        *((without_secrets, unit) for unit in ("?", "?a", "//a:", "\x1b[1", " ", "a\n")),
         *((refused, unit) for unit in (":eventhub:", "|", ":eventhub:|", "':eventhub:a|")),
     ],
 )
@@ -31,5 +31,7 @@ def test_a_search_takes_linear_time(search: Callable[[str], object], unit: str) 
 
 
 def test_queries_of_addresses_are_not_shown() -> None:
-    told = said("GET https://x/c?a=b&sig=secret failed, and https://y/?sig=secret?sig=secret too: really? yes = no")
-    assert told == "GET https://x/c?… failed, and https://y/?… too: really? yes = no"
+    text = without_secrets(
+        "GET https://x/c?a=b&sig=secret failed, and https://y/?sig=secret?sig=secret too: really? yes = no"
+    )
+    assert text == "GET https://x/c?… failed, and https://y/?… too: really? yes = no"

@@ -71,6 +71,6 @@ def test_a_consumer_that_was_suspended_is_disconnected_and_comes_back(group: Tab
         consumer.process.send_signal(signal.SIGCONT)
         group.wait_shared(6, 6)
     group.wait_read()
-    assert len({*query.seen()}) == len(query.seen()), "it has had each partition once"
+    assert len({*query.read_events()}) == len(query.read_events()), "it has had each partition once"
     # What it had not checkpointed when it was suspended is read again, by itself if the query has not come to it.
-    assert max(Counter(consumer.seen()).values()) <= 2
+    assert max(Counter(consumer.read_events()).values()) <= 2

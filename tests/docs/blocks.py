@@ -1,4 +1,4 @@
-"""The fenced code blocks of the documentation, and what a comment right before says of them:
+"""The fenced code blocks of the documentation, and their marks in a comment right before:
 
     <!-- run -->                     tests/docs/test_run.py runs it, after the page's earlier ones
     <!-- run: in the background -->  the same; it runs until all have run
@@ -48,13 +48,13 @@ def blocks(page: str) -> list[Block]:
     return [
         Block(
             page=page,
-            line=text.count("\n", 0, each.start("text")) + 1,
-            language=each["language"],
-            text=dedent(each["text"]),
-            mark=each["mark"] or "",
-            detail=each["detail"] or "",
+            line=text.count("\n", 0, found.start("text")) + 1,
+            language=found["language"],
+            text=dedent(found["text"]),
+            mark=found["mark"] or "",
+            detail=found["detail"] or "",
         )
-        for each in _BLOCK.finditer(text)
+        for found in _BLOCK.finditer(text)
     ]
 
 
@@ -65,4 +65,4 @@ def all_blocks() -> list[Block]:
 def inline_code(page: str) -> list[str]:
     """The code within the text, which may be broken over two lines."""
     prose = _BLOCK.sub("", PAGES[page].read_text(encoding="utf-8"))
-    return [" ".join(each.split()) for each in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose)]
+    return [" ".join(code.split()) for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose)]

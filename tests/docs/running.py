@@ -32,7 +32,7 @@ class PageRun:
         self.names = names
         self._exports = ""
         self._replaced = replaced
-        self._left = [each for each in blocks(page) if each.mark == "run"]
+        self._left = [block for block in blocks(page) if block.mark == "run"]
         self._programs = ExitStack()
 
     def next(self) -> str:

@@ -24,8 +24,8 @@ else:
     import tomli as tomllib
 
 ALL = all_blocks()
-PYTHON = [each for each in ALL if each.language == "python" and not each.mark]
-COMMANDS = [each for each in ALL if each.language not in ("python", "text", "toml", "dockerfile")]
+PYTHON = [block for block in ALL if block.language == "python" and not block.mark]
+COMMANDS = [block for block in ALL if block.language not in ("python", "text", "toml", "dockerfile")]
 
 _EHBALANCE = get_command(app)
 _DECLARED = {**OPTIONS, **STRATEGY_OPTIONS}
@@ -75,13 +75,13 @@ def problems(code: str) -> list[str]:
             # a message may begin so too: what is like no command is none
             wrong += [f"no command {name}"] if difflib.get_close_matches(name, _EHBALANCE.commands) else []  # type: ignore[attr-defined]
             continue
-        known = {option for each in command.params for option in each.opts} | {"--help"}
+        known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
         wrong += [f"{name} has no {flag}" for flag in re.findall(r"--[a-z][\w-]*", arguments) if flag not in known]
     wrong += [
-        f"no target {each}" for each in re.findall(r"^make ([a-z-]+)", code, re.MULTILINE) if each not in _TARGETS
+        f"no target {target}" for target in re.findall(r"^make ([a-z-]+)", code, re.MULTILINE) if target not in _TARGETS
     ]
     for extras in re.findall(r"spark-ehbalance\[([\w,]+)\]", code):
-        wrong += [f"no extra {each}" for each in extras.split(",") if f"\n{each} = [" not in _PYPROJECT]
+        wrong += [f"no extra {extra}" for extra in extras.split(",") if f"\n{extra} = [" not in _PYPROJECT]
     return wrong
 
 
@@ -95,7 +95,7 @@ def test_what_commands_name_exists(block: Block) -> None:
     assert problems(block.text) == []
 
 
-@pytest.mark.parametrize("block", [each for each in ALL if each.language == "toml"], ids=lambda block: block.name)
+@pytest.mark.parametrize("block", [block for block in ALL if block.language == "toml"], ids=lambda block: block.name)
 def test_toml_can_be_read(block: Block) -> None:
     assert tomllib.loads(block.text)
 
@@ -104,11 +104,11 @@ def test_toml_can_be_read(block: Block) -> None:
 def test_what_the_text_names_exists(page: str) -> None:
     code = inline_code(page)
     assert problems("\n".join(code)) == []
-    for name in [found[0] for each in code if (found := re.match(r"spark_ehbalance(\.\w+)+(?=$|\()", each))]:
+    for name in [found[0] for text in code if (found := re.match(r"spark_ehbalance(\.\w+)+(?=$|\()", text))]:
         pkgutil.resolve_name(name)
 
 
-@pytest.mark.parametrize("block", [each for each in ALL if each.mark == "run by"], ids=lambda block: block.name)
+@pytest.mark.parametrize("block", [block for block in ALL if block.mark == "run by"], ids=lambda block: block.name)
 def test_the_test_that_runs_a_block_exists(block: Block) -> None:
     file, _, test = block.detail.partition("::")
     assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8")
@@ -122,7 +122,7 @@ def test_something_reads_each_variable() -> None:
     ]
     code = "".join(file.read_text(encoding="utf-8") for file in files)
     named = {name for page in PAGES.values() for name in re.findall(r"EHBALANCE_\w+", page.read_text(encoding="utf-8"))}
-    assert not [each for each in named if each not in code]
+    assert not [name for name in named if name not in code]
 
 
 def test_every_page_is_run() -> None:

@@ -42,15 +42,15 @@ def local(tmp_path: Path, hub: Emulator) -> dict[str, str]:
 
 
 def read_all(spark: SparkSession, hub: Emulator, target: str, count: int) -> None:
-    """Sends events, waits until the target holds so many rows, and stops what reads."""
+    """Send events, wait until the target contains `count` rows, and stop all queries."""
     # A query that starts at the latest event reads what comes after it has planned for the first time.
     wait_until(lambda: all(query.lastProgress for query in spark.streams.active), "the queries have started")
     send(hub, 16)
-    held(spark, target, count)
+    wait_for_rows(spark, target, count)
 
 
-def held(spark: SparkSession, target: str, count: int) -> None:
-    """Waits until the target, a name or a path, holds so many rows, and stops what writes them."""
+def wait_for_rows(spark: SparkSession, target: str, count: int) -> None:
+    """Wait until the target, a name or a path, contains `count` rows, and stop all queries."""
     place = Path(spark.conf.get("spark.sql.warehouse.dir", "").removeprefix("file:"), target)
 
     def rows() -> int:
@@ -99,7 +99,7 @@ def test_decoding(start: Start, clean: SparkSession, hub: Emulator, local: dict[
     )
     hub.append(HUB, 0, [b'{"id": "flight 1", "delay": 5, "gate": "A1"}', b"no JSON", b'{"id": "flight 2"}'])
     start("docs/options.md", local, events=events).next()
-    held(clean, HUB, 3)
+    wait_for_rows(clean, HUB, 3)
     rows = clean.table(HUB).orderBy("sequenceNumber").select("id", "delay", "bad").collect()
     assert [tuple(row) for row in rows] == [("flight 1", 5, None), (None, None, "no JSON"), ("flight 2", None, None)]
 

@@ -182,7 +182,7 @@ class MixedGroup(Members):
     def check_read_twice(self) -> int:
         """How many events were read more than once, each of them where a partition was moved: not before the checkpoint
         that it had then, nor after the former owner has seen that its ownership has expired."""
-        twice = [event for event, times in self.seen().items() if times > 1]
+        twice = [event for event, times in self.read_events().items() if times > 1]
         unexplained = [event for event in twice if not any(_explains(move, *event) for move in self.moves)]
         assert not unexplained, f"read twice where no partition has moved: {unexplained}; moves: {self.moves}"
         return len(twice)
@@ -194,7 +194,7 @@ class MixedGroup(Members):
             yield
 
     def missing(self) -> int:
-        seen = self.seen()
+        seen = self.read_events()
         return sum((str(p), n) not in seen for p, end in enumerate(self.appended) for n in range(end))
 
     def wait_read(self) -> None:

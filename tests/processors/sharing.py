@@ -24,7 +24,7 @@ def share(group: MixedGroup, first: Start, second: Start, query: Start) -> None:
         assert group.stays(10 * group.interval)
         group.append(20)
         group.wait_read()
-        twice = [event for event, times in group.seen().items() if times > 1 and event[1] >= 20]
+        twice = [event for event, times in group.read_events().items() if times > 1 and event[1] >= 20]
         assert not twice, "nothing is read twice where nothing moves"
 
         with group.producing():

@@ -46,12 +46,12 @@ def test_a_query_shares_and_its_process_ends(
     query = process.start(shared_options, tmp_path / "query")
     wait_until(lambda: sorted(Counter(owners()).values()) == [4, 4] and None not in owners(), "each owns four")
     sent = fill(hub, 1)
-    wait_until(lambda: {*survivor.seen(), *query.rows()} == sent, "every event is read")
-    assert sorted([*survivor.seen(), *query.rows()]) == sorted(sent)
+    wait_until(lambda: {*survivor.read_events(), *query.rows()} == sent, "every event is read")
+    assert sorted([*survivor.read_events(), *query.rows()]) == sorted(sent)
     end(process)
     ended, later = time.monotonic(), fill(hub, 1) - sent
     # After SIGKILL the lease duration of 6 s and an interval of 1 s have to pass.
-    wait_until(lambda: later <= set(survivor.seen()), "the partitions of the query are read by the other")
+    wait_until(lambda: later <= set(survivor.read_events()), "the partitions of the query are read by the other")
     print(f"read elsewhere {time.monotonic() - ended:.1f} s after the end")
     assert owners() == ["survivor"] * 8
     wait_until(lambda: not process.alive, "it has ended, and no other test uses it")
