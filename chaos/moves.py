@@ -95,7 +95,7 @@ class Measurement:
         operator = Author("operator", "chaos")
         with open_store(str(self._fleet.table)) as store:
             drain = Drain(by=operator, at_ms=time.time_ns() // 1_000_000, member=f"{name}.1", undo=undo)
-            if refused := commit(store, store.read(), [drain]).refused:
+            if refused := commit(store, store.read(), [drain]).rejected:
                 raise TimeoutError(f"the drain was refused: {refused[0].reason}")
 
     def _settle(self, *names: str) -> None:

@@ -130,7 +130,7 @@ def fill(store: DeltaStore, writers: int) -> None:
         Claim(by=_author(int(partition) % writers), at_ms=now, partition=partition, epoch=0) for partition in names
     ]
     store.create(Group("soak", "hub", "group"))
-    refused = commit(store, store.read(), transitions).refused
+    refused = commit(store, store.read(), transitions).rejected
     assert not refused
 
 

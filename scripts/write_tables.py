@@ -20,7 +20,7 @@ from spark_ehbalance.group.strategies import DECLARATIONS, DEFAULT_STRATEGY
 from spark_ehbalance.metrics.definitions import BOTH, METRICS
 from spark_ehbalance.query.options import BATCH, OPTIONS, SHARED, STRATEGY_OPTIONS, STREAM
 from spark_ehbalance.query.unknown_options import KAFKA_OPTIONS, SCALA_OPTIONS
-from spark_ehbalance.settings.declared import Declared, declarations, option_name
+from spark_ehbalance.settings.declared import OptionSpec, declarations, option_name
 
 _ROOT = Path(__file__).parent.parent
 _PAGE_NAMES = ("options", "writing", "sharing", "migration", "monitoring", "python", "errors")
@@ -29,7 +29,7 @@ PAGES = tuple(_ROOT / f"docs/{name}.md" for name in _PAGE_NAMES)
 _WHERE = {STREAM: "stream", SHARED: "shared", BATCH: "batch", "": "both"}
 
 
-def options_table(options: Mapping[str, Declared]) -> str:
+def options_table(options: Mapping[str, OptionSpec]) -> str:
     rows = [(f"`{name}`", option.default, _WHERE[option.only], option.meaning) for name, option in options.items()]
     return _table(("option", "default", "for", "meaning"), rows)
 

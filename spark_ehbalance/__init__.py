@@ -41,9 +41,9 @@ def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
 
 def lag(query: StreamingQuery) -> QueryLag | None:
     """How far a query is behind; see `spark_ehbalance.spark.lag.lag`."""
-    from spark_ehbalance.spark import lag as lag_of
+    from spark_ehbalance.spark import lag as find_lag
 
-    return lag_of.lag(query)
+    return find_lag.lag(query)
 
 
 def merge(df: DataFrame, target: str, *, update: bool = True) -> None:

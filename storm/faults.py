@@ -68,7 +68,7 @@ PAST_FAULTS = (
     PastFault(
         "a planner that was suspended plans with the leases that it had before",
         "group.member.engine",
-        "held = self.holdings(now)\n        partitions",
+        "held = self.readable(now)\n        partitions",
         "held = self.plannable()\n        partitions",
         ("two planners",),
         seed=88,
@@ -84,7 +84,7 @@ PAST_FAULTS = (
     PastFault(
         "a lease counts from the end of a look, before which another process may have taken it",
         "group.member.membership",
-        "since = self.look.before if renewed is None else self.look.begun",
+        "since = self.read_state.before if renewed is None else self.read_state.begun",
         "since = now.monotonic",
         ("two planners",),
         seed=36,
@@ -92,8 +92,8 @@ PAST_FAULTS = (
     PastFault(
         "a renewal counts from the end of its commit",
         "group.member.engine",
-        "self._member.committed(outcome, turn.now, now.monotonic, self.query)",
-        "self._member.committed(outcome, now, now.monotonic, self.query)",
+        "self._member.after_commit(outcome, turn.now, now.monotonic, self.query)",
+        "self._member.after_commit(outcome, now, now.monotonic, self.query)",
         ("two planners",),
         seed=16,
     ),
@@ -107,7 +107,7 @@ PAST_FAULTS = (
     PastFault(
         "after a read-only spell the first member that writes declares all others dead",
         "group.member.membership",
-        "return now.monotonic - self.written.at > short_outage(self.duration.shortest)",
+        "return now.monotonic - self.commit_state.at > short_outage(self.duration.shortest)",
         "return False",
         ("two planners", "expiry"),
         seed=6,
@@ -215,7 +215,7 @@ PAST_FAULTS = (
     PastFault(
         "leases that an earlier process claimed during the join are released",
         "group.member.pending",
-        "transitions += _claims(member, _unclaimed(member), len(member.holdings), at_ms)",
+        "transitions += _claims(member, _unclaimed(member), len(member.owned), at_ms)",
         "transitions += [\n"
         "        Release(by=by, at_ms=at_ms, partition=x.partition, epoch=x.epoch) for x in _unclaimed(member)\n"
         "    ]",
@@ -225,8 +225,8 @@ PAST_FAULTS = (
     PastFault(
         "two processes of a query own partitions in one epoch",
         "group.member.membership",
-        "if unclaimed := self.written.unclaimed:",
-        "if (unclaimed := self.written.unclaimed) and False:",
+        "if unclaimed := self.commit_state.unclaimed:",
+        "if (unclaimed := self.commit_state.unclaimed) and False:",
         ("epoch",),
         seed=1038,
     ),
@@ -256,7 +256,7 @@ PAST_FAULTS = (
     PastFault(
         "a lease table does not learn which batch was begun last",
         "query.engine",
-        "self.member.give_batch(end.batch, end.run)",
+        "self.member.record_batch(end.batch, end.run)",
         "pass",
         ("skipped", "errors"),
     ),
@@ -287,8 +287,8 @@ PAST_FAULTS = (
     PastFault(
         "AvailableNow ends with events unread after a batch longer than maxStall",
         "group.member.engine",
-        "(self._member.look.drained and not self._hang.drained)",
-        "self._member.look.drained",
+        "(self._member.read_state.drained and not self._hang.drained)",
+        "self._member.read_state.drained",
         ("available now",),
     ),
     PastFault(

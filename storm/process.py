@@ -163,7 +163,7 @@ class Process:
 
     def may_plan(self) -> dict[str, int]:
         """Partition → epoch of all that a batch would be planned with now."""
-        return {p: holding.epoch for p, holding in self.member.holdings(self.monotonic).items()} if self.engine else {}
+        return {p: holding.epoch for p, holding in self.member.readable(self.monotonic).items()} if self.engine else {}
 
     @property
     def is_of_another_hub(self) -> bool:
@@ -246,10 +246,10 @@ class Process:
                     match output:
                         case member_protocol.ReadGroup():
                             answer = yield from self._look()
-                        case member_protocol.AskHub(partitions):
+                        case member_protocol.ResolvePositions(partitions):
                             yield 0.05
                             starts = self.world.hub.starting_positions(partitions) if self._reaches_hub() else None
-                            answer = member_protocol.HubAnswered(starts)
+                            answer = member_protocol.PositionsResolved(starts)
                         case member_protocol.Write(base, changes):
                             answer = yield from self._write(base, changes)
                         case member_protocol.Left():
@@ -412,9 +412,9 @@ class Process:
         self._keeper = Thread(self, self._keep(), of_planner=True)
         whole, owned = not plan.available_now or plan.one_batch, 0
         while not (yield from self._wait_for(lambda: bool(member.cycles or (not whole and member.owned)))):
-            if len(member.holdings(self.monotonic)) <= owned:
+            if len(member.readable(self.monotonic)) <= owned:
                 raise StoreUnavailableError("EHB_LEASE_TABLE_CONTENDED", timeout=_JOIN_TIMEOUT, location=LOCATION)
-            owned = len(member.holdings(self.monotonic))
+            owned = len(member.readable(self.monotonic))
         self.in_planner = False
 
     def _settings(self, lineage: str) -> Settings:
@@ -472,10 +472,10 @@ class Process:
         assert engine is not None
         first = engine.fixed_ends is None
         if first:
-            before = member.settled_cycles
-            self.handle(member_protocol.SettlingBegan())
-            yield from self._wait_for(lambda: member.settled_cycles > before)
-            self.handle(member_protocol.SettlingEnded())
+            before = member.idle_cycles
+            self.handle(member_protocol.RebalancingBegan())
+            yield from self._wait_for(lambda: member.idle_cycles > before)
+            self.handle(member_protocol.RebalancingEnded())
         if engine.without_fixed_end or first:
             yield from self._refresh()
             self.handle(protocol.EndsFixed(self._report()))
@@ -541,7 +541,7 @@ class Process:
     def lost(self) -> Waiting[frozenset[str]]:
         """The partitions of the batch that are not owned any more, by a look that begins now, as the sink asks."""
         wanted = self._looks_begun + 1
-        self.handle(member_protocol.LookRequested())
+        self.handle(member_protocol.ReadRequested())
         if not (yield from self._wait_for(lambda: self._looks_ended >= wanted, _LOOK_PATIENCE)):
             raise _table_unreachable()
         assert self.engine is not None

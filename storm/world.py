@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, pstdev
 
-from spark_ehbalance.group.changes import Drain, NoteHub, Outcome, Restore, Transition, apply
+from spark_ehbalance.group.changes import Drain, Outcome, RecordHub, Restore, Transition, apply
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.member.protocol import LeaveRequested
 from spark_ehbalance.group.model import Author, MemberState
@@ -474,7 +474,7 @@ class World:
             assert isinstance(known, Position)
             transitions.append(Restore(by=by, at_ms=at_ms, partition=p, checkpoint=known))
         assert hub.reference.created_ms is not None
-        transitions.append(NoteHub(by=by, at_ms=at_ms, created_ms=hub.reference.created_ms))
+        transitions.append(RecordHub(by=by, at_ms=at_ms, created_ms=hub.reference.created_ms))
         self._replace_table(apply(EMPTY, transitions).after)
         if self._target_hub != hub.reference:
             self._target, self._target_hub = Target(), hub.reference

@@ -194,7 +194,7 @@ class DeltaCheckpointStore(CheckpointStore):
         """The lease table. Raises `OptionError` if the client names another group."""
         if self._closed:
             raise invalid_option("checkpoint_store", "a closed store", "an open one")
-        group, own = Group.of(*(named[each] for each in _named("", "", ""))), self._options.group
+        group, own = Group.from_names(*(named[each] for each in _named("", "", ""))), self._options.group
         if group != own:
             options = f"A client of {group} and options of {own}"
             raise OptionError("EHB_OPTIONS_CONFLICT", options=options, reason="they name different groups")
@@ -210,16 +210,16 @@ class DeltaCheckpointStore(CheckpointStore):
         try:
             snapshot = store.read()
         except StoreUnavailableError:
-            self._observations = self._observations.afresh()  # others could not renew either
+            self._observations = self._observations.restarted()  # others could not renew either
             raise
         if now - self._read_at > 1.5 * max(self._interval, self._options.lease_duration / 3):  # it was suspended
-            self._observations = self._observations.afresh()
+            self._observations = self._observations.restarted()
         self._observations, self._read_at = self._observations.updated(snapshot, now), now
         return snapshot
 
     def _durations(self, snapshot: Snapshot) -> Durations:
         group_ms = snapshot.lease_duration_ms
-        return Durations.of(snapshot, self._options.lease_duration if group_ms is None else group_ms / 1000)
+        return Durations.from_snapshot(snapshot, self._options.lease_duration if group_ms is None else group_ms / 1000)
 
     def _expired(self, snapshot: Snapshot) -> frozenset[str]:
         durations, now, wall_ms = self._durations(snapshot), monotonic(), round(time.time() * 1000)
@@ -269,7 +269,7 @@ class DeltaCheckpointStore(CheckpointStore):
             changes = [self._new(t.Join, host=socket.gethostname(), lease_duration_ms=round(1000 * seconds))]
         changes += (added := self._added(snapshot))
         if snapshot.latest_ms is None and self._hub_ms is not None and (snapshot.table or added):
-            changes.append(self._new(t.NoteLatest, latest_ms=self._hub_ms, ends=self._latest_ends or {}))
+            changes.append(self._new(t.RecordLatest, latest_ms=self._hub_ms, ends=self._latest_ends or {}))
         draft = t.apply(snapshot, changes).after
         leaving = draft.members[owner].state is MemberState.LEAVING
         asked, self._asked = self._asked, {x.partition for x in draft.owned_by(owner) if leaving or x.handover}
@@ -299,7 +299,7 @@ class DeltaCheckpointStore(CheckpointStore):
         if snapshot.leases:
             return [self._new(t.AddPartitions, partitions=(each,), checkpoint=Position.before(0)) for each in new]
         noted = self._hub_created_ms is not None
-        hub = [self._new(t.NoteHub, created_ms=self._hub_created_ms)] if noted else []
+        hub = [self._new(t.RecordHub, created_ms=self._hub_created_ms)] if noted else []
         return [self._new(t.AddPartitions, partitions=new), *hub] if new else []
 
     def _was_asked_long_ago(self, lease: Lease) -> bool:
@@ -358,7 +358,7 @@ class DeltaCheckpointStore(CheckpointStore):
         now_ms = latest_ms if self._hub_ms is None else self._hub_ms + 1000 * (monotonic() - self._hub_at)
         latest, now = (datetime.fromtimestamp(each / 1000, timezone.utc) for each in (latest_ms, now_ms))
         return {
-            each: resolve_start(configured.of(each), latest, now, self._address(each), state, _RESOLVE_TIMEOUT)
+            each: resolve_start(configured.position(each), latest, now, self._address(each), state, _RESOLVE_TIMEOUT)
             for each, state in states.items()
         }
 

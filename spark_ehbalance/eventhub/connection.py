@@ -18,7 +18,7 @@ from spark_ehbalance.eventhub.network import DIRECT, Network, NetworkError, is_s
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.settings.secrets import (
     REFERENCES,
-    hidden_by_spark,
+    is_hidden_by_spark,
     is_reference,
     looks_secret,
     resolve_secret,
@@ -78,7 +78,7 @@ class Connection:
         if not is_server(namespace):
             raise OptionError(f"option connectionString is wrong: its Endpoint is no host name; {allowed}")
         text = connection_string.joined(parts)
-        if not is_reference(given) and not hidden_by_spark(given):
+        if not is_reference(given) and not is_hidden_by_spark(given):
             raise OptionError(f"connectionString without SharedAccessKey would be shown by Spark: write {REFERENCES}")
         hub, inside = options["eventHubName"], parts.get("EntityPath")
         if (name := inside if hub is None else hub) is None:
@@ -108,7 +108,7 @@ class Connection:
 
     def group(self, consumer_group: str) -> Group:
         """The group that readers of `consumer_group` of this hub belong to."""
-        return Group.of(self.namespace, self.hub, consumer_group)
+        return Group.from_names(self.namespace, self.hub, consumer_group)
 
     def consumer_client(self, consumer_group: str, **settings: Any) -> EventHubConsumerClient:
         """A new client, which connects later; `settings` are more of its arguments. Raises `NetworkError` if this

@@ -23,7 +23,7 @@ from spark_ehbalance.eventhub.receiver import (
 from spark_ehbalance.eventhub.rows import KEEP, sequence_numbers
 from spark_ehbalance.eventhub.service_errors import busy_wait
 from spark_ehbalance.group.position import START_OFFSET, Position
-from spark_ehbalance.group.starting_positions import AfterOffset, Edge, StartingPositions, UnresolvedPosition
+from spark_ehbalance.group.starting_positions import AfterOffset, PartitionEnd, StartingPositions, UnresolvedPosition
 from spark_ehbalance.settings.secrets import shown
 from spark_ehbalance.text import logger
 
@@ -61,9 +61,9 @@ def resolve(
     `highest_level`: that reader must be one that opens again. Raises `OptionError` for a position with the offset of
     another event.
     """
-    if position is Edge.EARLIEST:
+    if position is PartitionEnd.EARLIEST:
         return Position.before(state.begin)
-    if position is Edge.LATEST:
+    if position is PartitionEnd.LATEST:
         return state.end_position
     if isinstance(position, int):
         return Position.before(position)
@@ -84,7 +84,7 @@ def latest_ends(
 ) -> dict[str, Position]:
     """The current ends of those of `partitions` whose starting position is `latest`. `request_states` may take a while:
     40 s for 1,000 partitions."""
-    latest = [partition for partition in partitions if positions.of(partition) is Edge.LATEST]
+    latest = [partition for partition in partitions if positions.position(partition) is PartitionEnd.LATEST]
     ends = dict[str, Position]()
     for first in range(0, len(latest), _LOGGED):
         if ends:
@@ -112,11 +112,16 @@ def resolve_start(
 
     If events may have aged out since then it is before the first retained one, which means that events are lost.
     """
-    moment = latest if position is Edge.LATEST else position
+    moment = latest if position is PartitionEnd.LATEST else position
     # Azure's event processors read with owner level 0 and reconnect, so this may disconnect one for a moment.
     found = resolve(moment, address, state, timeout, highest_level=0)
     had_events = state.last_enqueued is not None and state.last_enqueued >= latest
-    if position is Edge.LATEST and had_events and 0 < state.begin == found.next and now - latest >= _SHORTEST_RETENTION:
+    if (
+        position is PartitionEnd.LATEST
+        and had_events
+        and 0 < state.begin == found.next
+        and now - latest >= _SHORTEST_RETENTION
+    ):
         return Position.before(state.begin - 1)
     return found
 

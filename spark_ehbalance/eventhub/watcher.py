@@ -255,7 +255,7 @@ class HubWatcher:
         now = datetime.fromtimestamp(self._latest_ms / 1000 + time.monotonic() - self._latest_at, timezone.utc)
 
         def resolved(address: PartitionAddress, left: float) -> Position:
-            position, state = self._starting_positions.of(address.partition), self._state(address.partition)
+            position, state = self._starting_positions.position(address.partition), self._state(address.partition)
             if latest_ms == self._latest_ms and address.partition in self._latest_ends:
                 return self._latest_ends[address.partition]
             return resolve_start(position, latest, now, address, state, left)

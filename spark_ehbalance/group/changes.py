@@ -25,7 +25,7 @@ _MOST_QUERIES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Rejected:
     """A transition that is not valid in the present state, and why."""
 
     transition: Transition
@@ -40,7 +40,7 @@ class Outcome:
     before: Snapshot
     after: Snapshot
     accepted: tuple[Transition, ...] = ()
-    refused: tuple[Refused, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
     seconds: float | None = None
     lost_races: int = 0
 
@@ -50,15 +50,15 @@ def apply(snapshot: Snapshot, transitions: Iterable[Transition]) -> Outcome:
 
     The new snapshot has the `version` of the old one: a store increments it when it writes the snapshot.
     """
-    state = WorkingCopy.of(snapshot)
+    state = WorkingCopy.from_snapshot(snapshot)
     accepted, refused = [], []
     for transition in transitions:
-        reason = transition.refusal(state)
+        reason = transition.rejection(state)
         if reason is None:
             transition.carry_out(state)
             accepted.append(transition)
         else:
-            refused.append(Refused(transition, reason))
+            refused.append(Rejected(transition, reason))
     return Outcome(snapshot, state.changed(snapshot), tuple(accepted), tuple(refused))
 
 
@@ -70,12 +70,12 @@ class Transition(ABC):
     at_ms: int
 
     @abstractmethod
-    def refusal(self, state: WorkingCopy) -> str | None:
+    def rejection(self, state: WorkingCopy) -> str | None:
         """Why this transition is not valid in `state`; None if it is."""
 
     @abstractmethod
     def carry_out(self, state: WorkingCopy) -> None:
-        """Change `state`. Called only if `refusal` returned None."""
+        """Change `state`. Called only if `rejection` returned None."""
 
 
 # --- members ---------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class Join(Transition):
     begun: int = 0
     planner: str = ""
 
-    def refusal(self, state: WorkingCopy) -> str | None:
+    def rejection(self, state: WorkingCopy) -> str | None:
         present, own = state.members.get(self.by.id), state.queries.get(self.lineage)
         joined = present is not None and present.incarnation == self.by.incarnation
         known = not self.lineage or (own is not None and own.run == self.by.incarnation)
@@ -161,7 +161,7 @@ class Advance(Transition):
     begun: int = 0
     planner: str = ""
 
-    def refusal(self, state: WorkingCopy) -> str | None:
+    def rejection(self, state: WorkingCopy) -> str | None:
         if fenced := state.fenced(self.by):
             return fenced
         record = state.queries.get(self.lineage)
@@ -186,7 +186,7 @@ class Heartbeat(Transition):
     asked_ms: int | None = None
     left_out: Mapping[str, str] | None = None
 
-    def refusal(self, state: WorkingCopy) -> str | None:
+    def rejection(self, state: WorkingCopy) -> str | None:
         return state.fenced(self.by)
 
     def carry_out(self, state: WorkingCopy) -> None:
@@ -214,9 +214,9 @@ class Drain(Transition):
     undo: bool = False
     why: str = ""
 
-    def refusal(self, state: WorkingCopy) -> str | None:
+    def rejection(self, state: WorkingCopy) -> str | None:
         if self.member not in state.members:
-            return state.no_member(self.member)
+            return state.unknown_member(self.member)
         wanted = MemberState.ACTIVE if self.undo else MemberState.LEAVING
         return f"{self.member} is {wanted.value} already" if state.members[self.member].state is wanted else None
 
@@ -229,7 +229,7 @@ class Drain(Transition):
 class Leave(Transition):
     """End the membership. Release its leases first: others can claim those it still holds only after they expire."""
 
-    def refusal(self, state: WorkingCopy) -> str | None:
+    def rejection(self, state: WorkingCopy) -> str | None:
         return state.fenced(self.by)
 
     def carry_out(self, state: WorkingCopy) -> None:
@@ -246,7 +246,7 @@ class Forget(Transition):
     member: str
     counter: tuple[str, int]
 
-    def refusal(self, state: WorkingCopy) -> str | None:
+    def rejection(self, state: WorkingCopy) -> str | None:
         if fenced := state.fenced(self.by):
             return fenced
         member = state.members.get(self.member)
@@ -264,7 +264,7 @@ class SetLeaseDuration(Transition):
 
     lease_duration_ms: int
 
-    def refusal(self, state: WorkingCopy) -> str | None:
+    def rejection(self, state: WorkingCopy) -> str | None:
         if fenced := state.fenced(self.by):
             return fenced
         members = state.members.all().values()
@@ -289,7 +289,7 @@ class AddPartitions(Transition):
     partitions: tuple[str, ...]
     checkpoint: Position | None = None
 
-    def refusal(self, state: WorkingCopy) -> str | None:
+    def rejection(self, state: WorkingCopy) -> str | None:
         if fenced := state.fenced(self.by):
             return fenced
         return None if set(self.partitions) - state.leases.keys() else "the table has these partitions already"
@@ -312,7 +312,7 @@ class Restore(Transition):
     checkpoint: Position | None
     why: str = ""
 
-    def refusal(self, state: WorkingCopy) -> str | None:
+    def rejection(self, state: WorkingCopy) -> str | None:
         lease = state.leases.get(self.partition)
         known = lease is not None and (lease.checkpoint is not None or self.checkpoint is None)
         return f"the table has partition {self.partition} already" if known else None
@@ -323,7 +323,7 @@ class Restore(Transition):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoteHub(Transition):
+class RecordHub(Transition):
     """Record when the hub was created whose positions the table has. The author need not be a member.
 
     With `moved` also in the place of another hub: the same commit sets all positions to those of the new one.
@@ -332,7 +332,7 @@ class NoteHub(Transition):
     created_ms: int
     moved: bool = False
 
-    def refusal(self, state: WorkingCopy) -> str | None:
+    def rejection(self, state: WorkingCopy) -> str | None:
         if state.table is None:
             return "the table has no partitions yet"
         other = state.table.hub_created_ms not in (None, self.created_ms)
@@ -347,14 +347,14 @@ class NoteHub(Transition):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoteLatest(Transition):
+class RecordLatest(Transition):
     """Record what `latest` means for the whole group, at its first start: the moment `latest_ms` by the hub's clock
     and, exactly, the `ends` of partitions, at which reading starts in those that were never read."""
 
     latest_ms: int
     ends: Mapping[str, Position] = field(default_factory=dict)
 
-    def refusal(self, state: WorkingCopy) -> str | None:
+    def rejection(self, state: WorkingCopy) -> str | None:
         if state.table is None:
             return "the table has no partitions yet"
         return None if state.table.latest_ms is None else "the group has started before"
@@ -376,7 +376,7 @@ class LeaseTransition(Transition):
     partition: str
     epoch: int
 
-    def refusal(self, state: WorkingCopy) -> str | None:
+    def rejection(self, state: WorkingCopy) -> str | None:
         if fenced := state.fenced(self.by):
             return fenced
         lease = state.leases.get(self.partition)
@@ -422,11 +422,11 @@ class Take(LeaseTransition):
     starting_position: Position | None = None
     latest_ms: int | None = None
 
-    def refusal(self, state: WorkingCopy) -> str | None:
+    def rejection(self, state: WorkingCopy) -> str | None:
         known = state.table.latest_ms if state.table else None
         if None not in (known, self.latest_ms) and known != self.latest_ms:
             return "its starting position does not match the group's first start"
-        return LeaseTransition.refusal(self, state)
+        return LeaseTransition.rejection(self, state)
 
     def invalid(self, lease: Lease) -> str | None:
         unknown = lease.checkpoint is None and self.starting_position is None
@@ -453,8 +453,8 @@ class Claim(Take):
     overdue_handover: Handover | None = None
     owned_since_ms: int = 0
 
-    def refusal(self, state: WorkingCopy) -> str | None:
-        if refused := Take.refusal(self, state):
+    def rejection(self, state: WorkingCopy) -> str | None:
+        if refused := Take.rejection(self, state):
             return refused
         own = state.leases[self.partition].owner == self.by.id
         return None if own else state.full(self.by.id, self.partition)
@@ -483,9 +483,9 @@ class Steal(Take):
     """Take a live lease from its owner, who is not asked: the Event Processor's strategies do so. It may have no
     checkpoint, where its owner is no member of ours."""
 
-    def refusal(self, state: WorkingCopy) -> str | None:
+    def rejection(self, state: WorkingCopy) -> str | None:
         return (
-            LeaseTransition.refusal(self, state)
+            LeaseTransition.rejection(self, state)
             or state.pinned_to_owner(state.leases[self.partition])
             or state.full(self.by.id, self.partition)
         )
@@ -583,7 +583,7 @@ class Stall(Transition):
     epoch: int
     since_ms: int = 0
 
-    def refusal(self, state: WorkingCopy) -> str | None:
+    def rejection(self, state: WorkingCopy) -> str | None:
         lease = state.leases.get(self.partition)
         if lease is None:
             return f"partition {self.partition} is unknown"
@@ -613,11 +613,11 @@ class RequestHandover(LeaseTransition):
     to: str
     timeout_ms: int
 
-    def refusal(self, state: WorkingCopy) -> str | None:
+    def rejection(self, state: WorkingCopy) -> str | None:
         if not state.is_active(self.to):
             return f"{self.to} is not an active member"
         return (
-            LeaseTransition.refusal(self, state)
+            LeaseTransition.rejection(self, state)
             or state.pinned_to_owner(state.leases[self.partition])
             or state.full(self.to, self.partition)
         )
@@ -635,8 +635,8 @@ class RequestHandover(LeaseTransition):
 class HandOver(LeaseTransition):
     """Hand the lease over as requested. The owner's last `Checkpoint` goes before it in the same commit."""
 
-    def refusal(self, state: WorkingCopy) -> str | None:
-        if refused := LeaseTransition.refusal(self, state):
+    def rejection(self, state: WorkingCopy) -> str | None:
+        if refused := LeaseTransition.rejection(self, state):
             return refused
         handover = state.leases[self.partition].handover
         return None if handover and state.is_active(handover.to) else "the next owner is not active"

@@ -58,7 +58,7 @@ def needed(snapshot: Snapshot, unmeasured_ms: float = 0.0) -> float:
     return 3 * len(active) * (average_ms / 1000) / STORE_SHARE
 
 
-def fitting(configured: float, seconds: float) -> float:
+def raised(configured: float, seconds: float) -> float:
     """The first of the durations that begin with `configured` that is at least `seconds`."""
     while configured < seconds:
         configured *= _STEP
@@ -67,7 +67,7 @@ def fitting(configured: float, seconds: float) -> float:
 
 def lowered(configured: float, seconds: float) -> float:
     """The duration to lower to if `seconds` are needed: with room for some more, or it would soon be raised again."""
-    return fitting(configured, _STEP * seconds)
+    return raised(configured, _STEP * seconds)
 
 
 class Durations(NamedTuple):
@@ -82,13 +82,13 @@ class Durations(NamedTuple):
     needs: float
 
     @classmethod
-    def of(cls, snapshot: Snapshot, default: float, unmeasured_ms: float = 0.0) -> Durations:
+    def from_snapshot(cls, snapshot: Snapshot, default: float, unmeasured_ms: float = 0.0) -> Durations:
         """The durations of the members of `snapshot`; see `needed` for `unmeasured_ms`."""
         members = snapshot.members
         stated = {id: ms / 1000 for id, row in members.items() if (ms := row.lease_duration_ms) is not None}
         values = [*stated.values()] if len(stated) == len(members) > 0 else [*stated.values(), default]
         return cls(stated, min(values), max(values), default, needed(snapshot, unmeasured_ms))
 
-    def judged_by(self, owner: str | None) -> float:
+    def allowed_silence(self, owner: str | None) -> float:
         """The seconds without a sign of life after which `owner`, a member's id, is taken for dead."""
         return max(self.by_member.get(owner or "", self.default), self.needs)

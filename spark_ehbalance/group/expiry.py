@@ -67,7 +67,7 @@ class Observations:
             if lease.handover != (before and before.handover):
                 (handovers if lease.handover else ended).append(partition)
         if last and len(last.leases) + new > len(snapshot.leases):  # partitions are gone: the table was recreated
-            return self.afresh().updated(snapshot, now)
+            return self.restarted().updated(snapshot, now)
         rows = changed_rows(last.members if last else {}, snapshot.members)
         members = [id for id, before, member in rows if before is None or before.counter != member.counter]
         gone = last.members.keys() - snapshot.members.keys() if last else ()
@@ -81,7 +81,7 @@ class Observations:
             _last=snapshot,
         )
 
-    def afresh(self) -> Observations:
+    def restarted(self) -> Observations:
         """The observations after a break so long that earlier looks prove nothing."""
         return Observations(begun=self.begun)
 
@@ -121,7 +121,7 @@ def expired_leases(
     # An owner that is no member any more is judged by the default.
     shortest = max(min(durations.shortest, durations.default), durations.needs)
     silent = _silent(
-        observations.leases, leases, now, wall_ms, shortest, lambda p: durations.judged_by(leases[p].owner)
+        observations.leases, leases, now, wall_ms, shortest, lambda p: durations.allowed_silence(leases[p].owner)
     )
     return frozenset(partition for partition in silent if leases[partition].owner is not None)
 
@@ -132,7 +132,7 @@ def expired_members(
     """The ids of the members of `snapshot` that have had no heartbeat for that duration; see `expired_leases`."""
     shortest = max(durations.shortest, durations.needs)
     members = snapshot.members
-    return frozenset(_silent(observations.members, members, now, wall_ms, shortest, durations.judged_by))
+    return frozenset(_silent(observations.members, members, now, wall_ms, shortest, durations.allowed_silence))
 
 
 def overdue_handovers(observations: Observations, snapshot: Snapshot, now: float) -> frozenset[str]:

@@ -191,7 +191,7 @@ class GroupView:
     now_ms: int
     history: Sequence[OwnershipChange] = ()
     keeps_members: bool = True
-    seen: Mapping[str, int] = field(default_factory=dict)
+    observed_ms: Mapping[str, int] = field(default_factory=dict)
     problem: str = ""
 
     # --- facts ---------------------------------------------------------------------------------------------------
@@ -210,30 +210,30 @@ class GroupView:
         for lease in self.snapshot.leases.values():
             if lease.owner is not None:
                 last[lease.owner] = max(lease.renewed_at_ms, last.get(lease.owner, 0))
-        return {id: self.seen.get(id, at_ms) for id, at_ms in last.items()}
+        return {id: self.observed_ms.get(id, at_ms) for id, at_ms in last.items()}
 
     @cached_property
     def _durations(self) -> Durations:
         default = LEASE_DURATION if self.keeps_members else PROCESSOR_LEASE_DURATION
-        return Durations.of(self.snapshot, (self.snapshot.lease_duration_ms or 1000 * default) / 1000)
+        return Durations.from_snapshot(self.snapshot, (self.snapshot.lease_duration_ms or 1000 * default) / 1000)
 
     @cached_property
     def lags(self) -> Mapping[str, Lag]:
         """The lag of each partition whose lag is known."""
-        return {each.partition: lag for each in self.snapshot.leases.values() if (lag := each.behind)}
+        return {each.partition: lag for each in self.snapshot.leases.values() if (lag := each.current_lag)}
 
     def silence_ms(self, member: str) -> int:
         return max(0, self.now_ms - self.last_seen_ms.get(member, 0))
 
     def is_live(self, member: str) -> bool:
         """Whether the member renewed within its lease duration."""
-        return member in self.last_seen_ms and self.silence_ms(member) <= 1000 * self._durations.judged_by(member)
+        return member in self.last_seen_ms and self.silence_ms(member) <= 1000 * self._durations.allowed_silence(member)
 
     @cached_property
-    def _anybody_lives(self) -> bool:
+    def _any_member_live(self) -> bool:
         return any(map(self.is_live, self.last_seen_ms))
 
-    def unread(self, lags: Collection[Lag]) -> tuple[int, float | None]:
+    def backlog(self, lags: Collection[Lag]) -> tuple[int, float | None]:
         """Unread events, and seconds since the oldest of them was enqueued (None: unknown)."""
         waits = [each.seconds(self.now_ms) for each in lags]
         return sum(each.events for each in lags), max((each for each in waits if each is not None), default=None)
@@ -246,7 +246,7 @@ class GroupView:
         found = [*self._of_group(), *(each for member in self.last_seen_ms for each in self._of_member(member))]
         return sorted(found, key=lambda each: (-each.severity, bool(each.partitions), -len(each.partitions)))
 
-    def findings_of(self, partition: str) -> list[Finding]:
+    def partition_findings(self, partition: str) -> list[Finding]:
         """The findings about a partition or the whole group."""
         return [each for each in self.findings if partition in each.partitions or not each.partitions]
 
@@ -254,7 +254,7 @@ class GroupView:
         leases = self.snapshot.leases.values()
         if self.problem:
             yield Finding("table_away", (), {"problem": self.problem})
-        if leases and not self._anybody_lives:
+        if leases and not self._any_member_live:
             seen = [*self.last_seen_ms.values(), *(each.at_ms for each in self.snapshot.queries.values())]
             seen += [each.renewed_at_ms for each in leases]
             yield Finding("no_live_member", (), {"silence": (self.now_ms - max(seen)) / 1000})
@@ -262,7 +262,7 @@ class GroupView:
         yield from self._crash_loops()
         if stalled := [each for each in leases if each.stalled]:
             lags = [self.lags[each.partition] for each in stalled if each.partition in self.lags]
-            yield Finding("stalled", _ids(stalled), {"events": self.unread(lags)[0]})
+            yield Finding("stalled", _ids(stalled), {"events": self.backlog(lags)[0]})
         names = defaultdict(list)
         for query in self.snapshot.queries.values():
             if query.run and self.now_ms - query.at_ms < _WINDOW_MS:
@@ -317,15 +317,15 @@ class GroupView:
         if not leases:
             return
         if not self.is_live(id):
-            if not self._anybody_lives:
+            if not self._any_member_live:
                 return  # one finding says so of all
-            silence, duration = self.silence_ms(id) / 1000, self._durations.judged_by(id)
+            silence, duration = self.silence_ms(id) / 1000, self._durations.allowed_silence(id)
             yield Finding("stale_member", _ids(leases), {"member": id, "silence": silence, "duration": duration})
             return
         yield from self._not_reading(id, row, [each for each in leases if each.handover is None])
 
     def _not_reading(self, id: str, row: Member | None, leases: Sequence[Lease]) -> Iterator[Finding]:
-        query = None if row is None else self.snapshot.query_of(row)
+        query = None if row is None else self.snapshot.running_query(row)
         usual = row.load.batch_seconds if row is not None and row.load is not None else 0.0
         patience_ms = max(_PATIENCE_MS, _LONG_FACTOR * 1000 * usual)
         since = None if row is None else self.snapshot.in_batch_since_ms(row)
@@ -333,22 +333,22 @@ class GroupView:
             ran = (self.now_ms - since) / 1000
             yield Finding("long_batch", _ids(leases), {"member": id, "batch": query.begun, "ran": ran})
             return
-        measured = [lag.at_ms for each in leases if (lag := each.behind)]
+        measured = [lag.at_ms for each in leases if (lag := each.current_lag)]
         if query is not None and row is not None and measured:
             silence = (row.renewed_at_ms - max(measured)) / 1000
-            if silence > self._durations.judged_by(id):
+            if silence > self._durations.allowed_silence(id):
                 yield Finding("hub_away", _ids(leases), {"member": id, "silence": silence})
                 return
         waiting = defaultdict(list)
         asked_ms = row.asked_ms if row is not None else None
         for lease in leases:
-            events, waited = self.unread([lag] if (lag := lease.behind) else [])
+            events, waited = self.backlog([lag] if (lag := lease.current_lag) else [])
             if events and waited is not None and 1000 * waited > patience_ms and not lease.stalled:
                 starved = since is None and asked_ms is not None and self.now_ms - asked_ms > patience_ms
                 reason = row.left_out.get(lease.partition) if row is not None else None
                 waiting[reason or ("trigger" if starved else "")].append(lease)
         for reason, theirs in waiting.items():
-            events, waited = self.unread([lag for each in theirs if (lag := each.behind)])
+            events, waited = self.backlog([lag for each in theirs if (lag := each.current_lag)])
             known = {"member": id, "events": events}
             if reason:
                 yield Finding("paused", _ids(theirs), known | {"reason": reason})
@@ -360,7 +360,7 @@ class GroupView:
     def to_json(self) -> dict[str, Any]:
         """The view for programs: values that the store does not keep are null, times are ISO 8601, rates are in events
         per second, and durations in seconds, but for `commitMs`."""
-        snapshot, (events, seconds) = self.snapshot, self.unread(self.lags.values())
+        snapshot, (events, seconds) = self.snapshot, self.backlog(self.lags.values())
         return {
             "at": iso(self.now_ms),
             "namespace": snapshot.group.namespace,

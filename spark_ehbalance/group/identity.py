@@ -19,7 +19,7 @@ class Group:
     consumer_group: str
 
     @classmethod
-    def of(cls, namespace: str, hub: str, consumer_group: str) -> Group:
+    def from_names(cls, namespace: str, hub: str, consumer_group: str) -> Group:
         """The group of these names, which may be in any case, the namespace with any port."""
         host, _, port = namespace.lower().partition(":")
         is_emulator = port not in ("", "5671") and is_loopback(host)

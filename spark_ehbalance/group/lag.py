@@ -33,7 +33,7 @@ class Lag:
             return self
         return Lag(next, max(self.end, next), None, self.at_ms)
 
-    def as_known_by(self, other: Lag | None) -> Lag:
+    def with_wait_from(self, other: Lag | None) -> Lag:
         """The same with what `other`, measured before, says of when the event `next` was enqueued. Neither says a time
         that is too late. Of a hub that was recreated the other says nothing."""
         if not self.events or other is None or other.unread_since_ms is None:

@@ -108,7 +108,7 @@ class Lease:
     stalled: int = 0
 
     @property
-    def behind(self) -> Lag | None:
+    def current_lag(self) -> Lag | None:
         """What is unread after the checkpoint, as was last measured; None where nobody has."""
         return None if self.lag is None or self.checkpoint is None else self.lag.read_up_to(self.checkpoint.next)
 

@@ -20,7 +20,7 @@ class Order(Transition):
     partition: str
     why: str = ""
 
-    def refusal(self, state: WorkingCopy) -> str | None:
+    def rejection(self, state: WorkingCopy) -> str | None:
         lease = state.leases.get(self.partition)
         if lease is None:
             known = ", ".join(sorted(state.leases, key=partition_order)) or "none"
@@ -64,7 +64,7 @@ class PinTo(MoveTo):
 
     def invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
         if self.to not in state.members:
-            return state.no_member(self.to)
+            return state.unknown_member(self.to)
         pinned = lease.pin is not None and lease.pin.to == self.to and not lease.pin.transfer
         return f"partition {self.partition} is pinned to {self.to} already" if pinned else None
 

@@ -24,7 +24,7 @@ class Ownership:
     members: tuple[MemberStatus, ...]
 
     @classmethod
-    def of(cls, leases: Mapping[str, Lease], members: Mapping[str, Member]) -> Ownership:
+    def from_rows(cls, leases: Mapping[str, Lease], members: Mapping[str, Member]) -> Ownership:
         """The index of these rows, in one pass over them."""
         owned: dict[str | None, list[str]] = defaultdict(list)
         pending: dict[str, Handover] = {}

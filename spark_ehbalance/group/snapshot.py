@@ -30,7 +30,7 @@ class Snapshot:
     @cached_property
     def ownership(self) -> Ownership:
         """Who owns what."""
-        return Ownership.of(self.leases, self.members)
+        return Ownership.from_rows(self.leases, self.members)
 
     @cached_property
     def leader(self) -> str | None:
@@ -44,13 +44,13 @@ class Snapshot:
         identity."""
         return self.table.latest_ms if self.table else None
 
-    def query_of(self, member: Member) -> QueryRecord | None:
+    def running_query(self, member: Member) -> QueryRecord | None:
         """The query that runs as `member`; None of a consumer."""
         return next((each for each in self.queries.values() if each.run == member.incarnation), None)
 
     def in_batch_since_ms(self, member: Member) -> int | None:
         """When the table has heard of the member's batch; None if the last one of which it knows has ended."""
-        query = self.query_of(member)
+        query = self.running_query(member)
         return query.at_ms if query is not None and query.begun > query.batch else None
 
     def owned_by(self, member: str) -> list[Lease]:

@@ -20,7 +20,7 @@ from spark_ehbalance.group.position import Position
 from spark_ehbalance.settings.secrets import shown
 
 
-class Edge(Enum):
+class PartitionEnd(Enum):
     """The two ends of a partition."""
 
     EARLIEST = "earliest"
@@ -42,7 +42,7 @@ class AfterOffset:
 
 
 #: A position that the hub may have to resolve to a sequence number.
-UnresolvedPosition = Edge | int | datetime | Position | AfterOffset
+UnresolvedPosition = PartitionEnd | int | datetime | Position | AfterOffset
 
 #: The key of `ehbalance positions` that identifies the event hub. Only commands check it.
 HUB_KEY = "hub"
@@ -95,19 +95,19 @@ class StartingPositions:
         """Raise `OptionError` if a sequence number is beyond the end of its partition. `ends` are the sequence numbers
         after the last events, of partitions in which reading begins."""
         for partition, end in ends.items():
-            position = self.number_of(partition)
+            position = self.first_sequence_number(partition)
             if position is not None and position > end:
                 last = f"the last event is {end - 1}" if end else "there was no event yet"
                 raise _invalid(partition, f"it is {position}, and {last}", f"at most {end}, the next event")
 
-    def of(self, partition: str) -> UnresolvedPosition:
+    def position(self, partition: str) -> UnresolvedPosition:
         """The position for `partition`: its earliest event, if the partition was added after `check`."""
         position = self.named.get(partition, self.others)
-        return Edge.EARLIEST if position is None else position
+        return PartitionEnd.EARLIEST if position is None else position
 
-    def number_of(self, partition: str) -> int | None:
+    def first_sequence_number(self, partition: str) -> int | None:
         """The sequence number to read first in `partition`; None if only the hub knows it."""
-        position = self.of(partition)
+        position = self.position(partition)
         if isinstance(position, Position):
             return position.next
         return position if isinstance(position, int) else None
@@ -142,7 +142,7 @@ def position_of_json(value: object) -> UnresolvedPosition:
     if isinstance(value, str):
         text = value.strip()
         if text.lower() in ("earliest", "latest"):
-            return Edge(text.lower())
+            return PartitionEnd(text.lower())
         if text.isascii() and text.isdigit():
             return position_of_json(int(text[:20]))
         finer = _FINER.search(text)
@@ -177,5 +177,5 @@ def _described_position(value: Mapping[str, object]) -> Position | AfterOffset:
     raise ValueError(_ALLOWED)
 
 
-EARLIEST = StartingPositions(Edge.EARLIEST)
-LATEST = StartingPositions(Edge.LATEST)
+EARLIEST = StartingPositions(PartitionEnd.EARLIEST)
+LATEST = StartingPositions(PartitionEnd.LATEST)

@@ -82,7 +82,7 @@ class WorkingCopy:
     queries: Rows[QueryRecord] = field(default_factory=lambda: Rows({}))
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> WorkingCopy:
+    def from_snapshot(cls, snapshot: Snapshot) -> WorkingCopy:
         """A copy of `snapshot`."""
         return cls(
             Rows(snapshot.leases),
@@ -128,7 +128,7 @@ class WorkingCopy:
         """Whether `id` is an active member."""
         return id in self.members and self.members[id].state is MemberState.ACTIVE
 
-    def no_member(self, id: str) -> str:
+    def unknown_member(self, id: str) -> str:
         """The refusal of a transition about the member `id`, which there is not."""
         return f"{id} is not a member: members are {', '.join(sorted(self.members)) or 'none'}"
 

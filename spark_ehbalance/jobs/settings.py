@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from spark_ehbalance.errors import OptionError, TargetError
 from spark_ehbalance.exactly_once.target import check_name, is_path
 from spark_ehbalance.query.options import stream_options
-from spark_ehbalance.settings.declared import Declared, declarations, option_name
+from spark_ehbalance.settings.declared import OptionSpec, declarations, option_name
 from spark_ehbalance.settings.locations import is_relative
 from spark_ehbalance.settings.parsing import parse_duration
 from spark_ehbalance.settings.secrets import REFERENCES, is_reference, looks_secret, shown
@@ -35,7 +35,7 @@ class SettingError(OptionError):
 
 def required(parse: Callable[[str], Any], meaning: str = "") -> Any:
     """A setting without a default; see `settings.declared.declared`. For "" `parse` raises what is allowed, too."""
-    return dataclasses.field(metadata={"declared": Declared(parse, meaning)})
+    return dataclasses.field(metadata={"declared": OptionSpec(parse, meaning)})
 
 
 def group(check: CheckOptions) -> Any:

@@ -12,7 +12,7 @@ from typing import ClassVar, TypeVar
 
 from spark_ehbalance.errors import ConflictError, StoreUnavailableError
 from spark_ehbalance.group.capabilities import LEASE_TABLE, LONGEST_RETRY_WAIT, Capabilities
-from spark_ehbalance.group.changes import Outcome, Refused, Transition, apply
+from spark_ehbalance.group.changes import Outcome, Rejected, Transition, apply
 from spark_ehbalance.group.history import OwnershipChange, ownership_changes
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.snapshot import Snapshot
@@ -32,7 +32,7 @@ ATTEMPTS = 20
 _Store = TypeVar("_Store", bound="LeaseStore")
 
 
-class PartlyWrittenError(Exception):
+class PartialWriteError(Exception):
     """A write of a store that is not `atomic` has succeeded in part; `after` is the resulting snapshot.
 
     `lost` says for each partition that another writer was faster with why nothing of it was written. Of the partitions
@@ -85,7 +85,7 @@ class LeaseStore(ABC):
 
         Raises `ConflictError` if it is not: then nothing was written. After an error of unknown outcome the store looks
         for its own commit, and raises `StoreUnavailableError` if it cannot tell. A store that is not `atomic` raises
-        `PartlyWrittenError` if not all of `new` was written, and `StoreUnavailableError` if nothing was.
+        `PartialWriteError` if not all of `new` was written, and `StoreUnavailableError` if nothing was.
         """
 
     def record(self, changes: Sequence[OwnershipChange]) -> None:  # noqa: B027
@@ -156,7 +156,7 @@ def commit(
     """Write the valid ones of `transitions` as one commit. After a lost race: re-read, re-validate, try again.
 
     `before` of the outcome is the snapshot that was replaced, or the newest one where there was nothing to write. What
-    was written in part (`PartlyWrittenError`) is refused where it was lost, and neither accepted nor refused where that
+    was written in part (`PartialWriteError`) is refused where it was lost, and neither accepted nor refused where that
     is not known. Raises `ConflictError` after `attempts` lost races, `StoreUnavailableError` as the store does.
     """
     transitions = list(transitions)
@@ -168,7 +168,7 @@ def commit(
         try:
             after = store.write(base, outcome.after)
             return replace(outcome, after=after, seconds=time.monotonic() - began, lost_races=attempt - 1)
-        except PartlyWrittenError as part:
+        except PartialWriteError as part:
             return _partly(outcome, part, time.monotonic() - began)
         except ConflictError:
             if attempt == attempts:
@@ -178,15 +178,15 @@ def commit(
     raise AssertionError("unreachable")
 
 
-def _partly(outcome: Outcome, part: PartlyWrittenError, seconds: float) -> Outcome:
-    accepted, refused = [], list(outcome.refused)
+def _partly(outcome: Outcome, part: PartialWriteError, seconds: float) -> Outcome:
+    accepted, refused = [], list(outcome.rejected)
     for each in outcome.accepted:
         partition = getattr(each, "partition", "")  # what concerns members and the whole group has none
         if partition in part.lost:
-            refused.append(Refused(each, part.lost[partition]))
+            refused.append(Rejected(each, part.lost[partition]))
         elif partition not in part.unknown:
             accepted.append(each)
-    return replace(outcome, after=part.after, accepted=tuple(accepted), refused=tuple(refused), seconds=seconds)
+    return replace(outcome, after=part.after, accepted=tuple(accepted), rejected=tuple(refused), seconds=seconds)
 
 
 def commit_and_record(

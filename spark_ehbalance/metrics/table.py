@@ -40,7 +40,7 @@ def partition_samples(snapshot: Snapshot, leases: Iterable[Lease], now_ms: int) 
     for lease in leases:
         labels = str(snapshot.group), lease.owner or "", lease.partition
         yield sample(metrics.STALLED, lease.stalled, *labels)
-        if (lag := lease.behind) is not None:
+        if (lag := lease.current_lag) is not None:
             yield sample(metrics.LAG_EVENTS, lag.events, *labels)
             if (seconds := lag.seconds(now_ms)) is not None:
                 yield sample(metrics.LAG_SECONDS, seconds, *labels)

@@ -68,10 +68,10 @@ def order(store: LeaseStore, orders: Sequence[Transition], members: Collection[s
     """
     before = store.read()
     outcome = apply(before, orders)
-    if not outcome.refused:
+    if not outcome.rejected:
         outcome = commit_and_record(store, before, orders, warn)
-    if outcome.refused:
-        raise EhBalanceError("EHB_ORDER_REJECTED", reason=outcome.refused[0].reason)
+    if outcome.rejected:
+        raise EhBalanceError("EHB_ORDER_REJECTED", reason=outcome.rejected[0].reason)
     view = GroupView(outcome.after, now_ms())
     for member in members:
         if member is not None and not view.is_live(member):

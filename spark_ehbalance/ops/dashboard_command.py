@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.lease_table.viewing import Viewer
+from spark_ehbalance.lease_table.viewer import Viewer
 from spark_ehbalance.ops.arguments import StorageOptions
 from spark_ehbalance.ops.common import echo
 from spark_ehbalance.ops.dashboard.page import facts, page

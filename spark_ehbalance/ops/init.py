@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.group.changes import NoteHub, Restore, Transition, apply
+from spark_ehbalance.group.changes import RecordHub, Restore, Transition, apply
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.group.starting_positions import Edge, UnresolvedPosition
+from spark_ehbalance.group.starting_positions import PartitionEnd, UnresolvedPosition
 from spark_ehbalance.lease_table.contract import LeaseStore, record
 from spark_ehbalance.ops.arguments import BlobNamespace, HubOptions, LeaseTable, StorageOptions
 from spark_ehbalance.ops.common import check_hub, echo, hub_states, now_ms, operator, warn
@@ -45,7 +45,10 @@ def init(
             file.check(current, [*states])
             if exists:
                 raise EhBalanceError("EHB_LEASE_TABLE_EXISTS", location=lease_table)
-            targets: dict[str, UnresolvedPosition] = {**dict.fromkeys(states, Edge.EARLIEST), **file.targets([*states])}
+            targets: dict[str, UnresolvedPosition] = {
+                **dict.fromkeys(states, PartitionEnd.EARLIEST),
+                **file.targets([*states]),
+            }
             _create(store, lease_table, group, resolve_all(targets, options, states, {}), current.created_ms)
     state = "exists" if exists else "created"
     echo(f"Lease table {lease_table} of {group} {state}; the hub has {len(states)} partitions.")
@@ -63,7 +66,7 @@ def _create(
         for partition, position in positions.items()
     ]
     if created_ms is not None:
-        transitions.append(NoteHub(by=by, at_ms=at_ms, created_ms=created_ms))
+        transitions.append(RecordHub(by=by, at_ms=at_ms, created_ms=created_ms))
     outcome = apply(Snapshot(group), transitions)
     store.create(group, outcome.after)
     table = store.read().table

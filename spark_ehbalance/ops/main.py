@@ -23,7 +23,7 @@ from spark_ehbalance.ops.orders import drain, pin, seek, transfer
 from spark_ehbalance.ops.positions import positions
 from spark_ehbalance.ops.simulate import simulate
 from spark_ehbalance.ops.status import status
-from spark_ehbalance.settings.option_groups import expanded
+from spark_ehbalance.settings.option_groups import expand_groups
 from spark_ehbalance.settings.secrets import REFERENCES, looks_secret
 
 app = typer.Typer(
@@ -66,7 +66,7 @@ for command in (
     maintain,
     simulate,
 ):
-    app.command(help=_paragraphs(command))(expanded(command))
+    app.command(help=_paragraphs(command))(expand_groups(command))
 
 
 def main() -> None:

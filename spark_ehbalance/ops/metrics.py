@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from spark_ehbalance.lease_table.viewing import Viewer
+from spark_ehbalance.lease_table.viewer import Viewer
 from spark_ehbalance.metrics.prometheus import MetricsServer, require_prometheus
 from spark_ehbalance.metrics.table import view_samples
 from spark_ehbalance.ops.arguments import StorageOptions

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
-from spark_ehbalance.group.changes import Drain, NoteHub, Transition
+from spark_ehbalance.group.changes import Drain, RecordHub, Transition
 from spark_ehbalance.group.defaults import HANDOVER_TIMEOUT
 from spark_ehbalance.group.orders import PinTo, Seek, Transfer, Unpin
 from spark_ehbalance.group.snapshot import Snapshot
@@ -124,7 +124,7 @@ def seek(
             for id, target in targets.items()
         ]
         if everything and before.table is not None and current.created_ms is not None:
-            orders.append(NoteHub(by=operator(), at_ms=now_ms(), created_ms=current.created_ms, moved=True))
+            orders.append(RecordHub(by=operator(), at_ms=now_ms(), created_ms=current.created_ms, moved=True))
         order(store, orders, {before.leases[partition].owner for partition in targets})
     for id, target in targets.items():
         echo(f"Partition {id} continues at sequence number {target.next}.")

@@ -20,7 +20,7 @@ from spark_ehbalance.group.defaults import LEASE_DURATION
 from spark_ehbalance.group.group_view import FINDINGS, GroupView, Severity
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.model import Lease, Member, MemberState
-from spark_ehbalance.lease_table.viewing import Viewer
+from spark_ehbalance.lease_table.viewer import Viewer
 from spark_ehbalance.ops.arguments import AsJson, GroupName, LeaseTable, StorageOptions, parse_group
 from spark_ehbalance.ops.common import cell, console, table
 from spark_ehbalance.settings.secrets import shown
@@ -88,7 +88,7 @@ def _watch(viewer: Viewer) -> NoReturn:
 
 
 def _print_findings(out: Console, view: GroupView, partition: str | None = None) -> None:
-    findings = view.findings if partition is None else view.findings_of(partition)
+    findings = view.findings if partition is None else view.partition_findings(partition)
     for finding in findings:
         out.print(_finding_text(finding.severity, finding.text, out.width), soft_wrap=True)
         out.print(_wrapped(f"→ {FINDINGS[finding.code].remedy}", out.width), soft_wrap=True)
@@ -136,7 +136,7 @@ def status_tables(view: GroupView, width: int = 10_000, height: int | None = Non
 
 
 def _urgency(lease: Lease, view: GroupView) -> tuple[float, int, bool]:
-    if (lag := lease.behind) is None:
+    if (lag := lease.current_lag) is None:
         return 0.0, 0, lease.owner is None
     waited = lag.seconds(view.now_ms)
     return math.inf if waited is None else waited, lag.events, lease.owner is None
@@ -154,7 +154,7 @@ def _total(view: GroupView) -> str:
     lags, count = view.lags.values(), len(view.snapshot.leases)
     if not lags:
         return ""
-    events, seconds = view.unread(lags)
+    events, seconds = view.backlog(lags)
     text = f"{events:,} events unread"
     if events and seconds:
         unknown = any(lag.seconds(view.now_ms) is None for lag in lags)
@@ -193,7 +193,7 @@ def _partition_table(view: GroupView, leases: Iterable[Lease], width: int) -> Ta
 
 
 def _partition_row(view: GroupView, lease: Lease) -> Iterator[object]:
-    owned, pin, lag, now = lease.owner is not None, lease.pin, lease.behind, view.now_ms
+    owned, pin, lag, now = lease.owner is not None, lease.pin, lease.current_lag, view.now_ms
     waited = lag.seconds(now) if lag else None
     yield from (lease.partition, lease.owner or "nobody", lag and f"{lag.events:,}")
     yield age(int(1000 * waited)) if waited else ""
@@ -227,8 +227,8 @@ def _member_table(view: GroupView, width: int) -> Table:
 
 def _member_row(view: GroupView, member: Member) -> Iterator[object]:
     load, owned = member.load, view.snapshot.owned_by(member.id)
-    lags = [lag for lease in owned if (lag := lease.behind)]
-    yield from (member.id, len(owned), member.max_owned, f"{view.unread(lags)[0]:,}" if lags else "")
+    lags = [lag for lease in owned if (lag := lease.current_lag)]
+    yield from (member.id, len(owned), member.max_owned, f"{view.backlog(lags)[0]:,}" if lags else "")
     yield from (_batch(view, member), member.state.value, f"{age(view.silence_ms(member.id))} ago")
     yield from (load and f"{load.rate:,.0f}", member.host)
     yield sum(lease.pin is not None and lease.pin.to == member.id for lease in view.snapshot.leases.values()) or ""

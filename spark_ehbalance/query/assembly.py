@@ -101,7 +101,7 @@ def start_planner(
         earlier=place.earlier,
         probe_again=options.receiver_timeout,
     )
-    keeper = Keeper(engine, opener, hub, changed=changed, lag_of=hub.lag)
+    keeper = Keeper(engine, opener, hub, changed=changed, find_lag=hub.lag)
     control = PlannerControl(PlannerAddress(query.lineage, processes.jvm_pid()))
     planner = Planner(engine, keeper, hub, options.level, control)
     try:
@@ -148,7 +148,7 @@ def _member(options: Options, query: StreamOffset, place: _Joined, logged: Logge
         capabilities=options.capabilities,
     )
     if not options.capabilities.atomic:
-        settings = replace(settings, look_interval=options.balance_interval)
+        settings = replace(settings, read_interval=options.balance_interval)
     return MemberEngine(
         Author(query.owner, query.run),
         settings,

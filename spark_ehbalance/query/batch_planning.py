@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.eventhub.ranges import Range, limit_by_backlog, retained_start
-from spark_ehbalance.group.member.membership import Holding
+from spark_ehbalance.group.member.membership import OwnedLease
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.position import Position, names_event
 from spark_ehbalance.query.tasks import EVENTS_PER_TASK
@@ -40,7 +40,7 @@ class PlanInputs:
     sequence numbers at which reading ends for good (`Trigger.AvailableNow`), `limit` the largest number of events.
     """
 
-    holdings: Mapping[str, Holding]
+    holdings: Mapping[str, OwnedLease]
     states: Mapping[str, PartitionState]
     progress: Mapping[str, Progress] = field(default_factory=dict)
     fixed_ends: Mapping[str, int] | None = None
@@ -133,7 +133,7 @@ def _with_offsets(planned: Range, before: Position, state: PartitionState) -> Ra
     return replace(planned, start_offset=start, end_offset=end if len(planned) else start) if start or end else planned
 
 
-def _range(partition: str, holding: Holding, start: int, end: int) -> Range:
+def _range(partition: str, holding: OwnedLease, start: int, end: int) -> Range:
     return Range(partition, holding.epoch, start, end, holding.since_ms)
 
 

@@ -34,11 +34,11 @@ def batch_ranges(options: Options) -> list[Range]:
     ranges = []
     for partition in partitions:
         address, state = PartitionAddress(options.connection, options.consumer_group, partition), states[partition]
-        wanted = resolve(options.starting_position.of(partition), address, state, options.receiver_timeout).next
+        wanted = resolve(options.starting_position.position(partition), address, state, options.receiver_timeout).next
         start, warning = retained_start(partition, wanted, state, options.fail_on_data_loss)
         if warning:
             _LOG.warning(warning)
-        end = resolve(options.ending_position.of(partition), address, state, options.receiver_timeout).next
+        end = resolve(options.ending_position.position(partition), address, state, options.receiver_timeout).next
         lowest = min(wanted, start)  # all that was wanted may have aged out
         if not lowest <= end <= state.end:
             raise OptionError(

@@ -20,7 +20,7 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.load_meter import LoadMeter
-from spark_ehbalance.group.member.membership import Clocks, Holding
+from spark_ehbalance.group.member.membership import Clocks, OwnedLease
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.position import Position, names_event, partition_order
 from spark_ehbalance.query import event_check, protocol, stalls
@@ -68,7 +68,7 @@ class _Replay:
 
     end: StreamOffset
     ranges: Mapping[str, Range]
-    holdings: Mapping[str, Holding]
+    holdings: Mapping[str, OwnedLease]
 
     def sought(self, partition: str) -> bool:
         return sought_since(self.end.ranges[partition], self.holdings[partition])
@@ -168,7 +168,7 @@ class QueryEngine:
     def _batch_requested(self, request: protocol.BatchRequested, now: Clocks) -> list[protocol.Output]:
         query = self.member.query
         inputs = PlanInputs(
-            self.member.holdings(now.monotonic),
+            self.member.readable(now.monotonic),
             request.hub.states,
             {**query.resets, **query.progress},
             self.fixed_ends,
@@ -328,12 +328,12 @@ class QueryEngine:
         start: StreamOffset,
         named: Mapping[str, Range],
         ranges: Mapping[str, Range],
-        holdings: Mapping[str, Holding],
+        holdings: Mapping[str, OwnedLease],
         now: Clocks,
     ) -> StreamOffset | None:
         """The end of the batch, which has begun; None if nothing of it is owned any more."""
         reserved = self.member.begin_batch(_epochs(named), now.monotonic)
-        table = TableState(self.member.table, self.member.known_begun)
+        table = TableState(self.member.table, self.member.recorded_batch)
         # While the table is away nobody takes a partition, however long that lasts.
         seen = {} if self.member.failures else {p: each.checkpoint.next for p, each in holdings.items()}
         leases, progress = self.member.leases, self.member.query.progress
@@ -356,7 +356,7 @@ class QueryEngine:
     def knows_owners(self, end: StreamOffset, now: float) -> bool:
         """Whether it is known who owns the partitions of the batch that ends at `end`; a process that was suspended for
         a lease duration has to look first. Always, if this process has planned the batch."""
-        lapsed = self.member.plannable().keys() - self.member.holdings(now).keys()
+        lapsed = self.member.plannable().keys() - self.member.readable(now).keys()
         return self._planned(end) is not None or lapsed.isdisjoint(end.ranges)
 
     def _planned(self, end: StreamOffset) -> BatchInFlight | None:
@@ -366,11 +366,11 @@ class QueryEngine:
     def _ranges_requested(self, end: StreamOffset, now: Clocks) -> list[protocol.Output]:
         """Read all of the batch that ends at `end` that other members have not taken, if this process has planned it;
         else what `plan_replay` returns."""
-        self.member.give_batch(end.batch, end.run)
+        self.member.record_batch(end.batch, end.run)
         if (batch := self._planned(end)) is not None:
             self.batch = batch = replace(batch, ranges={p: r for p, r in batch.ranges.items() if not self._is_taken(r)})
             return [protocol.RangesPlanned(list(batch.read.values()))]
-        holdings = self.member.holdings(now.monotonic)
+        holdings = self.member.readable(now.monotonic)
         self._pending = replay = _Replay(end, self.earlier.replay(end, holdings), holdings)
         if any(bounds := event_check.bounds(replay.ranges)):
             return [protocol.FindEvents(bounds, _epochs(replay.ranges))]
@@ -396,5 +396,5 @@ class QueryEngine:
         return [protocol.RangesPlanned(list(self.batch.read.values()))]
 
 
-def _epochs(owned: Mapping[str, Range | Holding]) -> dict[str, int]:
+def _epochs(owned: Mapping[str, Range | OwnedLease]) -> dict[str, int]:
     return {partition: each.epoch for partition, each in owned.items()}

@@ -12,7 +12,7 @@ from dataclasses import replace
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.group.member.membership import Holding
+from spark_ehbalance.group.member.membership import OwnedLease
 from spark_ehbalance.group.position import Position, names_event, partition_order
 from spark_ehbalance.query.batch_planning import BatchPlan
 from spark_ehbalance.text import logger
@@ -25,7 +25,7 @@ Verified = Mapping[str, tuple[int, float]]
 
 def unverified_positions(
     positions: Mapping[str, Position],
-    holdings: Mapping[str, Holding],
+    holdings: Mapping[str, OwnedLease],
     states: Mapping[str, PartitionState],
     connection: float,
     verified: Verified,

@@ -24,8 +24,8 @@ from spark_ehbalance.group.member import protocol
 from spark_ehbalance.group.member.counts import Counts
 from spark_ehbalance.group.member.decision_log import DecisionLog, Shortage
 from spark_ehbalance.group.member.engine import MemberEngine
-from spark_ehbalance.group.member.lags import LagOf, current, with_lags
-from spark_ehbalance.group.member.membership import Clocks, Holding
+from spark_ehbalance.group.member.lags import LagLookup, current, with_lags
+from spark_ehbalance.group.member.membership import Clocks, OwnedLease
 from spark_ehbalance.group.model import Lease
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
@@ -70,16 +70,16 @@ class Keeper:
         hub: Hub,
         *,
         changed: threading.Event | None = None,
-        lag_of: LagOf | None = None,
+        find_lag: LagLookup | None = None,
     ) -> None:
         """The thread opens the store. `changed` is set when the result of `holdings` may have changed other than by the
-        passing of time. `lag_of` tells what is unread, for the store and for `lags`."""
+        passing of time. `find_lag` tells what is unread, for the store and for `lags`."""
         self._steps = Steps(engine)
         self._engine = engine.member
         self._me = self._engine.author.id
         self._open_store = open_store
         self._hub = hub
-        self._lag_of = lag_of
+        self._lag_of = find_lag
         self.changed = changed or threading.Event()
         self._lock = threading.Condition()
         self._error: EhBalanceError | None = None
@@ -105,7 +105,7 @@ class Keeper:
         if self._thread.is_alive():
             self._thread.join(_SHUTDOWN_TIMEOUT)
 
-    def holdings(self) -> Mapping[str, Holding]:
+    def holdings(self) -> Mapping[str, OwnedLease]:
         """The partitions that a batch may be planned with: owned, with no handover pending, and renewed within the
         lease duration; see `MemberEngine.holdings` for the time that the store is away.
 
@@ -113,7 +113,7 @@ class Keeper:
         """
         with self._lock:
             self._check()
-            return self._engine.holdings(monotonic())
+            return self._engine.readable(monotonic())
 
     def handle(self, input: Input) -> list[Output]:
         """Pass `input` to the engine. Raises what has ended the keeper."""
@@ -143,8 +143,8 @@ class Keeper:
             positions = {p: each.checkpoint for p, each in self._engine.owned.items()} | {
                 p: each.position for p, each in {**query.resets, **query.progress}.items() if self._owned(p, each.epoch)
             }
-        lag_of = self._lag_of or (lambda partition, next: None)
-        found = {p: current(lag_of, leases.get(p), p, position.next) for p, position in positions.items()}
+        find_lag = self._lag_of or (lambda partition, next: None)
+        found = {p: current(find_lag, leases.get(p), p, position.next) for p, position in positions.items()}
         return {partition: lag for partition, lag in found.items() if lag is not None}
 
     def leave(self) -> None:
@@ -158,7 +158,7 @@ class Keeper:
         """
         with self._lock:
             wanted = self._looks_begun + 1
-            self._step(protocol.LookRequested())
+            self._step(protocol.ReadRequested())
             looked = self._wait_for(lambda: self._looks_ended >= wanted, timeout)
             return self._engine.leases if looked else None
 
@@ -193,12 +193,12 @@ class Keeper:
         """
         engine = self._engine
         with self._lock:
-            before = engine.settled_cycles if settled else 0
+            before = engine.idle_cycles if settled else 0
 
             def balanced() -> bool:
                 if not whole and engine.owned:
                     return True
-                return (engine.settled_cycles if settled else engine.cycles) > before
+                return (engine.idle_cycles if settled else engine.cycles) > before
 
             return self._settle(balanced, timeout) if settled else self._wait_for(balanced, timeout)
 
@@ -257,19 +257,19 @@ class Keeper:
         match output:
             case protocol.ReadGroup():
                 return self._read(store)
-            case protocol.AskHub(partitions, latest_ms):
+            case protocol.ResolvePositions(partitions, latest_ms):
                 return self._ask_hub(partitions, latest_ms)
             case protocol.Write(base, changes):
                 return self._write(store, base, changes)
-            case protocol.Decided(decision, view):
+            case protocol.DecisionMade(decision, view):
                 self._decisions, level, line = self._decisions.note(self._me, view, decision)
                 _LOG.log(level, "%s", line)
                 if view is not None:
                     # A query that waits for the group to settle may end before others start: it warns at once.
-                    self._shortage, warning = self._shortage.note(view, at_once=self._engine.settling)
+                    self._shortage, warning = self._shortage.note(view, at_once=self._engine.rebalancing)
                     if warning is not None:
                         _LOG.warning("%s", warning)
-            case protocol.Ended(outcome, tidies):
+            case protocol.CommitEnded(outcome, tidies):
                 self._keep_house(store, outcome, tidies=tidies)
             case protocol.Fail(error):
                 raise error
@@ -285,10 +285,10 @@ class Keeper:
 
     def _ask_hub(self, partitions: Sequence[str], latest_ms: int) -> protocol.Input:
         try:
-            return protocol.HubAnswered(self._hub.starting_positions(partitions, latest_ms))
+            return protocol.PositionsResolved(self._hub.starting_positions(partitions, latest_ms))
         except HubUnavailableError as error:
             _LOG.warning("%s. Until that is over no partition is taken", error)
-            return protocol.HubAnswered(None)
+            return protocol.PositionsResolved(None)
 
     def _write(self, store: LeaseStore, base: Snapshot, changes: Sequence[Transition]) -> protocol.Input:
         began = monotonic()
@@ -341,13 +341,13 @@ class Keeper:
 
     def _settle(self, condition: Callable[[], bool], timeout: float) -> bool:
         """As `_wait_for`, and meanwhile balance again and again as long as there is something to take."""
-        self._step(protocol.SettlingBegan())
+        self._step(protocol.RebalancingBegan())
         try:
             return self._wait_for(condition, timeout)
         finally:
-            self._step(protocol.SettlingEnded())
+            self._step(protocol.RebalancingEnded())
 
-    def _owned(self, partition: str, epoch: int) -> Holding | None:
+    def _owned(self, partition: str, epoch: int) -> OwnedLease | None:
         """What this member owns of `partition`, if it still does so in that `epoch`."""
         holding = self._engine.owned.get(partition)
         return holding if holding is not None and holding.epoch == epoch else None

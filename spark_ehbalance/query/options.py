@@ -30,21 +30,21 @@ from spark_ehbalance.group.defaults import (
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.starting_positions import LATEST, StartingPositions
 from spark_ehbalance.group.strategies import DECLARATIONS, DEFAULT_STRATEGY, PARAMETERS, Parameters, parameter_options
-from spark_ehbalance.lease_table.blob.layout import of_blobs
+from spark_ehbalance.lease_table.blob.layout import blob_group
 from spark_ehbalance.lease_table.identity import with_identity
 from spark_ehbalance.lease_table.opening import capabilities, check_storage, location
 from spark_ehbalance.metrics.prometheus import require_prometheus
 from spark_ehbalance.query.spark_checkpoint import checkpoint_location
 from spark_ehbalance.query.unknown_options import unknown_option
-from spark_ehbalance.settings.declared import Declared, declared, option_name
+from spark_ehbalance.settings.declared import OptionSpec, declared, option_name
 from spark_ehbalance.settings.option_texts import invalid_option, parse_options, reject_secret
 from spark_ehbalance.settings.parsing import flag, one_of, parse_delay, parse_duration, whole
 from spark_ehbalance.settings.secrets import (
     REFERENCES,
-    could_be_secret,
     is_reference,
+    is_secret_name,
     looks_secret,
-    names_secret,
+    may_be_secret,
     resolve_secret,
 )
 
@@ -102,12 +102,12 @@ class Options:
         repr=False,
         metadata={
             "options": {
-                f"{_STORAGE}*": Declared(
+                f"{_STORAGE}*": OptionSpec(
                     meaning="delta-rs's options for the storage of that table; secrets by reference only; keep "
                     "`timeout` to a sixth of `leaseDuration`, the default, or less",
                     only=SHARED,
                 ),
-                f"{_STORAGE_SECRET}*": Declared(
+                f"{_STORAGE_SECRET}*": OptionSpec(
                     meaning="the same for those whose values are secrets: `storageSecrets.account_key`", only=SHARED
                 ),
             }
@@ -257,7 +257,7 @@ class Options:
     def group(self) -> Group:
         """The group that the query belongs to, as its lease table has it."""
         group = self.connection.group(self.consumer_group)
-        return group if self.capabilities.members else of_blobs(group, self.blob_namespace)
+        return group if self.capabilities.members else blob_group(group, self.blob_namespace)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -328,9 +328,9 @@ def storage_options(
     given |= {_STORAGE_SECRET + name: value for name, value in secret.items()}
     for option, value in given.items():
         prefix, _, name = option.partition(".")
-        if could_be_secret(name):
+        if may_be_secret(name):
             raise OptionError(f"option {prefix}.* has a name that could be a secret, and is not shown here")
-        if option.startswith(_STORAGE) and not is_reference(value) and (names_secret(name) or looks_secret(value)):
+        if option.startswith(_STORAGE) and not is_reference(value) and (is_secret_name(name) or looks_secret(value)):
             raise OptionError(
                 f"option {option} holds a secret, which would be shown: give a reference as its value, {REFERENCES}, "
                 f"or write {_STORAGE_SECRET}{name}, whose value Spark hides"
@@ -360,7 +360,7 @@ def _checked(parse: Callable[[str], str], text: str, option: str) -> str:
         raise invalid_option(option, text, allowed) from None
 
 
-def _declared_options() -> Iterator[tuple[str, Declared]]:
+def _declared_options() -> Iterator[tuple[str, OptionSpec]]:
     for each in fields(Options):
         if "declared" in each.metadata:
             yield option_name(each.name), each.metadata["declared"]
@@ -368,13 +368,13 @@ def _declared_options() -> Iterator[tuple[str, Declared]]:
 
 
 #: Option name → declaration, but for the strategies' own options.
-OPTIONS: dict[str, Declared] = dict(_declared_options())
+OPTIONS: dict[str, OptionSpec] = dict(_declared_options())
 
 #: Keys that only a writer has.
 _FOR_WRITING = {CHECKPOINT_LOCATION} | {name.lower() for name in WRITE_OPTIONS.keys() - OPTIONS.keys()}
 
 #: The same of the options that one strategy has; they are for streams.
-STRATEGY_OPTIONS: dict[str, Declared] = {
+STRATEGY_OPTIONS: dict[str, OptionSpec] = {
     name: each for strategy in PARAMETERS for name, each in parameter_options(strategy).items()
 }
 

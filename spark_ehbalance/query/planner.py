@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from spark_ehbalance.clock import monotonic
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.group.member.membership import Holding
+from spark_ehbalance.group.member.membership import OwnedLease
 from spark_ehbalance.group.position import Position, partition_order
 from spark_ehbalance.query import lag_report, protocol
 from spark_ehbalance.query.batch_in_flight import BatchInFlight
@@ -232,7 +232,7 @@ class Planner:
         """The sequence number after the newest event of each partition, as last known."""
         return {partition: state.end for partition, state in self._hub.states().items()}
 
-    def holdings(self) -> Mapping[str, Holding]:
+    def holdings(self) -> Mapping[str, OwnedLease]:
         """The partitions that a batch may be planned with now; see `Keeper.holdings`."""
         return self._keeper.holdings()
 

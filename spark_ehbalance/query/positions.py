@@ -91,7 +91,7 @@ def container_positions(blobs: Mapping[str, Metadata], wanted: str | None) -> Po
         elif each.offset is not None:
             named[partition] = AfterOffset(each.offset)
     owners = map(owner, groups[name].get(Kind.OWNERSHIP.value, {}).values())
-    return Positions(HubReference.of(Group.of(*name.split("/")), None), named, _of_owners(owners))
+    return Positions(HubReference.of(Group.from_names(*name.split("/")), None), named, _of_owners(owners))
 
 
 def query_positions(checkpoints: Mapping[str, Logs], wanted: str | None) -> Positions:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.group.member.membership import Holding, Resumed
+from spark_ehbalance.group.member.membership import OwnedLease, ResumePoint
 from spark_ehbalance.group.member.query_state import Progress, QueryState
 from spark_ehbalance.group.model import Lease
 from spark_ehbalance.group.position import Position
@@ -42,9 +42,9 @@ class Logged(NamedTuple):
         others = {p: Progress(each.epoch, Position.before(each.next)) for p, each in self.last.other_positions.items()}
         return others | self.finished_progress()
 
-    def resumed(self) -> dict[str, Resumed]:
+    def resumed(self) -> dict[str, ResumePoint]:
         """What the earlier process was reading."""
-        return {p: Resumed(each.start, each.since_ms, each.epoch) for p, each in self.unfinished.ranges.items()}
+        return {p: ResumePoint(each.start, each.since_ms, each.epoch) for p, each in self.unfinished.ranges.items()}
 
     def query_state(self, progress: Mapping[str, Progress]) -> QueryState:
         """What the next process reports to its member at first, with `progress` that the table does not know."""
@@ -82,7 +82,7 @@ class EarlierBatches:
     finished: StreamOffset | None = None
     finished_number: int = 0
 
-    def replay(self, end: StreamOffset, holdings: Mapping[str, Holding]) -> dict[str, Range]:
+    def replay(self, end: StreamOffset, holdings: Mapping[str, OwnedLease]) -> dict[str, Range]:
         """What to read again of the logged batch that ends at `end`."""
         return plan_replay(end.ranges, holdings, finished=end.batch <= self.finished_number)
 
@@ -96,7 +96,7 @@ def recover(logged: Logged, found: Snapshot, lineage: str) -> tuple[dict[str, Pr
 
 
 def plan_replay(
-    ranges: Mapping[str, Range], holdings: Mapping[str, Holding], *, finished: bool = False
+    ranges: Mapping[str, Range], holdings: Mapping[str, OwnedLease], *, finished: bool = False
 ) -> dict[str, Range]:
     """What to read again of a batch that an earlier process of the query has logged, with the new epochs.
 
@@ -109,7 +109,7 @@ def plan_replay(
     batch is `finished`.
     """
 
-    def unread(each: Range, holding: Holding) -> bool:
+    def unread(each: Range, holding: OwnedLease) -> bool:
         return not finished if sought_since(each, holding) else holding.checkpoint.next == each.start
 
     return {
@@ -121,12 +121,12 @@ def plan_replay(
     }
 
 
-def sought_since(logged: Range, holding: Holding) -> bool:
+def sought_since(logged: Range, holding: OwnedLease) -> bool:
     """Whether the partition was sought after its range was logged, so that reading goes on elsewhere."""
     return logged.epoch < holding.sought
 
 
-def _owned_without_break(logged: Range, holding: Holding) -> bool:
+def _owned_without_break(logged: Range, holding: OwnedLease) -> bool:
     """Whether nobody else can have owned the partition since the range was logged: the query's new process made the
     only claim since then, or none of the claims since then was another member's."""
     return holding.epoch <= logged.epoch + 1 or 0 < logged.since_ms == holding.since_ms

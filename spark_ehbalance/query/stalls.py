@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from spark_ehbalance.group.member.membership import Holding
+from spark_ehbalance.group.member.membership import OwnedLease
 from spark_ehbalance.group.position import Position
 
 #: Seconds between seeing a partition's second stall in a row and the next probe, doubled after each further one, and
@@ -40,7 +40,7 @@ def backoff(stalled: int) -> float:
 
 def update_probes(
     probes: Mapping[str, Probe],
-    holdings: Mapping[str, Holding],
+    holdings: Mapping[str, OwnedLease],
     positions: Mapping[str, Position],
     now: float,
     *,
@@ -76,7 +76,7 @@ def with_probe_results(
     }
 
 
-def pending_probes(probes: Mapping[str, Probe], holdings: Mapping[str, Holding]) -> dict[str, Probe]:
+def pending_probes(probes: Mapping[str, Probe], holdings: Mapping[str, OwnedLease]) -> dict[str, Probe]:
     """The probes of owned partitions that have received nothing yet."""
     return {partition: probe for partition, probe in probes.items() if partition in holdings and probe.end is None}
 

@@ -71,7 +71,7 @@ def check_consistency(options: Options, known: StreamOffset, table: Snapshot | N
 def states_at_start(options: Options, hub: Hub) -> Mapping[str, PartitionState]:
     """The states that `check_start` needs, and those that are known besides: of a hub with many partitions not all are
     asked for at once."""
-    numbers = [p for p in hub.partition_ids() if options.starting_position.number_of(p) is not None]
+    numbers = [p for p in hub.partition_ids() if options.starting_position.first_sequence_number(p) is not None]
     return hub.request_states(numbers)
 
 
@@ -79,7 +79,7 @@ def check_start(options: Options, states: Mapping[str, PartitionState]) -> None:
     """Check startingPosition where a first reading begins, in partitions with these `states`, and warn of a time that
     has not come. Raises `OptionError` if it is beyond a partition's last event: no event was read, so none is lost."""
     options.starting_position.check_ends({partition: state.end for partition, state in states.items()})
-    times = [each for each in map(options.starting_position.of, states) if isinstance(each, datetime)]
+    times = [each for each in map(options.starting_position.position, states) if isinstance(each, datetime)]
     if times and max(times) > datetime.now(timezone.utc) + CLOCKS_DIFFER:
         _LOG.warning(
             "startingPosition=%s has not come yet: what the event hub holds now is not read, and reading begins with "

@@ -14,7 +14,7 @@ from spark_ehbalance.settings.parsing import duration_text, parse_duration
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Declared:
+class OptionSpec:
     """One declaration. `parse` reads a value's text and raises ValueError with what is allowed. `default` and `meaning`
     are Markdown, for the documentation. `only` and `in_batch` are for options of the source (see `Options`)."""
 
@@ -38,10 +38,10 @@ def declared(
     text = _markdown(default, parse) if shown is None else shown
     if in_batch is not None:
         text = f"stream {text}, batch `{in_batch}`"
-    return dataclasses.field(default=default, metadata={"declared": Declared(parse, meaning, text, only, in_batch)})
+    return dataclasses.field(default=default, metadata={"declared": OptionSpec(parse, meaning, text, only, in_batch)})
 
 
-def declarations(kind: type[Any]) -> dict[str, Declared]:
+def declarations(kind: type[Any]) -> dict[str, OptionSpec]:
     """Field → declaration, in the order of the dataclass `kind`; without the fields that have none."""
     return {each.name: each.metadata["declared"] for each in dataclasses.fields(kind) if "declared" in each.metadata}
 

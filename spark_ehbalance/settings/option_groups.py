@@ -9,7 +9,7 @@ from inspect import Parameter, Signature, signature
 from typing import Any, get_type_hints
 
 
-def expanded(command: Callable[..., Any]) -> Callable[..., Any]:
+def expand_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     """`command` as typer takes it: a parameter whose type is a dataclass becomes a parameter for each of its fields."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}

@@ -63,17 +63,17 @@ def looks_secret(text: str) -> bool:
     return _SECRET.search(_CERTIFICATE.sub("", text)) is not None
 
 
-def names_secret(storage_option: str) -> bool:
+def is_secret_name(storage_option: str) -> bool:
     """Whether the option of delta-rs with this name holds a secret."""
     return _SECRET_NAME.search(storage_option) is not None
 
 
-def hidden_by_spark(value: str) -> bool:
+def is_hidden_by_spark(value: str) -> bool:
     """Whether Spark hides an option with this value, whatever its name."""
     return _HIDDEN_BY_SPARK.search(value) is not None
 
 
-def could_be_secret(text: str) -> bool:
+def may_be_secret(text: str) -> bool:
     """Whether `text` may be a secret, so that no message should repeat it."""
     return looks_secret(text) or _RUN.search(text) is not None
 
@@ -81,7 +81,7 @@ def could_be_secret(text: str) -> bool:
 def shown(value: str) -> str:
     """`value` as shown in an error message: hidden if it could be a secret given in the wrong option, and cut if it is
     long."""
-    if could_be_secret(value):
+    if may_be_secret(value):
         return HIDDEN
     return repr(value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "…")
 

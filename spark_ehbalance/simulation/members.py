@@ -162,12 +162,12 @@ class Node:
             self._wait()
         for output in outputs:
             match output:
-                case protocol.AskHub(partitions, latest_ms):
+                case protocol.ResolvePositions(partitions, latest_ms):
                     starts = hub.starting_positions(partitions, (latest_ms - START_MS) / 1000)
-                    self._handle(protocol.HubAnswered(starts))
+                    self._handle(protocol.PositionsResolved(starts))
                 case protocol.Write(base, changes):
                     self._attempt(changes, base, 1, self._now)
-                case protocol.Ended(outcome):
+                case protocol.CommitEnded(outcome):
                     self._known = outcome.after.version
                     self._wait()
                 case protocol.Left():
@@ -272,7 +272,7 @@ class Node:
     def _starts(self) -> dict[str, tuple[int, int]]:
         """Partitions for the next batch: partition → (epoch, next sequence number)."""
         starts, positions = {}, self._positions
-        for partition, holding in self._member.holdings(self._now).items():
+        for partition, holding in self._member.readable(self._now).items():
             known = positions.get(partition)
             if known is None or known[0] != holding.epoch:
                 known = holding.epoch, holding.checkpoint.next

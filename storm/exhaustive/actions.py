@@ -17,7 +17,7 @@ from spark_ehbalance.group.changes import Checkpoint, Claim, HandOver, Outcome, 
 from spark_ehbalance.group.member import protocol
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
-from spark_ehbalance.group.member.membership import Resumed
+from spark_ehbalance.group.member.membership import ResumePoint
 from spark_ehbalance.group.member.pacing import Pace
 from spark_ehbalance.group.member.query_state import Progress, QueryState
 from spark_ehbalance.group.model import Author, Lease, Member
@@ -79,7 +79,7 @@ def actions(state: State) -> Iterator[Action]:
             yield f"{name} is killed", partial(_kill, state, number)
         if process.batch is not None:
             yield f"{name} finishes its batch", partial(_finish, state, number)
-        elif left.batches != 0 and not process.engine.query.progress and process.engine.holdings(state.now):
+        elif left.batches != 0 and not process.engine.query.progress and process.engine.readable(state.now):
             yield f"{name} begins a batch", partial(_begin, state, number)
     if state.stray:
         yield "the stray commit arrives", partial(_arrive_stray, state)
@@ -106,11 +106,11 @@ def check_owners(state: State) -> None:
         engine = process.engine
         if engine is None:
             continue
-        look = engine._member.look
+        look = engine._member.read_state
         if look.away or state.now - look.unwritable_at < LEASE / 3:  # safe mode
             continue
         me = engine.author.incarnation
-        for partition, holding in engine.holdings(state.now).items():
+        for partition, holding in engine.readable(state.now).items():
             lease = engine.leases[partition]
             if (lease.owner, lease.epoch) != (process.id, holding.epoch):
                 raise Violation(f"{me} may plan partition {partition}, and has read that it lost it")
@@ -190,8 +190,10 @@ def _take_in(state: State, number: int) -> State:
     assert process.engine is not None
     joined, own = process.engine._member.joined, process.engine.author.incarnation
     engine, outputs = _handle(state, process, protocol.GroupRead(snapshot, tuple(state.covered), 1))
-    if any(isinstance(output, protocol.AskHub) for output in outputs):
-        outputs = engine.handle(protocol.HubAnswered(dict.fromkeys(state.covered, Position.before(0))), state.clocks)
+    if any(isinstance(output, protocol.ResolvePositions) for output in outputs):
+        outputs = engine.handle(
+            protocol.PositionsResolved(dict.fromkeys(state.covered, Position.before(0))), state.clocks
+        )
     if (ended := _ended(state, number, engine, outputs)) is not None:
         return ended
     if joined and row is not None and row.incarnation != own:
@@ -332,7 +334,7 @@ def _begin(state: State, number: int) -> State:
     process = state.processes[number]
     engine = copy.copy(process.engine)
     assert engine is not None
-    holdings, batch, opened = engine.holdings(state.now), {}, dict(state.opened)
+    holdings, batch, opened = engine.readable(state.now), {}, dict(state.opened)
     engine.begin_batch({p: holding.epoch for p, holding in holdings.items()}, state.now)
     for p, holding in holdings.items():
         batch[p] = (holding.epoch, holding.checkpoint.next, opened.get(p, 0) > holding.epoch)
@@ -344,7 +346,7 @@ def _begin(state: State, number: int) -> State:
         for other in state.processes
     ]
     processes[number] = process._replace(engine=engine, batch=batch)
-    resume = {p: Resumed(first, 0, epoch) for p, (epoch, first, _) in batch.items()}
+    resume = {p: ResumePoint(first, 0, epoch) for p, (epoch, first, _) in batch.items()}
     disks = {**state.disks, process.id: state.disks[process.id]._replace(resume=resume)}
     return _less(state, "batches")._replace(processes=tuple(processes), opened=opened, disks=disks)
 
@@ -389,7 +391,7 @@ def without_faults(state: State) -> str:
         elif process.batch is not None:
             return f"{engine.author.incarnation} finishes its batch"
         else:
-            look = engine._member.look
+            look = engine._member.read_state
             if look.at != state.now or look.snapshot is None or look.snapshot.version != state.table.version:
                 return f"{engine.author.incarnation} reads the table"
     return PASSES
@@ -398,7 +400,7 @@ def without_faults(state: State) -> str:
 def has_settled(state: State) -> bool:
     """Whether every partition has an owner that may plan it, and they are evenly shared."""
     running = [process for process in state.processes if process.engine is not None]
-    planned = [len(process.engine.holdings(state.now)) for process in running if process.engine]
+    planned = [len(process.engine.readable(state.now)) for process in running if process.engine]
     even = max(planned, default=0) - min(planned, default=0) <= 1
     return not running or (even and sum(planned) == len(state.covered))
 

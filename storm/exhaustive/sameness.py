@@ -35,7 +35,7 @@ def key(state: State, known: dict[Any, Any]) -> int:
 
 def _is_cold(engine: MemberEngine) -> bool:
     """Whether it has not seen the table, or something that has not changed since its first look."""
-    seen = engine._member.belief.observations
+    seen = engine._member.group_state.observations
     return not seen.begun or any(observed.cold for observed in (*seen.leases.values(), *seen.members.values()))
 
 
@@ -188,7 +188,7 @@ class _Relative:
     def process(self, process: Process) -> Key:
         engine, batch = process.engine, process.batch
         assert engine is not None
-        self.last = engine._member.belief.observations._last
+        self.last = engine._member.group_state.observations._last
         found = (
             process.phase,
             self.request(process.request),
@@ -202,13 +202,13 @@ class _Relative:
         if isinstance(request, Snapshot):
             return self.snapshot(request)
         if isinstance(request, Outcome):
-            refused = self.transitions(refusal.transition for refusal in request.refused)
+            refused = self.transitions(refusal.transition for refusal in request.rejected)
             return (self.snapshot(request.after), self.transitions(request.accepted), refused, request.seconds is None)
         return request and self.transitions(request)
 
     def engine(self, engine: MemberEngine, request: Any) -> Key:
         member, turn, query = engine._member, engine._turn, engine.query
-        look, written, belief, duration = member.look, member.written, member.belief, member.duration
+        look, written, belief, duration = member.read_state, member.commit_state, member.group_state, member.duration
         version = look.snapshot.version if look.snapshot else None
         record = self.table.queries.get(member.settings.lineage)
         delay = engine._memory
@@ -240,7 +240,7 @@ class _Relative:
                     held.handover_pending,
                     (p, held.epoch) in self.world.forced,
                 )
-                for p, held in member.holdings.items()
+                for p, held in member.owned.items()
             ),
             (duration.group, duration.own, duration.durations.shortest),
             (self.progress(query.progress), query.in_flight, query.leaving),
@@ -261,13 +261,13 @@ class _Relative:
     def observed(self, engine: MemberEngine) -> Key:
         """Without what a member has seen of itself, which it does not use."""
         member = engine._member
-        seen, last = member.belief.observations, member.belief.observations._last
+        seen, last = member.group_state.observations, member.group_state.observations._last
         owned = last.leases if last else {}
-        leases = {p: at for p, at in seen.leases.items() if p not in member.holdings and owned[p].owner is not None}
+        leases = {p: at for p, at in seen.leases.items() if p not in member.owned and owned[p].owner is not None}
         members = {id: at for id, at in seen.members.items() if id != engine.author.id}
         return (
             seen.begun,
-            last and (last.leases is member.belief.leases or tuple(map(self.believed, last.leases.values()))),
+            last and (last.leases is member.group_state.leases or tuple(map(self.believed, last.leases.values()))),
             last and tuple(sorted(self.member(row)[:4] for row in last.members.values())),
             self.since(leases),
             tuple(sorted((self.names[id], self.ago(at.since, _LEASE), at.cold) for id, at in members.items())),

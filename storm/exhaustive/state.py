@@ -9,7 +9,7 @@ from spark_ehbalance.group.changes import Transition
 from spark_ehbalance.group.expiry import CLOCK_SKEW_ALLOWANCE
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.member.engine import MemberEngine
-from spark_ehbalance.group.member.membership import Clocks, Resumed
+from spark_ehbalance.group.member.membership import Clocks, ResumePoint
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.snapshot import Snapshot
 
@@ -52,7 +52,7 @@ class Disk(NamedTuple):
     """A query's Spark checkpoint: how often it has started, the batch in flight, and the progress of the last one."""
 
     starts: int = 0
-    resume: Mapping[str, Resumed] = {}
+    resume: Mapping[str, ResumePoint] = {}
     progress: Mapping[str, Progress] = {}
 
 

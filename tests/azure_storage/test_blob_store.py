@@ -56,7 +56,7 @@ class TestBlobStore(StoreConformance):
 
     def test_one_of_racing_creators_for_several_groups_wins(self, new: Opening, contenders: Executor) -> None:
         """A container holds several groups, which do not see each other."""
-        other = Group.of(GROUP.namespace, GROUP.hub, "other")
+        other = Group.from_names(GROUP.namespace, GROUP.hub, "other")
         with new() as mine, BlobStore(self.location, {"account_key": KEY}, group=other) as theirs:
             for store, group in ((mine, GROUP), (theirs, other)):
                 store.create(group, Snapshot(group, leases={"0": Lease("0", group.consumer_group)}))
@@ -124,7 +124,7 @@ def test_the_sdk_reads_what_is_written(blobs: Blobs, mine: BlobStore) -> None:
     claimed = commit(mine, mine.read(), [first_claim("0"), first_claim("1")]).after
     assert blobs.checkpoints() == {"0": (-1, "-1"), "1": (-1, "-1")}, "-1 is the start of a partition to every SDK"
     release = Release(by=ANN, at_ms=1, partition="1", epoch=1)
-    assert not commit(mine, claimed, [checkpoint("0", 7), release]).refused
+    assert not commit(mine, claimed, [checkpoint("0", 7), release]).rejected
     assert {p: each["owner_id"] for p, each in blobs.ownerships().items()} == {"0": "ann", "1": None}, (
         "None is what an SDK reads for an empty owner"
     )
@@ -142,7 +142,7 @@ def test_a_first_claim_never_takes_what_another_has_claimed_meanwhile(blobs: Blo
     snapshot = mine.read()
     assert blobs.claim("1", "theirs")
     outcome = commit(mine, snapshot, [first_claim("0"), first_claim("1"), Heartbeat(by=ANN, at_ms=9)])
-    assert [each.transition for each in outcome.refused] == [first_claim("1")]
+    assert [each.transition for each in outcome.rejected] == [first_claim("1")]
     assert {p: lease.owner for p, lease in outcome.after.leases.items() if lease.owner} == {"0": "ann", "1": "theirs"}
     assert "1" not in blobs.checkpoints(), "who has not won writes no checkpoint"
 
@@ -193,7 +193,7 @@ def test_a_checkpoint_without_an_offset_is_not_written(blobs: Blobs, mine: BlobS
     claimed = commit(mine, mine.read(), [first_claim("0"), first_claim("1")]).after
     waits = checkpoint("0", 5, offset=None)
     outcome = commit(mine, claimed, [waits, checkpoint("1", 6)])
-    assert (outcome.accepted, outcome.refused) == ((checkpoint("1", 6),), ())
+    assert (outcome.accepted, outcome.rejected) == ((checkpoint("1", 6),), ())
     assert blobs.checkpoints() == {"0": (-1, "-1"), "1": (6, "60")}
 
 
@@ -273,7 +273,7 @@ def test_partial_success_is_told(blobs: Blobs, mine: BlobStore, proxy: StoragePr
     proxy.disturb(Rule(BUSY, Kind.PUT, "checkpoint/1"))
     outcome = commit(mine, claimed, [checkpoint(p, 5) for p in "012"])
     assert outcome.accepted == (checkpoint("0", 5), checkpoint("2", 5))
-    assert not outcome.refused, "it may be tried again"
+    assert not outcome.rejected, "it may be tried again"
     assert blobs.checkpoints() == {"0": (5, "50"), "1": (-1, "-1"), "2": (5, "50")}
     proxy.disturb()
     assert commit(mine, mine.read(), [checkpoint("1", 5)]).accepted

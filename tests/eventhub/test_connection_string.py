@@ -93,8 +93,10 @@ def test_a_port_is_not_part_of_a_name(port: str) -> None:
     connection = by_key(STRING.replace(HOST, HOST + port))
     assert connection.namespace == HOST + port, "which is what the client connects to"
     assert connection.hub_name == f"{HOST}/hub"
-    assert connection.group("$Default") == Group.of(HOST, "hub", "$Default")
-    assert Group.of(HOST.upper() + port, "Hub", "$Default") == connection.group("$Default"), "as older tables have it"
+    assert connection.group("$Default") == Group.from_names(HOST, "hub", "$Default")
+    assert Group.from_names(HOST.upper() + port, "Hub", "$Default") == connection.group("$Default"), (
+        "as older tables have it"
+    )
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.1.2.3"])

@@ -12,7 +12,7 @@ from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.eventhub.resolve import find_offset, position_after_offset, resolve
 from spark_ehbalance.group.position import Position
-from spark_ehbalance.group.starting_positions import AfterOffset, Edge, UnresolvedPosition
+from spark_ehbalance.group.starting_positions import AfterOffset, PartitionEnd, UnresolvedPosition
 from tests.eventhub.receiving import address_of, reading
 from tests.query.support import HUB, receive
 from tests.waiting import wait_until
@@ -52,8 +52,8 @@ AGES = [timedelta(days=-4000), timedelta(seconds=-1), timedelta(), timedelta(day
 
 
 def test_an_empty_partition(hub: Hub) -> None:
-    assert hub.resolve(Edge.EARLIEST).next == 0
-    assert hub.resolve(Edge.LATEST) == Position(-1)
+    assert hub.resolve(PartitionEnd.EARLIEST).next == 0
+    assert hub.resolve(PartitionEnd.LATEST) == Position(-1)
     assert hub.resolve(7) == Position(6)
     for age in AGES:
         assert hub.resolve(datetime.now(timezone.utc) + age).next == 0
@@ -62,8 +62,8 @@ def test_an_empty_partition(hub: Hub) -> None:
 def test_edges_and_numbers(hub: Hub) -> None:
     hub.append(10)
     hub.emulator.trim(HUB, 0, 4)
-    assert hub.resolve(Edge.EARLIEST) == Position(3)
-    assert hub.resolve(Edge.LATEST) == Position(9, hub.emulator.partition_state(HUB, 0).last_offset)
+    assert hub.resolve(PartitionEnd.EARLIEST) == Position(3)
+    assert hub.resolve(PartitionEnd.LATEST) == Position(9, hub.emulator.partition_state(HUB, 0).last_offset)
     assert hub.resolve(6) == Position(5)
     assert hub.resolve(0).next == 0
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_ehbalance.group.durations import Durations, fitting, lowered, needed
+from spark_ehbalance.group.durations import Durations, lowered, needed, raised
 from spark_ehbalance.group.expiry import Observations, expired_leases, expired_members
 from spark_ehbalance.group.model import Lease, Member, MemberState, TableIdentity
 from spark_ehbalance.group.snapshot import Snapshot
@@ -39,10 +39,10 @@ def test_members_that_have_not_measured_count_as_the_average_and_those_that_leav
 
 @given(configured=st.floats(1, 600), seconds=st.floats(0, 5000))
 def test_a_duration_is_long_enough_and_hardly_longer(configured: float, seconds: float) -> None:
-    found = fitting(configured, seconds)
+    found = raised(configured, seconds)
     assert found >= max(configured, seconds)
     assert found == configured or found < 1.25 * seconds
-    assert fitting(configured, found) == found
+    assert raised(configured, found) == found
     assert found <= lowered(configured, seconds) < max(configured * 1.001, 1.25**2 * seconds + 0.001)
     assert lowered(configured, found / 1.24 / 1.25) >= found / 1.24, "what is lowered fits 1.24 times as much"
 
@@ -54,7 +54,7 @@ def test_nobody_is_judged_by_less_than_the_group_needs(commit_ms: float | None, 
     snapshot = replace(EMPTY, leases={"0": Lease("0", "0", 1)}, members=members)
     seen = Observations().updated(snapshot, 0.0)
     for now in (seconds - 0.1, seconds + 0.1):
-        arguments = (seen.updated(snapshot, now), snapshot, Durations.of(snapshot, 30.0, 50.0), now, 0)
+        arguments = (seen.updated(snapshot, now), snapshot, Durations.from_snapshot(snapshot, 30.0, 50.0), now, 0)
         assert (expired_leases(*arguments), expired_members(*arguments)) == (
             (frozenset(), frozenset()) if now < seconds else ({"0"}, members.keys())
         )

@@ -49,7 +49,7 @@ def view(
 ) -> GroupView:
     """The view of a group of Ann and Bob."""
     snapshot = Snapshot(
-        Group.of("ns", "flights", "$Default"),
+        Group.from_names("ns", "flights", "$Default"),
         7,
         {each.partition: each for each in leases},
         {each.id: each for each in members},
@@ -79,7 +79,7 @@ CASES: Mapping[str, tuple[GroupView, str, str, dict[str, Any]]] = {
         {"limit": 1, "count": 2},
     ),
     "a member that is gone": (
-        view(*(lease(p, "ann") for p in "01"), seen={"ann": ago(100)}),
+        view(*(lease(p, "ann") for p in "01"), observed_ms={"ann": ago(100)}),
         "stale_member",
         "01",
         {"member": "ann", "silence": 100, "duration": 30},
@@ -165,7 +165,7 @@ def test_each_state_has_its_finding_and_no_other(case: str) -> None:
     assert names == parameters.keys() | ({"partitions"} if partitions else set()), "the sentence shows all parameters"
     assert found.text
     for partition in known.snapshot.leases:
-        assert (found in known.findings_of(partition)) == (partition in found.partitions or not found.partitions)
+        assert (found in known.partition_findings(partition)) == (partition in found.partitions or not found.partitions)
 
 
 def test_each_kind_of_finding_has_a_case() -> None:

@@ -28,7 +28,9 @@ def test_a_claim_from_another_owner_says_why(
     owner: str | None, pin: Pin | None, evidence: dict[str, object], why: str | None
 ) -> None:
     lease = Lease("0", owner, 3, 9, checkpoint=Position(4), handover=ASKED, pin=pin)
-    before = Snapshot(Group.of("ns", "hub", "$Default"), leases={"0": lease}, members={"bob": Member("bob", "run", 1)})
+    before = Snapshot(
+        Group.from_names("ns", "hub", "$Default"), leases={"0": lease}, members={"bob": Member("bob", "run", 1)}
+    )
     claim = Claim(by=Author("bob", "run"), at_ms=1, partition="0", epoch=3, **evidence)
     (change,) = ownership_changes(apply(before, [claim]))
     assert (change.owner_before, change.owner, change.why) == (owner, "bob", why)

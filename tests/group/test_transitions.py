@@ -23,8 +23,8 @@ from spark_ehbalance.group.changes import (
     Heartbeat,
     Join,
     Leave,
-    NoteHub,
-    NoteLatest,
+    RecordHub,
+    RecordLatest,
     Release,
     Renew,
     RequestHandover,
@@ -85,14 +85,14 @@ def with_lease(snapshot: Snapshot, lease: Lease) -> Snapshot:
 def after(snapshot: Snapshot, *transitions: Transition) -> Snapshot:
     """The state after `transitions`, which must all be valid."""
     outcome = apply(snapshot, transitions)
-    assert not outcome.refused
+    assert not outcome.rejected
     return outcome.after
 
 
 def assert_refused(snapshot: Snapshot, transition: Transition, reason: str) -> None:
     outcome = apply(snapshot, [transition])
-    assert [refused.transition for refused in outcome.refused] == [transition]
-    assert reason in outcome.refused[0].reason
+    assert [refused.transition for refused in outcome.rejected] == [transition]
+    assert reason in outcome.rejected[0].reason
     assert outcome.after == snapshot
 
 
@@ -240,8 +240,8 @@ REFUSALS = {
     "lease duration: by another than the leader": (group(), lead(BOB), "ann is the leader"),
     "lease duration: by no member": (group(), lead(STRANGER), "eve is not a member"),
     "lease duration: no partitions yet": (group(), lead(ANN), "the table has no partitions yet"),
-    "hub: no partitions yet": (group(), NoteHub(by=ANN, at_ms=AT, created_ms=7), "the table has no partitions yet"),
-    "latest: no partitions yet": (group(), NoteLatest(by=ANN, at_ms=AT, latest_ms=7), "has no partitions yet"),
+    "hub: no partitions yet": (group(), RecordHub(by=ANN, at_ms=AT, created_ms=7), "the table has no partitions yet"),
+    "latest: no partitions yet": (group(), RecordLatest(by=ANN, at_ms=AT, latest_ms=7), "has no partitions yet"),
 }
 
 
@@ -253,7 +253,7 @@ def test_refused(snapshot: Snapshot, transition: Transition, reason: str) -> Non
 def test_the_first_of_two_contradicting_transitions_wins_and_a_refused_one_does_not_stop_the_next() -> None:
     outcome = apply(FREE, [claim(CAT), claim(BOB), checkpoint(12, CAT, 4)])
     assert outcome.accepted == (claim(CAT), checkpoint(12, CAT, 4))
-    assert [refused.transition for refused in outcome.refused] == [claim(BOB)]
+    assert [refused.transition for refused in outcome.rejected] == [claim(BOB)]
     assert (outcome.after.leases["0"].owner, outcome.after.leases["0"].checkpoint) == ("cat", Position(12, "12"))
 
 
@@ -524,7 +524,7 @@ def test_the_oldest_stopped_query_is_forgotten_when_there_are_too_many() -> None
 
 
 def test_the_hub_of_a_table_is_noted_once() -> None:
-    first = NoteHub(by=ANN, at_ms=AT, created_ms=7)
+    first = RecordHub(by=ANN, at_ms=AT, created_ms=7)
     leases = {"5": Lease("5", lag=Lag(3, 9, None, 1))}
     known = after(replace(group(), leases=leases, table=TableIdentity("t1")), first)
     assert (known.table, known.leases) == (TableIdentity("t1", 7), leases)
@@ -539,7 +539,7 @@ def test_the_hub_of_a_table_is_noted_once() -> None:
 def test_latest_is_one_moment_for_the_whole_group() -> None:
     read, ends = Lease("4", checkpoint=READ_TO_TEN), dict.fromkeys("456", Position(70))
     table = replace(group(), leases={"4": read, "5": Lease("5"), "7": Lease("7")}, table=TableIdentity("t1"))
-    first = NoteLatest(by=ANN, at_ms=AT, latest_ms=70, ends=ends)
+    first = RecordLatest(by=ANN, at_ms=AT, latest_ms=70, ends=ends)
     started = after(table, first)
     assert started.table == TableIdentity("t1", latest_ms=70)
     assert started.leases == {"4": read, "5": Lease("5", checkpoint=Position(70)), "7": Lease("7")}

@@ -232,7 +232,7 @@ class SeveralMembers(RuleBasedStateMachine):
         self.plain.look(snapshot, now)
         leases, members, seen = snapshot.leases, snapshot.members, self.plain.seen
         pending = {p: row.handover for p, row in leases.items() if row.handover}
-        durations = Durations.of(snapshot, DURATION)
+        durations = Durations.from_snapshot(snapshot, DURATION)
         assert expired_leases(observations, snapshot, durations, now, wall_ms) == {
             p for p, row in leases.items() if row.owner and self.plain.stale("lease", p, row, now, wall_ms)
         }
@@ -265,7 +265,7 @@ class SeveralMembers(RuleBasedStateMachine):
 
         assert (before.leases, before.members) == (leases, members), "a snapshot never changes"
         assert (after is before) == ((after.leases, after.members) == (leases, members)), "nothing to write"
-        assert accepted != bool(outcome.refused)
+        assert accepted != bool(outcome.rejected)
         if not accepted:
             assert after == before, "a refused transition changes nothing"
         if transition.by in self.fenced:
@@ -283,7 +283,7 @@ class SeveralMembers(RuleBasedStateMachine):
                 self.compare(before.leases[partition], lease, transition)
             if isinstance(transition, Order):
                 assert lease.owner == before.leases[partition].owner, "an order by itself changes no owner"
-        assert after.ownership == Ownership.of(after.leases, after.members), "the index equals a new one"
+        assert after.ownership == Ownership.from_rows(after.leases, after.members), "the index equals a new one"
         self.truth = after if after is before else replace(after, version=before.version + 1)
         self.seen[transition.by] = self.truth
         return accepted

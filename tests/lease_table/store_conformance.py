@@ -87,7 +87,9 @@ class StoreConformance(ABC):
             assert store.exists()
             assert other.read().leases == content.leases
             for handle in (store, other):
-                handle.create(Group.of(GROUP.namespace.upper(), GROUP.hub.upper(), GROUP.consumer_group.upper()))
+                handle.create(
+                    Group.from_names(GROUP.namespace.upper(), GROUP.hub.upper(), GROUP.consumer_group.upper())
+                )
             assert store.read().group == GROUP
             assert store.read().leases == content.leases, "it exists already"
 
@@ -142,7 +144,7 @@ class StoreConformance(ABC):
         assert theirs.read() == newest, "nothing is written"
         outcome = commit(mine, stale, [lost, beat])
         assert outcome.accepted == (beat,)
-        assert [refused.transition for refused in outcome.refused] == [lost]
+        assert [refused.transition for refused in outcome.rejected] == [lost]
         assert outcome.after.leases["0"].owner == "bob"
         assert outcome.after.members["ann"].renewed_at_ms == 7
         assert self.told(theirs.read()) == self.told(outcome.after)
@@ -198,7 +200,7 @@ class LeaseTableConformance(StoreConformance):
         stale = mine.read()
         newest = commit(theirs, theirs.read(), [claim(BOB, "0")]).after
         outcome = commit(mine, stale, [claim(ANN, "1")])
-        assert (outcome.before, outcome.accepted, outcome.refused) == (newest, (claim(ANN, "1"),), ())
+        assert (outcome.before, outcome.accepted, outcome.rejected) == (newest, (claim(ANN, "1"),), ())
         assert outcome.after.version == newest.version + 1
         assert [lease.owner for lease in outcome.after.leases.values()] == ["bob", "ann"]
         assert theirs.read() == outcome.after
@@ -222,7 +224,7 @@ def filled(
 def committed(store: LeaseStore, *transitions: Transition, base: Snapshot | None = None) -> Snapshot:
     """The snapshot after a commit of `transitions`, which must all be accepted; `base` is the newest if not given."""
     outcome = commit(store, base or store.read(), transitions)
-    assert (outcome.accepted, outcome.refused) == (transitions, ())
+    assert (outcome.accepted, outcome.rejected) == (transitions, ())
     return outcome.after
 
 

@@ -9,19 +9,19 @@ from spark_ehbalance.group.position import Position
 from spark_ehbalance.lease_table.blob.layout import (
     Kind,
     StoredCheckpoint,
+    blob_group,
     blob_name,
     checkpoint,
     checkpoint_metadata,
     epoch,
     group_prefix,
     groups,
-    of_blobs,
     owner,
     ownership_metadata,
     parse_name,
 )
 
-GROUP = Group.of("NS.servicebus.windows.net", "Hub", "$Default")
+GROUP = Group.from_names("NS.servicebus.windows.net", "Hub", "$Default")
 
 
 @pytest.mark.parametrize("group", [GROUP, Group("NS.servicebus.windows.net", "Hub", "$Default")])
@@ -103,13 +103,13 @@ def test_both_keys_are_written_and_read_back(position: Position) -> None:
 
 
 def test_the_groups_of_a_container() -> None:
-    other = Group.of("ns2", "hub", "group")
+    other = Group.from_names("ns2", "hub", "group")
     names = [blob_name(GROUP, Kind.OWNERSHIP, "0"), blob_name(GROUP, Kind.CHECKPOINT, "1"), "a/b/c/d/e", "x"]
     assert groups([*names, blob_name(other, Kind.CHECKPOINT, "0")]) == {GROUP, other}
 
 
 def test_the_namespace_of_a_groups_blobs() -> None:
     """Without the port in Java, .NET and JavaScript; with it in Python and Go."""
-    assert of_blobs(Group("localhost:5672", "hub", "$default"), None) == Group("localhost", "hub", "$default")
-    assert of_blobs(GROUP, None) == GROUP
-    assert of_blobs(GROUP, "localhost:5672") == Group("localhost:5672", GROUP.hub, GROUP.consumer_group)
+    assert blob_group(Group("localhost:5672", "hub", "$default"), None) == Group("localhost", "hub", "$default")
+    assert blob_group(GROUP, None) == GROUP
+    assert blob_group(GROUP, "localhost:5672") == Group("localhost:5672", GROUP.hub, GROUP.consumer_group)

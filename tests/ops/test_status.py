@@ -17,7 +17,7 @@ from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.lag import Lag
 from spark_ehbalance.group.model import Load, MemberLoad, MemberState, Pin, QueryRecord, TableIdentity
 from spark_ehbalance.group.position import Position
-from spark_ehbalance.lease_table import viewing
+from spark_ehbalance.lease_table import viewer
 from spark_ehbalance.ops.status import status_tables
 from tests.ops.command import assert_error
 from tests.ops.groups import Group, change, record
@@ -65,7 +65,7 @@ def test_status_for_people(used: Group) -> None:
 
 def test_status_shows_loads_strategies_orders_and_batches(used: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the age of the running batch, because the load of a hanging query looks idle."""
-    monkeypatch.setattr(viewing, "now_ms", lambda: NOW_MS)
+    monkeypatch.setattr(viewer, "now_ms", lambda: NOW_MS)
     base = used.state
     lease = replace(base.leases["0"], pin=Pin("bob", "operator:jo", "nearer"), load=Load(250.5, 1200.0))
     moving = replace(base.leases["1"], pin=Pin("alice", "operator:jo", transfer=True))
@@ -124,7 +124,7 @@ def set_lags(used: Group) -> None:
 
 
 def test_status_shows_the_lag(used: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(viewing, "now_ms", lambda: NOW_MS)
+    monkeypatch.setattr(viewer, "now_ms", lambda: NOW_MS)
     set_lags(used)
     state = used.json("status")
     assert state["lag"] == {"events": 10, "seconds": 90.0, "partitions": 2}
@@ -147,7 +147,7 @@ def test_status_shows_the_lag(used: Group, monkeypatch: pytest.MonkeyPatch) -> N
 def test_names_are_never_cut_and_the_least_important_columns_are_dropped_first(
     used: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(viewing, "now_ms", lambda: NOW_MS)
+    monkeypatch.setattr(viewer, "now_ms", lambda: NOW_MS)
     set_lags(used)
     names = [f"job-ingest-flights-eastus2-production-{n}" for n in range(2)]
     base = used.state
@@ -201,7 +201,7 @@ def test_watch_with_json_or_a_partition_is_rejected(used: Group) -> None:
 def test_findings_of_the_group_and_of_a_partition(used: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     claims = [OwnershipChange(NOW_MS - 1000 * n, "1", "Claim", None, "bob", n, -1, "bob") for n in (9, 6, 3)]
     record(used.table, *claims)
-    monkeypatch.setattr(viewing, "now_ms", lambda: NOW_MS)
+    monkeypatch.setattr(viewer, "now_ms", lambda: NOW_MS)
     codes = [(each["code"], each["severity"], each["partitions"]) for each in used.json("status")["findings"]]
     assert codes == [("no_live_member", "error", []), ("crash_loop", "error", ["1"])]
     monkeypatch.setenv("COLUMNS", "80")

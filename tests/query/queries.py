@@ -170,7 +170,7 @@ class Group:
     def order(self, *orders: Transition) -> None:
         """Have somebody else write these into the table."""
         with DeltaStore(str(self.table)) as store:
-            refused = commit(store, store.read(), orders).refused
+            refused = commit(store, store.read(), orders).rejected
             assert not refused
 
     def checkpoints(self) -> dict[str, int]:

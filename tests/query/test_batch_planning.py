@@ -9,16 +9,16 @@ import pytest
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.eventhub.ranges import Range
-from spark_ehbalance.group.member.membership import Holding
+from spark_ehbalance.group.member.membership import OwnedLease
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.query.batch_planning import BatchPlan, PlanInputs, Request, omitted_partitions, plan_batch
 from spark_ehbalance.query.tasks import EVENTS_PER_TASK
 
 
-def held(next: int = 0, epoch: int = 1, since_ms: int = 0, sought: int = 0) -> Holding:
+def held(next: int = 0, epoch: int = 1, since_ms: int = 0, sought: int = 0) -> OwnedLease:
     """A partition with a checkpoint at which reading goes on at `next`."""
-    return Holding(epoch, Position.before(next), renewed=0.0, lasts=30.0, since_ms=since_ms, sought=sought)
+    return OwnedLease(epoch, Position.before(next), renewed=0.0, lasts=30.0, since_ms=since_ms, sought=sought)
 
 
 def events(begin: int, end: int) -> PartitionState:

@@ -42,13 +42,16 @@ def told(query: Query) -> dict[str, tuple[int, int, float | None]]:
 
 def in_table(group: Group) -> dict[str, tuple[int, int]]:
     """`next` and `end`, as the lease table has them."""
-    lags = {partition: lease.behind for partition, lease in group.leases().items()}
+    lags = {partition: lease.current_lag for partition, lease in group.leases().items()}
     return {partition: (lag.next, lag.end) for partition, lag in lags.items() if lag is not None}
 
 
 def since(group: Group) -> dict[str, int | None]:
     """When the next event was enqueued, in milliseconds since 1970, by the lease table."""
-    return {partition: lease.behind and lease.behind.unread_since_ms for partition, lease in group.leases().items()}
+    return {
+        partition: lease.current_lag and lease.current_lag.unread_since_ms
+        for partition, lease in group.leases().items()
+    }
 
 
 def test_while_reading_and_at_rest(group: Group) -> None:

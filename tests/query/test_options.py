@@ -12,7 +12,7 @@ import pytest
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.eventhub.credentials import Identity
-from spark_ehbalance.group.starting_positions import EARLIEST, LATEST, Edge
+from spark_ehbalance.group.starting_positions import EARLIEST, LATEST, PartitionEnd
 from spark_ehbalance.group.strategies import PARAMETERS, STRATEGIES
 from spark_ehbalance.group.strategies.race import RaceParameters
 from spark_ehbalance.query.options import (
@@ -269,7 +269,7 @@ def test_the_namespace_of_a_group_has_its_port_in_delta_and_not_in_a_container()
 def test_batch_defaults() -> None:
     options = batch_options(KEYED)
     assert (options.starting_position, options.ending_position) == (EARLIEST, LATEST)
-    assert batch_options(KEYED | {"StartingPosition": "latest"}).starting_position.others is Edge.LATEST
+    assert batch_options(KEYED | {"StartingPosition": "latest"}).starting_position.others is PartitionEnd.LATEST
 
 
 def test_a_group_of_processors_has_defaults_of_its_own() -> None:

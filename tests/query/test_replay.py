@@ -6,7 +6,7 @@ import pytest
 
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.identity import Group
-from spark_ehbalance.group.member.membership import Holding
+from spark_ehbalance.group.member.membership import OwnedLease
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Lease, QueryRecord
 from spark_ehbalance.group.position import Position
@@ -35,7 +35,7 @@ def test_a_logged_batch_is_replayed_with_the_new_epochs() -> None:
         ({"0": held(5, epoch=3, since_ms=6)}, "another member has had it, and this machine's clock is slow"),
     ],
 )
-def test_a_replay_skips_what_others_read_or_have_read(holdings: dict[str, Holding], why: str) -> None:
+def test_a_replay_skips_what_others_read_or_have_read(holdings: dict[str, OwnedLease], why: str) -> None:
     assert plan_replay({"0": Range("0", 1, 5, 10, since_ms=7)}, holdings) == {}, why
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.group.changes import Stall
-from spark_ehbalance.group.member.membership import Holding
+from spark_ehbalance.group.member.membership import OwnedLease
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.query.stalls import Probe, backoff, pending_probes, update_probes, with_probe_results
@@ -22,8 +22,8 @@ from tests.waiting import wait_until
 # --- the rules -------------------------------------------------------------------------------------------------
 
 
-def stalled(times: int, at: int = 7, epoch: int = 3) -> Holding:
-    return Holding(epoch, Position.before(at), renewed=0.0, lasts=30.0, stalled=times)
+def stalled(times: int, at: int = 7, epoch: int = 3) -> OwnedLease:
+    return OwnedLease(epoch, Position.before(at), renewed=0.0, lasts=30.0, stalled=times)
 
 
 def at(next: int) -> dict[str, Position]:
@@ -48,7 +48,7 @@ def test_a_partition_that_moves_away_and_back_keeps_its_back_off() -> None:
 
 
 @pytest.mark.parametrize("now", [stalled(2), stalled(1, at=9)], ids=["again", "elsewhere"])
-def test_a_new_stall_needs_a_new_probe(now: Holding) -> None:
+def test_a_new_stall_needs_a_new_probe(now: OwnedLease) -> None:
     received = {"0": Probe(7, 1, 100.0, end=8)}
     assert update_probes(received, {"0": now}, {}, 200.0)["0"].end is None
 

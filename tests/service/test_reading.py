@@ -18,7 +18,7 @@ from spark_ehbalance.eventhub.receiver import DisconnectedError, Receiver
 from spark_ehbalance.eventhub.resolve import resolve
 from spark_ehbalance.eventhub.rows import sequence_numbers
 from spark_ehbalance.group.position import Position
-from spark_ehbalance.group.starting_positions import Edge
+from spark_ehbalance.group.starting_positions import PartitionEnd
 from tests.service.hub import Hub
 from tests.waiting import wait_until
 
@@ -103,7 +103,7 @@ def test_starting_positions(hub: Hub) -> None:
     middle = rows["enqueuedTime"].to_pylist()[1]
     with HubMetadata(hub.connection, hub.consumer_group) as metadata:
         state = metadata.partition_states(["2"])["2"]
-    assert resolve(Edge.LATEST, hub.address("2"), state, 30) == Position(first.stop - 1, state.last_offset)
+    assert resolve(PartitionEnd.LATEST, hub.address("2"), state, 30) == Position(first.stop - 1, state.last_offset)
     at = resolve(middle - timedelta(milliseconds=1), hub.address("2"), state, 30).next
     assert first.start <= at <= first.start + 1, "the first event at or after that time"
     with reading(hub, "2", rows["offset"].to_pylist()[1]) as receiver:

@@ -24,11 +24,13 @@ def test_nothing_unread() -> None:
 
 def test_a_later_checkpoint_forgets_when_the_next_event_came() -> None:
     lease = Lease("0", checkpoint=Position(12), lag=LAG)
-    assert lease.behind == Lag(13, 15, None, 9_000)
-    assert replace(lease, checkpoint=Position(10)).behind == LAG
-    assert replace(lease, checkpoint=Position(20)).behind == Lag(21, 21, None, 9_000), "the end was measured before"
+    assert lease.current_lag == Lag(13, 15, None, 9_000)
+    assert replace(lease, checkpoint=Position(10)).current_lag == LAG
+    assert replace(lease, checkpoint=Position(20)).current_lag == Lag(21, 21, None, 9_000), (
+        "the end was measured before"
+    )
 
 
 def test_not_measured() -> None:
-    assert Lease("0", checkpoint=Position(12)).behind is None
-    assert Lease("0", lag=LAG).behind is None, "it was never claimed"
+    assert Lease("0", checkpoint=Position(12)).current_lag is None
+    assert Lease("0", lag=LAG).current_lag is None, "it was never claimed"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.query.options import BATCH, STREAM, batch_options, option_names, stream_options
-from spark_ehbalance.settings.secrets import could_be_secret, hidden_by_spark, looks_secret, names_secret
+from spark_ehbalance.settings.secrets import is_hidden_by_spark, is_secret_name, looks_secret, may_be_secret
 from tests.growth import assert_linear
 
 HUB_KEY = "c29tZUV2ZW50SHVic0tleV8wMTIzNDU2Nzg5YWJjZGU="  # 44 characters, as those of Event Hubs
@@ -116,7 +116,7 @@ def test_a_wrong_value_that_could_be_a_key_is_not_repeated(value: str) -> None:
 @pytest.mark.parametrize("unit", ["a", "aB3", "://a:", "eyJa-", "token ", "-----BEGIN CERTIFICATE-----"])
 def test_the_search_for_secrets_takes_linear_time(unit: str) -> None:
     assert not looks_secret(unit * 50_000)
-    assert_linear(could_be_secret, unit)
+    assert_linear(may_be_secret, unit)
 
 
 @given(st.binary(min_size=32, max_size=64))
@@ -127,7 +127,7 @@ def test_keys_of_azure_look_secret(key: bytes) -> None:
         assert looks_secret(quote(text, safe=""))
         assert looks_secret(f"/some/folder/{text}")
     if re.search(r"\d", text):
-        assert could_be_secret(text)
+        assert may_be_secret(text)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_connection_string_that_spark_would_not_hide_is_accepted_by_reference_
     assert SPARK_HIDES.search(STRING)
     assert not SPARK_HIDES.search(BY_SIGNATURE)
     assert "env:NAME" in refusal({"connectionString": BY_SIGNATURE}, HUB_KEY)
-    assert hidden_by_spark(STRING)
+    assert is_hidden_by_spark(STRING)
 
 
 def test_secret_storage_options_by_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,5 +210,5 @@ def test_a_reference_to_a_missing_secret_is_named(
 
 
 def test_names() -> None:
-    assert all(names_secret(name) for name in SECRET_NAMES)
-    assert not any(names_secret(name) for name in PUBLIC_NAMES)
+    assert all(is_secret_name(name) for name in SECRET_NAMES)
+    assert not any(is_secret_name(name) for name in PUBLIC_NAMES)

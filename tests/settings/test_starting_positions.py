@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.starting_positions import (
-    Edge,
+    PartitionEnd,
     StartingPositions,
     UnresolvedPosition,
     parse_position,
@@ -25,7 +25,7 @@ STRING = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=n;SharedA
 NOON = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
 
 single_positions = st.one_of(
-    st.sampled_from(list(Edge)),
+    st.sampled_from(list(PartitionEnd)),
     st.integers(0, 2**63 - 1).filter(lambda number: len(str(number)) != 13),
     st.datetimes(timezones=st.just(timezone.utc)).map(
         lambda time: time - timedelta(microseconds=time.microsecond % 1000)
@@ -34,7 +34,7 @@ single_positions = st.one_of(
 
 
 def text_of(position: UnresolvedPosition) -> str:
-    if isinstance(position, Edge):
+    if isinstance(position, PartitionEnd):
         return position.value
     return position.isoformat() if isinstance(position, datetime) else str(position)
 
@@ -55,8 +55,8 @@ def test_a_position_for_each_partition(
     positions = StartingPositions.parse(json.dumps(raw))
     assert positions == StartingPositions(others, named)
     for partition, position in named.items():
-        assert positions.of(partition) == position
-    assert positions.of("not named") == (Edge.EARLIEST if others is None else others)
+        assert positions.position(partition) == position
+    assert positions.position("not named") == (PartitionEnd.EARLIEST if others is None else others)
     if others is not None:
         assert StartingPositions.parse(text_of(others)) == StartingPositions(others)
 
@@ -64,7 +64,7 @@ def test_a_position_for_each_partition(
 @pytest.mark.parametrize(
     ("text", "position"),
     [
-        ("EARLIEST", Edge.EARLIEST),
+        ("EARLIEST", PartitionEnd.EARLIEST),
         ("0042", 42),
         ("2026-01-31T12:00:00z", NOON),
         ("2026-01-31T14:00:00+02:00", NOON),

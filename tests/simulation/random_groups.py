@@ -34,7 +34,7 @@ from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.member import protocol
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
-from spark_ehbalance.group.member.membership import Clocks, Resumed
+from spark_ehbalance.group.member.membership import Clocks, ResumePoint
 from spark_ehbalance.group.member.query_state import Progress, QueryState
 from spark_ehbalance.group.model import Author, Lease, Member, MemberState
 from spark_ehbalance.group.orders import PinTo, Seek, Transfer, Unpin
@@ -103,7 +103,7 @@ class Disk:
     begun: int = 0
     planner: str = ""
     progress: Mapping[str, Progress] = field(default_factory=dict)
-    resume: Mapping[str, Resumed] = field(default_factory=dict)
+    resume: Mapping[str, ResumePoint] = field(default_factory=dict)
     processes: int = 0
 
 
@@ -140,7 +140,7 @@ class Process(Node):
 
     def may_plan(self) -> Mapping[str, int]:
         """Partition → epoch of all that Spark would be given now."""
-        return {p: holding.epoch for p, holding in self._member.holdings(self.monotonic).items()}
+        return {p: holding.epoch for p, holding in self._member.readable(self.monotonic).items()}
 
     def reads(self, partition: str, epoch: int) -> bool:
         """Whether the batch in flight reads `partition` with that `epoch`."""
@@ -286,9 +286,9 @@ class Process(Node):
             disk, owned = self.disk, self._member.owned
             disk.begun, disk.planner = disk.begun + 1, self.author.incarnation
             self._batch_at_sink = disk.begun
-            self._member.give_batch(disk.begun, disk.planner)
+            self._member.record_batch(disk.begun, disk.planner)
             disk.resume = {
-                p: Resumed(first, owned[p].since_ms, epoch) for p, (epoch, first, _) in self._batch.ranges.items()
+                p: ResumePoint(first, owned[p].since_ms, epoch) for p, (epoch, first, _) in self._batch.ranges.items()
             }
             for p, (epoch, first, end) in self._batch.ranges.items():
                 self.group.opened[p].setdefault(epoch, self._now)
@@ -324,7 +324,7 @@ class RandomGroup:
         partitions, members = rng.randint(1, rng.choice((10, 20, 40))), rng.randint(2, rng.choice((3, 6, 12)))
         self.balance_interval = rng.choice((3.0, 5.0, 10.0, 10.0, 15.0))
         self.lease_duration = self.balance_interval * rng.choice((1.5, 2.0, 3.0, 3.0, 4.0))
-        self.look_interval = rng.choice((1.0, 3.0, 3.0))
+        self.read_interval = rng.choice((1.0, 3.0, 3.0))
         self.handover_timeout = rng.choice((self.lease_duration, 5.0, 60.0))
         self.checkpoint_interval = rng.choice((0.0, 0.0, 10.0))
         self.max_stall = rng.choice((None, None, 45.0))
@@ -566,7 +566,7 @@ class RandomGroup:
             rng.choice((None, 1, 3, 8, 20)) if self.limited else None,
             strategy_name=strategy,
             lineage=f"lineage {name}",
-            look_interval=self.look_interval,
+            read_interval=self.read_interval,
             balance_interval=self.balance_interval,
             checkpoint_interval=self.checkpoint_interval,
             reactive=strategy in REACTIVE,

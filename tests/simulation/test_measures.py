@@ -53,7 +53,7 @@ class Table:
             for p in partitions
         ]
         outcome = apply(self.snapshot, transitions)
-        assert not outcome.refused
+        assert not outcome.rejected
         self.ledger.record_commit(by.id, outcome)
         self.snapshot = outcome.after
 

@@ -581,7 +581,7 @@ def steal(hub: Emulator, lease_table: str, partition: str) -> Receiver:
         join = Join(by=THIEF, at_ms=0, host="", max_owned=None, strategy="cooperative", lease_duration_ms=600_000)
         epoch = before.leases[partition].epoch
         outcome = commit(store, before, [join, Steal(by=THIEF, at_ms=0, partition=partition, epoch=epoch)])
-    assert not outcome.refused
+    assert not outcome.rejected
     connection = Connection("localhost", HUB, connection_string=hub.connection_string(HUB))
     level = outcome.after.leases[partition].epoch
     receiver = Receiver(PartitionAddress(connection, "$Default", partition), 0, owner_level=level, prefetch=1)
@@ -594,7 +594,7 @@ def give_back(lease_table: str, partition: str) -> None:
         before = store.read()
         epoch = before.leases[partition].epoch
         leave = [Release(by=THIEF, at_ms=0, partition=partition, epoch=epoch), Leave(by=THIEF, at_ms=0)]
-        assert not commit(store, before, leave).refused
+        assert not commit(store, before, leave).rejected
 
 
 def test_only_batches_of_one_hub_with_both_columns_are_written(

@@ -64,7 +64,7 @@ def expire_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_lapse(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Membership, "valid", lambda self, holdings, now: holdings)
+    patch.setattr(Membership, "still_valid", lambda self, holdings, now: holdings)
 
 
 def restart_in_the_same_epoch(patch: pytest.MonkeyPatch) -> None:

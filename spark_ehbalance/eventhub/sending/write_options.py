@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.connection_options import CONNECTION_OPTIONS, SECRET_OPTIONS
-from spark_ehbalance.settings.declared import Declared, declarations, declared, option_name
+from spark_ehbalance.settings.declared import OptionSpec, declarations, declared, option_name
 from spark_ehbalance.settings.option_texts import parse_options, reject_secret
 from spark_ehbalance.settings.parsing import flag, one_of, parse_duration
 from spark_ehbalance.settings.secrets import shown
@@ -52,7 +52,7 @@ class WriteOptions:
 
 
 #: Option name → declaration.
-WRITE_OPTIONS: dict[str, Declared] = CONNECTION_OPTIONS | {
+WRITE_OPTIONS: dict[str, OptionSpec] = CONNECTION_OPTIONS | {
     option_name(name): each for name, each in declarations(WriteOptions).items()
 }
 

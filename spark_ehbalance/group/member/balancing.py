@@ -16,13 +16,13 @@ from spark_ehbalance.group.snapshot import Snapshot, oldest_active
 from spark_ehbalance.group.strategies.base import View
 
 
-def unsettled(member: Membership, balanced: Ownership | None, now: Clocks) -> bool:
+def needs_rebalance(member: Membership, balanced: Ownership | None, now: Clocks) -> bool:
     """Whether there is a reason to balance before the next interval: members or leases have changed since the last
     balancing, when ownership was as `balanced`, or a lease or a handover has expired."""
     snapshot = member.snapshot
     if balanced is not snapshot.ownership and balanced != snapshot.ownership:
         return True
-    durations, observations = member.duration.durations, member.belief.observations
+    durations, observations = member.duration.durations, member.group_state.observations
     return bool(
         expired_leases(observations, snapshot, durations, now.monotonic, now.wall_ms)
         or overdue_handovers(observations, snapshot, now.monotonic)
@@ -31,7 +31,7 @@ def unsettled(member: Membership, balanced: Ownership | None, now: Clocks) -> bo
 
 def leads(member: Membership, snapshot: Snapshot, now: Clocks) -> bool:
     """Whether `member` is the group's leader, or would be without the members whose heartbeats have expired."""
-    durations, observations = member.duration.durations, member.belief.observations
+    durations, observations = member.duration.durations, member.group_state.observations
     dead = expired_members(observations, snapshot, durations, now.monotonic, now.wall_ms)
     return _leads(member.author.id, snapshot, dead)
 
@@ -48,14 +48,14 @@ def view(
     `partitions`, all if these are not known. `memory` is what the strategy wants to remember."""
     draft, observations, settings, duration = (
         member.snapshot,
-        member.belief.observations,
+        member.group_state.observations,
         member.settings,
         member.duration,
     )
     durations, times = duration.durations, (now.monotonic, now.wall_ms)
     if not is_routine(written_first):  # which changes nothing that a strategy goes by
         draft = apply(draft, written_first).after
-        observations, durations = observations.updated(draft, now.monotonic), duration.durations_of(draft)
+        observations, durations = observations.updated(draft, now.monotonic), duration.group_durations(draft)
     handover = settings.handover_timeout + durations.needs  # till the owner can write it
     dead = expired_members(observations, draft, durations, *times) - {member.author.id}
     shown = View(
@@ -63,7 +63,7 @@ def view(
         at_ms=now.wall_ms,
         snapshot=draft,
         # Its own are being renewed.
-        expired=expired_leases(observations, draft, durations, *times).difference(member.holdings),
+        expired=expired_leases(observations, draft, durations, *times).difference(member.owned),
         live=frozenset(draft.members.keys() - dead),
         rng=rng,
         max_owned=settings.max_owned,

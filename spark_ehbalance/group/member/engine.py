@@ -4,7 +4,7 @@ A driver passes inputs to `MemberEngine.handle` and carries out the outputs that
 answer, which is the next input:
 
     ReadGroup  →  GroupRead, StoreFailed
-    AskHub     →  HubAnswered
+    ResolvePositions     →  PositionsResolved
     Write      →  Committed, StoreFailed, RacesLost
 
 A turn leads from `Tick` through these to the next pause. The lease keeper drives an engine with a real clock, store and
@@ -24,7 +24,7 @@ from spark_ehbalance.group.durations import renewal_interval
 from spark_ehbalance.group.member import balancing, protocol
 from spark_ehbalance.group.member.hang import Hang
 from spark_ehbalance.group.member.member_settings import Settings
-from spark_ehbalance.group.member.membership import Clocks, Held, Holding, Membership, Resumed
+from spark_ehbalance.group.member.membership import Clocks, Membership, OwnedLease, OwnedLeases, ResumePoint
 from spark_ehbalance.group.member.pacing import FIRST_PAUSE, Pace, contended_pause, pause, tidying_due
 from spark_ehbalance.group.member.pending import found, pending, shutdown
 from spark_ehbalance.group.member.query_state import Progress, QueryState
@@ -67,7 +67,7 @@ class MemberEngine:
     """One query's part in its group. Not thread-safe: a driver with threads calls everything under one lock.
 
     `resume` is as in `Membership`. Where the group has not started before, `latest` means `latest_ms` and `ends`, as in
-    `NoteLatest`.
+    `RecordLatest`.
     """
 
     author: Author
@@ -76,7 +76,7 @@ class MemberEngine:
     _: KW_ONLY
     #: What the query has reported; at first what earlier processes of it have left.
     query: QueryState = field(default_factory=QueryState)
-    resume: Mapping[str, Resumed] = field(default_factory=dict)
+    resume: Mapping[str, ResumePoint] = field(default_factory=dict)
     latest_ms: int = 0
     ends: Mapping[str, Position] = field(default_factory=dict)
 
@@ -84,13 +84,13 @@ class MemberEngine:
         #: How many members share the hub, as of the last turn.
         self.members = 1
         #: While this is set, balance again at once as long as there is something to take.
-        self.settling = False
+        self.rebalancing = False
         #: Balancing cycles that ended, and those of them after which there was nothing left to take.
         self.cycles = 0
-        self.settled_cycles = 0
+        self.idle_cycles = 0
         #: Times in a row that the store was not available.
         self.failures = 0
-        self._member = Membership.of(self.author, self.settings, self.resume)
+        self._member = Membership.initial(self.author, self.settings, self.resume)
         self._pace = Pace()
         self._balanced: Ownership | None = None  # who owned what at the last balancing
         self._memory: Any = None  # the strategy's
@@ -109,7 +109,7 @@ class MemberEngine:
                     return [protocol.ReadGroup()] if now.monotonic >= self.due() else []
                 case protocol.GroupRead():
                     return self._group_read(input, now)
-                case protocol.HubAnswered(positions):
+                case protocol.PositionsResolved(positions):
                     return self._hub_answered(positions, now)
                 case protocol.Committed(outcome, seconds):
                     return self._committed(outcome, seconds, now)
@@ -120,7 +120,7 @@ class MemberEngine:
                 case _:
                     return self._requested(input)
         except EhBalanceError as error:
-            self._member = replace(self._member, held=Held())
+            self._member = replace(self._member, owned_leases=OwnedLeases())
             return [protocol.Fail(error)]
 
     # --- what the query reports --------------------------------------------------------------------------------
@@ -128,12 +128,12 @@ class MemberEngine:
     def begin_batch(self, epochs: Mapping[str, int], now: float) -> frozenset[str]:
         """Begin a batch with partitions and the epochs that it was planned with. Returns those that may be read; they
         are kept until the batch ends, unless another member takes them by force."""
-        held = self.holdings(now)
+        held = self.readable(now)
         partitions = frozenset(p for p, epoch in epochs.items() if p in held and held[p].epoch == epoch)
         self.query = replace(self.query, in_flight=partitions, batch_began=now)
         return partitions
 
-    def give_batch(self, batch: int, planner: str) -> None:
+    def record_batch(self, batch: int, planner: str) -> None:
         """The sink is given the batch with this number, planned by that run, which the next commit tells the table."""
         self.query = replace(self.query, begun=batch, planner=planner)
 
@@ -159,77 +159,77 @@ class MemberEngine:
     @property
     def table(self) -> TableIdentity | None:
         """Identifies the lease table; None while no partition was added, and in stores that keep no identity."""
-        return self._member.belief.table
+        return self._member.group_state.table
 
     @property
     def snapshot(self) -> Snapshot | None:
         """The group as of the last look, with the leases as of the last commit; None before the first look."""
-        look = self._member.look.snapshot
+        look = self._member.read_state.snapshot
         return None if look is None else replace(look, leases=self.leases)
 
     @property
-    def known_begun(self) -> int:
+    def recorded_batch(self) -> int:
         """The number of the query's last begun batch that the table contains."""
-        return self._member.written.begun
+        return self._member.commit_state.begun
 
     @property
     def leases(self) -> Mapping[str, Lease]:
         """All leases as of the last look or commit."""
-        return self._member.belief.leases
+        return self._member.group_state.leases
 
     @property
-    def owned(self) -> Mapping[str, Holding]:
+    def owned(self) -> Mapping[str, OwnedLease]:
         """All partitions that this member owns, as of the last look or commit."""
-        return self._member.holdings
+        return self._member.owned
 
     @property
     def leaving(self) -> str | None:
         """Why everything owned is to be given back; None if it is not."""
         if self._hang.active:
             return "the query hangs"
-        return "this member is leaving" if self.query.leaving or self._member.look.drained else None
+        return "this member is leaving" if self.query.leaving or self._member.read_state.drained else None
 
     @property
     def is_leaving(self) -> bool:
         """Whether the query, or an operator, wants everything given back for good."""
-        return self.query.leaving or (self._member.look.drained and not self._hang.drained)
+        return self.query.leaving or (self._member.read_state.drained and not self._hang.drained)
 
     @property
     def idle(self) -> bool:
         """Whether nothing is owned, in flight, or waiting to be committed."""
-        return not (self._member.holdings or self.query.in_flight or self.query.progress)
+        return not (self._member.owned or self.query.in_flight or self.query.progress)
 
-    def plannable(self) -> dict[str, Holding]:
+    def plannable(self) -> dict[str, OwnedLease]:
         """The owned partitions that are not to be given away."""
         if self.leaving:
             return {}
-        return {p: holding for p, holding in self._member.holdings.items() if not holding.handover_pending}
+        return {p: holding for p, holding in self._member.owned.items() if not holding.handover_pending}
 
-    def holdings(self, now: float) -> Mapping[str, Holding]:
+    def readable(self, now: float) -> Mapping[str, OwnedLease]:
         """The partitions that a batch may be planned with at monotonic time `now`: not to be given away, and not free
         for others to take; see `Membership.valid`."""
-        return self._member.valid(self.plannable(), now)
+        return self._member.still_valid(self.plannable(), now)
 
     def due(self) -> float:
         """The monotonic time of the next turn, unless something is reported before."""
-        if self._stopping or self.query.reset_since_look:
-            return self._pace.waits_until
+        if self._stopping or self.query.reset_since_read:
+            return self._pace.paused_until
         member, pace = self._member, self._pace
-        due = pace.due(member.renewal_due(pace.ahead), progress=self.query.progress_since_look)
-        return max(min(due, member.look_due), pace.waits_until)
+        due = pace.due(member.renewal_due(pace.ahead), progress=self.query.progress_since_read)
+        return max(min(due, member.read_due), pace.paused_until)
 
     def _requested(self, request: protocol.Request) -> list[protocol.Output]:
         match request:
-            case protocol.SettlingBegan():
-                self.settling, self._pace = True, replace(self._pace, balance_at=0.0)
-            case protocol.SettlingEnded():
-                self.settling = False
+            case protocol.RebalancingBegan():
+                self.rebalancing, self._pace = True, replace(self._pace, balance_at=0.0)
+            case protocol.RebalancingEnded():
+                self.rebalancing = False
             case protocol.StopRequested():
-                self._stopping, self._pace = True, replace(self._pace, waits_until=0.0)
-            case protocol.LookRequested():
-                self._pace = replace(self._pace, look_at=0.0)
+                self._stopping, self._pace = True, replace(self._pace, paused_until=0.0)
+            case protocol.ReadRequested():
+                self._pace = replace(self._pace, read_at=0.0)
             case protocol.LeaveRequested():
-                self.query, self._pace = replace(self.query, leaving=True), replace(self._pace, look_at=0.0)
+                self.query, self._pace = replace(self.query, leaving=True), replace(self._pace, read_at=0.0)
         return []
 
     # --- the turn ----------------------------------------------------------------------------------------------
@@ -240,11 +240,11 @@ class MemberEngine:
         From here on no batch is planned with what this turn gives away.
         """
         snapshot = read.snapshot
-        self._member = member = self._member.seen(snapshot, now, self.query, self._look_begun)
-        self.query = query = self.query.looked()
-        self._hang = self._hang.checked(query, self.settings.max_stall, now.monotonic, member.holdings)
+        self._member = member = self._member.after_read(snapshot, now, self.query, self._look_begun)
+        self.query = query = self.query.after_read()
+        self._hang = self._hang.checked(query, self.settings.max_stall, now.monotonic, member.owned)
         leaving = self.leaving is not None
-        hurried = leaving or any(each.handover_pending for each in member.holdings.values())
+        hurried = leaving or any(each.handover_pending for each in member.owned.values())
         self._pace = replace(self._pace, hurried=hurried)
         latest_ms = self.latest_ms if snapshot.latest_ms is None else snapshot.latest_ms
         if self._stopping:
@@ -260,7 +260,7 @@ class MemberEngine:
         if not self._balances(now):
             return self._write(now)
         if unread := self._balance(turn):
-            return [protocol.AskHub(unread, latest_ms)]
+            return [protocol.ResolvePositions(unread, latest_ms)]
         return [*self._decided(turn), *self._write(now)]
 
     def _balances(self, now: Clocks) -> bool:
@@ -270,7 +270,7 @@ class MemberEngine:
             return False
         if now.monotonic >= self._pace.balance_at:
             return True
-        return self.settings.reactive and balancing.unsettled(self._member, self._balanced, now)
+        return self.settings.reactive and balancing.needs_rebalance(self._member, self._balanced, now)
 
     def _balance(self, turn: _Turn) -> Sequence[str]:
         """Ask the strategy. Returns the partitions for which the hub must be asked where reading starts."""
@@ -318,7 +318,7 @@ class MemberEngine:
     @staticmethod
     def _decided(turn: _Turn) -> list[protocol.Output]:
         assert turn.decision is not None, "it balances"
-        return [protocol.Decided(turn.decision, turn.view)]
+        return [protocol.DecisionMade(turn.decision, turn.view)]
 
     def _write(self, now: Clocks) -> list[protocol.Output]:
         """Commit what the turn has to write, unless it may wait."""
@@ -326,11 +326,11 @@ class MemberEngine:
         assert turn is not None, "it writes in a turn"
         snapshot, at, changes, member = turn.read.snapshot, turn.now, turn.to_write, self._member
         if not turn.stopping:
-            self._pace = self._pace.admitted(changes, at.monotonic, member.renewal_due(self._pace.ahead))
-            if self._pace.holds:
+            self._pace = self._pace.admit(changes, at.monotonic, member.renewal_due(self._pace.ahead))
+            if self._pace.is_holding:
                 changes = []
             if changes:
-                duration, change = member.duration.changed(snapshot, at.monotonic, at.wall_ms)
+                duration, change = member.duration.next_change(snapshot, at.monotonic, at.wall_ms)
                 self._member, changes = replace(member, duration=duration), [*changes, *change]
         if changes:
             return [protocol.Write(snapshot, changes)]
@@ -341,24 +341,24 @@ class MemberEngine:
         turn, snapshot = self._turn, outcome.after
         assert turn is not None, "it commits in a turn"
         self._turn = None
-        for each in outcome.refused:
+        for each in outcome.rejected:
             if isinstance(each.transition, Checkpoint):
                 _LOG.info("partition %s: checkpoint refused: %s", each.transition.partition, each.reason)
-        self._member = self._member.committed(outcome, turn.now, now.monotonic, self.query)
-        self.query = self.query.committed(outcome)
+        self._member = self._member.after_commit(outcome, turn.now, now.monotonic, self.query)
+        self.query = self.query.after_commit(outcome)
         # Where the store keeps no rows of members, the others are known by what they own.
         self.failures, self.members = 0, len(snapshot.members.keys() | snapshot.ownership.owned.keys() - {None})
         in_handover = self._member.in_handover(snapshot)
         decision = turn.decision
         if decision is not None:
-            if self.settling and decision.transitions:
+            if self.rebalancing and decision.transitions:
                 decision = replace(decision, rebalance_now=True)
             if _came_to_nothing(decision, outcome):
                 decision = replace(decision, rebalance_now=False)
             self.cycles += not decision.rebalance_now
             goes_on = decision.rebalance_now or decision.rebalance_after is not None or in_handover
-            self.settled_cycles += turn.view is not None and not goes_on  # without a view the hub did not answer
-        self._pace = self._pace.turned(
+            self.idle_cycles += turn.view is not None and not goes_on  # without a view the hub did not answer
+        self._pace = self._pace.after_turn(
             self.settings,
             self.rng,
             turn.now.monotonic,
@@ -368,12 +368,12 @@ class MemberEngine:
             waited=seconds - (outcome.seconds or 0.0),
             decision=decision,
         )
-        ended: list[protocol.Output] = [protocol.Ended(outcome, self._tidies(snapshot, turn.now))]
+        ended: list[protocol.Output] = [protocol.CommitEnded(outcome, self._tidies(snapshot, turn.now))]
         return [*ended, protocol.Left()] if turn.stopping else ended
 
     def _races_lost(self, now: Clocks) -> list[protocol.Output]:
         self._turn = None
-        self._pace = replace(self._pace, waits_until=now.monotonic + contended_pause(self.rng))
+        self._pace = replace(self._pace, paused_until=now.monotonic + contended_pause(self.rng))
         return []
 
     def _store_failed(self, now: Clocks, *, writing: bool) -> list[protocol.Output]:
@@ -381,11 +381,11 @@ class MemberEngine:
         if writing:
             self._member = self._member.commit_failed()
         else:
-            self._member = self._member.look_failed(now.monotonic, self._look_begun)
+            self._member = self._member.read_failed(now.monotonic, self._look_begun)
         self.failures += 1
         interval = renewal_interval(self._member.duration.own)
         wait = FIRST_PAUSE if self._stopping else pause(self.settings, self.rng, self.failures, interval)
-        self._pace = replace(self._pace, waits_until=now.monotonic + wait)
+        self._pace = replace(self._pace, paused_until=now.monotonic + wait)
         return []
 
     def _tidies(self, snapshot: Snapshot, now: Clocks) -> bool:
@@ -408,7 +408,7 @@ def _claimed_unread(decided: Sequence[Transition], view: View) -> list[str]:
 def _came_to_nothing(decision: Decision, outcome: Outcome) -> bool:
     """Whether the store could write none of what was decided, though no other member was faster: it is tried again in
     the next cycle, not at once."""
-    written = (*outcome.accepted, *(each.transition for each in outcome.refused))
+    written = (*outcome.accepted, *(each.transition for each in outcome.rejected))
     settled = {getattr(each, "partition", None) for each in written}
     decided = {getattr(each, "partition", None) for each in decision.transitions}
     return outcome.seconds is not None and bool(decided) and decided.isdisjoint(settled)

@@ -10,23 +10,23 @@ from spark_ehbalance.group.lag import Lag
 from spark_ehbalance.group.model import Lease
 
 #: What is unread of a partition from a sequence number on, as the hub has told; None if it has not.
-LagOf = Callable[[str, int], Lag | None]
+LagLookup = Callable[[str, int], Lag | None]
 
 
-def current(lag_of: LagOf, lease: Lease | None, partition: str, next: int) -> Lag | None:
+def current(find_lag: LagLookup, lease: Lease | None, partition: str, next: int) -> Lag | None:
     """What is unread of `partition` from `next` on, also by what its `lease` says."""
-    lag = lag_of(partition, next)
-    return lag and lag.as_known_by(lease.lag if lease else None)
+    lag = find_lag(partition, next)
+    return lag and lag.with_wait_from(lease.lag if lease else None)
 
 
-def with_lags(transitions: Iterable[Transition], leases: Mapping[str, Lease], lag_of: LagOf) -> list[Transition]:
+def with_lags(transitions: Iterable[Transition], leases: Mapping[str, Lease], find_lag: LagLookup) -> list[Transition]:
     """`transitions` with the lag of each partition that they renew. They are routine as much as before."""
     complete: list[Transition] = []
     for each in transitions:
         lease = leases.get(each.partition) if isinstance(each, Renew | Checkpoint) else None
         if isinstance(each, Checkpoint):
-            each = replace(each, lag=current(lag_of, lease, each.partition, each.position.next))
+            each = replace(each, lag=current(find_lag, lease, each.partition, each.position.next))
         elif isinstance(each, Renew) and lease and lease.checkpoint:
-            each = replace(each, lag=current(lag_of, lease, each.partition, lease.checkpoint.next))
+            each = replace(each, lag=current(find_lag, lease, each.partition, lease.checkpoint.next))
         complete.append(each)
     return complete

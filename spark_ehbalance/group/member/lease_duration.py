@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median_low
 
 from spark_ehbalance.group.changes import SetLeaseDuration
-from spark_ehbalance.group.durations import LONGEST_COMMIT, Durations, fitting, lowered, minimum_tenure, needed
+from spark_ehbalance.group.durations import LONGEST_COMMIT, Durations, lowered, minimum_tenure, needed, raised
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.text import logger
@@ -38,11 +38,11 @@ class LeaseDuration:
     too_long_since: float | None = None
 
     @classmethod
-    def of(cls, author: Author, configured: float) -> LeaseDuration:
+    def initial(cls, author: Author, configured: float) -> LeaseDuration:
         """That of a member that has not looked yet."""
         return cls(author, configured, configured, configured, Durations({}, configured, configured, configured, 0.0))
 
-    def following(self, snapshot: Snapshot) -> LeaseDuration:
+    def updated(self, snapshot: Snapshot) -> LeaseDuration:
         """Adopt the durations in `snapshot`."""
         in_table, row = snapshot.lease_duration_ms, snapshot.members.get(self.author.id)
         group = self.configured if in_table is None else in_table / 1000
@@ -54,19 +54,19 @@ class LeaseDuration:
                 "leaseDuration=%g s, but the group uses %g s, as set by %s: using %g s",
                 self.configured, group, f"member {snapshot.leader}" if snapshot.leader else "one that has left", group,
             )  # fmt: skip
-        durations = Durations.of(snapshot, group, self.first_commit_ms)
+        durations = Durations.from_snapshot(snapshot, group, self.first_commit_ms)
         return replace(self, group=group, own=own, durations=durations)
 
-    def durations_of(self, snapshot: Snapshot) -> Durations:
+    def group_durations(self, snapshot: Snapshot) -> Durations:
         """The durations by which the members of `snapshot` renew."""
-        return Durations.of(snapshot, self.group, self.first_commit_ms)
+        return Durations.from_snapshot(snapshot, self.group, self.first_commit_ms)
 
     @property
     def shortest(self) -> float:
         """Seconds of silence before which nobody is taken for dead, and of which breaks are short or long."""
         return max(self.durations.shortest, self.durations.needs)
 
-    def wrote(self, seconds: float) -> LeaseDuration:
+    def with_commit(self, seconds: float) -> LeaseDuration:
         """A commit has taken so long, without lost races."""
         return replace(self, commits=(*self.commits, min(LONGEST_COMMIT, seconds))[-_MOST_COMMITS:])
 
@@ -80,13 +80,13 @@ class LeaseDuration:
         """What a commit counts as while no member says what it takes: who judges others has made one at least."""
         return 1000 * min(self.commits, default=0.0)
 
-    def changed(self, snapshot: Snapshot, now: float, at_ms: int) -> tuple[LeaseDuration, list[SetLeaseDuration]]:
+    def next_change(self, snapshot: Snapshot, now: float, at_ms: int) -> tuple[LeaseDuration, list[SetLeaseDuration]]:
         """What changes the group's duration, if this member is the leader and that is due."""
         right = replace(self, too_long_since=None)
         if snapshot.leader != self.author.id or snapshot.table is None:
             return right, []
         seconds, present = needed(snapshot), snapshot.lease_duration_ms
-        wanted_ms = round(1000 * fitting(self.configured, seconds))
+        wanted_ms = round(1000 * raised(self.configured, seconds))
         if present is None or wanted_ms > present:
             return self, [SetLeaseDuration(by=self.author, at_ms=at_ms, lease_duration_ms=wanted_ms)]
         wanted_ms = round(1000 * lowered(self.configured, seconds))

@@ -39,9 +39,9 @@ class Settings:
     #: How long a batch may run before its partitions are given back; None: as long as it takes.
     max_stall: float | None = None
     #: Between two looks at the table, to see what others have done: a look costs one listing of the log.
-    look_interval: float = 1.0
+    read_interval: float = 1.0
     #: The same while a handover is pending that concerns this member, so that it takes about a second in all.
-    handover_look_interval: float = 0.2
+    handover_read_interval: float = 0.2
     tidy_interval: float = TIDY_INTERVAL
     #: Nobody else knows the table, so that no lease ends, however long the process was suspended.
     alone: bool = False
@@ -54,6 +54,6 @@ class Settings:
         return renewal_interval(1.0) if self.capabilities.atomic else _RENEWAL_PART_PER_LEASE
 
     @property
-    def renewed_along_part(self) -> float:
+    def early_renewal_part(self) -> float:
         """The part of the lease duration after which it is renewed along with any other commit."""
         return (0.5 if self.capabilities.atomic else _ALONG_PART_PER_LEASE) * self.renewal_part

@@ -38,7 +38,7 @@ class Clocks:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class OwnedLease:
     """A partition that this member owns: the lease's epoch, its checkpoint, when it was last renewed (monotonic
     seconds), and for how many seconds from then nobody else takes it. With a `handover_pending` no new batch is planned
     with it. `since_ms` is the lease's `owned_since_ms`; `sought` and `stalled` are the lease's."""
@@ -58,7 +58,7 @@ class Holding:
         return self.renewed + self.lasts
 
 
-class Resumed(NamedTuple):
+class ResumePoint(NamedTuple):
     """What an earlier process of a member was reading of a partition: from sequence number `next` on, under a lease
     with that `owned_since_ms` (0: not known) and that epoch."""
 
@@ -68,7 +68,7 @@ class Resumed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ReadState:
     """What the last look has found. `drained`: an operator, or this member itself, has set its state to leaving.
 
     Times are monotonic: of this look's answer, of when it and the one `before` it had `begun`, when the table was first
@@ -92,7 +92,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class CommitState:
     """What the commits of this process have achieved: `Member.joined` (None: it has not joined), `QueryRecord.start`
     and `QueryRecord.begun`. Times are monotonic: of the last heartbeat, and of the begin of the last commit that
     changed something. `failing`: the last try failed.
@@ -110,7 +110,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Belief:
+class GroupState:
     """What is believed since the last look or commit: all `leases`, which lease `table` it is (None while no partition
     was added), and since when nothing has changed."""
 
@@ -120,16 +120,16 @@ class Belief:
 
 
 @dataclass(frozen=True)
-class Held:
+class OwnedLeases:
     """What this member owns, since that has changed: the `leases`, and what follows from them by partition."""
 
     leases: Sequence[Lease] = ()
-    holdings: Mapping[str, Holding] = field(default_factory=dict)
+    by_partition: Mapping[str, OwnedLease] = field(default_factory=dict)
 
     @cached_property
     def first_due(self) -> tuple[float, float]:
         """Of the holding that must be renewed first: when it was renewed, and how long it lasts."""
-        return min(((each.renewed, each.lasts) for each in self.holdings.values()), key=_due, default=_NEVER)
+        return min(((each.renewed, each.lasts) for each in self.by_partition.values()), key=_due, default=_NEVER)
 
 
 @dataclass(frozen=True)
@@ -144,37 +144,37 @@ class Membership:
 
     author: Author
     settings: Settings
-    resume: Mapping[str, Resumed]
+    resume: Mapping[str, ResumePoint]
     duration: LeaseDuration
-    look: Look = Look()
-    written: Written = Written()
-    belief: Belief = field(default_factory=Belief)
-    held: Held = field(default_factory=Held)
+    read_state: ReadState = ReadState()
+    commit_state: CommitState = CommitState()
+    group_state: GroupState = field(default_factory=GroupState)
+    owned_leases: OwnedLeases = field(default_factory=OwnedLeases)
 
     @classmethod
-    def of(cls, author: Author, settings: Settings, resume: Mapping[str, Resumed] | None = None) -> Membership:
+    def initial(cls, author: Author, settings: Settings, resume: Mapping[str, ResumePoint] | None = None) -> Membership:
         """That of a process that has not looked yet."""
-        return cls(author, settings, resume or {}, LeaseDuration.of(author, settings.lease_duration))
+        return cls(author, settings, resume or {}, LeaseDuration.initial(author, settings.lease_duration))
 
     @property
     def snapshot(self) -> Snapshot:
         """As of the last look, which there must have been."""
-        assert self.look.snapshot is not None, "a look comes first"
-        return self.look.snapshot
+        assert self.read_state.snapshot is not None, "a look comes first"
+        return self.read_state.snapshot
 
     @property
     def joined(self) -> bool:
         """Whether this process has become a member."""
-        return self.written.joined is not None
+        return self.commit_state.joined is not None
 
     @property
-    def holdings(self) -> Mapping[str, Holding]:
+    def owned(self) -> Mapping[str, OwnedLease]:
         """What this member owns, by partition."""
-        return self.held.holdings
+        return self.owned_leases.by_partition
 
     # --- a look at the table -----------------------------------------------------------------------------------
 
-    def seen(self, snapshot: Snapshot, now: Clocks, query: QueryState, begun: float | None = None) -> Membership:
+    def after_read(self, snapshot: Snapshot, now: Clocks, query: QueryState, begun: float | None = None) -> Membership:
         """Take in the group's state, by a look that had `begun` at that monotonic time (None: just now).
 
         Raises `FencedError` if a later process uses this member's id, and `DataLossError` if this is another table or
@@ -187,15 +187,15 @@ class Membership:
         self._check_fence(snapshot)
         row = snapshot.members.get(self.author.id)
         drained = row is not None and row.state is MemberState.LEAVING
-        return replace(member, look=replace(member.look, drained=drained))._holding(snapshot, now)
+        return replace(member, read_state=replace(member.read_state, drained=drained))._holding(snapshot, now)
 
     def _check_table(self, snapshot: Snapshot, query: QueryState) -> None:
-        table, found = self.belief.table, snapshot.table
+        table, found = self.group_state.table, snapshot.table
         if not self.settings.capabilities.members:
             return
         if table is not None and found is not None and found.id != table.id:
             raise DataLossError("EHB_LEASE_TABLE_REPLACED", known=table.id, found=found.id)
-        for _, lease, known in changed_rows(snapshot.leases, self.belief.leases):
+        for _, lease, known in changed_rows(snapshot.leases, self.group_state.leases):
             if lease is None or lease.epoch < known.epoch:
                 what, epoch = f"epoch of partition {known.partition}", lease.epoch if lease else "missing"
                 raise DataLossError("EHB_LEASE_TABLE_STALE", what=what, known=known.epoch, found=epoch)
@@ -207,7 +207,9 @@ class Membership:
 
     def _check_fence(self, snapshot: Snapshot) -> None:
         row, record, own = snapshot.members.get(self.author.id), self._record(snapshot), self.author.incarnation
-        left = record is not None and not record.run and record.start == self.written.start  # its commit was in doubt
+        left = (
+            record is not None and not record.run and record.start == self.commit_state.start
+        )  # its commit was in doubt
         by_run = record is not None and not left and record.run != own
         if not by_run and (row is None or row.incarnation == own):
             return
@@ -219,29 +221,31 @@ class Membership:
         return snapshot.queries.get(self.settings.lineage)
 
     @property
-    def look_due(self) -> float:
+    def read_due(self) -> float:
         """The monotonic time at which the next look is due, whatever else is: often enough to judge any member, also
         one that is dead and renewed more often than this group does now."""
         return (
-            float("inf") if self.look.snapshot is None else self.look.tried + renewal_interval(self.duration.shortest)
+            float("inf")
+            if self.read_state.snapshot is None
+            else self.read_state.tried + renewal_interval(self.duration.shortest)
         )
 
-    def look_failed(self, now: float, begun: float | None = None) -> Membership:
+    def read_failed(self, now: float, begun: float | None = None) -> Membership:
         """The store could not be read at that monotonic time, by a look that had `begun` then (None: just now)."""
         suspended = begun is not None and now - begun >= self._between_tries  # the store may be back
-        return replace(self, look=replace(self.look, tried=now, away=not suspended))
+        return replace(self, read_state=replace(self.read_state, tried=now, away=not suspended))
 
     def _observing(self, snapshot: Snapshot, now: Clocks, begun: float) -> Membership:
         """With the next look, and the observations that follow from it."""
-        last, at, observations = self.look, now.monotonic, self.belief.observations
+        last, at, observations = self.read_state, now.monotonic, self.group_state.observations
         if self._writes_failed_for_long(now) or at - last.at > self.duration.shortest / 2:
             # A member that has not looked for long, because the store was away or its process was suspended, cannot
             # know whether others were alive; one that cannot write must assume the same of others. Everybody gets a
             # full lease duration again.
-            observations = observations.afresh()
+            observations = observations.restarted()
         changed = last.snapshot is None or last.snapshot.version != snapshot.version
         unchanged_for_long = not changed and begun - last.changed_at > self.duration.durations.longest / 2
-        look = replace(
+        read_state = replace(
             last,
             snapshot=snapshot,
             at=at,
@@ -252,38 +256,42 @@ class Membership:
             tried=at,
             away=False,
         )
-        return replace(self, look=look, belief=replace(self.belief, observations=observations.updated(snapshot, at)))
+        return replace(
+            self,
+            read_state=read_state,
+            group_state=replace(self.group_state, observations=observations.updated(snapshot, at)),
+        )
 
     # --- the result of a commit --------------------------------------------------------------------------------
 
     def commit_failed(self) -> Membership:
         """The store could be read, but not be written."""
-        return replace(self, written=replace(self.written, failing=True))
+        return replace(self, commit_state=replace(self.commit_state, failing=True))
 
-    def committed(self, outcome: Outcome, now: Clocks, ended: float, query: QueryState) -> Membership:
+    def after_commit(self, outcome: Outcome, now: Clocks, ended: float, query: QueryState) -> Membership:
         """Take in the result of a commit that has `ended` at that monotonic time. Raises as `seen`.
 
         `now` is a time before the commit, so that this member never relies on a lease for longer than others do. What
         others wrote until the commit was won counts as seen at its end, for the same reason.
         """
         snapshot = outcome.after
-        if snapshot is self.look.snapshot and not outcome.accepted and not outcome.refused:
+        if snapshot is self.read_state.snapshot and not outcome.accepted and not outcome.rejected:
             return self
         self._check_table(snapshot, query)
         if self.joined:
             self._check_fence(snapshot)
-        member = self if outcome.seconds is None else replace(self, duration=self.duration.wrote(outcome.seconds))
-        member, observations = member._following(snapshot), self.belief.observations
+        member = self if outcome.seconds is None else replace(self, duration=self.duration.with_commit(outcome.seconds))
+        member, observations = member._following(snapshot), self.group_state.observations
         if not member._writes_failed_for_long(now):
             observations = observations.updated(snapshot, ended)
         elif outcome.accepted:
             # Others' time counts from the next look, before which all of them could see this commit.
-            observations = observations.afresh()
-        belief, written = replace(self.belief, observations=observations), self._written(outcome, now.monotonic)
-        return replace(member, belief=belief, written=written)._holding(snapshot, now, _renewed(outcome))
+            observations = observations.restarted()
+        belief, written = replace(self.group_state, observations=observations), self._written(outcome, now.monotonic)
+        return replace(member, group_state=belief, commit_state=written)._holding(snapshot, now, _renewed(outcome))
 
-    def _written(self, outcome: Outcome, at: float) -> Written:
-        written, snapshot = self.written, outcome.after
+    def _written(self, outcome: Outcome, at: float) -> CommitState:
+        written, snapshot = self.commit_state, outcome.after
         row, record = snapshot.members.get(self.author.id), self._record(snapshot)
         if row is not None and row.incarnation == self.author.incarnation:
             if not self.joined and self.settings.capabilities.epochs:
@@ -301,18 +309,18 @@ class Membership:
     def renewal_due(self, ahead: float = 0.0) -> float:
         """The monotonic time at which the next commit must be under way, earlier by the part `ahead` of the interval
         between renewals."""
-        renewed, lasts = min(self.held.first_due, (self.written.heartbeat, self.duration.own), key=_due)
+        renewed, lasts = min(self.owned_leases.first_due, (self.commit_state.heartbeat, self.duration.own), key=_due)
         return renewed + (1 - ahead) * self.settings.renewal_part * lasts
 
-    def valid(self, holdings: Mapping[str, Holding], now: float) -> Mapping[str, Holding]:
+    def still_valid(self, holdings: Mapping[str, OwnedLease], now: float) -> Mapping[str, OwnedLease]:
         """Those of `holdings` that nobody else may take at monotonic time `now`: renewed within the lease duration.
 
         All of them, if the table could not be written a short time ago, as others then wait for a full lease duration
         again; or while the store is away, because nobody else can take them in the table either, and the hub's epochs
         still keep two readers apart. A process that was suspended holds nothing until it has looked again.
         """
-        unwritable = now - self.look.unwritable_at < renewal_interval(self.duration.own)
-        away = self.look.away and now - self.look.tried < self._between_tries
+        unwritable = now - self.read_state.unwritable_at < renewal_interval(self.duration.own)
+        away = self.read_state.away and now - self.read_state.tried < self._between_tries
         if self.settings.alone or unwritable or away:
             return holdings
         return {p: holding for p, holding in holdings.items() if now < holding.ends}
@@ -358,7 +366,7 @@ class Membership:
             return []
         return [Advance(by=self.author, at_ms=at_ms, lineage=record.lineage, batch=batch, begun=begun, planner=planner)]
 
-    def beat(self, at_ms: int, query: QueryState) -> Heartbeat:
+    def heartbeat(self, at_ms: int, query: QueryState) -> Heartbeat:
         """This member's sign of life. It says the group's duration: from then on others judge this member by that."""
         return Heartbeat(
             by=self.author,
@@ -372,28 +380,28 @@ class Membership:
 
     def _following(self, snapshot: Snapshot) -> Membership:
         """With the lease durations that `snapshot` states."""
-        duration = self.duration.following(snapshot)
+        duration = self.duration.updated(snapshot)
         if duration.own >= self.duration.own:
             return replace(self, duration=duration)
-        holdings = {p: replace(each, lasts=min(each.lasts, duration.own)) for p, each in self.holdings.items()}
-        return replace(self, duration=duration, held=replace(self.held, holdings=holdings))
+        holdings = {p: replace(each, lasts=min(each.lasts, duration.own)) for p, each in self.owned.items()}
+        return replace(self, duration=duration, owned_leases=replace(self.owned_leases, by_partition=holdings))
 
     def _writes_failed_for_long(self, now: Clocks) -> bool:
         """Whether it could not write for so long that other live members may not have been able to either."""
-        if not self.written.failing or self.look.snapshot is None:
+        if not self.commit_state.failing or self.read_state.snapshot is None:
             return False
-        return now.monotonic - self.written.at > short_outage(self.duration.shortest)
+        return now.monotonic - self.commit_state.at > short_outage(self.duration.shortest)
 
     def _holding(self, snapshot: Snapshot, now: Clocks, renewed: Set[str] | None = None) -> Membership:
         """Hold what `snapshot` says is own; `renewed` are partitions renewed by a commit (None: there was none)."""
-        own, seen, held = snapshot.owned_by(self.author.id), self.belief.leases, self.holdings
-        if unclaimed := self.written.unclaimed:
+        own, seen, held = snapshot.owned_by(self.author.id), self.group_state.leases, self.owned
+        if unclaimed := self.commit_state.unclaimed:
             own = [lease for lease in own if (lease.partition, lease.epoch) not in unclaimed]
-        belief = replace(self.belief, leases=snapshot.leases, table=snapshot.table or self.belief.table)
-        if own == self.held.leases and not renewed:
-            return replace(self, belief=belief)
+        belief = replace(self.group_state, leases=snapshot.leases, table=snapshot.table or self.group_state.table)
+        if own == self.owned_leases.leases and not renewed:
+            return replace(self, group_state=belief)
         # What another has given to this member counts from then on, which was after the last look that did not show it.
-        since = self.look.before if renewed is None else self.look.begun
+        since = self.read_state.before if renewed is None else self.read_state.begun
         holdings = {}
         for lease in own:
             before, again = held.get(lease.partition), renewed is not None and lease.partition in renewed
@@ -413,12 +421,12 @@ class Membership:
                 )  # fmt: skip
             pending = lease.handover is not None
             counted = lease.owned_since_ms, lease.sought, lease.stalled
-            holdings[lease.partition] = Holding(lease.epoch, lease.checkpoint, renewed_at, lasts, pending, *counted)
+            holdings[lease.partition] = OwnedLease(lease.epoch, lease.checkpoint, renewed_at, lasts, pending, *counted)
         for partition in sorted(held.keys() - holdings.keys()):
             lease_now = snapshot.leases.get(partition)  # a new table has none
             owner = (lease_now.owner if lease_now else None) or "nobody"
             _LOG.info("partition %s: no longer owned, now by %s", partition, owner)
-        return replace(self, belief=belief, held=Held(own, holdings))
+        return replace(self, group_state=belief, owned_leases=OwnedLeases(own, holdings))
 
 
 def _renewed(outcome: Outcome) -> frozenset[str]:

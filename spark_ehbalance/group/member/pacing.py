@@ -42,8 +42,8 @@ def jittered(interval: float, rng: random.Random) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """When one member does what: `balance_at` and `look_at` say when that is due, and there is no turn before
-    `waits_until`, because the store was away or too many races were lost. Each method that changes it returns the next.
+    """When one member acts: it balances at `balance_at`, reads at `read_at`, and does nothing before `paused_until`,
+    because the store was unavailable or too many races were lost. Each method that changes it returns the next.
 
     Before `others_until` no commit is for anything else than renewals that are due, before `routine_at` none for
     routine alone, and before `progress_at` none for progress alone, unless the member is `hurried`: others are to go on
@@ -52,8 +52,8 @@ class Pace:
     """
 
     balance_at: float = 0.0
-    look_at: float = 0.0
-    waits_until: float = 0.0
+    read_at: float = 0.0
+    paused_until: float = 0.0
     others_until: float = 0.0
     routine_at: float = 0.0
     progress_at: float = 0.0
@@ -64,17 +64,17 @@ class Pace:
 
     def due(self, renewal_due: float, *, progress: bool) -> float:
         """When the next turn is due. `progress`: there is new progress to commit."""
-        due = min(max(self.balance_at, self.others_until), self.look_at, renewal_due, self.held_until)
+        due = min(max(self.balance_at, self.others_until), self.read_at, renewal_due, self.held_until)
         if progress:
             due = min(due, max(self.routine_at, self.others_until, 0.0 if self.hurried else self.progress_at))
         return due
 
     @property
-    def holds(self) -> bool:
+    def is_holding(self) -> bool:
         """Whether what was to be committed waits."""
         return self.held_until < _NEVER
 
-    def admitted(self, transitions: list[Transition], now: float, renewal_due: float) -> Pace:
+    def admit(self, transitions: list[Transition], now: float, renewal_due: float) -> Pace:
         """Commit `transitions` in this turn, unless it now `holds` all of them: progress goes along with everything
         else."""
         until = max(self.others_until, self.routine_at if is_routine(transitions) else 0.0)
@@ -83,7 +83,7 @@ class Pace:
         held = bool(transitions) and now < min(until, renewal_due)
         return replace(self, held_until=until if held else _NEVER)
 
-    def turned(
+    def after_turn(
         self,
         settings: Settings,
         rng: random.Random,
@@ -102,9 +102,9 @@ class Pace:
         # Only routine waits for that: renewals that are due, and what changes owners, never do. But who had to wait for
         # others then lets them go first for as long: otherwise some win again and again, and others not for a lease.
         spacing = members * latency / STORE_SHARE
-        look = min(max(settings.look_interval, spacing), settings.balance_interval)
-        look_at = now + jittered(settings.handover_look_interval if in_handover else look, rng)
-        pace = replace(self, latency=latency, look_at=look_at)
+        look = min(max(settings.read_interval, spacing), settings.balance_interval)
+        read_at = now + jittered(settings.handover_read_interval if in_handover else look, rng)
+        pace = replace(self, latency=latency, read_at=read_at)
         if took is not None:
             others_until = now + took + min(waited, settings.balance_interval)
             pace = replace(pace, others_until=others_until, progress_at=now + settings.checkpoint_interval)
@@ -115,8 +115,8 @@ class Pace:
             wait = jittered(settings.balance_interval, rng)
             after = decision.rebalance_after or (0.0 if decision.rebalance_now else wait)
             pace = replace(pace, balance_at=now + min(wait, after))
-        if settings.look_interval >= settings.balance_interval:
-            pace = replace(pace, look_at=max(now, pace.balance_at))  # each balancing begins with a look
+        if settings.read_interval >= settings.balance_interval:
+            pace = replace(pace, read_at=max(now, pace.balance_at))  # each balancing begins with a look
         if not settings.capabilities.atomic:
             pace = replace(pace, routine_at=pace.balance_at)  # each write is a request: it waits for the next look
         return pace

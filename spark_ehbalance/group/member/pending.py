@@ -15,15 +15,15 @@ from spark_ehbalance.group.changes import (
     HandOver,
     Heartbeat,
     Leave,
-    NoteHub,
-    NoteLatest,
+    RecordHub,
+    RecordLatest,
     Release,
     Renew,
     Reset,
     Transition,
     apply,
 )
-from spark_ehbalance.group.member.membership import Clocks, Membership, Resumed
+from spark_ehbalance.group.member.membership import Clocks, Membership, ResumePoint
 from spark_ehbalance.group.member.query_state import QueryState
 from spark_ehbalance.group.model import Lease, Load
 from spark_ehbalance.group.position import Position, partition_order
@@ -57,16 +57,16 @@ def pending(
     A member that is `leaving` releases what is not `in_flight`. Renewals go along with every commit once a part
     of their time has passed, so that few commits are for renewals alone.
     """
-    by, at_ms, snapshot, part = member.author, now.wall_ms, member.snapshot, member.settings.renewed_along_part
+    by, at_ms, snapshot, part = member.author, now.wall_ms, member.snapshot, member.settings.early_renewal_part
     transitions: list[Transition] = [*member.join(at_ms, query)]
     if not member.joined:
         transitions += _progress(member, query, at_ms)
         return transitions + _resumed(member, apply(snapshot, transitions).after, at_ms)
-    transitions += _claims(member, _unclaimed(member), len(member.holdings), at_ms)
-    if by.id in snapshot.members and member.written.heartbeat + part * member.duration.own <= now.monotonic:
-        transitions.append(member.beat(at_ms, query))
+    transitions += _claims(member, _unclaimed(member), len(member.owned), at_ms)
+    if by.id in snapshot.members and member.commit_state.heartbeat + part * member.duration.own <= now.monotonic:
+        transitions.append(member.heartbeat(at_ms, query))
     transitions += _progress(member, query, at_ms)
-    for partition, holding in member.holdings.items():
+    for partition, holding in member.owned.items():
         epoch, at_rest = holding.epoch, partition not in in_flight
         if leaving and at_rest:
             transitions.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=epoch))
@@ -94,15 +94,15 @@ def found(
     new_table, creates = not snapshot.leases, False
     if member.joined or new_table:
         # What was created while the group was at work is read from its first event, as Kafka's partitions are.
-        start = Position.before(0) if member.joined and member.belief.leases and members else None
-        for partition in filterfalse(member.belief.leases.__contains__, partitions):
+        start = Position.before(0) if member.joined and member.group_state.leases and members else None
+        for partition in filterfalse(member.group_state.leases.__contains__, partitions):
             creates = new_table
             yield AddPartitions(by=by, at_ms=at_ms, partitions=(partition,), checkpoint=start)
     if creates and hub_created_ms is not None:
-        yield NoteHub(by=by, at_ms=at_ms, created_ms=hub_created_ms)
+        yield RecordHub(by=by, at_ms=at_ms, created_ms=hub_created_ms)
     if members and (creates or snapshot.table) and snapshot.latest_ms is None:
         # With the first commit: a query that is stopped before its first batch has started all the same.
-        yield NoteLatest(by=by, at_ms=at_ms, latest_ms=latest_ms, ends=ends)
+        yield RecordLatest(by=by, at_ms=at_ms, latest_ms=latest_ms, ends=ends)
 
 
 def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transition]:
@@ -113,7 +113,7 @@ def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transit
     transitions = _progress(member, query, at_ms)
     for lease in _unclaimed(member):
         transitions.append(Release(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch))
-    for partition, holding in member.holdings.items():
+    for partition, holding in member.owned.items():
         if holding.handover_pending:
             transitions.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
         # Refused after a handover, which changes the epoch; accepted if the next owner has left meanwhile.
@@ -122,8 +122,8 @@ def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transit
 
 
 def _unclaimed(member: Membership) -> list[Lease]:
-    """The leases in `Written.unclaimed` that are still as they were."""
-    own, unclaimed = member.snapshot.owned_by(member.author.id), member.written.unclaimed
+    """The leases in `CommitState.unclaimed` that are still as they were."""
+    own, unclaimed = member.snapshot.owned_by(member.author.id), member.commit_state.unclaimed
     return [lease for lease in own if (lease.partition, lease.epoch) in unclaimed]
 
 
@@ -148,7 +148,7 @@ def _progress(member: Membership, query: QueryState, at_ms: int) -> list[Transit
 
 def _changed_load(member: Membership, query: QueryState, partition: str) -> Load | None:
     """The load of `partition` if it differs from the table's; None: the table's stays."""
-    load, lease = query.loads.get(partition), member.belief.leases.get(partition)
+    load, lease = query.loads.get(partition), member.group_state.leases.get(partition)
     if load is None or lease is None or lease.load is None:
         return load
     known = lease.load
@@ -205,5 +205,5 @@ def _resumable(member: Membership, snapshot: Snapshot) -> list[Lease]:
     return [lease for _, lease in sorted(resumable, key=lambda each: each[0])]
 
 
-def _earlier(member: Membership, partition: str) -> Resumed:
-    return member.resume.get(partition, Resumed(-1))
+def _earlier(member: Membership, partition: str) -> ResumePoint:
+    return member.resume.get(partition, ResumePoint(-1))

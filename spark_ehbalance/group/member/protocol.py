@@ -29,7 +29,7 @@ class GroupRead:
 
 
 @dataclass(frozen=True, slots=True)
-class HubAnswered:
+class PositionsResolved:
     """Reading starts at these `positions`, without those of partitions for which the hub gave no answer. None: it gave
     none at all."""
 
@@ -57,17 +57,17 @@ class StoreFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class LookRequested:
+class ReadRequested:
     """The next turn is due at once."""
 
 
 @dataclass(frozen=True, slots=True)
-class SettlingBegan:
-    """Balance at once, and again as long as there is something to take, until `SettlingEnded`."""
+class RebalancingBegan:
+    """Balance at once, and again as long as there is something to take, until `RebalancingEnded`."""
 
 
 @dataclass(frozen=True, slots=True)
-class SettlingEnded:
+class RebalancingEnded:
     """Balance at the usual intervals again."""
 
 
@@ -81,8 +81,8 @@ class StopRequested:
     """The next turn is the last one, and due at once: it commits the progress, gives all leases back and leaves."""
 
 
-Request = LookRequested | SettlingBegan | SettlingEnded | LeaveRequested | StopRequested
-Input = Tick | GroupRead | HubAnswered | Committed | RacesLost | StoreFailed | Request
+Request = ReadRequested | RebalancingBegan | RebalancingEnded | LeaveRequested | StopRequested
+Input = Tick | GroupRead | PositionsResolved | Committed | RacesLost | StoreFailed | Request
 
 
 # --- outputs ---------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class ReadGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class AskHub:
+class ResolvePositions:
     """Ask the hub where reading starts in `partitions`, if `latest` means that moment of the hub's clock."""
 
     partitions: Sequence[str]
@@ -110,7 +110,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class DecisionMade:
     """A balancing cycle has come to `decision`, on `view`; without it the strategy was not asked. To be logged."""
 
     decision: Decision
@@ -118,7 +118,7 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class CommitEnded:
     """A commit has had this `outcome`: record what it did. With `tidies` tidy the store up as well."""
 
     outcome: Outcome = field(repr=False)
@@ -137,4 +137,4 @@ class Fail:
     error: EhBalanceError
 
 
-Output = ReadGroup | AskHub | Write | Decided | Ended | Left | Fail
+Output = ReadGroup | ResolvePositions | Write | DecisionMade | CommitEnded | Left | Fail

@@ -36,8 +36,8 @@ class QueryState:
     loads: Mapping[str, Load] = field(default_factory=dict)
     load: MemberLoad | None = None
     leaving: bool = False
-    progress_since_look: bool = False
-    reset_since_look: bool = False
+    progress_since_read: bool = False
+    reset_since_read: bool = False
     batch: int = 0
     begun: int = 0
     planner: str = ""
@@ -51,7 +51,7 @@ class QueryState:
             batch=batch,
             progress={**self.progress, **progress},
             in_flight=frozenset(),
-            progress_since_look=self.progress_since_look or bool(progress),
+            progress_since_read=self.progress_since_read or bool(progress),
         )
 
     def reset(self, resets: Mapping[str, Progress]) -> QueryState:
@@ -60,19 +60,19 @@ class QueryState:
             self,
             progress={p: each for p, each in self.progress.items() if p not in resets},
             resets={**self.resets, **resets},
-            reset_since_look=self.reset_since_look or bool(resets),
+            reset_since_read=self.reset_since_read or bool(resets),
         )
 
-    def looked(self) -> QueryState:
+    def after_read(self) -> QueryState:
         """The member has taken in what was reported."""
-        return replace(self, progress_since_look=False, reset_since_look=False)
+        return replace(self, progress_since_read=False, reset_since_read=False)
 
-    def committed(self, outcome: Outcome) -> QueryState:
+    def after_commit(self, outcome: Outcome) -> QueryState:
         """What was committed or refused need not be written again."""
         if not (self.progress or self.resets):
             return self
         progress, resets = dict(self.progress), dict(self.resets)
-        for each in (*outcome.accepted, *(refused.transition for refused in outcome.refused)):
+        for each in (*outcome.accepted, *(refused.transition for refused in outcome.rejected)):
             if isinstance(each, (Checkpoint, Reset)):
                 waiting = progress if isinstance(each, Checkpoint) else resets
                 if waiting.get(each.partition) == Progress(each.epoch, each.position):

@@ -15,7 +15,7 @@ from spark_ehbalance.group.strategies.base import Decision, Strategy, View
 from spark_ehbalance.group.strategies.declaration import Declaration, Parameters
 from spark_ehbalance.group.strategies.handovers import with_stuck_handovers_resolved
 from spark_ehbalance.group.strategies.mixing import with_mixed_fallback
-from spark_ehbalance.settings.declared import Declared, declarations, option_name
+from spark_ehbalance.settings.declared import OptionSpec, declarations, option_name
 
 DEFAULT_STRATEGY = "cooperative"
 
@@ -59,7 +59,7 @@ class NamedStrategy:
         return self._decide(view)
 
 
-def parameter_options(name: str) -> dict[str, Declared]:
+def parameter_options(name: str) -> dict[str, OptionSpec]:
     """Option name → declaration of the parameters of the strategy `name`."""
     return {f"{name}.{option_name(field)}": each for field, each in declarations(PARAMETERS[name]).items()}
 

@@ -24,7 +24,7 @@ from spark_ehbalance.group.strategies.distribution import Distribution
 
 def balanced(view: View) -> Decision:
     """Claim one random unclaimed partition; else steal one from an owner above its share; else nothing."""
-    distribution = Distribution.of(view)
+    distribution = Distribution.from_view(view)
     partition, reason = next_partition(distribution, view)
     if partition is None:
         return Decision(reason)

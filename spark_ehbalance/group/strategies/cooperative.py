@@ -49,7 +49,7 @@ def cooperative(view: View) -> Decision:
         return _nothing(_explained(view, len(view.snapshot.ownership.owned.get(view.me.id, ()))))
     plan = _target(view, weight)
     me, leases = view.me.id, view.snapshot.leases
-    mine, pending = plan.of(me), view.snapshot.ownership.pending
+    mine, pending = plan.partitions(me), view.snapshot.ownership.pending
     leader = view.snapshot.leader
     concerned = {p for p, to in pending.items() if me in (to.to, leases[p].owner, leader)}
     transitions: list[Transition] = []
@@ -65,11 +65,11 @@ def cooperative(view: View) -> Decision:
             timeout_ms = None if weight is None else view.longest_timeout_ms
             transitions.append(view.request(partition, timeout_ms=timeout_ms))
             requests += 1
-        elif handover and partition not in plan.of(handover.to) and me in (handover.to, owner, leader):
+        elif handover and partition not in plan.partitions(handover.to) and me in (handover.to, owner, leader):
             transitions.append(view.cancel(partition))
     what = _explained(view, len(mine))
     if claims and _nobody_owns(view):
-        delay = _InitialDelay.seen(view)
+        delay = _InitialDelay.from_view(view)
         if (wait := delay.left(view)) > 0:
             reason = f"nothing yet, because members may still be joining; so far {what}"
             return Decision(reason, rebalance_now=True, rebalance_after=wait, memory=delay)
@@ -111,7 +111,7 @@ class _InitialDelay:
     last_join: float
 
     @classmethod
-    def seen(cls, view: View) -> _InitialDelay:
+    def from_view(cls, view: View) -> _InitialDelay:
         joined = max(view.snapshot.members[id].joined for id in view.live)
         before: _InitialDelay | None = view.memory
         if before is None:

@@ -25,7 +25,7 @@ class Distribution:
     limits: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, view: View) -> Distribution:
+    def from_view(cls, view: View) -> Distribution:
         """The distribution in `view`. As with the Event Processor an owner is known by what it owns; oneself always."""
         expired, leases = view.expired, view.snapshot.leases
         owned: dict[str, tuple[str, ...]] = {view.me.id: ()}

@@ -25,7 +25,7 @@ _WORTH_STEALING = 2
 
 def eph(view: View) -> Decision:
     """Claim expired and unowned partitions up to this owner's share; else steal one from the biggest owner."""
-    distribution = Distribution.of(view)
+    distribution = Distribution.from_view(view)
     me, owned, total = view.me.id, distribution.owned, distribution.total
     own = len(owned[me])
     if distribution.is_full(me):

@@ -20,7 +20,7 @@ from spark_ehbalance.group.strategies.distribution import Distribution
 
 def greedy(view: View) -> Decision:
     """Claim and steal, one after the other, until this owner has its share."""
-    distribution = Distribution.of(view)
+    distribution = Distribution.from_view(view)
     transitions: list[Transition] = []
     first_reason = ""
     while True:

@@ -23,7 +23,7 @@ def with_overrides(strategy: Strategy) -> Strategy:
     def overridden(view: View) -> Decision:
         if not view.snapshot.ownership.pins:
             return strategy(view)
-        pins, refused = honoured(view)
+        pins, refused = effective_pins(view)
         ordered = _ordered(view, pins)
         decision = strategy(replace(view, pinned=frozenset(pins)))
         # A strategy need not know of pins: its decisions about pinned partitions are dropped.
@@ -42,7 +42,7 @@ def with_overrides(strategy: Strategy) -> Strategy:
     return overridden
 
 
-def honoured(view: View) -> tuple[dict[str, str], list[str]]:
+def effective_pins(view: View) -> tuple[dict[str, str], list[str]]:
     """The pinned partitions with the members that are to own them, and those that this member has no room for."""
     leases, members, active = view.snapshot.leases, view.snapshot.members, view.active
     owners = {partition: None if partition in view.expired else lease.owner for partition, lease in leases.items()}

@@ -86,7 +86,7 @@ class Plan:
         """Partition → member."""
         return {partition: id for id, partitions in self._owned.items() for partition in partitions}
 
-    def of(self, id: str) -> AbstractSet[str]:
+    def partitions(self, id: str) -> AbstractSet[str]:
         """The partitions of the member `id`."""
         return self._owned.get(id, frozenset())
 

@@ -28,7 +28,7 @@ _VARIABLES = {f"AZURE_STORAGE_{name.upper()}": plain for name, plain in OPTIONS.
 _NO_CONTAINER = "it does not exist"
 
 
-class LostError(Exception):
+class LostRaceError(Exception):
     """Another writer was faster: the blob is not as the request's condition says."""
 
 
@@ -79,7 +79,7 @@ class Container:
 
     def replace(self, name: str, metadata: Mapping[str, str], etag: str | None) -> Blob:
         """Set the metadata of the blob, which is still as it was with `etag`; None: which is not there. A blob that has
-        been deleted meanwhile is recreated. Raises `LostError`, `StoreUnavailableError`."""
+        been deleted meanwhile is recreated. Raises `LostRaceError`, `StoreUnavailableError`."""
         from azure.core import MatchConditions
         from azure.core.exceptions import ResourceNotFoundError
 
@@ -138,7 +138,7 @@ class Container:
         except AzureError as error:
             text, code = str(error).splitlines()[0], getattr(error, "error_code", None)
             if isinstance(error, (ResourceExistsError, ResourceModifiedError)) and code in _NOT_MET:
-                raise LostError from error
+                raise LostRaceError from error
             if isinstance(error, HttpResponseError) and error.status_code is not None:
                 text = f"{error.status_code} {getattr(code, 'value', code) or error.reason}"
             raise self._unavailable(action, text) from error

@@ -6,7 +6,7 @@ Source: `BlobCheckpointStore` of azure-eventhub-checkpointstoreblob 1.2.0 (Pytho
     NAMESPACE/HUB/GROUP/ownership/PARTITION     ownerid, and epoch if a query has written it
     NAMESPACE/HUB/GROUP/checkpoint/PARTITION    offset, sequencenumber
 
-NAMESPACE is as in `of_blobs`. Names are in lower case. What is written has all keys, because both SDKs fail at a blob
+NAMESPACE is as in `blob_group`. Names are in lower case. What is written has all keys, because both SDKs fail at a blob
 without one of them. What is read may lack any, or have an empty value: Java writes no offset, others no sequence
 number. The key `epoch` is ours: no SDK reads it, and each drops it when it writes the blob.
 """
@@ -54,7 +54,7 @@ class StoredCheckpoint:
         return None if self.sequence_number is None else Position(self.sequence_number, self.offset)
 
 
-def of_blobs(group: Group, namespace: str | None) -> Group:
+def blob_group(group: Group, namespace: str | None) -> Group:
     """`group` as the names of its blobs have it: with `namespace`, or else with its own without the port, as in .NET,
     Java and JavaScript."""
     return replace(group, namespace=namespace or group.namespace.partition(":")[0])

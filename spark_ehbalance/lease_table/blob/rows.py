@@ -15,7 +15,7 @@ from spark_ehbalance.group.position import Position
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BlobState:
     """What a listing has found of a partition. Without an ownership blob there are no `owner`, `etag` and time, and no
     `epoch` unless a query has written that blob."""
 
@@ -38,7 +38,7 @@ class Row:
     stored: Position | None = None
 
 
-def first_seen(partition: str, found: Found) -> Row:
+def new_row(partition: str, found: BlobState) -> Row:
     """The row of a partition that this handle has not seen before."""
     lease = Lease(
         partition,
@@ -51,7 +51,7 @@ def first_seen(partition: str, found: Found) -> Row:
     return Row(lease, found.etag, found.checkpoint)
 
 
-def seen_again(row: Row, found: Found, *, own: bool) -> Row:
+def update_row(row: Row, found: BlobState, *, own: bool) -> Row:
     """`row` after another look, which has found that the partition is this member's `own`, or is not.
 
     A checkpoint that goes backwards is not followed while the partition is one's own: every SDK writes checkpoints

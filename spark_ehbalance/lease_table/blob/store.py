@@ -15,11 +15,11 @@ from spark_ehbalance.group.model import Lease, Member
 from spark_ehbalance.group.position import Position, partition_order
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.lease_table.blob import layout
-from spark_ehbalance.lease_table.blob.container import Blob, Container, LostError
+from spark_ehbalance.lease_table.blob.container import Blob, Container, LostRaceError
 from spark_ehbalance.lease_table.blob.layout import Kind
 from spark_ehbalance.lease_table.blob.locations import check_storage, is_container, parse_location
-from spark_ehbalance.lease_table.blob.rows import Found, Row, claims_or_renews, first_seen, seen_again
-from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseTable, PartlyWrittenError
+from spark_ehbalance.lease_table.blob.rows import BlobState, Row, claims_or_renews, new_row, update_row
+from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseTable, PartialWriteError
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -36,7 +36,7 @@ class _Written(NamedTuple):
     """What became of a partition's write: the row now, or why nothing was written; with both, a part was."""
 
     row: Row | None
-    error: LostError | StoreUnavailableError | _NoOffsetError | None = None
+    error: LostRaceError | StoreUnavailableError | _NoOffsetError | None = None
 
 
 class BlobStore(LeaseTable):
@@ -50,7 +50,7 @@ class BlobStore(LeaseTable):
     - There are no epochs, so nothing fences a former owner: any member's late checkpoint may move a position back.
       That is not followed while the partition is one's own, and is written over with the next commit; if the process
       dies before, more is read twice. All readers have owner level 0, and the one that came last reads.
-    - There is no commit of several partitions: a write may succeed for some of them only (`PartlyWrittenError`).
+    - There is no commit of several partitions: a write may succeed for some of them only (`PartialWriteError`).
     - There are no rows of members: another member is who owns something. Operators' orders, loads, limits and lease
       durations of others are not known, and there is no history.
 
@@ -120,13 +120,13 @@ class BlobStore(LeaseTable):
             self._raise_if_unavailable(list(failed.values()))
         self._rows |= {partition: each.row for partition, each in written.items() if each.row is not None}
         self._members = new.members
-        lost = {p: "another member was faster" for p, error in failed.items() if isinstance(error, LostError)}
+        lost = {p: "another member was faster" for p, error in failed.items() if isinstance(error, LostRaceError)}
         # Whose a lost one is, nobody has said; and a former owner may have written a checkpoint since the last look.
         after = self.read() if lost or _taken_over(base, self._rows, written) else self._renewed_snapshot()
         unavailable = {p: error for p, error in failed.items() if isinstance(error, StoreUnavailableError)}
         self._tell(unavailable, written.keys() - failed.keys())
         if failed:
-            raise PartlyWrittenError(after, lost, frozenset(failed.keys() - lost.keys()))
+            raise PartialWriteError(after, lost, frozenset(failed.keys() - lost.keys()))
         return after
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class BlobStore(LeaseTable):
             self._group = self._only_group()
         return self._container.list(layout.group_prefix(self._group))
 
-    def _listed(self) -> dict[str, Found]:
+    def _listed(self) -> dict[str, BlobState]:
         blobs: dict[str, dict[Kind, Blob]] = {}
         for name, blob in self._blobs().items():
             assert self._group is not None
@@ -161,7 +161,7 @@ class BlobStore(LeaseTable):
             raise self._foreign(f"it contains several groups: {shown}")
         return found.pop()
 
-    def _found(self, partition: str, blobs: Mapping[Kind, Blob]) -> Found:
+    def _found(self, partition: str, blobs: Mapping[Kind, Blob]) -> BlobState:
         ownership, blob = blobs.get(Kind.OWNERSHIP), blobs.get(Kind.CHECKPOINT)
         stored = layout.checkpoint(blob.metadata if blob else None)
         if stored.offset is not None and stored.sequence_number is None:
@@ -169,24 +169,24 @@ class BlobStore(LeaseTable):
             name = layout.blob_name(self._group, Kind.CHECKPOINT, partition)
             raise self._foreign(f"the blob {name} has an offset without a sequence number")
         if ownership is None:
-            return Found(checkpoint=stored.position)
+            return BlobState(checkpoint=stored.position)
         owner, epoch = layout.owner(ownership.metadata), layout.epoch(ownership.metadata)
-        return Found(owner, epoch, ownership.etag, ownership.modified_ms, stored.position)
+        return BlobState(owner, epoch, ownership.etag, ownership.modified_ms, stored.position)
 
-    def _taken_in(self, listed: Mapping[str, Found]) -> Snapshot:
+    def _taken_in(self, listed: Mapping[str, BlobState]) -> Snapshot:
         for partition in self._rows.keys() | listed.keys():
-            found, row = listed.get(partition, Found()), self._rows.get(partition)
+            found, row = listed.get(partition, BlobState()), self._rows.get(partition)
             self._check_fence(partition, found, row)
             if row is None:
-                self._rows[partition] = first_seen(partition, found)
+                self._rows[partition] = new_row(partition, found)
             else:
-                self._rows[partition] = seen_again(row, found, own=found.owner in self._members)
+                self._rows[partition] = update_row(row, found, own=found.owner in self._members)
         return self._renewed_snapshot()
 
     def _foreign(self, problem: str) -> StoreFormatError:
         return StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=self._location, problem=problem)
 
-    def _check_fence(self, partition: str, found: Found, row: Row | None) -> None:
+    def _check_fence(self, partition: str, found: BlobState, row: Row | None) -> None:
         """Raise `FencedError` if this member has the partition with an epoch that this handle has not written."""
         if found.owner not in self._members or found.epoch is None:
             return
@@ -265,7 +265,7 @@ class BlobStore(LeaseTable):
                 raise _NoOffsetError
             if wanted.owner is None and claims_or_renews(row.lease, wanted):
                 row = written = self._with_owner(row, wanted)
-        except (LostError, StoreUnavailableError, _NoOffsetError) as error:
+        except (LostRaceError, StoreUnavailableError, _NoOffsetError) as error:
             return _Written(written, error)
         # Not the renewal counter, which may count a checkpoint.
         rest = replace(row.lease, load=wanted.load, owned_since_ms=wanted.owned_since_ms)

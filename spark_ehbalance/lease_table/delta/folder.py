@@ -24,7 +24,7 @@ from spark_ehbalance.lease_table.delta.locations import for_libraries
 from spark_ehbalance.lease_table.delta.names import LOG, is_left_over, is_of_a_version
 from spark_ehbalance.lease_table.delta.storage import open_storage
 from spark_ehbalance.lease_table.identity import StorageTokens, split
-from spark_ehbalance.settings.secrets import could_be_secret, names_secret
+from spark_ehbalance.settings.secrets import is_secret_name, may_be_secret
 
 #: What delta-rs and obstore raise where a storage fails, or holds what they cannot read.
 BACKEND_ERRORS = (OSError, DeltaError, BaseError, ValueError, KeyError)
@@ -250,7 +250,7 @@ def _is_refused(text: str) -> bool:
 
 
 def _hidden(name: str, value: str) -> bool:
-    return bool(value) and (names_secret(name) or could_be_secret(value))
+    return bool(value) and (is_secret_name(name) or may_be_secret(value))
 
 
 def storage_error_text(error: Exception) -> str:

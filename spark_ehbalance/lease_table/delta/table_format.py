@@ -81,7 +81,7 @@ def group_of(description: str | None, location: str) -> Group:
         fields = json.loads(description or "")
         version = int(fields["ehbalance"])
         if version == FORMAT:
-            return Group.of(fields["namespace"], fields["eventHub"], fields["consumerGroup"])
+            return Group.from_names(fields["namespace"], fields["eventHub"], fields["consumerGroup"])
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):  # somebody else's text
         problem = "it is a Delta table of another program"
         raise StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=location, problem=problem) from None

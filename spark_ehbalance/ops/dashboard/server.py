@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.lease_table.viewing import Viewer
+from spark_ehbalance.lease_table.viewer import Viewer
 from spark_ehbalance.metrics.http_server import HttpServer, Response
 from spark_ehbalance.ops.dashboard.page import POLICY, facts, page
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from spark_ehbalance.group.changes import Join, Refused, RequestHandover, Transition, apply
+from spark_ehbalance.group.changes import Join, Rejected, RequestHandover, Transition, apply
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Clocks
-from spark_ehbalance.group.member.protocol import Committed, Decided, Ended, Output, StopRequested, Write
+from spark_ehbalance.group.member.protocol import CommitEnded, Committed, DecisionMade, Output, StopRequested, Write
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Author, Lease
 from spark_ehbalance.group.position import Position
@@ -30,11 +30,11 @@ class Turn:
     """What a turn has put out up to its commit."""
 
     def __init__(self, outputs: Sequence[Output], write: Write | None) -> None:
-        self.decision: Decision | None = next((x.decision for x in outputs if isinstance(x, Decided)), None)
+        self.decision: Decision | None = next((x.decision for x in outputs if isinstance(x, DecisionMade)), None)
         self.transitions = list(write.changes) if write else []
         #: Whether it waits for its commit; else it has ended.
         self.writes = write is not None
-        self.tidies = any(each.tidies for each in outputs if isinstance(each, Ended))
+        self.tidies = any(each.tidies for each in outputs if isinstance(each, CommitEnded))
 
     @property
     def balances(self) -> bool:
@@ -48,7 +48,7 @@ class One:
         self.now = 1000.0
         self.table = snapshot_of((), [Lease(str(p), checkpoint=START) for p in range(partitions)])
         self.ann = member(strategy, **settings)
-        self.refused: list[Refused] = []
+        self.refused: list[Rejected] = []
         for _ in ("join", "claim", "rest"):
             self.turn(balance=True)
         assert len(self.ann.owned) == partitions
@@ -69,13 +69,13 @@ class One:
         self.refused = []
         if turn.writes:
             outcome = apply(self.table, turn.transitions)
-            self.refused = [*outcome.refused]
+            self.refused = [*outcome.rejected]
             if outcome.after is not outcome.before:
                 after = replace(outcome.after, version=self.table.version + 1)
                 outcome = replace(outcome, after=after, seconds=seconds)
             self.table = outcome.after
             ended = unfailing(self.ann.handle(Committed(outcome, seconds), self.clocks))
-            turn.tidies = any(each.tidies for each in ended if isinstance(each, Ended))
+            turn.tidies = any(each.tidies for each in ended if isinstance(each, CommitEnded))
         return turn.transitions
 
     def turn(self, *, balance: bool = False, hub: Sequence[str] = ()) -> list[Transition]:
@@ -100,7 +100,7 @@ class One:
 
     def others(self, *transitions: Transition) -> None:
         outcome = apply(self.table, transitions)
-        assert not outcome.refused
+        assert not outcome.rejected
         self.replace_table(outcome.after)
 
     def add(self, *leases: Lease) -> None:

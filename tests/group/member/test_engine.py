@@ -22,12 +22,12 @@ from spark_ehbalance.group.changes import (
     apply,
 )
 from spark_ehbalance.group.member.engine import MemberEngine
-from spark_ehbalance.group.member.membership import Clocks, Resumed
+from spark_ehbalance.group.member.membership import Clocks, ResumePoint
 from spark_ehbalance.group.member.protocol import (
     Committed,
     LeaveRequested,
     ReadGroup,
-    SettlingBegan,
+    RebalancingBegan,
     StopRequested,
     StoreFailed,
     Tick,
@@ -40,7 +40,7 @@ from tests.group.strategies.members import CYCLE, LEASE, balance_now, looked, sn
 from tests.lease_table.store_conformance import ANN, BOB
 
 #: Intervals that never pass in a test.
-SELDOM = dict.fromkeys(("look_interval", "handover_look_interval", "balance_interval"), 1e6)
+SELDOM = dict.fromkeys(("read_interval", "handover_read_interval", "balance_interval"), 1e6)
 
 
 def claimed(transitions: list[Transition]) -> set[str]:
@@ -82,13 +82,13 @@ def test_a_restarted_member_claims_its_own_with_a_new_epoch_in_the_commit_of_its
     sought_before, taken_since = replace(sought, partition="5", sought=3), replace(sought, partition="6")
     ann = member(
         query=QueryState({"0": Progress(4, Position(20)), "1": Progress(3, Position(20))}),
-        resume=dict.fromkeys("12345", Resumed(9, since_ms=5, epoch=3)) | {"6": Resumed(9, since_ms=4, epoch=3)},
+        resume=dict.fromkeys("12345", ResumePoint(9, since_ms=5, epoch=3)) | {"6": ResumePoint(9, since_ms=4, epoch=3)},
     )
     table = snapshot_of((), [own, other, free, moved_on, sought, sought_before, taken_since])
     turn = Turn(*looked(ann, table, "0123456", Clocks(0.0, 0)))
     outcome = apply(table, turn.transitions)
-    assert [each.transition.partition for each in outcome.refused if isinstance(each.transition, Checkpoint)] == ["1"]
-    assert len(outcome.refused) == 1
+    assert [each.transition.partition for each in outcome.rejected if isinstance(each.transition, Checkpoint)] == ["1"]
+    assert len(outcome.rejected) == 1
     assert {p: (lease.owner, lease.epoch) for p, lease in outcome.after.leases.items()} == {
         "0": ("ann", 5),
         "1": ("bob", 4),
@@ -277,12 +277,12 @@ def test_the_last_commit_writes_progress_gives_back_the_leases_and_leaves() -> N
 def test_a_begun_batch_is_told_with_a_commit_that_is_due_and_the_end_of_the_run_with_the_last_one() -> None:
     one = One(1, lineage="l")
     one.turn()
-    one.ann.give_batch(3, "run")
+    one.ann.record_batch(3, "run")
     assert one.turn() == [], "it is no reason to commit"
     one.now += LEASE / 3
     assert kinds(one.turn()) == ["Heartbeat", "Renew", "Advance"]
     assert (one.table.queries["l"].run, one.table.queries["l"].begun) == (ANN.incarnation, 3)
-    one.ann.give_batch(4, "run")
+    one.ann.record_batch(4, "run")
     one.stop()
     assert (one.table.queries["l"].run, one.table.queries["l"].begun) == ("", 4)
     one.stop()  # the answer was lost
@@ -389,16 +389,16 @@ def test_a_settling_member_balances_at_once_until_there_is_nothing_more_to_take(
     one = One()
     one.add(Lease("2", checkpoint=START))
     assert not one.begin().balances
-    one.ann.handle(SettlingBegan(), one.clocks)
-    cycles, settled = one.ann.cycles, one.ann.settled_cycles
+    one.ann.handle(RebalancingBegan(), one.clocks)
+    cycles, settled = one.ann.cycles, one.ann.idle_cycles
     turn = one.begin(balance=True)
     assert turn.balances
     assert claimed(one.end(turn)) == {"2"}
-    assert (one.ann.cycles, one.ann.settled_cycles) == (cycles, settled)
+    assert (one.ann.cycles, one.ann.idle_cycles) == (cycles, settled)
     turn = one.begin(balance=True)
     assert turn.balances
     one.end(turn)
-    assert (one.ann.cycles, one.ann.settled_cycles) == (cycles + 1, settled + 1)
+    assert (one.ann.cycles, one.ann.idle_cycles) == (cycles + 1, settled + 1)
     assert not one.begin().balances
 
 
@@ -409,11 +409,11 @@ def test_a_settling_member_balances_at_once_until_there_is_nothing_more_to_take(
 def test_what_is_owned_may_be_read_while_the_store_is_away_but_not_after_a_suspension(balance_interval: float) -> None:
     one = One(balance_interval=balance_interval)
     late = one.now + LEASE
-    assert one.ann.holdings(late - 0.1).keys() == {"0", "1"}
-    assert one.ann.holdings(late) == {}, "it has not looked"
+    assert one.ann.readable(late - 0.1).keys() == {"0", "1"}
+    assert one.ann.readable(late) == {}, "it has not looked"
     one.ann.handle(StoreFailed(writing=False), Clocks(late, 0))
-    assert one.ann.holdings(late + 1.9 * CYCLE).keys() == {"0", "1"}, "nobody else can take it"
-    assert one.ann.holdings(late + 2 * CYCLE) == {}
+    assert one.ann.readable(late + 1.9 * CYCLE).keys() == {"0", "1"}, "nobody else can take it"
+    assert one.ann.readable(late + 2 * CYCLE) == {}
 
 
 def test_a_store_that_does_not_answer_for_long_is_no_suspension() -> None:
@@ -422,7 +422,7 @@ def test_a_store_that_does_not_answer_for_long_is_no_suspension() -> None:
     assert one.ann.handle(Tick(), one.clocks) == [ReadGroup()]
     one.now += 5.0  # a request's time limit
     one.ann.handle(StoreFailed(writing=False), one.clocks)
-    assert one.ann.holdings(one.now).keys() == {"0", "1"}
+    assert one.ann.readable(one.now).keys() == {"0", "1"}
 
 
 def tidied(one: One) -> bool:

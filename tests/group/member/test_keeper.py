@@ -76,7 +76,7 @@ class Keepers:
 
     def start(self, name: str, **settings: float) -> Keeper:
         """A keeper that has joined and balanced once."""
-        quick = {"lease_duration": 1.5, "balance_interval": 0.3, "look_interval": 0.1} | settings
+        quick = {"lease_duration": 1.5, "balance_interval": 0.3, "read_interval": 0.1} | settings
         engine = MemberEngine(Author(name, "1"), Settings(STRATEGIES["cooperative"], **quick), random.Random())
         query = QueryEngine(engine, OffsetProgress(StreamOffset(name)))
         self.keepers.append(Keeper(query, lambda: self.store, self.hub))

@@ -55,7 +55,7 @@ class World:
         self.processes: dict[str, Process] = {}
         for number, seconds in enumerate(configured):
             author = Author(f"member-{number}", "1")
-            membership = Membership.of(author, Settings(STRATEGIES["greedy"], seconds))
+            membership = Membership.initial(author, Settings(STRATEGIES["greedy"], seconds))
             self.processes[author.id] = Process(membership, [])
             self.look(number)
             claim = Claim(by=author, at_ms=0, partition=str(number), epoch=0)
@@ -84,23 +84,29 @@ class World:
         """Look, and decide: a sign of life, renewals, and claims of what has expired."""
         process, by = self.process(number), Author(f"member-{number}", "1")
         at_ms = self.clocks.wall_ms
-        process.membership = me = process.membership.seen(self.table, self.clocks, QueryState())
+        process.membership = me = process.membership.after_read(self.table, self.clocks, QueryState())
         process.looked, process.decided = self.now, []
         if beats:
-            process.decided.append(me.beat(at_ms, QueryState()))
-        for partition, holding in me.holdings.items() if renews else ():
+            process.decided.append(me.heartbeat(at_ms, QueryState()))
+        for partition, holding in me.owned.items() if renews else ():
             process.decided.append(Renew(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
         if not me.joined:
             return
-        seen = (me.belief.observations, self.table, Durations.of(self.table, me.duration.group), self.now, at_ms)
-        for partition in expired_leases(*seen).difference(me.holdings):
+        seen = (
+            me.group_state.observations,
+            self.table,
+            Durations.from_snapshot(self.table, me.duration.group),
+            self.now,
+            at_ms,
+        )
+        for partition in expired_leases(*seen).difference(me.owned):
             lease = self.table.leases[partition]
             self.check_given_up(partition, lease.owner)
             process.decided.append(
                 Claim(by=by, at_ms=at_ms, partition=partition, epoch=lease.epoch, unchanged_counter=lease.counter)
             )
         for id in expired_members(*seen) - {by.id}:
-            assert not any(self.now < each.ends for each in self.processes[id].membership.holdings.values())
+            assert not any(self.now < each.ends for each in self.processes[id].membership.owned.values())
 
     def commit(self, number: int, *, answered: bool = True) -> None:
         """Commit what was decided at the last look; if it is not `answered` the member does not learn of it."""
@@ -114,11 +120,11 @@ class World:
         self.table, process.decided = outcome.after, []
         if answered:
             looked = Clocks(process.looked, round(1000 * process.looked))
-            process.membership = process.membership.committed(outcome, looked, self.now, QueryState())
+            process.membership = process.membership.after_commit(outcome, looked, self.now, QueryState())
 
     def check_given_up(self, partition: str, owner: str | None) -> None:
         if owner is not None:
-            holding = self.processes[owner].membership.holdings.get(partition)
+            holding = self.processes[owner].membership.owned.get(partition)
             assert holding is None or self.now >= holding.ends, f"{owner} counts on {partition} at {self.now}"
 
 
@@ -225,9 +231,9 @@ def table(*members: tuple[Author, float | None], in_force: float | None = None, 
 
 
 def test_a_longer_duration_is_ones_own_only_once_it_is_said() -> None:
-    seen = LeaseDuration.of(ANN, 30)
+    seen = LeaseDuration.initial(ANN, 30)
     for said, in_force, own in ((30, 60, 30), (60, 60, 60), (60, 40, 40)):  # a shorter one at once
-        seen = seen.following(table((ANN, said), in_force=in_force))
+        seen = seen.updated(table((ANN, said), in_force=in_force))
         assert (seen.group, seen.own) == (in_force, own)
 
 
@@ -245,7 +251,7 @@ def test_the_leader_sets_what_it_is_configured_with_or_commits_need(
     author: Author, configured: float, in_force: float | None, commit_ms: float, sets: list[float]
 ) -> None:
     both = table((ANN, configured), (BOB, configured), in_force=in_force, commit_ms=commit_ms)
-    _, changes = LeaseDuration.of(author, configured).following(both).changed(both, 0.0, 0)
+    _, changes = LeaseDuration.initial(author, configured).updated(both).next_change(both, 0.0, 0)
     assert [each.lease_duration_ms / 1000 for each in changes] == sets
 
 
@@ -253,7 +259,7 @@ def test_it_is_lowered_after_a_minimum_tenure_in_which_it_was_clearly_too_long()
     def small(commit_ms: float) -> Snapshot:
         return table((ANN, 25), (BOB, 25), in_force=25, commit_ms=commit_ms)
 
-    duration, tenure, set_to = LeaseDuration.of(ANN, 16), minimum_tenure(16), dict[float, list[float]]()
+    duration, tenure, set_to = LeaseDuration.initial(ANN, 16), minimum_tenure(16), dict[float, list[float]]()
     for now, commit_ms in (
         (0, 1000),  # 20 s are needed: it is not clearly too long
         (1, 100),
@@ -262,38 +268,38 @@ def test_it_is_lowered_after_a_minimum_tenure_in_which_it_was_clearly_too_long()
         (1.5 * tenure, 100),  # it was not too long all the time
         (1.5 * tenure + 2, 100),
     ):
-        duration, changes = duration.following(small(commit_ms)).changed(small(commit_ms), now, 0)
+        duration, changes = duration.updated(small(commit_ms)).next_change(small(commit_ms), now, 0)
         set_to[now] = [each.lease_duration_ms / 1000 for each in changes]
     assert {now: seconds for now, seconds in set_to.items() if seconds} == {1.5 * tenure + 2: [16]}
 
 
 def test_a_commit_s_time_is_known_after_some_and_one_that_was_slow_counts_for_nothing() -> None:
-    duration = LeaseDuration.of(ANN, 30).wrote(5.0)
+    duration = LeaseDuration.initial(ANN, 30).with_commit(5.0)
     assert duration.commit_ms is None
-    duration = duration.wrote(0.012)
+    duration = duration.with_commit(0.012)
     assert duration.commit_ms == pytest.approx(12)
     for _ in range(9):
-        duration = duration.wrote(0.2)
+        duration = duration.with_commit(0.2)
     assert duration.commit_ms == pytest.approx(200), "earlier ones are forgotten"
     for _ in range(9):
-        duration = duration.wrote(50)
+        duration = duration.with_commit(50)
     assert duration.commit_ms == 1000, "that tells of the process, not of the store"
 
 
 def test_a_member_that_is_configured_otherwise_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     group = table((ANN, 30), (BOB, 30), in_force=30)
-    LeaseDuration.of(BOB, 20).following(group).following(group)
+    LeaseDuration.initial(BOB, 20).updated(group).updated(group)
     (line,) = caplog.records
     assert line.levelname == "WARNING"
     assert line.message == "leaseDuration=20 s, but the group uses 30 s, as set by member ann: using 30 s"
-    LeaseDuration.of(ANN, 30).following(group)
-    LeaseDuration.of(ANN, 16).following(table((ANN, 16), (BOB, 16), in_force=20, commit_ms=1000))
+    LeaseDuration.initial(ANN, 30).updated(group)
+    LeaseDuration.initial(ANN, 16).updated(table((ANN, 16), (BOB, 16), in_force=20, commit_ms=1000))
     assert len(caplog.records) == 1, "who is configured with it says nothing, nor where commits need it"
 
 
 def test_a_dead_member_that_renewed_more_often_than_the_group_does_now_is_noticed_by_members_that_look_seldom() -> None:
-    one = One(look_interval=10.0, balance_interval=10.0)
+    one = One(read_interval=10.0, balance_interval=10.0)
     one.others(
         Join(by=BOB, at_ms=0, lease_duration_ms=60_000),
         Join(by=Author("cat", "cat-1"), at_ms=0, lease_duration_ms=5_000),

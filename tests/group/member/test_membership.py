@@ -111,7 +111,7 @@ def test_while_nobody_can_write_nothing_moves_and_all_read_on_most_of_the_time()
     layout, group.fails = group.layout(), lambda name: True
     for _ in range(200):
         group.run(0.5)
-        idle += 0.5 * sum(not node.member.holdings(group.now) for node in group.nodes.values())
+        idle += 0.5 * sum(not node.member.readable(group.now) for node in group.nodes.values())
     assert group.layout() == layout
     assert idle <= LEASE, "until it is seen that nobody can write"
 
@@ -127,7 +127,7 @@ def test_occasional_failures_keep_nobody_from_taking_what_a_dead_member_had(fail
     group.crash("2")
     group.run(LEASE + LEASE / 3 + LOOK + PAUSE)
     assert {move.before for move in group.moves if move.at > began} == {"2"}, "nobody else is taken for dead"
-    assert sum(len(node.member.holdings(group.now)) for node in group.nodes.values()) == 6
+    assert sum(len(node.member.readable(group.now)) for node in group.nodes.values()) == 6
 
 
 @pytest.mark.parametrize(("gap", "takes"), [(0.49, True), (0.51, False)])
@@ -156,7 +156,7 @@ def test_suspended_during_a_look_it_holds_nothing_that_has_expired() -> None:
     """An unchanged table would mean that nobody can write, but it was unchanged only before the suspension."""
     one = One()
     suspended_look(one, one.table, 2 * LEASE)
-    assert not one.ann.holdings(one.now)
+    assert not one.ann.readable(one.now)
 
 
 def test_suspended_during_a_look_it_counts_what_it_is_given_meanwhile_from_before() -> None:
@@ -178,8 +178,8 @@ def test_suspended_while_a_look_fails_it_is_not_in_safe_mode() -> None:
     assert one.ann.handle(Tick(), replace(one.clocks, monotonic=one.now + LEASE / 3)) == [ReadGroup()]
     one.now += 2 * LEASE
     one.ann.handle(StoreFailed(writing=False), one.clocks)
-    assert not one.ann.holdings(one.now)
+    assert not one.ann.readable(one.now)
     one.now += 1
     one.ann.handle(Tick(), one.clocks)
     one.ann.handle(StoreFailed(writing=False), one.clocks)
-    assert one.ann.holdings(one.now).keys() == {"0", "1"}, "the table is away now"
+    assert one.ann.readable(one.now).keys() == {"0", "1"}, "the table is away now"

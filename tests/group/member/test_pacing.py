@@ -26,11 +26,11 @@ NOTHING = Decision("nothing")
 def turned(now: float = 100.0, rng: random.Random | None = None, **turn: Any) -> Pace:
     """The pace of a member after a turn."""
     usual = {"members": 4, "in_handover": False, "took": None, "waited": 0.0, "decision": NOTHING}
-    return Pace().turned(SETTINGS, rng or random.Random(0), now, **(usual | turn))
+    return Pace().after_turn(SETTINGS, rng or random.Random(0), now, **(usual | turn))
 
 
 def admits(pace: Pace, transitions: list[Transition], now: float, renewal_due: float = LATER) -> bool:
-    return not pace.admitted(transitions, now, renewal_due).holds
+    return not pace.admit(transitions, now, renewal_due).is_holding
 
 
 def test_looks_are_a_second_apart_and_less_while_a_handover_is_pending() -> None:
@@ -59,8 +59,8 @@ def test_only_routine_waits_for_its_share_of_the_store() -> None:
     pace = turned(members=30, took=0.1)
     # 0.03 s as a first average, 30 members and 0.3 of the store: 3 s between two commits of one member.
     for routine in (BEAT, CHECKPOINT):
-        held = pace.admitted(routine, 101.0, LATER)
-        assert held.holds
+        held = pace.admit(routine, 101.0, LATER)
+        assert held.is_holding
         assert 102.4 <= held.due(LATER, progress=False) <= 103.6, "and then it is time for it"
         assert admits(pace, routine, 103.7)
         assert admits(pace, routine, 101.0, 101.0), "renewals are due"
@@ -72,7 +72,7 @@ def test_who_had_to_wait_for_others_lets_them_go_first_for_as_long() -> None:
     pace = turned(took=3.0, waited=2.0, decision=Decision("nothing", rebalance_now=True))
     assert not admits(pace, CLAIM, 104.9)
     assert pace.others_until == 105
-    assert pace.due(LATER, progress=True) == pace.look_at < 105, "a look costs the others nothing"
+    assert pace.due(LATER, progress=True) == pace.read_at < 105, "a look costs the others nothing"
     assert admits(pace, BEAT, 104.9, 104.9), "renewals are due"
     assert admits(pace, CLAIM, 105.0)
     assert turned(200.0, took=3600.0, waited=3599.0).others_until == 3810, "a suspended process waits no longer"

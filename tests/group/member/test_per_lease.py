@@ -28,13 +28,13 @@ class PerLease(One):
     """Its store counts no checkpoint as a renewal."""
 
     def __init__(self, **settings: float) -> None:
-        super().__init__(2, capabilities=_PER_LEASE, balance_interval=INTERVAL, look_interval=INTERVAL, **settings)
+        super().__init__(2, capabilities=_PER_LEASE, balance_interval=INTERVAL, read_interval=INTERVAL, **settings)
 
     def end(self, turn: Turn, *, seconds: float = 0.0) -> list[Transition]:
         if not turn.writes:
             return []
         outcome = apply(self.table, turn.transitions)
-        assert not outcome.refused
+        assert not outcome.rejected
         if outcome.after is not outcome.before:
             checkpoints = Counter(each.partition for each in turn.transitions if isinstance(each, Checkpoint))
             leases = {

@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from spark_ehbalance.group.changes import Drain, HandOver, Refused, Release, Steal, Transition
+from spark_ehbalance.group.changes import Drain, HandOver, Rejected, Release, Steal, Transition
 from spark_ehbalance.group.member.engine import MemberEngine
 from spark_ehbalance.group.member.member_settings import Settings
 from spark_ehbalance.group.member.membership import Clocks
 from spark_ehbalance.group.member.protocol import (
-    AskHub,
     Committed,
     Fail,
     GroupRead,
-    HubAnswered,
     Output,
-    SettlingBegan,
-    SettlingEnded,
+    PositionsResolved,
+    RebalancingBegan,
+    RebalancingEnded,
+    ResolvePositions,
     StopRequested,
     StoreFailed,
     Write,
@@ -154,11 +154,11 @@ class Members:
         """By an operator; all of it must be valid."""
         assert not self.order_if_valid(*orders)
 
-    def order_if_valid(self, *orders: Transition) -> tuple[Refused, ...]:
+    def order_if_valid(self, *orders: Transition) -> tuple[Rejected, ...]:
         """By an operator; what was refused."""
         outcome = commit(self.store, self.store.read(), orders)
         self.wrote(outcome.before, outcome.after)
-        return outcome.refused
+        return outcome.rejected
 
     def add_partitions(self, count: int) -> None:
         self.partitions += tuple(str(len(self.partitions) + each) for each in range(count))
@@ -283,17 +283,17 @@ def looked(
     """A turn of `member` up to its commit, with a hub whose `partitions` all begin at `start`: what it puts out, and
     what it wants to write. Raises what the member fails with."""
     outputs = unfailing(member.handle(GroupRead(snapshot, tuple(partitions)), now))
-    if asked := next((each for each in outputs if isinstance(each, AskHub)), None):
-        outputs = unfailing(member.handle(HubAnswered(dict.fromkeys(asked.partitions, start)), now))
+    if asked := next((each for each in outputs if isinstance(each, ResolvePositions)), None):
+        outputs = unfailing(member.handle(PositionsResolved(dict.fromkeys(asked.partitions, start)), now))
     return outputs, next((each for each in outputs if isinstance(each, Write)), None)
 
 
 def balance_now(member: MemberEngine, now: Clocks) -> None:
     """Have the next turn of `member` balance, whether that is due or not."""
-    settling = member.settling
-    member.handle(SettlingBegan(), now)
+    settling = member.rebalancing
+    member.handle(RebalancingBegan(), now)
     if not settling:
-        member.handle(SettlingEnded(), now)
+        member.handle(RebalancingEnded(), now)
 
 
 def unfailing(outputs: list[Output]) -> list[Output]:

@@ -101,7 +101,7 @@ def test_a_defended_lease_is_not_challenged_within_the_minimum_grab() -> None:
     bob.decide_at(0.0, snapshot)
     ann = Author("ann", "1")
     defended = apply(snapshot, [Defend(by=ann, at_ms=0, partition=p, epoch=1) for p in "01"])
-    assert not defended.refused
+    assert not defended.rejected
     snapshot = defended.after
     assert not bob.decide_at(14.0, snapshot).transitions
     assert not bob.decide_at(14.0 + MINIMUM_GRAB - 0.1, snapshot).transitions

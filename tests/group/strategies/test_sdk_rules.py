@@ -33,12 +33,12 @@ def sdk_next(distribution: Distribution, view: View) -> str | None:
 
 
 def sdk_balanced(view: View) -> list[str]:
-    chosen = sdk_next(Distribution.of(view), view)
+    chosen = sdk_next(Distribution.from_view(view), view)
     return [] if chosen is None else [chosen]
 
 
 def sdk_greedy(view: View) -> list[str]:
-    distribution, taken = Distribution.of(view), []
+    distribution, taken = Distribution.from_view(view), []
     while (chosen := sdk_next(distribution, view)) is not None:
         taken.append(chosen)
         distribution.move(chosen, view.me.id)
@@ -47,7 +47,7 @@ def sdk_greedy(view: View) -> list[str]:
 
 def sdk_eph(view: View) -> list[str]:
     """As `PartitionManager` does, with a share that is rounded up."""
-    distribution = Distribution.of(view)
+    distribution = Distribution.from_view(view)
     own, counts = (
         len(distribution.owned[view.me.id]),
         {owner: len(theirs) for owner, theirs in distribution.owned.items()},

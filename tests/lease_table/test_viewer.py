@@ -10,7 +10,7 @@ import pytest
 from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.lease_table import viewing
+from spark_ehbalance.lease_table import viewer as viewer_module
 from spark_ehbalance.lease_table.contract import LeaseTable
 from spark_ehbalance.metrics.definitions import STORE_AVAILABLE
 from spark_ehbalance.metrics.table import view_samples
@@ -39,15 +39,15 @@ class FakeTable:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Seconds since the first view."""
     passed = [0.0]
-    monkeypatch.setattr(viewing, "now_ms", lambda: NOW + round(1000 * passed[0]))
-    monkeypatch.setattr(viewing, "monotonic", lambda: passed[0])
+    monkeypatch.setattr(viewer_module, "now_ms", lambda: NOW + round(1000 * passed[0]))
+    monkeypatch.setattr(viewer_module, "monotonic", lambda: passed[0])
     return passed
 
 
 def test_signs_of_life_are_dated_by_the_viewers_clock(clock: list[float]) -> None:
     slow = view(lease("0", "ann"), members=[member("ann", renewed_at_ms=ago(400))]).snapshot
     table = FakeTable(slow)
-    viewer = viewing.Viewer(cast(Any, table))
+    viewer = viewer_module.Viewer(cast(Any, table))
     assert viewer.view().last_seen_ms["ann"] == ago(3), "nothing but stored times is known"
     table.snapshot = replace(slow, members={"ann": replace(slow.members["ann"], renewal=10)})
     clock[0] = 5
@@ -59,7 +59,7 @@ def test_signs_of_life_are_dated_by_the_viewers_clock(clock: list[float]) -> Non
 def test_the_history_of_an_hour_is_kept_once(clock: list[float]) -> None:
     old, new = claim(3500, None, "ann"), claim(1, "ann", "bob")
     table = FakeTable(view(lease("0", "ann")).snapshot, [new, old])
-    viewer = viewing.Viewer(cast(Any, table))
+    viewer = viewer_module.Viewer(cast(Any, table))
     assert viewer.view().history == [old, new]
     table.rows = [new]
     assert viewer.view().history == [old, new]
@@ -71,7 +71,7 @@ def test_all_readers_share_a_read_and_an_outage_keeps_the_last_view(
     clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     table = FakeTable(view(lease("0", "ann")).snapshot)
-    viewer = viewing.Viewer(cast(Any, table))
+    viewer = viewer_module.Viewer(cast(Any, table))
     assert {viewer.latest().problem for _ in range(9)} == {""}
     assert table.reads == 1
     table.is_away = True
