@@ -1,6 +1,6 @@
-"""Fixtures for pytest, which finds them where this package is installed: hubs of the emulator (docs/emulator.md).
+"""Fixtures of pytest for hubs of the emulator (docs/emulator.md). Installing this package registers them.
 
-What a test does not use costs nothing: the emulator is imported by the first fixture that needs it.
+The first fixture that needs the emulator imports it, so that other tests pay nothing.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def event_hub_emulators() -> Iterator[Callable[..., Emulator]]:
     running: list[tuple[Mapping[str, Any], Emulator]] = []
 
     def emulator(**settings: Any) -> Emulator:
-        for known, started in running:
-            if known == settings:
+        for other_settings, started in running:
+            if other_settings == settings:
                 return started
-        running.append((settings, _started(settings)))
+        running.append((settings, _start(settings)))
         return running[-1][1]
 
     yield emulator
@@ -40,7 +40,7 @@ def event_hub_emulators() -> Iterator[Callable[..., Emulator]]:
         started.stop()
 
 
-def _started(settings: Mapping[str, Any]) -> Emulator:
+def _start(settings: Mapping[str, Any]) -> Emulator:
     from spark_ehbalance.emulator import Emulator
 
     emulator = Emulator(**settings)
@@ -71,27 +71,27 @@ def event_hub_emulator(
 @pytest.fixture
 def make_event_hub(event_hub_emulator: Emulator) -> Iterator[Callable[..., EventHub]]:
     """`make_event_hub(name="", partitions=4, consumer_groups=())`: a new hub, deleted after the test, by default with a
-    unique name. Raises ValueError for a name that is taken."""
+    unique name. Raises ValueError for a name in use."""
     import secrets
 
     from spark_ehbalance.emulator import EventHub
 
-    emulator, made = event_hub_emulator, list[str]()
+    emulator, created = event_hub_emulator, list[str]()
 
     def make(name: str = "", partitions: int = 4, consumer_groups: Iterable[str] = ()) -> EventHub:
         if isinstance(consumer_groups, str):
-            raise TypeError(f"consumer_groups={consumer_groups!r}: a list of names is needed")
+            raise TypeError(f"consumer_groups={consumer_groups!r}: expected a list of names")
         name = name or f"hub-{secrets.token_hex(6)}"
         if name.lower() in map(str.lower, emulator.hubs()):
-            raise ValueError(f"event hub {name!r} exists already")
+            raise ValueError(f"event hub {name!r} already exists")
         emulator.add_hub(name, partitions)
-        made.append(name)
+        created.append(name)
         for group in consumer_groups:
             emulator.add_consumer_group(name, group)
         return EventHub(emulator, name)
 
     yield make
-    for name in {*made} & {*emulator.hubs()}:
+    for name in {*created} & {*emulator.hubs()}:
         emulator.delete_hub(name)
 
 

@@ -1,4 +1,4 @@
-"""The pytest plugin, as tests of other projects use it."""
+"""The pytest plugin, used as in other projects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.emulator.clients import producer, read, reader, refusal
 MakeHub = Callable[..., EventHub]
 
 
-def test_what_a_producer_has_sent_is_listed_in_the_order_of_its_arrival(event_hub: EventHub) -> None:
+def test_sent_events_are_listed_in_order_of_arrival(event_hub: EventHub) -> None:
     event = EventData("two")
     event.properties = {"number": 1, "text": "ä", "when": datetime(2026, 1, 31, tzinfo=timezone.utc)}
     event.message_id, event.correlation_id, event.content_type = "m", "c", "text/plain"
@@ -41,7 +41,7 @@ def test_what_a_producer_has_sent_is_listed_in_the_order_of_its_arrival(event_hu
     assert timedelta() <= datetime.now(timezone.utc) - four.enqueued_time < timedelta(minutes=1)
 
 
-def test_what_was_appended_is_read(event_hub: EventHub, event_hub_connection_string: str) -> None:
+def test_appended_events_are_received(event_hub: EventHub, event_hub_connection_string: str) -> None:
     event_hub.append("one", b"two", partition=2, properties={"a": 1})
     event_hub.append(b"three", b"four", partition_key="ann")
     event_hub.append(*"5678")
@@ -52,14 +52,14 @@ def test_what_was_appended_is_read(event_hub: EventHub, event_hub_connection_str
 
 
 @pytest.mark.parametrize("body", [{"a": 1}, ["one", "two"], 1])
-def test_a_body_that_is_neither_bytes_nor_text_is_named(event_hub: EventHub, body: Any) -> None:
-    with pytest.raises(TypeError, match=r"^the body .* is (dict|list|int): bytes and str are allowed$"):
+def test_body_must_be_bytes_or_text(event_hub: EventHub, body: Any) -> None:
+    with pytest.raises(TypeError, match=r"^the body .* is (dict|list|int), not bytes or str$"):
         event_hub.append(body)
 
 
-def test_consumer_groups_are_not_the_letters_of_a_name(make_event_hub: MakeHub) -> None:
+def test_consumer_groups_must_be_a_list(make_event_hub: MakeHub) -> None:
     for call in (make_event_hub, Emulator):
-        with pytest.raises(TypeError, match=r"^consumer_groups='billing': a list of names is needed$"):
+        with pytest.raises(TypeError, match=r"^consumer_groups='billing': expected a list of names$"):
             call(consumer_groups="billing")
 
 
@@ -72,7 +72,7 @@ def test_events_of_new_partitions_and_removed_events(event_hub: EventHub) -> Non
     assert [event.body for event in event_hub.events()] == [b"3", b"4"]
 
 
-def test_events_are_waited_for(event_hub: EventHub) -> None:
+def test_wait_for_events(event_hub: EventHub) -> None:
     async def send() -> None:
         async with AsyncProducer.from_connection_string(event_hub.connection_string) as client:
             waiting = asyncio.create_task(asyncio.to_thread(event_hub.wait_for_events, 1))
@@ -84,7 +84,7 @@ def test_events_are_waited_for(event_hub: EventHub) -> None:
         event_hub.wait_for_events(2, timeout=0.01)
 
 
-def test_one_hub_is_busy_and_the_other_is_not(make_event_hub: MakeHub) -> None:
+def test_busy_affects_one_hub(make_event_hub: MakeHub) -> None:
     busy, other = make_event_hub(), make_event_hub()
     with busy.busy():
         assert "throttled" in str(refusal(busy.connection_string))
@@ -96,7 +96,7 @@ def test_one_hub_is_busy_and_the_other_is_not(make_event_hub: MakeHub) -> None:
         pass
 
 
-def test_a_hub_that_is_away_comes_back(event_hub: EventHub) -> None:
+def test_away_ends_with_its_block(event_hub: EventHub) -> None:
     with producer(event_hub.connection_string, retry_total=0) as client:
         client.send_event(EventData(b"one"))
         with event_hub.away():
@@ -107,19 +107,19 @@ def test_a_hub_that_is_away_comes_back(event_hub: EventHub) -> None:
     assert [event.body for event in event_hub.events()] == [b"one", b"two"]
 
 
-def test_a_hub_with_a_name_and_a_consumer_group(make_event_hub: MakeHub) -> None:
+def test_hub_with_a_name_and_a_consumer_group(make_event_hub: MakeHub) -> None:
     hub = make_event_hub("orders", partitions=2, consumer_groups=["billing"])
     with EventHubConsumerClient.from_connection_string(hub.connection_string, "billing") as client:
         assert client.get_eventhub_properties()["eventhub_name"] == "orders"
         assert client.get_partition_ids() == ["0", "1"]
     hub.append("one", partition=1)
     assert len(read(hub.connection_string, 1, "1", group="billing")) == 1
-    with pytest.raises(ValueError, match="'Orders' exists already"):
+    with pytest.raises(ValueError, match="'Orders' already exists"):
         make_event_hub("Orders")
 
 
 @pytest.mark.parametrize("busy", [True, False])
-def test_a_name_can_be_used_again_and_faults_end_with_the_test(make_event_hub: MakeHub, busy: bool) -> None:
+def test_hubs_and_faults_end_with_the_test(make_event_hub: MakeHub, busy: bool) -> None:
     hub = make_event_hub("again")
     assert hub.events() == []
     with producer(hub.connection_string, retry_total=0) as client:
@@ -133,7 +133,7 @@ def test_a_name_can_be_used_again_and_faults_end_with_the_test(make_event_hub: M
 
 
 @pytest.mark.parametrize("event_hub_settings", [{"sas_keys": {"writer": "right"}}])
-def test_settings_of_one_test(event_hub: EventHub, event_hub_emulator: Emulator) -> None:
+def test_settings_of_a_test(event_hub: EventHub, event_hub_emulator: Emulator) -> None:
     assert "SharedAccessKeyName=writer" in event_hub.connection_string
     assert refusal(event_hub.emulator.connection_string(event_hub.name, key="wrong"))
     assert event_hub.emulator is event_hub_emulator
@@ -144,7 +144,7 @@ class TestSettingsOfAClass:
     def event_hub_settings(self) -> Mapping[str, Any]:
         return {"consumer_groups": ["billing"]}
 
-    def test_they_are_in_force(self, event_hub: EventHub, event_hub_emulators: Callable[..., Emulator]) -> None:
+    def test_settings_are_applied(self, event_hub: EventHub, event_hub_emulators: Callable[..., Emulator]) -> None:
         assert event_hub.emulator is event_hub_emulators(consumer_groups=["billing"]) is not event_hub_emulators()
         with reader(event_hub.connection_string, group="billing"):
             pass
@@ -156,7 +156,7 @@ def python(*arguments: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_what_is_not_used_is_not_imported(tmp_path: Path) -> None:
+def test_plugin_imports_nothing_until_used(tmp_path: Path) -> None:
     program = (
         "import pytest, sys; old = {*sys.modules}; import spark_ehbalance.pytest_plugin; print({*sys.modules} - old)"
     )
@@ -191,7 +191,7 @@ def test_a_hub_of_its_own(event_hub, orders, test):
 
 
 @pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["one process", "two processes"])
-def test_a_session_prints_nothing_and_leaves_no_thread(tmp_path: Path, workers: list[str]) -> None:
+def test_session_prints_nothing_and_leaves_no_thread(tmp_path: Path, workers: list[str]) -> None:
     if not workers:
         (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_hub.py").write_text(TESTS)

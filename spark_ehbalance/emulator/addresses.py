@@ -36,17 +36,17 @@ def entity_path(address: str) -> str:
 def parse_entity(address: str) -> Entity:
     """The entity at `address`. Raises AmqpError (amqp:not-found) if no entity can have its path."""
     hub, *rest = entity_path(address).split("/")
-    found = {_PARTS.get(kind.lower(), ""): name for kind, name in zip(rest[::2], rest[1::2], strict=False)}
-    if not hub or len(rest) % 2 or len(found) != len(rest) // 2 or "" in found:
+    parts = {_PARTS.get(part.lower(), ""): name for part, name in zip(rest[::2], rest[1::2], strict=False)}
+    if not hub or len(rest) % 2 or len(parts) != len(rest) // 2 or "" in parts:
         raise AmqpError(NOT_FOUND, f"The messaging entity '{address}' could not be found.")
-    return Entity(hub, **found)
+    return Entity(hub, **parts)
 
 
 def start_position(filters: dict[Any, Any], log: PartitionLog) -> int:
     """The sequence number at which a receiver with these source filters starts.
 
-    Without a selector, and for a position before it, that is the first retained event. Raises AmqpError for an invalid
-    selector and for a position beyond the end of the partition.
+    Without a selector, or for an earlier position, this is the first retained event. Raises AmqpError for an invalid
+    selector or a position beyond the end of the partition.
     """
     selector = filters.get(_SELECTOR_NAME)
     if isinstance(selector, Described):
@@ -57,7 +57,7 @@ def start_position(filters: dict[Any, Any], log: PartitionLog) -> int:
     if match is None:
         raise AmqpError(ARGUMENT_ERROR, "The receiver's selector is not a position: offset, sequence number or time.")
     field, operator, value = match.groups()
-    inclusive, what = operator == ">=", field.replace("-", " ")
+    inclusive, kind = operator == ">=", field.replace("-", " ")
     if field == "offset" and value == "@latest":
         return log.next_sequence_number
     if field == "offset" and value != "-1" and log.geo_replicated:
@@ -67,17 +67,17 @@ def start_position(filters: dict[Any, Any], log: PartitionLog) -> int:
         start = int(replicated[1]) + (not inclusive)
         return max(min(start, log.next_sequence_number), log.first_sequence_number)
     if not _INTEGER.fullmatch(value):
-        raise AmqpError(ARGUMENT_ERROR, f"The supplied {what} '{value}' is invalid.")
+        raise AmqpError(ARGUMENT_ERROR, f"The supplied {kind} '{value}' is invalid.")
     position = int(value)
     last = log.last_offset.rpartition(":")[2] if field == "offset" else str(log.next_sequence_number - 1)
     if field != "enqueued-time" and position > int(last):
-        raise _beyond_end_error(what, value, last)
+        raise _beyond_end_error(kind, value, last)
     if field != "sequence-number":
         return log.after(position, inclusive, is_time=field == "enqueued-time")
     return max(position if inclusive else position + 1, log.first_sequence_number)
 
 
-def _beyond_end_error(what: str, value: str, last: str) -> AmqpError:
+def _beyond_end_error(kind: str, value: str, last: str) -> AmqpError:
     return AmqpError(
-        ARGUMENT_ERROR, f"The supplied {what} '{value}' is invalid. The last {what} in the system is '{last}'"
+        ARGUMENT_ERROR, f"The supplied {kind} '{value}' is invalid. The last {kind} in the system is '{last}'"
     )

@@ -1,4 +1,4 @@
-"""Hubs, partitions, consumer groups and the admission of readers: all of Event Hubs that needs no connection."""
+"""Hubs, partitions, consumer groups and the admission of readers, without connections."""
 
 from __future__ import annotations
 
@@ -28,42 +28,42 @@ _GROUP_NAME = re.compile(r"\$Default|[A-Za-z0-9]([A-Za-z0-9._-]{0,48}[A-Za-z0-9]
 
 
 def check_hub(name: str, partitions: int) -> None:
-    """Raise ValueError for an invalid name or number of partitions of a hub."""
+    """Raise ValueError if a hub cannot have this name or number of partitions."""
     if not _HUB_NAME.fullmatch(name):
-        raise ValueError(f"hub name {name!r}: allowed are letters, digits, '.', '-' and '_', at most 256")
+        raise ValueError(f"hub name {name!r} is invalid: use at most 256 letters, digits, '.', '-' and '_'")
     if not 1 <= partitions <= MAX_PARTITIONS:
-        raise ValueError(f"hub {name!r} with {partitions} partitions: allowed are 1 to {MAX_PARTITIONS}")
+        raise ValueError(f"hub {name!r} cannot have {partitions} partitions: use 1 to {MAX_PARTITIONS}")
 
 
 def _check_group(group: str) -> None:
     if not _GROUP_NAME.fullmatch(group):
-        raise ValueError(f"consumer group {group!r}: allowed are letters, digits, '.', '-' and '_', at most 50")
+        raise ValueError(f"consumer group {group!r} is invalid: use at most 50 letters, digits, '.', '-' and '_'")
 
 
 class Reader(Protocol):
-    """A receiver; `epoch` is its owner level, None if it has none."""
+    """A receiver; `epoch` is its owner level, if any."""
 
     name: str
     epoch: int | None
 
     def detach(self, error: AmqpError | None = None) -> None:
-        """Disconnect it, with the reason."""
+        """Disconnect the reader with the reason."""
 
 
 class RateLimit:
-    """How many requests a hub answers in any second; the others are refused. None or 0: all are answered."""
+    """Limits the requests that a hub answers per second. None or 0: no limit."""
 
-    def __init__(self, most: int | None) -> None:
-        self._answered = deque[float](maxlen=most) if most else None  # times of the last answers
+    def __init__(self, per_second: int | None) -> None:
+        self._times = deque[float](maxlen=per_second) if per_second else None  # of the last answers
 
     def check(self) -> None:
-        """Call it before each answer. Raises AmqpError (com.microsoft:server-busy)."""
-        if (answered := self._answered) is None:
+        """Count a request. Raises AmqpError (com.microsoft:server-busy) above the limit."""
+        if (times := self._times) is None:
             return
         now = time.monotonic()
-        if len(answered) == answered.maxlen and now - answered[0] < 1.0:
+        if len(times) == times.maxlen and now - times[0] < 1.0:
             raise service_error(errors.SERVER_BUSY)
-        answered.append(now)
+        times.append(now)
 
 
 @dataclass
@@ -84,27 +84,27 @@ class Hub:
     _next_partition: int = 0
 
     def partition(self, partition: str) -> PartitionLog:
-        """Raises AmqpError (com.microsoft:argument-out-of-range) for an id that the hub does not have."""
+        """The log of a partition. Raises AmqpError (com.microsoft:argument-out-of-range) for an unknown id."""
         if not re.fullmatch("0|[1-9][0-9]{0,3}", partition) or int(partition) >= len(self.partitions):
             raise service_error(errors.NO_SUCH_PARTITION, last=len(self.partitions) - 1)
         return self.partitions[int(partition)]
 
     def group(self, group: str) -> str:
-        """The name with which the group was created; `group` may be in any case. Raises AmqpError (amqp:not-found)."""
+        """The group's name as it was created; `group` may be in any case. Raises AmqpError (amqp:not-found)."""
         name = self.groups.get(group.lower())
         if name is None:
             raise service_error(errors.GROUP_NOT_FOUND, hub=self.name.lower(), group=group[:50])
         return name
 
     def route(self, partition_key: str | None) -> str:
-        """The partition for events that were sent to none: by hash of their key, or round-robin without a key."""
+        """The partition for an event sent to the hub: by hash of its key, or round-robin without one."""
         if partition_key is not None:
             return str(partition_for_key(partition_key, len(self.partitions)))
         self._next_partition = (self._next_partition + 1) % len(self.partitions)
         return str(self._next_partition)
 
     def extend(self, partitions: int = 0, groups: Iterable[str] = ()) -> None:
-        """Add partitions, and the consumer groups that it does not have."""
+        """Add partitions, and the consumer groups that do not exist."""
         for _ in range(partitions):
             self.partitions.append(PartitionLog(self._arrivals, geo_replicated=self.geo_replicated))
         for group in groups:
@@ -157,7 +157,7 @@ class Broker:
         self._hubs: dict[str, Hub] = {}
 
     def hub(self, name: str, path: str | None = None) -> Hub:
-        """Raises AmqpError (amqp:not-found) for a hub that does not exist; `path` is what a client has asked for."""
+        """The hub. Raises AmqpError (amqp:not-found) if it does not exist, with `path`, which the client requested."""
         hub = self._hubs.get(name.lower())
         if hub is None:
             raise service_error(errors.NOT_FOUND, path=(path or name)[:300])
@@ -167,14 +167,14 @@ class Broker:
         return [hub.name for hub in self._hubs.values()]
 
     def enabled_hub(self, name: str, path: str | None = None) -> Hub:
-        """A hub that a client asks for. Raises AmqpError as `hub` does, and if it is disabled."""
+        """The hub. Raises AmqpError as `hub` does, and if it is disabled."""
         hub = self.hub(name, path)
         if hub.disabled:
             raise service_error(errors.DISABLED, hub=hub.name)
         return hub
 
     def check_path(self, path: str) -> None:
-        """Raises AmqpError as `hub` does if a path below the namespace is that of no hub, or below none."""
+        """Raise AmqpError as `hub` does unless the path is the namespace, a hub, or below a hub."""
         name = path.partition("/")[0]
         if name and not name.startswith("$"):
             self.hub(name, path)

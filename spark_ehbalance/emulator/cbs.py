@@ -1,4 +1,4 @@
-"""Claims-based security: the tokens that clients put on `$cbs`, and what they grant."""
+"""Claims-based security: the tokens that clients put on `$cbs`, and the paths that they grant."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _SECONDS = r"[0-9]{1,11}(\.[0-9]*)?"  # since 1970, within the range of a dateti
 
 
 class TokenRefusedError(Exception):
-    """A token is invalid; the text gives the reason and contains nothing of the token."""
+    """A token is invalid. The text is the reason, and contains no part of the token."""
 
 
 class Tokens:
-    """The tokens of one connection. Each is for the entity at a path, in lower case, and all below it."""
+    """The tokens of one connection. Each grants the entity at a path, in lower case, and those below it."""
 
     def __init__(self, keys: Mapping[str, str] | None) -> None:
-        """`keys` (name to key) check tokens; with None every token is accepted until it expires."""
+        """`keys` (name to key) verify tokens; None accepts every token until it expires."""
         self._keys = keys
         self._expiries: dict[str, float] = {}  # by path, in seconds since 1970
 
-    def put(self, request: Sections, longest: float, check_hub: Callable[[str], object]) -> Response:
-        """Answer a put-token request. The token is valid for `longest` seconds, if it does not expire before.
+    def put(self, request: Sections, max_seconds: float, check_hub: Callable[[str], object]) -> Response:
+        """Respond to a put-token request. The token is valid for at most `max_seconds`.
 
         `check_hub` raises AmqpError if there is no hub at a path.
         """
         audience = request.application.get("name")
         if request.application.get("operation") != "put-token" or not isinstance(audience, str):
-            return Response(400, "The operation must be put-token, and its name an audience.")
+            return Response(400, "The operation must be put-token, and the name an audience.")
         path = entity_path(audience).lower()
         try:
             check_hub(path)
@@ -53,10 +53,10 @@ class Tokens:
             )
             _check_unexpired(end)
         except TokenRefusedError as error:
-            return _refused(str(error))
+            return _rejection(str(error))
         if not covers(granted, path):
-            return _refused("The token is for another entity.")
-        self._expiries[path] = min(end, time.time() + longest)
+            return _rejection("The token is for another entity.")
+        self._expiries[path] = min(end, time.time() + max_seconds)
         return Response(202, "Accepted")
 
     def allow(self, path: str) -> bool:
@@ -65,7 +65,7 @@ class Tokens:
         return max(ends) > time.time() if ends else self._keys is None
 
     def check(self, token: object, path: str) -> bool:
-        """Whether `token`, which is not put, is a valid shared access signature for `path`."""
+        """Whether `token`, sent with a request, is a valid shared access signature for `path`."""
         try:
             granted, end = verify_sas(token, self._keys or {})
             _check_unexpired(end)
@@ -74,8 +74,8 @@ class Tokens:
         return covers(granted, path)
 
 
-def _refused(why: str) -> Response:
-    return Response(401, why, condition=AUTH_FAILED)
+def _rejection(reason: str) -> Response:
+    return Response(401, reason, condition=AUTH_FAILED)
 
 
 def verify_sas(token: object, keys: Mapping[str, str]) -> tuple[str, float]:
@@ -94,7 +94,7 @@ def verify_sas(token: object, keys: Mapping[str, str]) -> tuple[str, float]:
     if not hmac.compare_digest(expected, unquote_plus(fields["sig"]).encode()):
         raise TokenRefusedError("The shared access signature is wrong.")
     if not re.fullmatch(_SECONDS, fields["se"]):
-        raise TokenRefusedError("The shared access signature does not say when it ends.")
+        raise TokenRefusedError("The shared access signature has no valid expiry.")
     return entity_path(unquote_plus(fields["sr"])).lower(), float(fields["se"])
 
 
@@ -124,6 +124,6 @@ def _expiry(token: object) -> float:
     return float(expiry) if re.fullmatch(_SECONDS, expiry) else math.inf
 
 
-def covers(granted: str, wanted: str) -> bool:
-    """Whether a token for the path `granted` is valid for `wanted`; both in lower case."""
-    return wanted == granted or wanted.startswith(granted + "/")
+def covers(granted: str, path: str) -> bool:
+    """Whether a token for the path `granted` is valid for `path`; both in lower case."""
+    return path == granted or path.startswith(granted + "/")

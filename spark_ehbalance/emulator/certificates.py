@@ -1,4 +1,4 @@
-"""A temporary certificate authority, and a certificate that it has signed."""
+"""A temporary certificate authority, and a server certificate signed by it."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")  # how a client on this machine may call the server
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")  # the server's names on this machine
 CA_FILE = "ca.pem"  # in the folder of the files
-_LIFE = timedelta(days=30)  # longer than any run, and short, because nobody should get used to it
+_LIFE = timedelta(days=30)  # longer than any run, too short for other uses
 _BEFORE = timedelta(hours=1)  # a client's clock may be slow
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """Two PEM files: the authority's certificate, for clients, and for the server its private key and its chain."""
+    """PEM files: the authority's certificate for clients, the private key and chain for the server."""
 
     ca_file: Path
     server_file: Path
 
 
 def issue_certificate(folder: Path, names: Iterable[str] = LOCAL_NAMES) -> Certificate:
-    """Make the files in `folder` for a server with these host names and addresses. Raises ImportError without the
-    package trustme, OSError."""
+    """Write the files to `folder`, for a server with these host names and addresses. Raises OSError, and ImportError
+    without the package trustme."""
     import trustme  # not needed without TLS
 
     now, organization = datetime.now(timezone.utc), "Event Hubs emulator: authority of one run"
     authority = trustme.CA(organization_name=organization)
     server = authority.issue_cert(*names, not_before=now - _BEFORE, not_after=now + _LIFE)
-    made = Certificate(folder / CA_FILE, folder / "server.pem")
-    made.ca_file.write_bytes(authority.cert_pem.bytes())
-    made.server_file.touch(mode=0o600)
-    made.server_file.write_bytes(server.private_key_and_cert_chain_pem.bytes())
-    return made
+    certificate = Certificate(folder / CA_FILE, folder / "server.pem")
+    certificate.ca_file.write_bytes(authority.cert_pem.bytes())
+    certificate.server_file.touch(mode=0o600)
+    certificate.server_file.write_bytes(server.private_key_and_cert_chain_pem.bytes())
+    return certificate

@@ -51,7 +51,7 @@ def emulator(
             websocket_port=websocket_port and _port("--websocket-port", websocket_port),
             tls=tls,
         )
-        note = "" if hub else " It has no event hub: --hub NAME:PARTITIONS makes one."
+        note = "" if hub else " It has no event hub: add one with --hub NAME:PARTITIONS."
         _run(running, show_key=not sas_key, note=note)
     except ValueError as error:
         _fail(2, str(error))
@@ -68,7 +68,7 @@ def _fail(code: int, text: str) -> None:
 
 
 def _run(server: Emulator, *, show_key: bool, note: str) -> None:
-    """Start `server`, print one line when it is ready, which `note` ends, and stop it at SIGTERM or SIGINT."""
+    """Start `server`, print a line that ends with `note`, and stop the server at SIGTERM or SIGINT."""
     stopped = threading.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signal_number, lambda *_: stopped.set())
@@ -83,14 +83,14 @@ def _run(server: Emulator, *, show_key: bool, note: str) -> None:
         if not show_key:
             string = re.sub("SharedAccessKey=[^;]*", "SharedAccessKey=(not shown)", string)
         print(f"Emulator ready: {string}{rest}{note}", flush=True)
-        # waits with a timeout: on some systems a signal does not interrupt a wait without one
+        # on some systems a signal does not interrupt a wait without a timeout
         while not stopped.wait(1.0):
             pass
 
 
 def _port(option: str, number: int) -> int:
     if not 0 <= number <= 65535:
-        raise ValueError(f"{option} {number}: allowed are 0 to 65535")
+        raise ValueError(f"{option} {number}: expected 0 to 65535")
     return number
 
 
@@ -108,8 +108,8 @@ def _key(text: str) -> tuple[str, str]:
     name, _, reference = text.partition("=")
     kind, _, place = reference.partition(":")
     if not name or kind not in ("env", "file"):  # the text is not repeated: it may contain a key
-        raise ValueError("--sas-key: expected NAME=env:VARIABLE or NAME=file:PATH, as all can see arguments")
+        raise ValueError("--sas-key: expected NAME=env:VARIABLE or NAME=file:PATH, because arguments are public")
     key = os.environ.get(place, "") if kind == "env" else Path(place).read_text("utf-8").strip()
     if not key:
-        raise ValueError(f"--sas-key: the reference of {name!r} leads to no key")
+        raise ValueError(f"--sas-key: the key of {name!r} is missing or empty")
     return name, key

@@ -1,4 +1,4 @@
-"""The TCP connection of one client: its socket, its timers, its tokens, and what serves each of its links."""
+"""The TCP connection of one client: its socket, timers, tokens, and the endpoints of its links."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Client(Connection, asyncio.Protocol):
     """Moves bytes between the socket and the AMQP protocol, and decides what the client may do."""
 
     def __init__(self, settings: Settings, broker: Broker, clients: set[Client]) -> None:
-        """`clients` are those that are connected."""
+        """`clients` is the set of connected clients, which this one joins and leaves."""
         super().__init__(_CONTAINER, settings.idle_timeout)
         self._settings = settings
         self._broker = broker
@@ -60,12 +60,12 @@ class Client(Connection, asyncio.Protocol):
             "$management": lambda request: management.answer(request, broker, self._tokens),
         }
         self._id = next(_ids)
-        self._silent = False  # by an injected fault: nothing is ever answered
+        self._silent = False  # by an injected fault: never responds
         self._last_received = self._last_frame = time.monotonic()  # the second without heartbeats
         self._echo_sent = False  # since the last frame
         self._heartbeat: asyncio.TimerHandle | None = None
 
-    # --- what asyncio calls
+    # --- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -92,7 +92,7 @@ class Client(Connection, asyncio.Protocol):
         try:
             self.receive_data(data)
         except Exception:
-            _log.exception("connection %d: internal error", self._id)
+            _log.exception("internal error, closing the connection: connection=%d", self._id)
             self.close(AmqpError(INTERNAL_ERROR, "The emulator could not process the last frame."))
         self.flush()
         if self.closed:
@@ -111,7 +111,7 @@ class Client(Connection, asyncio.Protocol):
                 link.endpoint.on_capacity()
             self.flush()
 
-    # --- what the AMQP protocol calls
+    # --- called by the AMQP protocol
 
     def on_open(self, heartbeat_interval: float | None) -> None:
         if len(self._clients) > self._settings.max_connections:
@@ -120,7 +120,7 @@ class Client(Connection, asyncio.Protocol):
             self._send_heartbeats(heartbeat_interval)
 
     def _send_heartbeats(self, interval: float) -> None:
-        if self.writable:  # else enough bytes wait for the client already
+        if self.writable:  # otherwise the client has enough bytes to read
             self.write(EMPTY_FRAME)
             self.flush()
         self._heartbeat = asyncio.get_running_loop().call_later(interval, self._send_heartbeats, interval)
@@ -129,7 +129,7 @@ class Client(Connection, asyncio.Protocol):
         reads = isinstance(link, OutgoingLink)
         address, _ = terminus(attach.source if reads else attach.target)
         if not address:
-            raise AmqpError(NOT_ALLOWED, "A link must name what it is to be attached to.")
+            raise AmqpError(NOT_ALLOWED, "The attach names no address.")
         path = entity_path(address)
         node = path.lower().rpartition("/")[2]
         if node in self._nodes:
@@ -147,28 +147,28 @@ class Client(Connection, asyncio.Protocol):
         return ReaderEndpoint(link, attach, hub, entity)
 
     def on_error(self, error: AmqpError) -> None:
-        _log.warning("connection %d: %s", self._id, error)
+        _log.warning("connection closed: connection=%d reason=%s", self._id, error)
 
     def flush(self) -> None:
         data = self.take()
         if data and not self._transport.is_closing():
             self._transport.write(data)
 
-    # --- what the server calls
+    # --- called by the server
 
     def hub_endpoints(self) -> Iterator[HubEndpoint]:
         return (link.endpoint for link in list(self.links) if isinstance(link.endpoint, HubEndpoint))
 
     def drop(self) -> None:
-        """Reset the TCP connection at once; the client gets no reason."""
-        with contextlib.suppress(OSError):  # the connection has ended
+        """Reset the TCP connection immediately, without a reason for the client."""
+        with contextlib.suppress(OSError):  # the connection is closed
             socket_ = self._transport.get_extra_info("socket")
-            if socket_ is not None:  # with TLS a connection that has ended has none
+            if socket_ is not None:  # None with TLS if the connection is closed
                 socket_.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._transport.abort()
 
     def check_timeouts(self) -> None:
-        """Ask a silent client for a sign of life, then close its connection; detach links whose token has expired."""
+        """Request a frame from a silent client, later close its connection; detach links with expired tokens."""
         if self.closed or self._silent:
             return
         now, limit = time.monotonic(), self._settings.idle_timeout
@@ -189,9 +189,9 @@ class Client(Connection, asyncio.Protocol):
                 endpoint.detach(service_error(service_errors.TOKEN_EXPIRED, claim=endpoint.claim, path=endpoint.path))
 
     def _end(self) -> None:
-        """The protocol has ended: send the last bytes and close the socket."""
+        """Send the last bytes and close the socket."""
         self.flush()
-        # what the client still sends is read and ignored for a while: a reset would overtake the reason
+        # keep reading and ignoring bytes for a while: a reset would overtake the reason
         with contextlib.suppress(OSError):  # the client may have disconnected
             if self._transport.can_write_eof():
                 self._transport.write_eof()

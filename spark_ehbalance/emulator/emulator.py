@@ -1,4 +1,4 @@
-"""The emulator inside a Python process: the server on a thread of its own, and the operations on it."""
+"""The emulator inside a Python process: the server thread, and the operations on it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from spark_ehbalance.emulator.settings import Settings
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_LOCAL_HOSTS = ("", "0.0.0.0", "127.0.0.1", "localhost")  # reached as localhost from this machine
-_DEFAULT_KEY = ("RootManageSharedAccessKey", "emulator")  # connection strings need a key even if none is checked
-_EVENTS_PER_CALL = 1000  # a call blocks the server, for about 5 ms at this size
+_LOCAL_HOSTS = ("", "0.0.0.0", "127.0.0.1", "localhost")  # localhost for clients on this machine
+_DEFAULT_KEY = ("RootManageSharedAccessKey", "emulator")  # a connection string must have a key
+_EVENTS_PER_CALL = 1000  # blocks the server for about 5 ms
 
 
 def _operation(run: Callable[Concatenate[Emulator, _P], _T]) -> Callable[Concatenate[Emulator, _P], _T]:
@@ -69,8 +69,7 @@ class Emulator:
     """
 
     def __init__(self, hubs: Mapping[str, int] | None = None, **settings: Any) -> None:
-        """`hubs` maps names to numbers of partitions, `settings` are the fields of `Settings`. Nothing happens before
-        `start`."""
+        """`hubs` maps names to numbers of partitions, `settings` are the fields of `Settings`."""
         self._hubs = dict(hubs or {})
         self._settings = Settings(**settings)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -81,7 +80,7 @@ class Emulator:
     def start(self) -> None:
         """Listen. Raises OSError if the port is not available, ValueError for an invalid hub."""
         if self._loop is not None:
-            raise RuntimeError("the emulator is already started")
+            raise RuntimeError("the emulator is already running")
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="event-hubs-emulator", daemon=True)
         self._thread.start()
@@ -102,15 +101,15 @@ class Emulator:
         if not settings.tls:
             return None
         others = () if settings.host in (*LOCAL_NAMES, *_LOCAL_HOSTS) else (settings.host,)
-        self._certificates = tempfile.TemporaryDirectory(prefix="ehbalance-tls-")  # which only this user can read
-        made = issue_certificate(Path(self._certificates.name), (*LOCAL_NAMES, *others, *settings.tls_names))
+        self._certificates = tempfile.TemporaryDirectory(prefix="ehbalance-tls-")  # readable only by this user
+        certificate = issue_certificate(Path(self._certificates.name), (*LOCAL_NAMES, *others, *settings.tls_names))
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(made.server_file)
-        made.server_file.unlink()  # it holds the private key
+        context.load_cert_chain(certificate.server_file)
+        certificate.server_file.unlink()  # it contains the private key
         return context
 
     def stop(self) -> None:
-        """Drop all connections; a second call does nothing."""
+        """Drop all connections. Idempotent."""
         loop, thread = self._loop, self._thread
         if loop is None or thread is None:
             return
@@ -133,21 +132,22 @@ class Emulator:
 
     @property
     def port(self) -> int:
-        """The port on which it listens. Raises RuntimeError unless it is started."""
+        """The port for AMQP. Raises RuntimeError unless the emulator is running."""
         return self._server.port
 
     @property
     def websocket_port(self) -> int:
-        """The port on which it takes websockets. Raises RuntimeError unless it is started with one."""
+        """The port for websockets. Raises RuntimeError unless the emulator is running with one."""
         if (port := self._server.websocket_port) is None:
-            raise RuntimeError("the emulator was started without a port for websockets")
+            raise RuntimeError("the emulator has no websocket port")
         return port
 
     @property
     def ca_file(self) -> Path:
-        """The certificate by which clients verify the one that was made. Raises RuntimeError unless one was."""
+        """The authority's certificate, with which clients verify the server. Raises RuntimeError unless the emulator is
+        running with TLS."""
         if self._certificates is None:
-            raise RuntimeError("the emulator has made no certificate")
+            raise RuntimeError("the emulator is not running with TLS")
         return Path(self._certificates.name) / CA_FILE
 
     def connection_string(self, hub: str | None = None, key_name: str | None = None, key: str | None = None) -> str:
@@ -182,12 +182,12 @@ class Emulator:
 
     @_operation
     def add_partitions(self, hub: str, count: int) -> None:
-        """Give a hub `count` more partitions."""
+        """Add `count` partitions to a hub."""
         if count < 1:
-            raise ValueError(f"{count} more partitions: a hub can only grow")
-        found = self._broker.hub(hub)
-        check_hub(found.name, len(found.partitions) + count)
-        found.extend(count)
+            raise ValueError(f"cannot add {count} partitions: a hub can only grow")
+        extended = self._broker.hub(hub)
+        check_hub(extended.name, len(extended.partitions) + count)
+        extended.extend(count)
 
     @_operation
     def add_consumer_group(self, hub: str, name: str) -> None:
@@ -196,8 +196,7 @@ class Emulator:
 
     @_operation
     def disable_hub(self, name: str, disable: bool = True) -> None:
-        """Detach a hub's links, and refuse sending to it, reading it and asking for its properties until called with
-        False."""
+        """Detach a hub's links, and refuse new ones and requests for properties until called with False."""
         hub = self._broker.hub(name)
         hub.disabled = disable
         if disable:
@@ -210,32 +209,31 @@ class Emulator:
 
     @_operation
     def compact(self, hub: str, partition: str | int, start: int, end: int) -> None:
-        """Leave out the events from `start` to before `end`, as compaction does."""
+        """Remove the events from `start` to before `end`, as compaction does."""
         self._log(hub, partition).remove(start, end)
 
     @_operation
     def promote(self, hub: str, lost: int = 0, *, refuse_lost: bool = False) -> None:
-        """Promote a secondary region of a geo-replicated hub that does not have the last `lost` events of each
-        partition: new ones take their sequence numbers. Resets all connections.
+        """Promote a secondary region of a geo-replicated hub. It lacks the last `lost` events of each partition, and
+        new events reuse their sequence numbers. Resets all connections.
 
-        A receiver that then starts at a lost event's offset starts by its sequence number, or is refused with
-        `refuse_lost`.
+        A receiver at a lost event's offset then starts at its sequence number; with `refuse_lost` it is refused.
         """
         promoted = self._broker.hub(hub)
         for log in promoted.partitions:
             log.promote(lost, refuse_lost)
-        promoted.created_at = datetime.now(timezone.utc)  # whether the service keeps it is not known
+        promoted.created_at = datetime.now(timezone.utc)  # whether the service does so is not known
         self._drop_all()
 
     @_operation
     def partition_state(self, hub: str, partition: str | int) -> PartitionState:
-        """The present state of a partition."""
+        """The current state of a partition."""
         log = self._log(hub, partition)
         return PartitionState(**{name: getattr(log, name) for name in PartitionState.__dataclass_fields__})
 
     @_operation
     def readers(self, hub: str, partition: str | int, group: str = "$Default") -> list[int | None]:
-        """The epochs of the readers that are attached to a partition; None for a reader without epoch."""
+        """The epochs of a partition's attached readers; None for a reader without one."""
         return [reader.epoch for reader in self._broker.hub(hub).readers(group, str(partition))]
 
     def append(
@@ -246,7 +244,7 @@ class Emulator:
         properties: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         partition_key: str | None = None,
     ) -> None:
-        """Add events without a client. `properties` are those of all events, or a sequence with those of each."""
+        """Add events without a client. `properties` is one mapping for all events, or one for each."""
         for start in range(0, len(bodies), _EVENTS_PER_CALL):
             part = slice(start, start + _EVENTS_PER_CALL)
             some = [properties] if properties is None or isinstance(properties, Mapping) else properties[part]
@@ -254,7 +252,7 @@ class Emulator:
 
     @_operation
     def append_encoded(self, hub: str, partition: str | int, *events: Event) -> None:
-        """Store `events` as they are, also such as no sender could send; for tests of readers."""
+        """Store `events` unchanged, even if no sender could produce them; for tests of readers."""
         self._log(hub, partition).append(events)
 
     @_operation
@@ -264,7 +262,7 @@ class Emulator:
 
     @_operation
     def token_life(self, seconds: float) -> None:
-        """Let tokens that are put from now on expire after `seconds`, if not before; 0 ends it."""
+        """Limit the validity of new tokens to `seconds`; 0 removes the limit."""
         self._broker.faults.token_life = seconds or math.inf
 
     @_operation
@@ -288,18 +286,18 @@ class Emulator:
         """Refuse the next `count` attaches, sends, deliveries and requests for properties with
         com.microsoft:server-busy, and all for `seconds`; those of one hub, or of every hub.
 
-        A reader is detached when events are about to be sent to it. Both 0 ends it.
+        A reader is detached when it would receive events. Both 0 ends the fault.
         """
         self._broker.faults.server_busy(count, seconds, hub)
 
     @_operation
     def delay(self, seconds: float, hub: str | None = None, partition: str | int | None = None) -> None:
-        """Delay deliveries and the answers to sends by `seconds`; 0 ends it. None means every hub or partition."""
+        """Delay deliveries and the responses to sends by `seconds`; 0 ends the fault. None: every hub or partition."""
         self._broker.faults.delay(seconds, hub, None if partition is None else str(partition))
 
     @_operation
     def pause(self, hub: str, partition: str | int) -> None:
-        """Deliver nothing from a partition until `resume`; it can still be sent to."""
+        """Stop deliveries from a partition until `resume`; it still accepts events."""
         self._log(hub, partition)
         self._broker.hub(hub).paused.add(str(partition))
 
@@ -317,7 +315,7 @@ class Emulator:
 
     @_operation
     def silence_connections(self, silence: bool = True) -> None:
-        """Accept new TCP connections and never answer on them, until called with False; silent ones stay silent."""
+        """Accept new TCP connections without ever responding, until called with False; existing ones stay silent."""
         self._broker.faults.silence_connections = silence
 
     @_operation
@@ -325,7 +323,7 @@ class Emulator:
         """End `server_busy`, `delay`, `token_life`, `refuse_connections` and `silence_connections`."""
         self._broker.faults.clear()
 
-    # --- how they run
+    # --- on the server's loop
 
     def _on_hub(self, name: str, run: Callable[[Hub], _T]) -> _T:
         """Call `run` with a hub, on the server's loop. Raises ValueError if there is no such hub."""
@@ -357,7 +355,7 @@ class Emulator:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def _on_loop(self, run: Callable[[], _T]) -> _T:
-        """The result of `run` on the server's loop. Raises ValueError with one line of text if it is refused."""
+        """The result of `run` on the server's loop. Raises ValueError with the description of an AmqpError."""
 
         async def call() -> _T:
             return run()

@@ -1,4 +1,4 @@
-"""What serves a client's links: publishers, readers, and the nodes that answer requests."""
+"""Endpoints of a client's links: publishers, readers, and request nodes."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from spark_ehbalance.emulator.message import (
     with_delivery_annotations,
 )
 
-_CHUNK_BYTES = 256 * 1024  # one write: large enough that its fixed cost does not count, small enough to be fair
-_TURN_BYTES = 4 * _CHUNK_BYTES  # after this much, other connections have their turn
-_OK = 200  # the status of an answer that needs no description
+_CHUNK_BYTES = 256 * 1024  # one write: large enough to amortize its fixed cost, small enough to be fair
+_TURN_BYTES = 4 * _CHUNK_BYTES  # then other connections are served
+_OK = 200  # the only status without a description
 _RUNTIME_METRIC = "com.microsoft:enable-receiver-runtime-metric"
 
 
 class HubEndpoint(Endpoint):
     """Serves a link on which a client publishes or reads events; all methods run on the server's loop."""
 
-    claim: str  # which a token must have for it
+    claim: str  # required of the token
     max_message_size = MAX_MESSAGE_SIZE
 
     def __init__(self, link: Link, hub: Hub, partition: str | None, path: str) -> None:
-        """A token must cover `path`, in lower case. Raises AmqpError if the hub has no such partition."""
+        """`path` is the one that a token must cover, in lower case. Raises AmqpError for an unknown partition."""
         if partition is not None:
             hub.partition(partition)
         self.hub = hub
@@ -57,19 +57,19 @@ class HubEndpoint(Endpoint):
         self._link = link
 
     def detach(self, error: AmqpError | None = None) -> None:
-        """End the link and send the client the reason; ignored if it has ended."""
+        """Detach the link with the reason. Idempotent."""
         self._link.detach(error)
         self._link.session.connection.flush()
 
 
 class PublisherEndpoint(HubEndpoint):
-    """Takes single events and batches for a hub or for one of its partitions, and settles each message."""
+    """Stores single events and batches for a hub or one of its partitions, and settles each message."""
 
     claim = "Send"
     _link: IncomingLink
 
     def __init__(self, link: IncomingLink, hub: Hub, entity: Entity) -> None:
-        """Raises AmqpError if the hub has no such partition, or if the address is not one to send to."""
+        """Raises AmqpError for an unknown partition and for a consumer group's address."""
         if entity.group is not None:
             raise AmqpError(NOT_ALLOWED, "Events cannot be sent to a consumer group.")
         super().__init__(link, hub, entity.partition, hub.name.lower())
@@ -78,7 +78,7 @@ class PublisherEndpoint(HubEndpoint):
             self.properties = {Symbol("com.microsoft:tracking-id"): f"{uuid.uuid4().hex.upper()}_G0"}
 
     def on_message(self, message: bytes, message_format: int, delivery_id: int | None) -> None:
-        """Append the events of a message. Raises DecodeError for malformed messages: those close the connection."""
+        """Append the events of a message. Raises DecodeError for a malformed one, which closes the connection."""
         if message_format == BATCH_FORMAT:
             events, partition_key = parse_batch(message)
         else:
@@ -116,7 +116,7 @@ class ReaderEndpoint(HubEndpoint):
     _link: OutgoingLink
 
     def __init__(self, link: OutgoingLink, attach: Attach, hub: Hub, entity: Entity) -> None:
-        """Admit the reader to its partition. Raises AmqpError if it may not read there."""
+        """Admit the reader to its partition. Raises AmqpError if it is refused."""
         if entity.group is None or entity.partition is None:
             raise AmqpError(NOT_ALLOWED, "A receiver must name a consumer group and a partition.")
         self.group = hub.group(entity.group)
@@ -142,7 +142,7 @@ class ReaderEndpoint(HubEndpoint):
             self._turn.cancel()
 
     def on_capacity(self) -> None:
-        """Send in a separate turn of the loop; with an injected delay, later."""
+        """Schedule sending, after the injected delay if any."""
         if self._turn is None:
             loop = asyncio.get_running_loop()
             delay = self.hub.faults.delay_for(self.hub.name, self.partition)
@@ -197,11 +197,11 @@ class ReaderEndpoint(HubEndpoint):
 
 
 class ResponseEndpoint(Endpoint):
-    """Serves the client's receiver for the responses of a node."""
+    """Serves the client's receiver of a node's responses."""
 
     def __init__(self, link: OutgoingLink, attach: Attach, node: str, settle_timeout: float) -> None:
-        """Responses are settled if the client wants them so; if not, and if the client has not settled one after
-        `settle_timeout` seconds, this side does."""
+        """Responses are sent settled if the client requests it. Otherwise this side settles those that the client has
+        not settled after `settle_timeout` seconds."""
         self.node = node
         self._link = link
         self._settle_timeout = settle_timeout
@@ -228,7 +228,7 @@ class ResponseEndpoint(Endpoint):
 
 
 class RequestEndpoint(Endpoint):
-    """Serves the client's sender of requests to a node, which answers them on the same session's `ResponseEndpoint`."""
+    """Serves the client's sender of requests to a node; responses use the same session's `ResponseEndpoint`."""
 
     credit = 100
 
@@ -250,12 +250,12 @@ class RequestEndpoint(Endpoint):
             return
         response = self._answer(request)
         application: dict[str, Any] = {"status-code": Int(response.status)}
-        described = {} if response.status == _OK else {"status-description": response.description}
+        description = {} if response.status == _OK else {"status-description": response.description}
         if self._node == "$management":
             application = {"operation": request.application.get("operation"), **application}
-            if described:  # the name that azure-eventhub looks for here
-                described["statusDescription"] = response.description
-        application |= described
+            if description:  # azure-eventhub reads this name
+                description["statusDescription"] = response.description
+        application |= description
         if response.condition is not None:
             application["error-condition"] = Symbol(response.condition)
         message_id = request.properties[0] if request.properties else None

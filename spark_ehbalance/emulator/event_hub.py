@@ -1,4 +1,4 @@
-"""A hub as a test sees it: what has arrived, what there is to read, and what is wrong with it."""
+"""A hub for tests: events that arrived, events to read, and faults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _POLL = 0.005  # seconds
 class ArrivedEvent:
     """An event in a hub.
 
-    `body` is bytes, None without a body, and another value if the sender chose another AMQP type. Times are in UTC.
+    `body` is bytes, None without a body, or a value of another AMQP type. Times are in UTC.
     """
 
     body: Any
@@ -40,18 +40,18 @@ class EventHub:
     """A hub of an emulator in this process; `emulator` has further calls."""
 
     def __init__(self, emulator: Emulator, name: str) -> None:
-        """The hub must exist: ValueError is raised if it does not."""
+        """Raises ValueError if the hub does not exist."""
         self.emulator = emulator
         self.name = name
         emulator.partition_state(name, 0)
 
     @property
     def connection_string(self) -> str:
-        """For a client of this hub; `emulator.connection_string()` is the namespace's."""
+        """The connection string of this hub; `emulator.connection_string()` is the namespace's."""
         return self.emulator.connection_string(self.name)
 
     def events(self) -> list[ArrivedEvent]:
-        """The events that the hub holds, in the order in which they came."""
+        """The hub's events, in order of arrival."""
         return [_event(partition, message) for _, _, partition, message in self.emulator._on_hub(self.name, _messages)]
 
     def wait_for_events(self, count: int, timeout: float = 10.0) -> list[ArrivedEvent]:
@@ -70,28 +70,27 @@ class EventHub:
         partition_key: str | None = None,
         properties: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add events to be read, without a client. Without a partition each goes where the hub puts it: by its key, or
-        to one partition after the other."""
+        """Add events without a client. Without a partition, the hub chooses one for each: by key, or round-robin."""
         for body in bodies:
             if not isinstance(body, (bytes, bytearray, memoryview, str)):
-                raise TypeError(f"the body {body!r} is {type(body).__name__}: bytes and str are allowed")
-            to = (
+                raise TypeError(f"the body {body!r} is {type(body).__name__}, not bytes or str")
+            target = (
                 self.emulator._on_hub(self.name, lambda hub: hub.route(partition_key))
                 if partition is None
                 else partition
             )
             encoded = body.encode() if isinstance(body, str) else body
-            self.emulator.append(self.name, to, [encoded], properties, partition_key)
+            self.emulator.append(self.name, target, [encoded], properties, partition_key)
 
     def busy(self, count: int = 0) -> AbstractContextManager[object]:
-        """Refuse the next `count` attaches, sends, deliveries and requests for properties as a throttled hub does (by
-        default all) until the end of the `with` block, or of the test."""
+        """Refuse the next `count` attaches, sends, deliveries and requests for properties (0: all), as a throttled hub
+        does, until the end of the `with` block or of the test."""
         self.emulator.server_busy(count, 0.0 if count else math.inf, self.name)
         return _on_exit(self.emulator.server_busy, hub=self.name)
 
     def away(self) -> AbstractContextManager[object]:
-        """Reset all connections of the emulator and refuse new ones, as if it could not be reached, until the end of
-        the `with` block, or of the test."""
+        """Reset all connections of the emulator and refuse new ones, as if it were unreachable, until the end of the
+        `with` block or of the test."""
         self.emulator.refuse_connections()
         self.emulator.drop_connections()
         return _on_exit(self.emulator.refuse_connections, False)
@@ -104,7 +103,7 @@ def _on_exit(call: Any, *arguments: Any, **more: Any) -> AbstractContextManager[
 
 
 def _messages(hub: Hub) -> list[tuple[int, int, str, bytes]]:
-    """Arrival, sequence number, partition and message of each event that can be read, in the order of arrival."""
+    """Arrival, sequence number, partition and message of each readable event, in order of arrival."""
     return sorted(
         (*event[:2], str(index), event[2]) for index, log in enumerate(hub.partitions) for event in log.messages()
     )
@@ -116,15 +115,15 @@ def _event(partition: str, message: bytes) -> ArrivedEvent:
     return ArrivedEvent(
         body=body,
         partition_key=annotations.get(PARTITION_KEY),
-        properties={name: _plain(value) for name, value in application.items()},
+        properties={name: _to_datetime(value) for name, value in application.items()},
         partition=partition,
         sequence_number=annotations["x-opt-sequence-number"],
-        enqueued_time=_plain(annotations["x-opt-enqueued-time"]),
+        enqueued_time=_to_datetime(annotations["x-opt-enqueued-time"]),
         message_id=message_id,
         correlation_id=correlation_id,
         content_type=content_type,
     )
 
 
-def _plain(value: Any) -> Any:
+def _to_datetime(value: Any) -> Any:
     return datetime.fromtimestamp(value / 1000, timezone.utc) if isinstance(value, Timestamp) else value

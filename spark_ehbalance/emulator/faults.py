@@ -1,4 +1,4 @@
-"""Faults that tests switch on; connections and endpoints check them."""
+"""Injected faults, which connections and endpoints check."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from spark_ehbalance.emulator.service_errors import SERVER_BUSY, service_error
 
 
 class Faults:
-    """Initially without faults. Its methods do as the operations of `Administration` of the same names say."""
+    """Active faults, initially none. Methods implement the operations of `Emulator` with the same names."""
 
     def __init__(self) -> None:
         self.clear()
@@ -17,20 +17,19 @@ class Faults:
     def clear(self) -> None:
         self.refuse_connections = False
         self.silence_connections = False
-        self.token_life = math.inf  # the longest time in seconds that a token is valid after it was put
-        self._busy: dict[str | None, tuple[int, float]] = {}  # by hub: how often still, and until when
+        self.token_life = math.inf  # seconds for which a new token is valid, at most
+        self._busy: dict[str | None, tuple[int, float]] = {}  # by hub: remaining refusals, and end
         self._delays: dict[tuple[str | None, str | None], float] = {}
 
     def server_busy(self, count: int, seconds: float, hub: str | None) -> None:
         self._busy[hub and hub.lower()] = count, time.monotonic() + seconds
 
     def check_busy(self, hub: str) -> None:
-        """Call it for each attach, published message, delivery and request. Raises AmqpError while `server_busy`
-        applies."""
-        for which in (hub.lower(), None) if self._busy else ():
-            count, until = self._busy.get(which, (0, 0.0))
+        """Check an attach, published message, delivery or request. Raises AmqpError while `server_busy` applies."""
+        for key in (hub.lower(), None) if self._busy else ():
+            count, until = self._busy.get(key, (0, 0.0))
             if count > 0:
-                self._busy[which] = count - 1, until
+                self._busy[key] = count - 1, until
             elif time.monotonic() >= until:
                 continue
             raise service_error(SERVER_BUSY)

@@ -16,12 +16,12 @@ _STATUS = {NOT_FOUND: 404, BUSY: 503}
 
 
 def answer(request: Sections, broker: Broker, tokens: Tokens) -> Response:
-    """Answer a READ of a hub or a partition. `tokens` are those of the client."""
+    """Respond to a READ of a hub or a partition. `tokens` are the client's."""
     fields = request.application
     name, partition = fields.get("name"), fields.get("partition")
     if fields.get("operation") != "READ" or not isinstance(name, str):
         return Response(400, "The operation must be READ, and the name that of an event hub.")
-    # Go's client puts a token for "hub/$management" only, and sends the hub's with each request
+    # the Go client puts a token for "hub/$management" only, and sends the hub's with each request
     if not tokens.allow(name.lower()) and not tokens.check(fields.get("security_token"), name.lower()):
         return Response(401, "Unauthorized access. A token for this event hub is required.")
     try:
@@ -66,5 +66,5 @@ def _partition(hub: Hub, partition: str) -> dict[str, Any]:
 
 
 def enqueued_timestamp(enqueued_ms: int | None) -> Timestamp:
-    """When the last event was enqueued, as the service says it: year 1 for None."""
+    """An enqueued time in the service's encoding: year 1 for None."""
     return Timestamp(_NEVER_MS if enqueued_ms is None else enqueued_ms)

@@ -23,7 +23,7 @@ _SMALL_MAP, _LARGE_MAP, _TIME = struct.Struct(">4sBB"), struct.Struct(">4sII"), 
 
 
 class Event(NamedTuple):
-    """An event before it is in a log: encoded parts, between which the service's annotations are inserted.
+    """An event to store: encoded parts, between which the service's annotations are inserted.
 
     `annotations` are the sender's pairs in the annotation map, `items` the number of keys and values in them, `tail`
     the other sections.
@@ -35,7 +35,7 @@ class Event(NamedTuple):
     partition_key: str | None = None
 
     def annotated(self, name: str, value: Any) -> Event:
-        """The event with one more annotation, as a publisher or a Kafka client makes it."""
+        """The event with one more annotation, as publishers and Kafka clients add."""
         return self._replace(annotations=self.annotations + _pair(name, value), items=self.items + 2)
 
     def render(self, epoch: int, sequence_number: int, offset: str, enqueued_ms: int) -> bytes:
@@ -110,7 +110,7 @@ def parse_event(message: bytes) -> Event:
 def _sender_annotations(message: bytes, start: int) -> tuple[bytes, int, str | None]:
     """Encoded pairs without the service's, their number of keys and values, and the partition key."""
     if message[start] not in (0xC1, 0xD1):
-        raise DecodeError("annotations that are no map")
+        raise DecodeError("the annotations are not a map")
     field = 1 if message[start] == 0xC1 else 4
     count = int.from_bytes(message[start + 1 + field : start + 1 + 2 * field], "big")
     pos = start + 1 + 2 * field
@@ -144,8 +144,8 @@ def parse_batch(message: bytes) -> tuple[list[Event], str | None]:
 def build_events(
     bodies: Sequence[bytes], properties: Sequence[Mapping[str, Any] | None] = (None,), partition_key: str | None = None
 ) -> list[Event]:
-    """Events that no client has published. Raises ValueError unless `properties` has one for each body or one for all,
-    TypeError for a property value that AMQP has no type for."""
+    """Events without a client. Raises ValueError unless `properties` has one mapping for each body or one for all,
+    TypeError for a property value without an AMQP type."""
     sections = [b"\x00\x53\x74" + encode(dict(mapping)) if mapping else b"" for mapping in properties]
     if len(sections) == 1:
         sections *= len(bodies)
@@ -171,7 +171,7 @@ def parse_sections(message: bytes) -> Sections:
 
 
 class Content(NamedTuple):
-    """What is in a rendered message. `body` is bytes, of AMQP's other types a value, or None if there is none."""
+    """The content of a rendered message. `body` is bytes, a value of another AMQP type, or None."""
 
     annotations: dict[Any, Any]
     properties: list[Any]
@@ -181,22 +181,22 @@ class Content(NamedTuple):
 
 def parse_content(message: bytes) -> Content:
     """Decode a rendered message."""
-    found: dict[int, list[Any]] = {}
+    sections: dict[int, list[Any]] = {}
     for section, start, _ in _sections(message):
-        found.setdefault(section, []).append(decode(message, start)[0])
-    body: Any = found.get(_VALUE, [None])[0]
-    if _DATA in found:
-        body = b"".join(found[_DATA])
-    elif _SEQUENCE in found:
-        body = [item for sequence in found[_SEQUENCE] for item in sequence]
+        sections.setdefault(section, []).append(decode(message, start)[0])
+    body: Any = sections.get(_VALUE, [None])[0]
+    if _DATA in sections:
+        body = b"".join(sections[_DATA])
+    elif _SEQUENCE in sections:
+        body = [item for sequence in sections[_SEQUENCE] for item in sequence]
     annotations, properties, application = (
-        found.get(section, [None])[0] for section in (_ANNOTATIONS, _PROPERTIES, _APPLICATION)
+        sections.get(section, [None])[0] for section in (_ANNOTATIONS, _PROPERTIES, _APPLICATION)
     )
     return Content(annotations or {}, properties or [], application or {}, body)
 
 
 def build_response(correlation_id: Any, application: dict[str, Any], value: Any) -> bytes:
-    """The encoded response of a node; its properties section has all 13 fields, and None is no body."""
+    """The encoded response of a node, with all 13 fields of the properties section; without a body for None."""
     properties = [None] * 5 + [correlation_id] + [None] * 7
     sections = {_PROPERTIES: properties, _APPLICATION: application} | ({} if value is None else {_VALUE: value})
     return b"".join(encode(Described(ULong(section), content)) for section, content in sections.items())

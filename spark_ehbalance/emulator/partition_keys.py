@@ -1,8 +1,8 @@
-"""Which partition an event with a partition key goes to.
+"""The partition for a partition key.
 
-Not documented: Microsoft's `DeterminePartitionId` (Metering.RuntimeCS) computes it so, all keys that were seen in a
-namespace are where it puts them, and the service's errors name the last logical partition of such ranges. The buffered
-producers of Azure's SDKs have another function.
+The service's function is not documented. This one is Microsoft's `DeterminePartitionId` (Metering.RuntimeCS): it agrees
+with all keys observed in a namespace, and the service's errors name the last logical partition of its ranges. The
+buffered producers of Azure's SDKs use another function.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import struct
 
-#: Logical partitions, of which each partition of a hub has a range.
+#: Logical partitions; each partition of a hub has a range of them.
 _LOGICAL = 32767
 
 _MASK = 0xFFFFFFFF
@@ -22,23 +22,23 @@ _MIX, _FINAL = (4, 6, 8, 16, 19, 4), (14, 11, 25, 16, 4, 14, 24)
 
 @functools.lru_cache(1024)
 def partition_for_key(key: str, partitions: int) -> int:
-    """Which of a hub's `partitions` has the events with this key. Upper and lower case make no difference."""
+    """The index of the partition, of `partitions`, for events with this case-insensitive key."""
     logical = _hash(key.upper().encode("ascii", "replace")) % _LOGICAL
-    width, wider = divmod(_LOGICAL, partitions)  # the first ranges are wider by one
-    narrow = wider * (width + 1)
-    return logical // (width + 1) if logical < narrow else wider + (logical - narrow) // width
+    width, wide_count = divmod(_LOGICAL, partitions)  # the first ranges are wider by one
+    narrow = wide_count * (width + 1)
+    return logical // (width + 1) if logical < narrow else wide_count + (logical - narrow) // width
 
 
 def _hash(data: bytes) -> int:
-    """Bob Jenkins's lookup3, `hashlittle2`, the two results of which are joined by xor; 0 for an empty key."""
+    """Bob Jenkins's lookup3, `hashlittle2`, with both results combined by xor; 0 for an empty key."""
     if not data:
         return 0
     words = [(0xDEADBEEF + len(data)) & _MASK] * 3
-    last = (len(data) - 1) // 12 * 12  # 1 to 12 bytes are left for the last round
+    last = (len(data) - 1) // 12 * 12  # the last round has 1 to 12 bytes
     for at in range(0, last, 12):
         words = _mix(*_add(words, data[at : at + 12]))
     a, b, c = _add(words, data[last:].ljust(12, b"\0"))
-    for turn, bits in enumerate(_FINAL):  # each changes c, a or b in turn, by the one before it
+    for turn, bits in enumerate(_FINAL):  # changes c, a and b in turn, by the previous one
         if turn % 3 == 0:
             c = ((c ^ b) - _rotate(b, bits)) & _MASK
         elif turn % 3 == 1:
@@ -55,7 +55,7 @@ def _add(words: list[int], data: bytes) -> list[int]:
 def _mix(a: int, b: int, c: int) -> list[int]:
     for bits in _MIX:
         a = (a - c) & _MASK ^ _rotate(c, bits)
-        a, b, c = b, (c + b) & _MASK, a  # the next one is changed by this one
+        a, b, c = b, (c + b) & _MASK, a  # this one changes the next one
     return [a, b, c]
 
 

@@ -1,12 +1,11 @@
 """The events of one partition, in order, in memory.
 
-A record is a gap of `HEADER_SIZE` bytes and the encoded event; the gap becomes the transfer header in the copy that a
-reader is sent. Arrays of int64 (offset and time) find where a reader starts. As the service's, offsets begin at 0, rise
-by bytes, and jump to the next multiple of 2^32 now and then: here every 11 events, where the service was seen to do so
-once. In a geo-replicated hub an offset is a text of the primary region's number (it rises with every promotion), the
-position in bytes, and the sequence number. The real service's have the form `2:-1:-1` (azure-sdk-for-go shows one of an
-empty partition); what its numbers mean is not documented. The epoch of sequence numbers is taken to be the first of
-them, because it counts the changes of the primary region (azure-sdk issue 7454); in other hubs it is -1.
+A record is a gap of `HEADER_SIZE` bytes and the encoded event; in a reader's copy the gap becomes the transfer header.
+Offsets, like the service's, begin at 0, increase by bytes, and jump to multiples of 2^32: here every 11 events, as once
+observed. In a geo-replicated hub an offset is the number of the primary region, which each promotion increments, the
+position in bytes, and the sequence number. The service's offsets have the same form (azure-sdk-for-go shows `2:-1:-1`
+for an empty partition), but the meaning of their numbers is not documented. The epoch of a sequence number is the
+region's number, because it counts the changes of the primary region (azure-sdk issue 7454); in other hubs it is -1.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import NamedTuple
 from spark_ehbalance.emulator.amqp.frames import TRANSFER_HEADER_SIZE as HEADER_SIZE
 from spark_ehbalance.emulator.message import Event
 
-_SEGMENT, _SEGMENT_EVENTS = 1 << 32, 11  # an offset's jump, and how many events come before it
+_SEGMENT, _SEGMENT_EVENTS = 1 << 32, 11  # an offset's jump, and the events before it
 
 
 class Chunk(NamedTuple):
@@ -31,7 +30,7 @@ class Chunk(NamedTuple):
 
 
 class PartitionLog:
-    """Append-only events with rising sequence numbers; not thread-safe.
+    """Append-only events with increasing sequence numbers; not thread-safe.
 
     `first_sequence_number` belongs to the first retained event, `next_sequence_number` to the next new one.
     """
@@ -84,10 +83,10 @@ class PartitionLog:
         return self._times[-1] if self._times else None
 
     def append(self, events: Sequence[Event]) -> None:
-        """Add `events` with the present time, and call those that wait for it."""
-        now = max(time.time_ns() // 1_000_000, self._times[-1] if self._times else 0)  # bisecting needs a rising order
+        """Add `events` with the current time, and call `on_append`."""
+        now = max(time.time_ns() // 1_000_000, self._times[-1] if self._times else 0)  # bisection needs sorted times
         sequence_number, position, arrival = self.next_sequence_number, self._positions[-1], next(self._next_arrival)
-        offset = self.end
+        offset = self.next_offset
         epoch, gap = self._epoch(sequence_number), bytes(HEADER_SIZE)
         for event in events:
             if sequence_number and sequence_number % _SEGMENT_EVENTS == 0:
@@ -123,23 +122,23 @@ class PartitionLog:
         return Chunk(self._data[begin : begin + starts[-1]], starts)
 
     def messages(self) -> Iterator[tuple[int, int, bytes]]:
-        """The number of the append, the sequence number and the rendered message of each event that can be read."""
+        """The number of the append, the sequence number and the rendered message of each readable event."""
         for number in range(self.first_sequence_number, self.next_sequence_number):
             if self.next_readable(number) == number:
                 message = bytes(self.read(number, 1, 0).data[HEADER_SIZE:])
                 yield self._arrivals[number - self._indexed_from], number, message
 
     def next_readable(self, sequence_number: int) -> int:
-        """The first sequence number from `sequence_number` on that is retained and not removed, or that is the next."""
-        wanted = max(sequence_number, self.first_sequence_number)
+        """The first readable sequence number from `sequence_number` on, or the next new one."""
+        number = max(sequence_number, self.first_sequence_number)
         for removed in self._removed:
-            if wanted in removed:
-                wanted = removed.stop
-        return wanted
+            if number in removed:
+                number = removed.stop
+        return number
 
     @property
-    def end(self) -> int:
-        """The offset of the next event, where offsets are numbers."""
+    def next_offset(self) -> int:
+        """The offset of the next event, if offsets are numbers."""
         return self._offsets[-1] + self._positions[-1] - self._positions[-2] if self._times else 0
 
     def after(self, position: int, inclusive: bool, *, is_time: bool) -> int:
@@ -149,33 +148,33 @@ class PartitionLog:
         return max(self._indexed_from + bisect(index, position, 0, len(self._times)), self.first_sequence_number)
 
     def trim(self, before_sequence_number: int) -> None:
-        """Delete the events before `before_sequence_number`, as far as there are any."""
+        """Delete the events before `before_sequence_number`."""
         self.first_sequence_number = max(
             self.first_sequence_number, min(before_sequence_number, self.next_sequence_number)
         )
         # The last event's offset and time are still reported after it is deleted.
-        gone = min(self.first_sequence_number, self.next_sequence_number - 1) - self._indexed_from
-        if gone > 0:
-            del self._data[: self._positions[gone] - self._positions[0]]
-            del self._positions[:gone]
-            del self._offsets[:gone]
-            del self._times[:gone]
-            del self._arrivals[:gone]
-            self._indexed_from += gone
+        deleted = min(self.first_sequence_number, self.next_sequence_number - 1) - self._indexed_from
+        if deleted > 0:
+            del self._data[: self._positions[deleted] - self._positions[0]]
+            del self._positions[:deleted]
+            del self._offsets[:deleted]
+            del self._times[:deleted]
+            del self._arrivals[:deleted]
+            self._indexed_from += deleted
 
     def remove(self, start: int, end: int) -> None:
-        """Deliver the retained events from `start` to before `end` no more."""
+        """Stop delivering the retained events from `start` to before `end`."""
         self._removed.append(range(start, min(end, self.next_sequence_number)))
         self._removed.sort(key=lambda removed: removed.start)
 
     def promote(self, lost: int, refuse_lost: bool) -> None:
-        """Drop the last `lost` events, whose sequence numbers new ones take, as a secondary region takes over. Raises
-        ValueError if there are fewer, or if the hub is not geo-replicated."""
+        """Drop the last `lost` events, as when a secondary region takes over; new ones reuse their sequence numbers.
+        Raises ValueError if there are fewer, or if the hub is not geo-replicated."""
         if not self.geo_replicated:
             raise ValueError("only a geo-replicated hub can be promoted")
         retained = self.next_sequence_number - self.first_sequence_number
         if not 0 <= lost <= retained:
-            raise ValueError(f"lost={lost}: allowed are 0 to {retained}, the number of retained events")
+            raise ValueError(f"lost={lost}: expected 0 to {retained}, the number of retained events")
         del self._times[len(self._times) - lost :]
         del self._arrivals[len(self._times) :]
         del self._offsets[len(self._times) :]
@@ -185,7 +184,7 @@ class PartitionLog:
         self.refuses_lost_offsets = refuse_lost
 
     def is_lost(self, sequence_number: int, offset: str) -> bool:
-        """Whether the event with this number, if it is retained, has another offset."""
+        """Whether a promotion lost the event with this number and offset."""
         index = sequence_number - self._indexed_from
         if index < 0:
             return False

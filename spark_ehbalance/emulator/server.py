@@ -1,4 +1,4 @@
-"""The server: listens, and connects what clients ask for with the broker, `$cbs` and `$management`.
+"""The server: listens, and connects clients with the broker, `$cbs` and `$management`.
 
 Everything here runs on one asyncio loop; `Emulator` calls it from other threads.
 """
@@ -14,11 +14,11 @@ from spark_ehbalance.emulator.client import Client
 from spark_ehbalance.emulator.endpoints import HubEndpoint
 from spark_ehbalance.emulator.settings import Settings
 
-_TICK = 1.0  # seconds between checks of time-outs and expired tokens, at most
+_TICK = 1.0  # maximum seconds between checks of time-outs and expired tokens
 
 
 class Server:
-    """A namespace and the clients that are connected to it. Its methods must be called on the loop's thread."""
+    """A namespace and its connected clients. Call its methods on the loop's thread."""
 
     def __init__(self, settings: Settings, tls: ssl.SSLContext | None) -> None:
         self.settings = settings
@@ -31,7 +31,7 @@ class Server:
         self._ticker: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listen. Raises OSError if a port is not available, ImportError without websockets where it is needed."""
+        """Listen. Raises OSError if a port is not available, ImportError if the package websockets is missing."""
         self.port = await self._listen(self._make_client, self.port)
         if self.websocket_port is not None:
             from spark_ehbalance.emulator.websocket import WebSocketConnection  # not needed without a websocket
@@ -45,7 +45,7 @@ class Server:
         return Client(self.settings, self.broker, self.clients)
 
     async def _listen(self, make: Callable[[], asyncio.Protocol], port: int) -> int:
-        """Listen on `port`, which is returned; 0 takes a free one."""
+        """Listen on `port`, or a free one for 0, and return it."""
         loop = asyncio.get_running_loop()
         self._listeners.append(await loop.create_server(make, self.settings.host, port, ssl=self._tls))
         bound: int = self._listeners[-1].sockets[0].getsockname()[1]

@@ -17,22 +17,21 @@ from websockets.typing import Subprotocol
 PATH = "/$servicebus/websocket"  # as Event Hubs has it, like the subprotocols
 SUBPROTOCOLS = [Subprotocol("AMQPWSB10"), Subprotocol("amqp")]
 
-#: Bytes of one message that is sent. How the service cuts what it sends is not documented. Here the cuts have nothing
-#: to do with AMQP's frames, so that a client which relies on them fails.
+#: Bytes per sent message. The service's message boundaries are not documented; here they are unrelated to AMQP frames,
+#: so that a client that relies on them fails.
 _SENT_BYTES = 65_500
-_MAX_RECEIVED_BYTES = 4 << 20  # bytes of one message that is received
+_MAX_RECEIVED_BYTES = 4 << 20  # bytes per received message
 
 
 class WebSocketConnection(asyncio.Protocol):
-    """The websocket of one client. `make` creates the AMQP protocol, once the client has asked for the right path and
-    subprotocol."""
+    """The websocket of one client. `make` creates the AMQP protocol after a valid request."""
 
     def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
         self._make = make
         self._websocket = ServerProtocol(subprotocols=SUBPROTOCOLS, max_size=_MAX_RECEIVED_BYTES)
-        self._inner = asyncio.Protocol()  # which ignores all, until the client has asked
+        self._inner = asyncio.Protocol()  # ignores everything until a valid request
 
-    # --- what asyncio calls
+    # --- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -58,20 +57,20 @@ class WebSocketConnection(asyncio.Protocol):
     def _handle_events(self) -> None:
         for event in self._websocket.events_received():
             if isinstance(event, Request):
-                self._answer(event)
+                self._respond(event)
             elif isinstance(event, Frame):
                 self._handle_frame(event)
         self.flush()
         if self._websocket.close_expected() and type(self._inner) is asyncio.Protocol:
             self._transport.close()
 
-    def _answer(self, request: Request) -> None:
+    def _respond(self, request: Request) -> None:
         if request.path.rstrip("/").lower() != PATH:
             response = self._websocket.reject(HTTPStatus.NOT_FOUND, f"AMQP is at {PATH}\n")
         elif self._is_from_page(request):
-            response = self._websocket.reject(HTTPStatus.FORBIDDEN, "not from a web page\n")
+            response = self._websocket.reject(HTTPStatus.FORBIDDEN, "web pages are not allowed\n")
         else:
-            response = self._websocket.accept(request)  # or why not
+            response = self._websocket.accept(request)  # or an error
         self._websocket.send_response(response)
         if self._websocket.state is OPEN:
             self.flush()
@@ -81,10 +80,10 @@ class WebSocketConnection(asyncio.Protocol):
             )
 
     def _is_from_page(self, request: Request) -> bool:
-        """Whether a browser sends it for a page, which could read and publish where no key is set.
+        """Whether a browser sends the request for a web page, which could read and publish if no key is set.
 
-        The client of azure-eventhub names the server as its origin. So does a page whose own name leads here by now:
-        without TLS, which would show, only names that nobody can register are taken, those without a dot.
+        The client of azure-eventhub names the server as its origin, and so does a page after DNS rebinding. Without
+        TLS, which detects that, only names without a dot are accepted: nobody can register them.
         """
         origins, server = request.headers.get_all("Origin"), "".join(request.headers.get_all("Host"))
         if not origins:
@@ -100,18 +99,18 @@ class WebSocketConnection(asyncio.Protocol):
             self._inner.data_received(bytes(frame.data))
 
     def flush(self) -> None:
-        """Hand the bytes of the websocket to the socket."""
+        """Write the pending bytes of the websocket to the socket."""
         for data in self._websocket.data_to_send():
             if self._transport.is_closing():
                 return
             if data:
                 self._transport.write(data)
-            else:  # the websocket has ended
+            else:  # the websocket is closed
                 self._transport.close()
 
 
 class _WebSocketTransport:
-    """The transport of the protocol behind a websocket: writes messages, and delegates all else to the socket's."""
+    """The transport of the AMQP protocol: writes messages, and delegates the rest to the socket's transport."""
 
     def __init__(self, websocket: ServerProtocol, flush: Callable[[], None], transport: asyncio.Transport) -> None:
         self._websocket = websocket

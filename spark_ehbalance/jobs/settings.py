@@ -181,7 +181,7 @@ def hub(parse: Callable[[Mapping[str, str]], object] = stream_options, variable:
 
 
 def _with_prefix(prefix: str, error: OptionError) -> SettingError:
-    """The error of an option as that of the setting with this prefix."""
+    """The error of an option, for the setting with this prefix."""
     if not error.parameters:  # a text, until all errors have a condition
         return SettingError(f"{prefix}*: {error}")
     parameters = dict(error.parameters)

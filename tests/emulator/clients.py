@@ -1,4 +1,4 @@
-"""The real Azure client with settings for quick tests: no keep-alive threads, short socket timeouts."""
+"""The real Azure client with settings for fast tests: no keep-alive threads, short socket timeouts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from azure.eventhub import EventData, EventHubConsumerClient, EventHubProducerCl
 from azure.eventhub.exceptions import EventHubError
 
 DEADLINE = 60.0  # seconds within which an expected condition must hold
-QUIET = 0.3  # seconds without an event after which a partition is read to its end
+QUIET = 0.3  # seconds without an event that mark the end of a partition
 FAST = {"socket_timeout": 0.005, "retry_total": 0, "retry_backoff_factor": 0.01}
 
 
@@ -56,7 +56,7 @@ class Reader:
         """Attach. Raises the client's exception if the link is refused."""
         self.poll()
         wait_until(lambda: self._consumer.handler_ready or self.poll(), "the receiver is attached")
-        self.poll()  # the refusal comes right after the attach
+        self.poll()  # a refusal follows the attach
         return self
 
     def poll(self) -> None:
@@ -69,11 +69,11 @@ class Reader:
 
     def read_all(self) -> list[EventData]:
         """Poll until no event has arrived for a while."""
-        last, seen = time.monotonic(), -1
+        last, count = time.monotonic(), -1
         while time.monotonic() < last + QUIET:
             self.poll()
-            if len(self.events) != seen:
-                last, seen = time.monotonic(), len(self.events)
+            if len(self.events) != count:
+                last, count = time.monotonic(), len(self.events)
         return self.events
 
     def close(self) -> None:
@@ -83,29 +83,29 @@ class Reader:
 
 @contextlib.contextmanager
 def reader(connection: str, partition: str = "0", **options: Any) -> Iterator[Reader]:
-    """A reader that is attached, and closed at the end."""
-    made = Reader(connection, partition, **options)
+    """An attached reader, closed at the end."""
+    opened = Reader(connection, partition, **options)
     try:
-        yield made.open()
+        yield opened.open()
     finally:
-        made.close()
+        opened.close()
 
 
 def read(connection: str, count: int, partition: str = "0", **options: Any) -> list[EventData]:
-    """The first `count` events that a reader gets."""
+    """The first `count` events of a reader."""
     with reader(connection, partition, **options) as events:
         return events.read(count)
 
 
 def refusal(connection: str, **options: Any) -> EventHubError:
-    """The error with which a receiver is refused."""
+    """The error that refuses a receiver."""
     with pytest.raises(EventHubError) as caught, reader(connection, **options):
         pass
     return caught.value
 
 
 def detached(events: Reader) -> EventHubError:
-    """The error with which an attached receiver is detached."""
+    """The error that detaches an attached receiver."""
     with pytest.raises(EventHubError) as caught:
         wait_until(events.poll, "the receiver is detached")
     return caught.value

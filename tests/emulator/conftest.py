@@ -19,7 +19,7 @@ def connection(emulator: Emulator) -> str:
 
 @pytest.fixture
 def bystander(emulator: Emulator, connection: str) -> Iterator[Reader]:
-    """A real client that reads partition 0, and that is still served at the end of the test."""
+    """A real client that reads partition 0, and must still receive events at the end of the test."""
     with reader(connection) as events:
         yield events
         count = len(events.events)

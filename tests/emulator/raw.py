@@ -17,15 +17,15 @@ PARTITION = "hub/ConsumerGroups/$Default/Partitions/"
 
 def split_frames(data: bytes) -> list[Frame]:
     """The frames of `data` without heartbeats; the last one must be complete."""
-    found = []
+    split = []
     while data:
         frame = frames.decode_frame(data, len(data))
         assert frame is not None
         data = data[frame.size :]
         if frame.body:
             performative, end = frames.decode_performative(frame.body)
-            found.append((performative, frame.body[end:]))
-    return found
+            split.append((performative, frame.body[end:]))
+    return split
 
 
 def source(address: str) -> Described:
@@ -41,9 +41,11 @@ def condition(frame: Any) -> Symbol | None:
     return None if frame.error is None else frame.error.value[0]
 
 
-def request_message(value: str | None = None, **asked: str) -> bytes:
-    """A request of a value with these application properties."""
-    return b"\x00\x53\x73" + encode(["request"]) + b"\x00\x53\x74" + encode(asked) + b"\x00\x53\x77" + encode(value)
+def request_message(value: str | None = None, **properties: str) -> bytes:
+    """A request with a value and application properties."""
+    return (
+        b"\x00\x53\x73" + encode(["request"]) + b"\x00\x53\x74" + encode(properties) + b"\x00\x53\x77" + encode(value)
+    )
 
 
 _Peer = TypeVar("_Peer", bound="RawPeer")
@@ -60,14 +62,14 @@ class RawPeer:
 
     @classmethod
     def opened(cls, emulator: Emulator, **fields: Any) -> RawPeer:
-        """With an open connection, and a session on channel 0. `fields` are those of the open."""
+        """A peer with an open connection and a session on channel 0; `fields` are the open's."""
         peer = cls(emulator)
         peer.open(**fields)
         return peer
 
     @classmethod
     def reading(cls, emulator: Emulator, credit: int = 0, *, partition: int = 0, window: int = 1000) -> RawPeer:
-        """With an attached receiver that has credit."""
+        """A peer with an attached receiver that has credit."""
         peer = cls.opened(emulator)
         peer.attach_receiver(f"{PARTITION}{partition}")
         peer.expect(Attach)
@@ -86,7 +88,7 @@ class RawPeer:
         )
 
     def open(self, channel: int = 0, **fields: Any) -> tuple[Open, Begin]:
-        """Header, open and a session; returns the server's."""
+        """Send header, open and begin; returns the server's open and begin."""
         self.channel = channel
         self.socket.sendall(frames.AMQP_HEADER)
         assert self.take(8) == frames.AMQP_HEADER
@@ -102,24 +104,24 @@ class RawPeer:
     def credit(self, amount: int, handle: int = 0, received: int = 0, window: int = 1000, **fields: Any) -> None:
         self.send(Flow(received + 1, window, 0, 1000, handle, received, amount, **fields))
 
-    def request(self, node: str, value: str | None = None, **asked: str) -> Sections:
-        """The response of `$management` or `$cbs` to a request of a value with these application properties."""
-        return parse_sections(self.ask(node, value, **asked)[1])
+    def request(self, node: str, value: str | None = None, **properties: str) -> Sections:
+        """The response of `$management` or `$cbs` to a request with a value and application properties."""
+        return parse_sections(self.request_frame(node, value, **properties)[1])
 
-    def ask(self, node: str, value: str | None = None, **asked: str) -> Frame:
-        """The response to a request, encoded."""
+    def request_frame(self, node: str, value: str | None = None, **properties: str) -> Frame:
+        """The encoded response to a request."""
         self.attach_sender(node, handle=0)
         self.attach_receiver(node, handle=1)
         self.credit(1, handle=1)
-        self.send(Transfer(0, 0, b"1", 0), payload=request_message(value, **asked))
-        found: Frame = self.expect(Transfer)
-        return found
+        self.send(Transfer(0, 0, b"1", 0), payload=request_message(value, **properties))
+        response: Frame = self.expect(Transfer)
+        return response
 
     def next(self) -> Frame | None:
         """The next frame; None for a heartbeat. Raises EOFError at the end."""
         size = self.take(4)
-        found = split_frames(size + self.take(int.from_bytes(size, "big") - 4))
-        return found[0] if found else None
+        split = split_frames(size + self.take(int.from_bytes(size, "big") - 4))
+        return split[0] if split else None
 
     def expect(self, *kinds: type) -> Any:
         """The next performative of these kinds, a transfer with its payload; others are skipped."""
@@ -129,7 +131,7 @@ class RawPeer:
                 return frame if isinstance(frame[0], Transfer) else frame[0]
 
     def close_condition(self) -> Symbol | None:
-        """The condition of the close that ends the connection; None if it ends without one."""
+        """The condition of the server's close; None if the connection ends without one."""
         try:
             return condition(self.expect(Close))
         except (EOFError, ConnectionResetError):

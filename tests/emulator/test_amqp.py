@@ -30,7 +30,7 @@ SENDER = Attach("s", 1, False, target=target("hub/Partitions/1"), initial_delive
 
 
 class Peer(Connection):
-    """A connection and the client's side of it; accepts all links, and settles every message."""
+    """A connection with its client's side; accepts all links, and settles every message."""
 
     def __init__(self) -> None:
         super().__init__("server", 60.0)
@@ -44,7 +44,7 @@ class Peer(Connection):
     def make_endpoint(self, link: Link, attach: Attach) -> Endpoint:
         self.events.append(("attach", attach.handle))
         self.attached = link
-        return Recorded(self.events, link, attach.handle)
+        return RecordingEndpoint(self.events, link, attach.handle)
 
     def on_error(self, error: AmqpError) -> None:
         self.events.append(("error", error.condition))
@@ -53,7 +53,7 @@ class Peer(Connection):
         self.sent += self.take()
 
     def feed(self, data: bytes) -> list[tuple[Any, ...]]:
-        """The events of `data`."""
+        """Process `data` and return its events."""
         before = len(self.events)
         self.receive_data(data)
         self.flush()
@@ -82,7 +82,7 @@ class Peer(Connection):
         return self.attached
 
 
-class Recorded(Endpoint):
+class RecordingEndpoint(Endpoint):
     def __init__(self, events: list[tuple[Any, ...]], link: Any, handle: int) -> None:
         self._events, self._link, self._handle = events, link, handle
 
@@ -115,7 +115,7 @@ SASL = f.SASL_HEADER + encode_frame(0, f.SaslInit("ANONYMOUS", b""))
 CONVERSATION = SASL + f.AMQP_HEADER + b"".join(encode_frame(0, *frame) for frame in SENT)
 
 
-def test_a_conversation_cut_at_any_byte_has_the_same_events_and_answers() -> None:
+def test_conversation_cut_at_any_byte_has_the_same_result() -> None:
     whole = Peer()
     assert whole.feed(CONVERSATION) == [
         ("open", 2.0),
@@ -141,7 +141,7 @@ def test_a_conversation_cut_at_any_byte_has_the_same_events_and_answers() -> Non
     st.binary(max_size=300),
     st.integers(1, 99),
 )
-def test_no_damage_and_no_garbage_raises(damage: list[tuple[int, int]], garbage: bytes, size: int) -> None:
+def test_damaged_bytes_never_raise(damage: list[tuple[int, int]], garbage: bytes, size: int) -> None:
     damaged = bytearray(CONVERSATION)
     for at, byte in damage:
         damaged[at] = byte
@@ -155,7 +155,7 @@ def test_no_damage_and_no_garbage_raises(damage: list[tuple[int, int]], garbage:
 # --- sessions and links
 
 
-def test_what_this_side_ends_is_ended_once_and_hears_no_more() -> None:
+def test_detach_and_close_happen_once_and_end_reception() -> None:
     peer = Peer().open()
     link = peer.attach(SENDER)
     link.detach(AmqpError("amqp:link:stolen", "taken over"))
@@ -175,7 +175,7 @@ def test_what_this_side_ends_is_ended_once_and_hears_no_more() -> None:
 # --- credit, windows and messages
 
 
-def test_a_long_message_is_sent_as_the_window_allows() -> None:
+def test_long_message_is_sent_within_the_window() -> None:
     peer = Peer().open(max_frame_size=512)
     link = peer.attach(RECEIVER)
     assert link.capacity == 0
@@ -186,8 +186,8 @@ def test_a_long_message_is_sent_as_the_window_allows() -> None:
     assert len(frames) == 2
     assert link.capacity == 0, "the message is incomplete"
     assert not link.continue_message()
-    for seen in range(2, 6):
-        peer.send(Flow(1 + seen, 1, 0, 1000))
+    for received in range(2, 6):
+        peer.send(Flow(1 + received, 1, 0, 1000))
         link.continue_message()
         frames += peer.received()
     assert link.continue_message()
@@ -217,7 +217,7 @@ def test_credit_and_window_of_a_sender_are_renewed(frames: int) -> None:
         sent += allowed
 
 
-def test_an_aborted_message_is_dropped() -> None:
+def test_aborted_message_is_dropped() -> None:
     peer = Peer().open()
     peer.attach(SENDER)
     peer.send(Transfer(1, 0, b"t", 0, more=True), payload=b"gone")

@@ -92,7 +92,7 @@ def test_truncated_values_raise(value: Any, data: st.DataObject) -> None:
         b"\x10",
     ],
 )
-def test_what_is_no_value_raises(raw: bytes) -> None:
+def test_invalid_values_raise(raw: bytes) -> None:
     with pytest.raises(DecodeError):
         decode(raw)
 
@@ -108,7 +108,7 @@ def test_what_is_no_value_raises(raw: bytes) -> None:
         (Array([1, "a"]), TypeError),
     ],
 )
-def test_what_amqp_does_not_have_cannot_be_encoded(value: Any, error: type[Exception]) -> None:
+def test_values_without_an_amqp_type_cannot_be_encoded(value: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         encode(value)
 

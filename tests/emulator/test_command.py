@@ -1,4 +1,4 @@
-"""The emulator as a process: ready line, signals, kill -9, and the errors for invalid arguments."""
+"""The emulator as a process: ready line, signals, and errors for invalid arguments."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ COMMAND = [sys.executable, "-c", "from spark_ehbalance.ops.main import main; mai
 
 @contextmanager
 def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
-    """The process with `hub`, its connection string, and what else it has printed."""
+    """The process with `hub`, its connection string, and the rest of its ready line."""
     command = [*COMMAND, "--port", "0", "--hub", "hub:2", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            found = re.fullmatch(r"Emulator ready: (Endpoint=.+;)( \(.*\))?\n", line)
-            assert found is not None, line
-            yield process, found[1] + "EntityPath=hub", found[2] or ""
+            match = re.fullmatch(r"Emulator ready: (Endpoint=.+;)( \(.*\))?\n", line)
+            assert match is not None, line
+            yield process, match[1] + "EntityPath=hub", match[2] or ""
         finally:
             process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_serves_until_a_signal_and_exits_cleanly(number: signal.Signals) -> None:
+def test_command_serves_until_a_signal_and_exits_cleanly(number: signal.Signals) -> None:
     with running("--consumer-group", "second") as (process, connection, _):
         with producer(connection) as client:
             client.send_batch([EventData(b"x")] * 3, partition_id="1")
@@ -54,13 +54,13 @@ def test_it_serves_until_a_signal_and_exits_cleanly(number: signal.Signals) -> N
     ("arguments", "text"),
     [
         (["--hub", "hub"], "Error: --hub 'hub': expected NAME:PARTITIONS, for example flights:8"),
-        (["--hub", "hub:0"], "Error: hub 'hub' with 0 partitions: allowed are 1 to 2000"),
-        (["--port", "70000"], "Error: --port 70000: allowed are 0 to 65535"),
+        (["--hub", "hub:0"], "Error: hub 'hub' cannot have 0 partitions: use 1 to 2000"),
+        (["--port", "70000"], "Error: --port 70000: expected 0 to 65535"),
         (["--sas-key", "reader=c2VjcmV0"], "Error: --sas-key: expected NAME=env:VARIABLE or NAME=file:PATH"),
-        (["--sas-key", "reader=env:NO_SUCH_KEY"], "Error: --sas-key: the reference of 'reader' leads to no key"),
+        (["--sas-key", "reader=env:NO_SUCH_KEY"], "Error: --sas-key: the key of 'reader' is missing or empty"),
     ],
 )
-def test_invalid_arguments_are_an_error_of_one_line(
+def test_invalid_arguments_are_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
 ) -> None:
     error = Command(monkeypatch, capsys).fails(2, "emulator", *arguments)
@@ -68,7 +68,7 @@ def test_invalid_arguments_are_an_error_of_one_line(
     assert "c2VjcmV0" not in error
 
 
-def test_keys_are_given_by_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("READERS_KEY", KEY)
     (tmp_path / "key").write_text(f"{KEY}\n")
     keys = ("--sas-key", "reader=env:READERS_KEY", "--sas-key", f"writer=file:{tmp_path / 'key'}")
@@ -83,7 +83,7 @@ def test_keys_are_given_by_reference(tmp_path: Path, monkeypatch: pytest.MonkeyP
             client.get_partition_ids()
 
 
-def test_a_port_in_use_is_an_error_of_one_line(emulator: Emulator) -> None:
+def test_port_in_use_is_one_line(emulator: Emulator) -> None:
     command = [*COMMAND, "--port", str(emulator.port)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
     assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)

@@ -17,18 +17,18 @@ QUICK_RETRIES = {"retry_total": 10, "retry_backoff_factor": 0.02, "retry_backoff
 
 
 @pytest.fixture
-def seen(connection: str) -> Iterator[set[int]]:
+def received(connection: str) -> Iterator[set[int]]:
     """The sequence numbers of partition 0 that a public, retrying consumer has received so far."""
-    got: set[int] = set()
+    numbers_: set[int] = set()
     client = EventHubConsumerClient.from_connection_string(connection, "$Default", socket_timeout=0.02, **QUICK_RETRIES)
 
     def on_batch(context: Any, events: list[EventData]) -> None:
-        got.update(event.sequence_number for event in events)  # type: ignore[misc]
+        numbers_.update(event.sequence_number for event in events)  # type: ignore[misc]
 
     options = {"partition_id": "0", "starting_position": "-1", "max_wait_time": 0.05}
     thread = threading.Thread(target=client.receive_batch, args=(on_batch,), kwargs=options)
     thread.start()
-    yield got
+    yield numbers_
     client.close()
     thread.join(DEADLINE)
     assert not thread.is_alive()
@@ -42,15 +42,15 @@ def seen(connection: str) -> Iterator[set[int]]:
         lambda emulator: emulator.detach("hub", 0, "amqp:internal-error", "boom"),
     ],
 )
-def test_a_consumer_recovers_and_misses_nothing(
-    emulator: Emulator, seen: set[int], fault: Callable[[Emulator], None]
+def test_consumer_recovers_and_misses_nothing(
+    emulator: Emulator, received: set[int], fault: Callable[[Emulator], None]
 ) -> None:
     emulator.append("hub", 0, [b"x"] * 100)
-    wait_until(lambda: len(seen) == 100, "the events have arrived")
+    wait_until(lambda: len(received) == 100, "the events have arrived")
     fault(emulator)
     emulator.append("hub", 0, [b"x"] * 50)
-    wait_until(lambda: len(seen) == 150, "the rest has arrived")
-    assert seen == set(range(150))
+    wait_until(lambda: len(received) == 150, "the rest has arrived")
+    assert received == set(range(150))
 
 
 def test_server_busy_refuses_attaches_sends_and_requests_for_properties(emulator: Emulator, connection: str) -> None:
@@ -78,7 +78,7 @@ def test_server_busy_detaches_a_receiver_with_a_reason(emulator: Emulator, conne
     assert numbers(read(connection, 1)) == [0]
 
 
-def test_a_paused_partition_delivers_nothing_until_resumed(emulator: Emulator, connection: str) -> None:
+def test_paused_partition_delivers_nothing_until_resumed(emulator: Emulator, connection: str) -> None:
     emulator.pause("hub", 0)
     emulator.append("hub", 0, [b"x"] * 3)
     emulator.append("hub", 1, [b"x"] * 3)

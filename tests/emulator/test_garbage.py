@@ -36,7 +36,7 @@ def _is_closed(peer: RawPeer) -> bool:
 
 
 @pytest.mark.parametrize("sent", GARBAGE)
-def test_garbage_before_the_open_ends_the_connection(emulator: Emulator, sent: bytes) -> None:
+def test_garbage_before_the_open_closes_the_connection(emulator: Emulator, sent: bytes) -> None:
     with RawPeer(emulator) as peer:
         peer.socket.sendall(sent)
         received = b"".join(iter(lambda: peer.socket.recv(1000), b""))

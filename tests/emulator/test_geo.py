@@ -1,4 +1,4 @@
-"""A geo-replicated hub: offsets that are no numbers, and promotions that lose events."""
+"""A geo-replicated hub: offsets that are not numbers, and promotions that lose events."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def read(emulator: Emulator, count: int, start: str | int = "-1", *, inclusive: 
     return {event.sequence_number: event.offset for event in events}
 
 
-def test_a_receiver_starts_at_a_text_and_no_other_offset(geo: Emulator) -> None:
+def test_receiver_starts_at_geo_replicated_offsets_only(geo: Emulator) -> None:
     offsets = read(geo, 10)
     assert all(offset.count(":") == 2 for offset in offsets.values())
     assert geo.partition_state(HUB, 0).last_offset == offsets[9]
     assert list(read(geo, 5, offsets[4])) == [5, 6, 7, 8, 9]
     assert list(read(geo, 6, offsets[4], inclusive=True)) == [4, 5, 6, 7, 8, 9]
     for offset in ("4096", "x"):
-        refused = clients.refusal(geo.connection_string(HUB), start=offset)
-        assert f"supplied offset '{offset}' is invalid" in str(refused)
+        error = clients.refusal(geo.connection_string(HUB), start=offset)
+        assert f"supplied offset '{offset}' is invalid" in str(error)
 
 
 @pytest.mark.parametrize("refuse_lost", [False, True])
-def test_a_start_at_a_lost_events_offset(geo: Emulator, refuse_lost: bool) -> None:
+def test_start_at_the_offset_of_a_lost_event(geo: Emulator, refuse_lost: bool) -> None:
     before = read(geo, 10)
     with reader(geo.connection_string(HUB), start="@latest"):
         geo.promote(HUB, 3, refuse_lost=refuse_lost)
@@ -54,7 +54,7 @@ def test_a_start_at_a_lost_events_offset(geo: Emulator, refuse_lost: bool) -> No
     assert min(read(geo, 1, before[5])) == 6, "one that was not lost"
 
 
-def test_a_promotion_raises_the_epoch_of_new_events(geo: Emulator) -> None:
+def test_promotion_increments_the_epoch_of_new_events(geo: Emulator) -> None:
     geo.promote(HUB, 3)
     geo.append(HUB, 0, [b"new"] * 2)
     name, metric = b"x-opt-sequence-number-epoch", b"last_enqueued_sequence_number_epoch"

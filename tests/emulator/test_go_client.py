@@ -13,8 +13,8 @@ from spark_ehbalance.emulator import EventHub
 from spark_ehbalance.emulator.partition_keys import partition_for_key
 
 SOURCE = Path(__file__).with_name("go_client")
-INSTALLED = "/usr/local/go/bin"  # where Go's installation guide puts it
-MINUTES = 8  # seldom more than one: to fetch the SDK and compile it for the first time
+INSTALLED = "/usr/local/go/bin"  # by Go's installation guide
+MINUTES = 8  # usually one: fetching and compiling the SDK for the first time
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +22,10 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program in `go_client`."""
     go = shutil.which("go") or shutil.which("go", path=INSTALLED)
     if go is None:
-        pytest.skip(f"the Go SDK's client is not run: there is no `go` on the PATH or in {INSTALLED}")
+        pytest.skip(f"no `go` on the PATH or in {INSTALLED}")
     fetched = subprocess.run([go, "mod", "download"], cwd=SOURCE, capture_output=True, text=True)
     if fetched.returncode:
-        pytest.skip(f"the Go SDK's client is not run: the SDK cannot be fetched: {fetched.stderr.strip()}")
+        pytest.skip(f"the Go SDK cannot be fetched: {fetched.stderr.strip()}")
     built = tmp_path_factory.mktemp("go") / "client"
     done = subprocess.run([go, "build", "-o", built, "."], cwd=SOURCE, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -34,7 +34,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.timeout(60 * MINUTES)
 @pytest.mark.parametrize("event_hub_settings", [{}, {"sas_keys": {"reader": "key"}}], ids=["no keys", "checked keys"])
-def test_the_go_sdk(program: Path, make_event_hub: Callable[..., EventHub]) -> None:
+def test_go_sdk(program: Path, make_event_hub: Callable[..., EventHub]) -> None:
     hub = make_event_hub("hub", 2)
     done = subprocess.run([program, hub.connection_string], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,4 +1,4 @@
-"""The answers to the real client's management calls, and changes to hubs while clients are connected."""
+"""Responses to management requests, and changes of hubs while clients are connected."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tests.emulator.clients import detached, producer, reader
 from tests.emulator.raw import RawPeer
 
 
-def test_a_request_without_a_receiver_for_the_answer_is_accepted(emulator: Emulator) -> None:
+def test_request_without_a_receiver_for_the_response_is_accepted(emulator: Emulator) -> None:
     with RawPeer.opened(emulator) as peer:
         peer.attach_sender("hub/$management")
         peer.send(Transfer(0, 0, b"1", 0), payload=b"\x00\x53\x77\x40")
         assert peer.expect(Disposition).state == ACCEPTED
 
 
-# What the SDKs for Python, JavaScript, Java, .NET and Go read, in the types that the strictest of them accepts.
-HUB_ANSWER = {
+# Fields read by the SDKs for Python, JavaScript, Java, .NET and Go, in the types that the strictest of them accepts.
+HUB_FIELDS = {
     "name": str,
     "type": str,
     "created_at": Timestamp,
@@ -29,7 +29,7 @@ HUB_ANSWER = {
     "partition_ids": Array,
     "georeplication_factor": Int,
 }
-PARTITION_ANSWER = {
+PARTITION_FIELDS = {
     "name": str,
     "type": str,
     "partition": str,
@@ -43,21 +43,21 @@ PARTITION_ANSWER = {
 }
 
 
-@pytest.mark.parametrize(("asked", "types"), [("eventhub", HUB_ANSWER), ("partition", PARTITION_ANSWER)])
-def test_every_key_of_an_answer_has_the_type_that_sdks_accept(
-    emulator: Emulator, connection: str, asked: str, types: dict[str, type]
+@pytest.mark.parametrize(("kind", "types"), [("eventhub", HUB_FIELDS), ("partition", PARTITION_FIELDS)])
+def test_response_fields_have_the_types_that_sdks_accept(
+    emulator: Emulator, connection: str, kind: str, types: dict[str, type]
 ) -> None:
-    answer = _answer(emulator, operation="READ", name="hub", type=f"com.microsoft:{asked}", partition="1")
+    answer = _request(emulator, operation="READ", name="hub", type=f"com.microsoft:{kind}", partition="1")
     assert {key: type(value) for key, value in answer.items()} == types
     assert {type(key) for key in answer} == {str}
     assert {type(id) for id in answer.get("partition_ids", ["1"])} == {str}  # type: ignore[attr-defined]
     assert answer.get("georeplication_factor", 1) == 1
 
 
-def _answer(emulator: Emulator, **asked: str) -> dict[str, object]:
-    """The value that `$management` answers to a request on a plain socket."""
+def _request(emulator: Emulator, **properties: str) -> dict[str, object]:
+    """The value that `$management` returns for a request on a plain socket."""
     with RawPeer.opened(emulator) as peer:
-        answer = peer.request("$management", **asked)
+        answer = peer.request("$management", **properties)
     assert answer.properties[5] == "request"
     assert answer.application["status-code"] == 200
     return answer.value
@@ -81,7 +81,7 @@ def test_partition_properties(emulator: Emulator, connection: str, count: int, t
     assert properties["last_enqueued_time_utc"] == (state.last_enqueued_time or never)
 
 
-def test_a_deleted_hub_disconnects_its_readers_and_can_be_created_again(emulator: Emulator, connection: str) -> None:
+def test_deleted_hub_disconnects_its_readers_and_can_be_recreated(emulator: Emulator, connection: str) -> None:
     emulator.append("hub", 0, [b"x"] * 5)
     with reader(connection) as events:
         events.read(5)
@@ -95,7 +95,7 @@ def test_a_deleted_hub_disconnects_its_readers_and_can_be_created_again(emulator
     ("call", "text"),
     [
         (lambda emulator: emulator.add_hub("a/b", 1), "hub name 'a/b'"),
-        (lambda emulator: emulator.add_hub("a", 0), "allowed are 1 to 2000"),
+        (lambda emulator: emulator.add_hub("a", 0), "cannot have 0 partitions: use 1 to 2000"),
         (lambda emulator: emulator.add_partitions("hub", 0), "can only grow"),
         (lambda emulator: emulator.add_consumer_group("hub", "a b"), "consumer group 'a b'"),
         (lambda emulator: emulator.partition_state("nohub", 0), "/nohub' could not be found"),

@@ -19,11 +19,11 @@ __all__ = ["jars"]
 
 SDKS = Path(__file__).with_name("sdks")
 PROPERTIES = {"text": "ä", "number": 7, "yes": True}
-KEYED = str(partition_for_key("ann", 4))  # not 3, to which the others go
+KEYED = str(partition_for_key("ann", 4))  # not 3, which the other events use
 
 
 def check(hub: EventHub, program: list[str]) -> None:
-    """The program sends three events and prints those that it has read back."""
+    """Check a program that sends three events and prints them after reading them back."""
     done = subprocess.run(program, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     expected = [
@@ -44,7 +44,7 @@ def test_javascript(event_hub: EventHub) -> None:
     modules = Path(sys.prefix, "azurite")
     if not (modules / "node_modules/@azure/event-hubs").is_dir():
         assert not os.environ.get("EHBALANCE_REQUIRE_AZURITE"), "the JavaScript SDK is missing"
-        pytest.skip("the JavaScript SDK is not here: it comes with Azurite")
+        pytest.skip("the JavaScript SDK, installed with Azurite, is missing")
     node = shutil.which("node") or "node"
     check(event_hub, [node, str(SDKS / "round_trip.cjs"), event_hub.connection_string, str(modules)])
 

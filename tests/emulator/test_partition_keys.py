@@ -1,4 +1,4 @@
-"""Keys go where the service puts them, as far as that is known."""
+"""Partitions of keys are the service's, as far as known."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from spark_ehbalance.emulator.partition_keys import _hash, partition_for_key
 
 
-def test_the_keys_that_were_seen_in_a_namespace() -> None:
+def test_keys_observed_in_a_namespace() -> None:
     """In two hubs of two partitions: azure-sdk-for-python, tests/amqpproxy_recordings, test_send_with_partition_key."""
     assert [partition_for_key(f"test_partition_{letter}", 2) for letter in "abcdef"] == [0, 0, 0, 1, 1, 1]
 
@@ -26,16 +26,16 @@ def test_the_keys_that_were_seen_in_a_namespace() -> None:
         ("00000000-3131-3232-B974-DEADDEADBEEF", 31, 32),
     ],
 )
-def test_the_keys_of_the_published_function(key: str, partition: int, partitions: int) -> None:
+def test_keys_of_the_published_function(key: str, partition: int, partitions: int) -> None:
     assert partition_for_key(key, partitions) == partition
     assert partition_for_key(key.lower(), partitions) == partition
 
 
 @given(st.text(st.characters(max_codepoint=127)))
-def test_the_hash_is_the_one_that_the_clients_cut_to_16_bits(key: str) -> None:
+def test_hash_equals_the_clients_in_16_bits(key: str) -> None:
     assert _hash(key.encode()) & 0xFFFF == generate_hash_code(key) & 0xFFFF
 
 
 @given(st.text(), st.integers(1, 2000))
-def test_each_key_has_a_partition(key: str, partitions: int) -> None:
+def test_every_key_has_a_partition(key: str, partitions: int) -> None:
     assert 0 <= partition_for_key(key, partitions) < partitions

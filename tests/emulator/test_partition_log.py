@@ -21,7 +21,7 @@ def read_all(log: PartitionLog, max_bytes: int) -> list[bytes]:
     return read
 
 
-def test_events_are_read_in_chunks_also_after_trimming() -> None:
+def test_events_are_read_in_chunks_before_and_after_trimming() -> None:
     log = PartitionLog(count())
     for number in range(50):
         log.append(build_events([b"%03d" % number * 50]))
@@ -41,7 +41,7 @@ def test_events_are_read_in_chunks_also_after_trimming() -> None:
 
 @pytest.mark.parametrize("number", [0, 127, 128, 2**40])
 @pytest.mark.parametrize("key", [None, "k", "k" * 200])
-def test_a_senders_annotations_are_followed_by_the_services_in_its_encoding(key: str | None, number: int) -> None:
+def test_service_annotations_follow_the_senders(key: str | None, number: int) -> None:
     (event,) = build_events([b"body"], partition_key=key)
     rendered = event.annotated("own", 7).render(-1, number, str(number * 1000), 1_700_000_000_000 + number)
     pairs = text(b"own", 0xA3) + b"\x55\x07"

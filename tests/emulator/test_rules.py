@@ -1,4 +1,4 @@
-"""The rules of Event Hubs in `service_rules.md`, as real clients meet them: the emulator keeps each."""
+"""The rules of Event Hubs in `service_rules.md`, which the emulator follows, mostly with real clients."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.emulator.raw import PARTITION, RawPeer, condition, request_message, s
 MIB, NO_LIMIT = 1 << 20, 2**64 - 1
 
 
-def test_each_rule_names_its_test() -> None:
+def test_every_rule_names_a_test() -> None:
     here = Path(__file__).parent
     tests = "".join(path.read_text() for path in here.parent.glob("**/test_*.py"))
     _, *rows = (line for line in (here / "service_rules.md").read_text().splitlines() if line.startswith("| "))
@@ -49,7 +49,7 @@ def test_each_rule_names_its_test() -> None:
 # --- limits
 
 
-def test_a_connection_beyond_the_namespace_s_limit_is_refused() -> None:
+def test_connection_beyond_the_namespace_limit_is_refused() -> None:
     with Emulator({"hub": 1}, max_connections=2) as emulator, RawPeer.opened(emulator):
         with RawPeer.opened(emulator), RawPeer(emulator) as third:
             third.socket.sendall(AMQP_HEADER)
@@ -63,8 +63,8 @@ def test_a_connection_beyond_the_namespace_s_limit_is_refused() -> None:
             pass
 
 
-def test_more_requests_than_a_hub_answers_in_a_second_are_refused() -> None:
-    """One by one: the limit is low, so that no machine is too slow to reach it."""
+def test_requests_above_the_rate_limit_are_refused() -> None:
+    """With a low limit, which slow machines reach too."""
     with (
         Emulator({"hub": 1, "other": 1}, management_requests=2) as emulator,
         producer(emulator.connection_string("hub"), retry_total=0) as client,
@@ -72,7 +72,7 @@ def test_more_requests_than_a_hub_answers_in_a_second_are_refused() -> None:
     ):
         refused: list[str] = []
 
-        def ask() -> bool:
+        def request() -> bool:
             try:
                 client.get_eventhub_properties()
             except ConnectError as error:
@@ -80,15 +80,15 @@ def test_more_requests_than_a_hub_answers_in_a_second_are_refused() -> None:
                 return False
             return True
 
-        wait_until(lambda: not ask(), "a request is refused")
+        wait_until(lambda: not request(), "a request is refused")
         assert "503" in refused[0]
         assert "being throttled" in refused[0]
         assert other.get_eventhub_properties()["eventhub_name"] == "other"
-        wait_until(ask, "it answers again")
+        wait_until(request, "it responds again")
 
 
 @pytest.mark.parametrize("mechanism", ["MSSBCBS", "ANONYMOUS", "EXTERNAL"])
-def test_sasl_passes_whoever_puts_a_token_later(emulator: Emulator, mechanism: str) -> None:
+def test_sasl_accepts_every_peer_before_its_token(emulator: Emulator, mechanism: str) -> None:
     with RawPeer(emulator) as peer:
         peer.socket.sendall(SASL_HEADER + encode_frame(0, SaslInit(mechanism)))
         assert peer.take(8) == SASL_HEADER
@@ -97,8 +97,8 @@ def test_sasl_passes_whoever_puts_a_token_later(emulator: Emulator, mechanism: s
         peer.open()
 
 
-def test_what_is_announced_is_what_the_service_announces(emulator: Emulator, connection: str) -> None:
-    """In the frames that service_rules.md names."""
+def test_announced_limits_equal_the_services(emulator: Emulator, connection: str) -> None:
+    """As in the frames named in service_rules.md."""
     with RawPeer(emulator) as peer:
         opened, begun = peer.open(channel=7)
         assert (opened.max_frame_size, opened.channel_max, opened.idle_time_out) == (65_536, 4_999, 120_000)
@@ -111,29 +111,29 @@ def test_what_is_announced_is_what_the_service_announces(emulator: Emulator, con
             assert peer.expect(Flow) == Flow(0, 5_000, 1, 65_536, handle, 0, credit, 0, False, False)
 
 
-def test_an_attach_is_answered_with_what_was_asked_for(emulator: Emulator, connection: str) -> None:
-    """In the frames that service_rules.md names: with its own number in place of the filter's name."""
+def test_attach_response_repeats_the_requested_fields(emulator: Emulator, connection: str) -> None:
+    """As in the frames named in service_rules.md: with a number in place of the filter's name."""
     name, selector = Symbol("apache.org:selector-filter:string"), "amqp.annotation.x-opt-offset > '-1'"
     properties = {Symbol("com.microsoft:epoch"): 1}
     to = target("a client's own name")
     with RawPeer.opened(emulator) as peer:
-        for asked, answered in ((name, Described(ULong(0x137000000A), selector)), (None, None)):
-            filters = [{asked: Described(asked, selector)} if asked else None]
+        for requested, answered in ((name, Described(ULong(0x137000000A), selector)), (None, None)):
+            filters = [{requested: Described(requested, selector)} if requested else None]
             from_partition = Described(ULong(0x28), [f"{PARTITION}0", *[None] * 6, *filters, None, None, None])
             peer.send(Attach("r", 5, True, 0, 1, source=from_partition, target=to, properties=properties))
-            got = peer.expect(Attach)
-            assert (got.handle, got.snd_settle_mode, got.rcv_settle_mode, got.target) == (0, 1, 1, to)
-            assert got.source.value == [*from_partition.value[:7], answered and {name: answered}, None, None, None]
-            assert (got.max_message_size, got.properties, got.offered_capabilities) == (MIB, properties, None)
+            attach = peer.expect(Attach)
+            assert (attach.handle, attach.snd_settle_mode, attach.rcv_settle_mode, attach.target) == (0, 1, 1, to)
+            assert attach.source.value == [*from_partition.value[:7], answered and {name: answered}, None, None, None]
+            assert (attach.max_message_size, attach.properties, attach.offered_capabilities) == (MIB, properties, None)
             peer.send(Detach(5, True))
             assert peer.expect(Detach) == Detach(0, True)
         peer.send(Attach("s", 5, False, 0, 1, source=source("a client's own name"), target=target("hub")))
-        got = peer.expect(Attach)
-        assert (got.snd_settle_mode, got.rcv_settle_mode) == (0, 0)
-        assert list(got.properties) == ["com.microsoft:tracking-id"]
+        attach = peer.expect(Attach)
+        assert (attach.snd_settle_mode, attach.rcv_settle_mode) == (0, 0)
+        assert list(attach.properties) == ["com.microsoft:tracking-id"]
 
 
-def test_a_link_that_is_refused_keeps_its_handle_until_the_client_detaches_it(emulator: Emulator) -> None:
+def test_refused_link_keeps_its_handle_until_the_client_detaches(emulator: Emulator) -> None:
     with RawPeer.opened(emulator) as peer:
         peer.attach_sender("nohub", handle=3)
         assert (peer.expect(Attach).handle, peer.expect(Detach).handle) == (0, 0)
@@ -149,7 +149,7 @@ def test_a_link_that_is_refused_keeps_its_handle_until_the_client_detaches_it(em
 
 @pytest.mark.parametrize("settles", [True, False], ids=["client", "service"])
 @pytest.mark.parametrize(
-    ("node", "asked", "code", "more"),
+    ("node", "properties", "code", "more"),
     [
         ("$cbs", {"operation": "put-token", "name": "sb://localhost/hub"}, 202, {"status-description": "Accepted"}),
         (
@@ -160,11 +160,11 @@ def test_a_link_that_is_refused_keeps_its_handle_until_the_client_detaches_it(em
         ),
     ],
 )
-def test_an_answer_is_settled_by_the_client_or_after_a_while(
-    node: str, asked: dict[str, str], code: int, more: dict[str, str], settles: bool
+def test_response_is_settled_by_the_client_or_after_a_timeout(
+    node: str, properties: dict[str, str], code: int, more: dict[str, str], settles: bool
 ) -> None:
     with Emulator({"hub": 2}, idle_timeout=1.0) as emulator, RawPeer.opened(emulator) as peer:
-        transfer, payload = peer.ask(node, **asked)
+        transfer, payload = peer.request_frame(node, **properties)
         assert transfer[1:5] == (0, b"\x01\x00\x00\x00", 0, False)
         answer = parse_sections(payload)
         assert answer.properties == [None] * 5 + ["request"] + [None] * 7
@@ -173,24 +173,24 @@ def test_an_answer_is_settled_by_the_client_or_after_a_while(
         assert (answer.value is None) == (node == "$cbs")
         if settles:
             peer.send(Disposition(True, 0, None, True, ACCEPTED))
-            assert peer.expect(Disposition, Flow).echo, "it settles no more"
+            assert peer.expect(Disposition, Flow).echo, "it is settled once"
         else:
             assert peer.expect(Disposition, Flow) == Disposition(False, 0, None, True, ACCEPTED)
         peer.credit(1, handle=1, received=1)
-        peer.send(Transfer(0, 1, b"2", 0), payload=request_message(**asked))
+        peer.send(Transfer(0, 1, b"2", 0), payload=request_message(**properties))
         assert peer.expect(Transfer)[0].delivery_tag == b"\x02\x00\x00\x00"
 
 
 # --- silence
 
 
-def test_a_silent_client_is_asked_for_a_frame_then_everything_is_ended() -> None:
+def test_silent_client_receives_an_echo_request_then_is_disconnected() -> None:
     with Emulator({"hub": 1}, idle_timeout=1.0) as emulator, RawPeer.opened(emulator) as peer:
         peer.attach_receiver(f"{PARTITION}0")
         flow = peer.expect(Flow)
         assert (flow.handle, flow.echo) == (None, True)
         peer.send(Flow(1, 1000, 0, 1000))
-        assert peer.expect(Flow, Close).echo, "what it has sent counts"
+        assert peer.expect(Flow, Close).echo, "sent frames count"
         ended = [peer.expect(Flow, Detach, End, Close) for _ in range(3)]
         assert [type(frame) for frame in ended] == [Detach, End, Close]
         assert {condition(frame) for frame in ended} == {"amqp:connection:forced"}
@@ -206,7 +206,7 @@ def delivering(request: pytest.FixtureRequest) -> Iterator[tuple[Emulator, bool]
         yield running, request.param
 
 
-def test_deliveries_are_settled_or_have_tags_of_their_own(delivering: tuple[Emulator, bool]) -> None:
+def test_deliveries_are_settled_or_have_unique_tags(delivering: tuple[Emulator, bool]) -> None:
     emulator, settled = delivering
     emulator.append("hub", 0, [b"x", b"y" * 200_000, b"z"])
     with RawPeer.opened(emulator) as peer:
@@ -222,7 +222,7 @@ def test_deliveries_are_settled_or_have_tags_of_their_own(delivering: tuple[Emul
         assert set(tags) == {b""} if settled else len(set(tags)) == 3
 
 
-def test_header_dropped_and_delivery_annotations_behind_the_body_delivered(emulator: Emulator) -> None:
+def test_header_is_dropped_and_delivery_annotations_are_kept(emulator: Emulator) -> None:
     emulator.add_hub("hub", 1)
     header, annotations, data, delivery_annotations = (
         encode(Described(ULong(section), value))
@@ -241,10 +241,10 @@ def test_header_dropped_and_delivery_annotations_behind_the_body_delivered(emula
         payload = peer.expect(Transfer)[1]
     assert payload.startswith(b"\x00\x53\x72")
     assert payload.endswith(data + delivery_annotations)
-    assert encode(Symbol("x-opt-partition-key")) + encode("key") in payload, "also of an event sent to a partition"
+    assert encode(Symbol("x-opt-partition-key")) + encode("key") in payload, "also for an event sent to a partition"
 
 
-def test_no_more_than_the_credit_is_sent_and_a_drain_returns_the_rest(emulator: Emulator, connection: str) -> None:
+def test_credit_limits_deliveries_and_a_drain_returns_it(emulator: Emulator, connection: str) -> None:
     emulator.append("hub", 0, [b"x"] * 13)
     with RawPeer.reading(emulator, 7) as peer:
         received = [peer.expect(Transfer)[0].delivery_id for _ in range(7)]
@@ -260,7 +260,7 @@ def test_no_more_than_the_credit_is_sent_and_a_drain_returns_the_rest(emulator: 
         assert (flow.drain, flow.link_credit, flow.delivery_count) == (True, 0, 20)
 
 
-# --- what is sent
+# --- sending
 
 
 def test_service_annotations_of_a_sender_are_replaced(connection: str) -> None:
@@ -276,7 +276,7 @@ def test_service_annotations_of_a_sender_are_replaced(connection: str) -> None:
     assert annotations[b"x-opt-sequence-number-epoch"] == -1
 
 
-def test_a_megabyte_is_the_limit_of_an_event_and_the_link_stays(emulator: Emulator, connection: str) -> None:
+def test_event_above_a_megabyte_is_rejected_and_the_link_stays(emulator: Emulator, connection: str) -> None:
     sizes = [MAX_MESSAGE_SIZE - 200, 1, 500_000]
     with producer(connection, retry_total=0) as client:
         with pytest.raises(EventHubError) as caught:
@@ -288,11 +288,11 @@ def test_a_megabyte_is_the_limit_of_an_event_and_the_link_stays(emulator: Emulat
         assert [len(body) for body in bodies(events.read(3))] == sizes
 
 
-# --- what there is not
+# --- missing entities
 
 
-def test_a_hub_that_does_not_exist_is_refused(emulator: Emulator) -> None:
-    """At the token for it, so that the client takes it for one of authentication."""
+def test_missing_hub_is_refused(emulator: Emulator) -> None:
+    """The token is refused, so the client reports an authentication error."""
     with RawPeer.opened(emulator) as peer:
         answer = peer.request("$cbs", operation="put-token", type="jwt", name="sb://localhost/nohub").application
     assert (answer["status-code"], answer["error-condition"]) == (404, "amqp:not-found")
@@ -305,13 +305,13 @@ def test_a_hub_that_does_not_exist_is_refused(emulator: Emulator) -> None:
 @pytest.mark.parametrize(
     "audience", ["sb://localhost", "sb://localhost/$management", "sb://localhost/HUB/Partitions/0"]
 )
-def test_a_token_is_taken_for_the_namespace_or_below_a_hub(emulator: Emulator, connection: str, audience: str) -> None:
+def test_tokens_for_namespace_and_partitions_are_accepted(emulator: Emulator, connection: str, audience: str) -> None:
     with RawPeer.opened(emulator) as peer:
         answer = peer.request("$cbs", operation="put-token", type="jwt", name=audience)
     assert answer.application["status-code"] == 202
 
 
-def test_a_consumer_group_that_does_not_exist_is_refused(emulator: Emulator, connection: str) -> None:
+def test_missing_consumer_group_is_refused(emulator: Emulator, connection: str) -> None:
     error = refusal(connection, group="later")
     assert error.error == "not-found"
     assert "|later' could not be found" in str(error)
@@ -321,7 +321,7 @@ def test_a_consumer_group_that_does_not_exist_is_refused(emulator: Emulator, con
 
 
 @pytest.mark.parametrize("partition", ["9", "²"])
-def test_a_partition_that_does_not_exist_is_refused(connection: str, partition: str) -> None:
+def test_missing_partition_is_refused(connection: str, partition: str) -> None:
     error = refusal(connection, partition=partition)
     assert error.error == "argument-out-of-range"
     assert "It should be between 0 and 3" in str(error)
@@ -329,7 +329,7 @@ def test_a_partition_that_does_not_exist_is_refused(connection: str, partition: 
         client.get_partition_properties(partition)
 
 
-def test_a_disabled_hub_is_refused(emulator: Emulator, connection: str) -> None:
+def test_disabled_hub_is_refused(emulator: Emulator, connection: str) -> None:
     with reader(connection) as events, producer(connection, retry_total=0) as client:
         emulator.disable_hub("hub")
         assert detached(events).error == "entity-disabled"

@@ -36,7 +36,7 @@ def _sas(hub: str, seconds: float) -> str:
 
 
 @pytest.mark.parametrize(("name", "key"), [(KEY, "wrong"), ("unknown", SECRET)])
-def test_a_wrong_key_is_refused_and_not_logged(
+def test_wrong_key_is_refused_and_not_logged(
     guarded: Emulator, name: str, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="spark_ehbalance")
@@ -50,12 +50,12 @@ def test_a_wrong_key_is_refused_and_not_logged(
 
 
 @pytest.mark.parametrize(("hub", "seconds"), [("hub", -10), ("other", 60)], ids=["expired", "for another hub"])
-def test_a_token_that_grants_nothing_is_refused(guarded: Emulator, hub: str, seconds: float) -> None:
+def test_expired_and_foreign_tokens_are_refused(guarded: Emulator, hub: str, seconds: float) -> None:
     with _client(guarded, _sas(hub, seconds)) as client, pytest.raises(AuthenticationError):
         client.get_partition_ids()
 
 
-def test_without_a_token_a_receiver_is_refused(guarded: Emulator) -> None:
+def test_receiver_without_a_token_is_refused(guarded: Emulator) -> None:
     with RawPeer.opened(guarded) as peer:
         peer.attach_receiver(f"{PARTITION}0")
         assert condition(peer.expect(Detach)) == "amqp:unauthorized-access"
@@ -85,7 +85,7 @@ CLAIMS = ([], {}, {"exp": "soon"}, {"exp": 10**40}, {"exp": 4e9})
 
 
 @pytest.mark.parametrize("token", ["x", "a.b.c", "..", "a.W1td.c", *map(_jwt, CLAIMS)])
-def test_without_keys_a_token_without_expiry_passes(emulator: Emulator, connection: str, token: str) -> None:
+def test_without_keys_a_token_without_expiry_is_accepted(emulator: Emulator, connection: str, token: str) -> None:
     with _client(emulator, token) as client:
         assert len(client.get_partition_ids()) == 4
 
@@ -98,7 +98,7 @@ def test_without_keys_a_token_without_expiry_passes(emulator: Emulator, connecti
         generate_sas_token("sb://localhost/hub", "k", "s", 1_700_000_000),
     ],
 )
-def test_without_keys_a_token_passes_only_until_it_expires(emulator: Emulator, connection: str, token: str) -> None:
+def test_without_keys_an_expired_token_is_refused(emulator: Emulator, connection: str, token: str) -> None:
     with RawPeer.opened(emulator) as peer:
         answer = peer.request("$cbs", token, operation="put-token", type="jwt", name="sb://localhost/hub").application
     assert (answer["status-code"], answer["error-condition"]) == (401, "com.microsoft:auth-failed")
@@ -107,7 +107,7 @@ def test_without_keys_a_token_passes_only_until_it_expires(emulator: Emulator, c
         client.get_partition_ids()
 
 
-def test_the_hub_detaches_a_link_whose_token_has_expired(emulator: Emulator, connection: str) -> None:
+def test_link_with_an_expired_token_is_detached(emulator: Emulator, connection: str) -> None:
     emulator.token_life(1.0)
     with reader(connection) as events:
         error = detached(events)
@@ -115,7 +115,7 @@ def test_the_hub_detaches_a_link_whose_token_has_expired(emulator: Emulator, con
     assert re.search(r"RenewToken.*'Listen' claim\(s\).*hub/consumergroups", str(error))
 
 
-def test_a_renewed_token_extends_the_link(emulator: Emulator, connection: str) -> None:
+def test_renewed_token_keeps_the_link(emulator: Emulator, connection: str) -> None:
     emulator.token_life(2.0)
     with reader(connection) as renewed, reader(connection):
         emulator.token_life(0)
@@ -125,7 +125,7 @@ def test_a_renewed_token_extends_the_link(emulator: Emulator, connection: str) -
         renewed.poll()  # would raise
 
 
-def test_it_listens_on_the_loopback_address_unless_told_otherwise() -> None:
+def test_default_address_is_loopback() -> None:
     with Emulator(websocket_port=0) as emulator:
         listeners = emulator._server._listeners
         assert [listener.sockets[0].getsockname()[0] for listener in listeners] == ["127.0.0.1"] * 2

@@ -1,4 +1,4 @@
-"""The first event that a receiver gets, for each kind of starting position."""
+"""The first received event for each kind of starting position."""
 
 from __future__ import annotations
 
@@ -46,20 +46,18 @@ def test_earliest_and_offsets_begin_at_0_and_jump(everything: Reader) -> None:
     assert (offsets[0], offsets[11]) == (0, 1 << 32)
     assert [offset >> 32 for offset in offsets] == [0] * 11 + [1] * 9
     assert offsets == sorted(set(offsets))
-    assert not set(offsets[1:]) & set(range(COUNT)), "they are no sequence numbers"
+    assert not set(offsets[1:]) & set(range(COUNT)), "offsets are not sequence numbers"
 
 
 @pytest.mark.parametrize("inclusive", [False, True])
 @pytest.mark.parametrize("kind", ["sequence_number", "offset", "enqueued_time"])
 @pytest.mark.parametrize("number", [0, 7, 11])
-def test_the_position_of_an_event(
-    loaded: Emulator, everything: Reader, number: int, kind: str, inclusive: bool
-) -> None:
+def test_start_at_an_event(loaded: Emulator, everything: Reader, number: int, kind: str, inclusive: bool) -> None:
     assert _first(loaded, getattr(everything.events[number], kind), inclusive) == number + (not inclusive)
 
 
 @pytest.mark.parametrize("start", ["@latest", COUNT - 1, datetime.now(timezone.utc) + timedelta(days=1)])
-def test_the_end(loaded: Emulator, start: str | int | datetime) -> None:
+def test_start_at_the_end(loaded: Emulator, start: str | int | datetime) -> None:
     loaded.add_hub("ends", 1)
     loaded.append("ends", 0, [b"x"] * COUNT)
     count = loaded.partition_state("ends", 0).next_sequence_number
@@ -75,7 +73,7 @@ def test_the_end(loaded: Emulator, start: str | int | datetime) -> None:
     ("start", "what"),
     [(COUNT, "sequence number"), (COUNT + 10, "sequence number"), ("one beyond", "offset"), ("x", "offset")],
 )
-def test_a_position_beyond_the_last_event_is_refused(
+def test_position_beyond_the_last_event_is_refused(
     loaded: Emulator, start: str | int, what: str, inclusive: bool
 ) -> None:
     if start == "one beyond":

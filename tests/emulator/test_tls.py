@@ -1,4 +1,4 @@
-"""TLS with a certificate that is made on the spot; `tests/eventhub/test_wire_link.py` has the real client."""
+"""TLS with a new certificate; `tests/eventhub/test_wire_link.py` tests the real client."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def connected(port: int, context: ssl.SSLContext, name: str = "localhost") -> It
 
 
 def strict(ca_file: Path) -> ssl.SSLContext:
-    """As newer versions of Python verify by default."""
+    """The default verification of newer versions of Python."""
     context = ssl.create_default_context(cafile=str(ca_file))
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     return context
 
 
-def test_only_its_authority_is_proof_of_it(secure: Emulator, tmp_path: Path) -> None:
+def test_certificate_is_valid_for_its_authority_and_names_only(secure: Emulator, tmp_path: Path) -> None:
     for name in ("localhost", "127.0.0.1", "hub.test"):
         with connected(secure.port, strict(secure.ca_file), name) as wrapped:
             assert wrapped.version() in ("TLSv1.2", "TLSv1.3")
@@ -51,7 +51,7 @@ def test_only_its_authority_is_proof_of_it(secure: Emulator, tmp_path: Path) -> 
         pass
 
 
-def test_the_private_key_is_in_no_file_and_nothing_is_left() -> None:
+def test_no_file_contains_the_private_key_and_none_remains() -> None:
     with Emulator(tls=True) as running:
         folder = running.ca_file.parent
         assert [file.name for file in folder.iterdir()] == ["ca.pem"]
@@ -62,12 +62,12 @@ def test_the_private_key_is_in_no_file_and_nothing_is_left() -> None:
         _ = running.ca_file
 
 
-def test_the_command_prints_where_the_authority_and_the_ports_are() -> None:
+def test_command_prints_the_ca_file_and_the_websocket_port() -> None:
     with running("--tls", "--websocket-port", "0") as (process, connection, printed):
-        found = re.fullmatch(r" \(websocket port (\d+), CA file (.+)\)", printed)
-        assert found is not None
-        ca_file = Path(found[2])
-        for port in (re.search(r":(\d+);", connection)[1], found[1]):
+        match = re.fullmatch(r" \(websocket port (\d+), CA file (.+)\)", printed)
+        assert match is not None
+        ca_file = Path(match[2])
+        for port in (re.search(r":(\d+);", connection)[1], match[1]):
             with connected(int(port), strict(ca_file)):
                 pass
         process.terminate()

@@ -1,4 +1,4 @@
-"""AMQP over websocket, for peers that break its protocol; `tests/eventhub/test_wire_link.py` has the real client."""
+"""Websockets of peers that break the protocol; `tests/eventhub/test_wire_link.py` tests the real client."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def opened(
 
 
 @pytest.mark.parametrize("subprotocol", ["AMQPWSB10", "amqp"])
-def test_amqp_in_any_frames(emulator: Emulator, subprotocol: str) -> None:
+def test_amqp_in_fragmented_frames(emulator: Emulator, subprotocol: str) -> None:
     with opened(emulator, subprotocol=subprotocol) as peer:
         pongs = list[threading.Event]()
 
@@ -62,12 +62,12 @@ HOST = "localhost:8080"
         (HOST + PATH, "AMQPWSB10", ["null"], 403),
         (HOST + PATH, "AMQPWSB10", ["http://localhost:3000"], 403),  # another program's page
         (HOST + PATH, "AMQPWSB10", [f"http://{HOST}", "http://evil.example"], 403),
-        (f"rebound.example:80{PATH}", "AMQPWSB10", ["http://rebound.example:80"], 403),  # a name that leads here by now
+        (f"rebound.example:80{PATH}", "AMQPWSB10", ["http://rebound.example:80"], 403),  # DNS rebinding
         (HOST + PATH, "AMQPWSB10", [f"http://{HOST}"], 101),  # as the real client does
         (f"emulator{PATH}", "AMQPWSB10", ["http://emulator"], 101),
     ],
 )
-def test_another_path_or_subprotocol_or_a_page_in_a_browser_is_refused(
+def test_other_paths_subprotocols_and_web_pages_are_refused(
     emulator: Emulator, bystander: Reader, url: str, subprotocol: str, origins: list[str], status: int
 ) -> None:
     if status == 101:
@@ -83,7 +83,7 @@ def test_another_path_or_subprotocol_or_a_page_in_a_browser_is_refused(
     [(b"\x81\x80\0\0\0\0", 1003), (b"\x83\x80\0\0\0\0", 1002), (b"\x82\0", 1002)],
     ids=["text", "unknown", "no mask"],
 )
-def test_a_wrong_frame_closes_the_websocket(emulator: Emulator, bystander: Reader, sent: bytes, code: int) -> None:
+def test_invalid_frame_closes_the_websocket(emulator: Emulator, bystander: Reader, sent: bytes, code: int) -> None:
     with opened(emulator) as peer:
         peer.socket.sendall(sent)
         with pytest.raises(ConnectionClosed) as closed:

@@ -1,4 +1,4 @@
-"""JSON values: what is stored, written as JSON again, is what was sent; anything else is rejected with its field."""
+"""JSON values: a stored value, written as JSON again, equals the sent one; others are rejected with their field."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _TIMES = st.builds(
 )
 _WORDS = st.sampled_from(["20260131", "17", "12:30", "2026-1-31", "2026", "true", "1,234", "AQ=", "AR==", *_SPECIAL])
 _TEXTS = st.one_of(
-    st.text(st.characters(blacklist_categories=[])),  # halves of surrogate pairs too, which JSON can escape
+    st.text(st.characters(blacklist_categories=[])),  # including halves of surrogate pairs, which JSON can escape
     st.dates().map(str),
     st.binary(max_size=9).map(lambda value: base64.b64encode(value).decode()),
     _TIMES,
@@ -79,7 +79,7 @@ _INSIDE = st.one_of(
     st.builds('{{"days": ["{}", null], "float": {}, "more": {}}}'.format, st.dates(), _NUMBERS, _LEAVES),
 )  # fmt: skip
 
-#: Bodies with a field of `SCHEMA` each: good, almost good and wrong ones.
+#: Bodies with one field of `SCHEMA`: valid, almost valid and invalid ones.
 BODIES = st.builds('{{"{}": {}}}'.format, st.sampled_from(SCHEMA.names), st.one_of(_LEAVES, _INSIDE))
 
 
@@ -89,7 +89,7 @@ def parsed(text: str) -> Any:
 
 
 def same(kind: T.DataType, sent: Any, stored: Any) -> bool:
-    """Whether the value of an Arrow array is the one that was `sent`, which comes from `parsed`."""
+    """Whether the value of an Arrow array equals `sent`, a result of `parsed`."""
     if sent is None or stored is None:
         return sent is stored
     if isinstance(kind, T.StructType):
@@ -131,7 +131,7 @@ def _short(value: object) -> str:
 
 @settings(max_examples=300, deadline=None)
 @given(BODIES)
-def test_what_is_stored_is_what_was_sent(body: str) -> None:
+def test_stored_values_equal_sent_values(body: str) -> None:
     reader = JsonReader(SCHEMA)
     try:
         fields = reader.read(body.encode())
@@ -159,7 +159,7 @@ def test_what_is_stored_is_what_was_sent(body: str) -> None:
         ("inner", "{}", {"days": None, "float": None}),
     ],
 )  # fmt: skip
-def test_values_that_are_stored(field: str, value: str, stored: object) -> None:
+def test_accepted_values(field: str, value: str, stored: object) -> None:
     assert JsonReader(SCHEMA).read(f'\n\t {{"{field}": {value}, "more": 1e999}}\r\n'.encode())[field] == stored
 
 
@@ -195,7 +195,7 @@ def test_values_that_are_stored(field: str, value: str, stored: object) -> None:
     ],
     ids=_short,
 )
-def test_values_that_would_change_are_rejected(field: str, value: str, kind: str) -> None:
+def test_inexact_values_are_rejected(field: str, value: str, kind: str) -> None:
     shown = value.strip('"')[:100]
     assert _reason(SCHEMA, f'{{"{field}": {value}}}'.encode()) == f"field {field} is no {kind}: {shown}"
 
@@ -224,7 +224,7 @@ def test_reasons(body: bytes | None, reason: str) -> None:
     assert _reason(SCHEMA, body) == reason
 
 
-def test_objects_that_fill_in_more_fields_than_their_bytes_are_rejected() -> None:
+def test_objects_with_too_many_unset_fields_are_rejected() -> None:
     """330,000 empty objects, 1 MB, ended the JVM at each start."""
     item = T.StructType([T.StructField(f"f{number}", T.IntegerType()) for number in range(60)])
     reader = JsonReader(T.StructType([T.StructField("items", T.ArrayType(item))]))
@@ -240,13 +240,13 @@ def test_objects_that_fill_in_more_fields_than_their_bytes_are_rejected() -> Non
     assert reader.read(b"{}") == {"items": None}
 
 
-def test_not_null_holds_at_any_depth() -> None:
+def test_not_null_is_checked_at_any_depth() -> None:
     inner = T.StructType([T.StructField("x", T.LongType(), nullable=False)])
     assert _reason(_fields(xs=T.ArrayType(inner)), b'{"xs": [{"x": 1}, {}]}') == (
         "field xs[1].x is missing or null, and NOT NULL in the schema"
     )
 
 
-def test_types_that_json_is_not_read_into() -> None:
+def test_unsupported_types() -> None:
     with pytest.raises(ValueError, match="JSON cannot be parsed as variant; use STRING"):
         JsonReader(_fields(xs=T.ArrayType(T.VariantType())))

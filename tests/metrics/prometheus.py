@@ -1,4 +1,4 @@
-"""Prometheus' own promtool, where it is installed, and what is served for it."""
+"""Prometheus' promtool, if installed, and requests for pages of metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-#: Skips, unless CI says that it has to be there.
+#: Skips without promtool, unless CI requires it.
 needs_promtool = pytest.mark.skipif(
     shutil.which("promtool") is None and os.environ.get("EHBALANCE_REQUIRE_PROMETHEUS") != "1",
     reason="promtool, of Debian's package prometheus, is not installed",
@@ -29,12 +29,12 @@ def free_port() -> int:
 
 
 def scrape_page(port: int) -> str:
-    """What is served there."""
+    """The page of metrics served at `port`."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         return str(answer.read().decode())
 
 
-def promtool(*arguments: str, given: str = "") -> None:
-    """Run it with `given` on standard input."""
-    done = subprocess.run(["promtool", *arguments], input=given, capture_output=True, text=True, timeout=60)
+def promtool(*arguments: str, text: str = "") -> None:
+    """Run promtool with `text` on standard input."""
+    done = subprocess.run(["promtool", *arguments], input=text, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Each alert fires on the fault that it is for, and on no other: made series, by Prometheus' own promtool."""
+"""Each alert fires on its fault and no other: promtool evaluates the rules on generated series."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import yaml
 from spark_ehbalance.metrics.definitions import METRICS
 from tests.metrics.prometheus import DASHBOARD, RULES, needs_promtool, promtool
 
-#: How long the made series are, in minutes: one value a minute.
+#: Length of the series in minutes, with one value a minute.
 MINUTES = 60
 
 _A, _B = 'group="g",member="a"', 'group="g",member="b"'
 _P = f'{_A},partition="0"'
-_CLOCK = f"0+60x{MINUTES}"  # a time that is always now
+_CLOCK = f"0+60x{MINUTES}"  # the current time
 
-#: A group of two queries without a fault, of which `b` runs batches of half an hour. promtool's clock begins at 0.
+#: Two queries without faults; `b` runs batches of half an hour. promtool's clock begins at 0.
 HEALTHY = {
     f"ehbalance_store_available{{{_A}}}": f"1x{MINUTES}",
     f"ehbalance_store_available{{{_B}}}": f"1x{MINUTES}",
@@ -42,16 +42,16 @@ HEALTHY = {
     f"ehbalance_server_busy_total{{{_A}}}": f"0x10 2x{MINUTES}",
 }
 
-_WAITS = {f"ehbalance_lag_seconds{{{_P}}}": _CLOCK}  # longer and longer, as with most faults
+_LAGGING = {f"ehbalance_lag_seconds{{{_P}}}": _CLOCK}  # as in most faults
 
-#: Alert → the series that differ in its fault, from the beginning.
+#: Alert → the series that differ during its fault.
 FAULTS: Mapping[str, Mapping[str, str]] = {
-    "EhbalanceTableAway": _WAITS | {f"ehbalance_store_available{{{_B}}}": f"0x{MINUTES}"},
-    "EhbalanceHubAway": _WAITS | {f"ehbalance_hub_available{{{_A}}}": f"0x{MINUTES}"},
-    "EhbalancePartitionsUnowned": _WAITS | {'ehbalance_unowned_partitions{group="g"}': f"3x{MINUTES}"},
-    "EhbalanceLeaseNotRenewed": _WAITS | {'ehbalance_oldest_renewal_timestamp_seconds{group="g"}': f"0x{MINUTES}"},
-    "EhbalanceBatchHangs": _WAITS | {f"ehbalance_batch_start_timestamp_seconds{{{_A}}}": f"0x{MINUTES}"},
-    "EhbalanceBehind": _WAITS,
+    "EhbalanceTableAway": _LAGGING | {f"ehbalance_store_available{{{_B}}}": f"0x{MINUTES}"},
+    "EhbalanceHubAway": _LAGGING | {f"ehbalance_hub_available{{{_A}}}": f"0x{MINUTES}"},
+    "EhbalancePartitionsUnowned": _LAGGING | {'ehbalance_unowned_partitions{group="g"}': f"3x{MINUTES}"},
+    "EhbalanceLeaseNotRenewed": _LAGGING | {'ehbalance_oldest_renewal_timestamp_seconds{group="g"}': f"0x{MINUTES}"},
+    "EhbalanceBatchHangs": _LAGGING | {f"ehbalance_batch_start_timestamp_seconds{{{_A}}}": f"0x{MINUTES}"},
+    "EhbalanceBehind": _LAGGING,
     "EhbalancePartitionStalled": {f"ehbalance_stalled{{{_P}}}": f"0x5 1x{MINUTES - 6}"},
     "EhbalanceCrashLoop": {'ehbalance_findings{group="g",code="crash_loop"}': f"1x{MINUTES}"},
     "EhbalanceManyMoves": {f'ehbalance_moves_total{{{_A},reason="HandOver"}}': f"0+2x{MINUTES}"},
@@ -66,7 +66,7 @@ def rules() -> list[dict[str, Any]]:
 
 
 def expressions() -> list[str]:
-    """Those of the rules and of the dashboard, as Grafana sends them."""
+    """Expressions of the rules and of the dashboard, as Grafana sends them."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
     shown = [target["expr"] for panel in panels for target in panel.get("targets", ())]
     return [rule["expr"] for rule in rules()] + [
@@ -75,12 +75,12 @@ def expressions() -> list[str]:
 
 
 @needs_promtool
-def test_each_alert_fires_on_its_fault_and_on_no_other(tmp_path: Path) -> None:
+def test_every_alert_fires_on_its_fault_only(tmp_path: Path) -> None:
     alerts = [rule["alert"] for rule in rules()]
     assert sorted(alerts) == sorted(FAULTS)
     tests = []
     for fault, series in [("", {}), *FAULTS.items()]:
-        # Before the end, also what fires first and is silent later would be found.
+        # Earlier times detect alerts that fire only for a while.
         checked = [(at, alert) for at in (20, 30, 45) for alert in alerts]
         tests.append(
             {
@@ -103,14 +103,14 @@ def test_each_alert_fires_on_its_fault_and_on_no_other(tmp_path: Path) -> None:
 
 
 @needs_promtool
-def test_the_expressions_of_the_dashboard_can_be_evaluated(tmp_path: Path) -> None:
-    made = [{"record": f"shown:{number}", "expr": expression} for number, expression in enumerate(expressions())]
+def test_dashboard_expressions_are_valid(tmp_path: Path) -> None:
+    recorded = [{"record": f"shown:{number}", "expr": expression} for number, expression in enumerate(expressions())]
     file = tmp_path / "rules.yml"
-    file.write_text(json.dumps({"groups": [{"name": "shown", "rules": made}]}))
+    file.write_text(json.dumps({"groups": [{"name": "shown", "rules": recorded}]}))
     promtool("check", "rules", str(file))
 
 
-def test_rules_and_dashboard_use_metrics_and_labels_that_exist_and_all_of_them() -> None:
+def test_rules_and_dashboard_use_all_metrics_and_existing_labels() -> None:
     known = {metric.name: metric for metric in METRICS}
     used = {name for expression in expressions() for name in re.findall(r"\behbalance_\w+", expression)}
     assert used == known.keys()
@@ -124,6 +124,6 @@ def test_rules_and_dashboard_use_metrics_and_labels_that_exist_and_all_of_them()
     assert grouped <= labels
 
 
-def test_the_page_says_what_to_do_at_each_alert() -> None:
+def test_docs_list_every_alert() -> None:
     page = (RULES.parents[1] / "docs/monitoring.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(Ehbalance\w+)` \|", page, re.MULTILINE)) == {rule["alert"] for rule in rules()}

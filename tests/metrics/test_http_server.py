@@ -1,4 +1,4 @@
-"""What peers that only connect can do to the port of the metrics, which is served like the dashboard."""
+"""Slow and silent peers, and Host headers, at the port of the metrics; the dashboard uses the same server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Where metrics are served."""
+    """The port of a server."""
     server = MetricsServer("127.0.0.1", free := free_port(), tuple)
     server.start()
     yield free
@@ -32,7 +32,7 @@ def status(port: int, host: str | None = None, address: str = "127.0.0.1") -> in
 
 
 def is_closed(peer: socket.socket) -> bool:
-    """Whether the server has ended the connection, without an answer."""
+    """Whether the server closed the connection without a response."""
     with contextlib.suppress(TimeoutError, BlockingIOError):
         with contextlib.suppress(ConnectionResetError):
             assert peer.recv(1) == b""
@@ -40,7 +40,7 @@ def is_closed(peer: socket.socket) -> bool:
     return False
 
 
-def test_slow_connections_keep_no_scrape_out(port: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_slow_connections_do_not_block_scrapes(port: int, caplog: pytest.LogCaptureFixture) -> None:
     with contextlib.ExitStack() as opened:
         peers = []
         for _ in range(3 * MAX_CONNECTIONS):
@@ -50,12 +50,12 @@ def test_slow_connections_keep_no_scrape_out(port: int, caplog: pytest.LogCaptur
         for peer in peers[: 2 * MAX_CONNECTIONS]:
             assert is_closed(peer)
         peers[-1].setblocking(False)
-        assert not is_closed(peers[-1]), "a new one is not closed for older ones"
+        assert not is_closed(peers[-1]), "the newest connection stays open"
     assert len(caplog.messages) == 1
     assert f"limit={MAX_CONNECTIONS} address=127.0.0.1:{port}" in caplog.text
 
 
-def test_a_request_that_takes_its_time_is_ended(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_request_is_closed(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "_TIMEOUT", 0.2)
     with socket.create_connection(("127.0.0.1", port)) as peer:
         peer.settimeout(0.05)
@@ -69,7 +69,7 @@ def test_a_request_that_takes_its_time_is_ended(port: int, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("host", "code"), [("0.0.0.0", 200), ("127.0.0.2", 400), ("localhost", 400)])
-def test_on_an_address_that_others_can_reach_any_name_is_answered(host: str, code: int, port: int) -> None:
+def test_host_header_is_checked_on_loopback_only(host: str, code: int, port: int) -> None:
     assert [status(port, host) for host in (None, f"localhost:{port}", f"127.0.0.1:{port}")] == [200] * 3
     assert [status(port, host) for host in ("example.org", f"example.org:{port}", "")] == [400] * 3
     with contextlib.closing(MetricsServer(host, free_port(), tuple)) as server:

@@ -1,4 +1,4 @@
-"""What a query serves and pushes, with the real client, its emulator and a Delta table."""
+"""Metrics of a query, with the real client, the emulator and a Delta table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def value(page: str, name: str, **labels: str) -> float:
     return float(match.rpartition(" ")[2])
 
 
-def test_a_query_counts_what_it_does(group: Group) -> None:
+def test_query_counts_events_moves_and_commits(group: Group) -> None:
     port = free_port()
     query = group.query(metricsPort=port)
     with export_metrics(group.options(metricsPort=port), query.planner):
@@ -43,7 +43,11 @@ def test_a_query_counts_what_it_does(group: Group) -> None:
         page = wait_until(lambda: "batch_start" in (now := scrape_page(port)) and now, "a batch runs")
         wait_until(lambda: group.snapshot().members["a"].load, "the load is written")
         declared = {metric for metric in METRICS if metric.source != TABLE} - {LAG_EVENTS, LAG_SECONDS}
-        wait_until(lambda: declared <= {sample.metric for sample in query_samples(query.planner)}, "all are there", 20)
+        wait_until(
+            lambda: declared <= {sample.metric for sample in query_samples(query.planner)},
+            "all have samples",
+            20,
+        )
         assert value(page, "events_total", member="a") == 80
         assert time.time() - 60 < value(page, "batch_start_timestamp_seconds") < time.time()
         assert value(page, "moves_total", reason="Claim") == 8
@@ -53,14 +57,14 @@ def test_a_query_counts_what_it_does(group: Group) -> None:
         scrape_page(port)
 
 
-def test_while_the_table_is_away_nothing_is_said_about_the_group(group: Group) -> None:
+def test_group_metrics_are_missing_while_the_table_is_unavailable(group: Group) -> None:
     query = group.query()
     moved = group.table.rename(group.table.with_name("away"))
 
     def samples() -> dict[str, float]:
         return {sample.metric.name: sample.value for sample in query_samples(query.planner)}
 
-    wait_until(lambda: samples()["ehbalance_store_available"] == 0, "the table is found away")
+    wait_until(lambda: samples()["ehbalance_store_available"] == 0, "the table is unavailable")
     assert "ehbalance_unowned_partitions" not in samples()
     assert samples()["ehbalance_owned_partitions"] == 8
     moved.rename(group.table)
@@ -68,7 +72,7 @@ def test_while_the_table_is_away_nothing_is_said_about_the_group(group: Group) -
     assert samples()["ehbalance_unowned_partitions"] == 0
 
 
-def test_a_port_that_is_taken_is_one_line_and_taken_over_later(
+def test_port_in_use_is_one_warning_and_retried(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(prometheus, "_RETRY", 0.05)
@@ -88,7 +92,7 @@ def test_a_port_that_is_taken_is_one_line_and_taken_over_later(
     second.close()
 
 
-def test_no_secret_is_in_a_metric_or_a_log_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_metrics_and_logs_contain_no_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     key = base64.b64encode(b"the-key-of-an-event-hub-01234567").decode()
     with Emulator({HUB: 2}, sas_keys={"reader": key}) as hub:

@@ -1,4 +1,4 @@
-"""What a running query and `ehbalance metrics` serve is what Prometheus reads."""
+"""Prometheus can read the pages of a running query and of `ehbalance metrics`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tests.waiting import wait_until
 
 
 @needs_promtool
-def test_the_pages_of_a_query_and_of_its_lease_table_are_those_of_prometheus(group: Group) -> None:
+def test_pages_of_a_query_and_a_lease_table_are_valid(group: Group) -> None:
     ports = [free_port(), free_port()]
     group.append(5)
-    group.process("owner", metricsPort=ports[0])  # which holds its first batch forever
+    group.process("owner", metricsPort=ports[0])  # never finishes its first batch
     command = "from spark_ehbalance.ops import main; main()"
     arguments = [sys.executable, "-c", command, "metrics", str(group.table), "--port", str(ports[1])]
     with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as watcher:
@@ -27,8 +27,8 @@ def test_the_pages_of_a_query_and_of_its_lease_table_are_those_of_prometheus(gro
                         return scrape_page(port)
                     return ""
 
-                served = wait_until(page, "it is served")
+                served = wait_until(page, "the page is served")
                 assert "ehbalance_owned_partitions{" in served
-                promtool("check", "metrics", given=served)
+                promtool("check", "metrics", text=served)
         finally:
             watcher.kill()

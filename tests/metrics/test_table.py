@@ -1,4 +1,4 @@
-"""What a lease table says, as samples."""
+"""Samples of a lease table."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ SNAPSHOT = Snapshot(
 
 
 def values(samples: list[Sample], name: str) -> dict[tuple[str, ...], float]:
-    """Those of one metric, by its labels but for the group."""
+    """Values of one metric by its labels without the group."""
     return {sample.labels[1:]: sample.value for sample in samples if sample.metric.name == f"ehbalance_{name}"}
 
 
-def test_lag_has_the_partition_and_its_owner() -> None:
+def test_lag_by_partition_and_owner() -> None:
     samples = list(view_samples(GroupView(SNAPSHOT, NOW)))
     assert {sample.labels[0] for sample in samples} == {"ns/hub/$default"}
     assert values(samples, "lag_events") == {("a", "0"): 15, ("a", "1"): 13, ("", "2"): 0}
-    # Reading of 1 has gone on since, and when its next event was enqueued is not known.
+    # Partition 1 was read since: the time of its next event is unknown.
     assert values(samples, "lag_seconds") == {("a", "0"): 4, ("", "2"): 0}
     assert values(samples, "stalled") == {("a", "0"): 0, ("a", "1"): 0, ("", "2"): 0, ("b\\x1b", "3"): 3}
 
 
-def test_the_group_and_its_members() -> None:
+def test_group_and_member_samples() -> None:
     samples = list(view_samples(GroupView(SNAPSHOT, NOW)))
     assert values(samples, "partitions") == {(): 4}
     assert values(samples, "unowned_partitions") == {(): 1}
@@ -53,7 +53,7 @@ def test_the_group_and_its_members() -> None:
     assert values(samples, "oldest_renewal_timestamp_seconds") == {(): 0}
     assert values(samples, "owned_partitions") == {("a",): 2, ("b\\x1b",): 1}
     assert values(samples, "batch_mean_seconds") == {("a",): 3.5}
-    # b is taken for dead: its batch does not run, whatever the table has heard last.
+    # b is declared dead, so its recorded batch does not run.
     assert values(samples, "batch_start_timestamp_seconds") == {("a",): 992}
 
 

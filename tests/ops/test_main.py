@@ -52,7 +52,7 @@ def test_the_emulator_takes_no_key_as_an_argument(ehbalance: Command) -> None:
     command = ("emulator", "--port", -1, "--sas-key")  # never starts
     assert_error(ehbalance.fails(2, *command, f"reader={key}"), "EHB_SECRET_EXPOSED", "An argument")
     missing = ehbalance.fails(2, *command, "RootManageSharedAccessKey=env:NO_SUCH_KEY")
-    assert "the reference of 'RootManageSharedAccessKey' leads to no key" in missing
+    assert "the key of 'RootManageSharedAccessKey' is missing or empty" in missing
 
 
 def test_watching_ends_with_ctrl_c(used: Group) -> None:

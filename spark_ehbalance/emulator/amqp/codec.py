@@ -1,7 +1,7 @@
 """The AMQP 1.0 type system: Python values to bytes and back.
 
-Subclasses such as `UInt`, `Symbol` and `Timestamp` stand for AMQP types that Python does not distinguish, where the
-type matters. A plain `int` is an AMQP long, a plain `float` a double.
+Subclasses such as `UInt`, `Symbol` and `Timestamp` stand for AMQP types that Python does not distinguish. A plain `int`
+is an AMQP long, a plain `float` a double.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _NUMBERS: dict[type, tuple[int, str]] = {
     Timestamp: (0x83, ">q"),
     float: (0x82, ">d"),
 }
-# Python type -> code of the form of one byte, the lowest number for which there is one, and the first too high one
+# Python type -> code of the one-byte form, its lowest value, and the first value above it
 _SMALL = {UInt: (0x52, 0, 256), ULong: (0x53, 0, 256), Int: (0x54, -128, 128), int: (0x55, -128, 128)}
 _TEXTS: dict[type, tuple[int, Callable[[Any], bytes]]] = {
     bytes: (0xB0, bytes),
@@ -108,7 +108,7 @@ def _number(value: Any, kind: type) -> bytes:
 
 
 def _sized(code: int, raw: bytes) -> bytes:
-    """A text in the form `code`, or in the one with a size of one byte if it fits."""
+    """A text in the form `code`, or in the form with a one-byte size if it fits."""
     if len(raw) < 256:
         return bytes((code - 0x10, len(raw))) + raw
     return struct.pack(">BI", code, len(raw)) + raw
@@ -121,7 +121,7 @@ def _counted(code: int, count: int, body: bytes) -> bytes:
 
 
 def _elements(values: Array) -> bytes:
-    """The constructor that texts of an array share, and the texts."""
+    """The constructor shared by an array's texts, and the texts."""
     kinds = {type(value) for value in values}
     if not kinds:
         return b"\x40"
@@ -137,7 +137,7 @@ def _unpacker(kind: Callable[[Any], Any], format_: str) -> Callable[[bytes], Any
 
 
 _CONSTANTS = {0x40: None, 0x41: True, 0x42: False, 0x43: UInt(0), 0x44: ULong(0)}
-# code -> what makes a value of the bytes after code and size
+# code -> decoder of the bytes after code and size
 _SCALARS: dict[int, Callable[[bytes], Any]] = {
     0x45: lambda raw: [],
     0x51: _unpacker(int, ">b"),
@@ -161,7 +161,7 @@ _SIZE_FIELD = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
 
 
 def skip(data: bytes, pos: int) -> int:
-    """The end of the value at `pos`, which is not decoded. Raises DecodeError if it is truncated."""
+    """The end of the value at `pos`, without decoding it. Raises DecodeError if it is truncated."""
     while data[pos : pos + 1] == b"\0":
         if data[pos + 1 : pos + 2] == b"\0":
             raise DecodeError("a descriptor is itself described")
@@ -191,7 +191,7 @@ def decode(data: bytes, pos: int = 0) -> tuple[Any, int]:
     except UnicodeDecodeError as error:
         raise DecodeError(f"a text is not valid {error.encoding}") from None
     except RecursionError:
-        raise DecodeError("values are nested too deep") from None
+        raise DecodeError("values are nested too deeply") from None
 
 
 def _value(data: bytes, pos: int) -> tuple[Any, int]:
@@ -224,7 +224,7 @@ def _typed(data: bytes, code: int, pos: int) -> tuple[Any, int]:
             value, start = _value(data, start)
             values.append(value)
     if start != end:
-        raise DecodeError("the last element ends elsewhere than its list, map or array")
+        raise DecodeError("the elements do not fill their list, map or array")
     return (_map(values) if code & 0xEF == 0xC1 else values), end
 
 

@@ -17,30 +17,30 @@ _CHANNEL_MAX = 4999  # the highest channel of a session, as Azure announces
 
 
 class Connection(BaseConnection):
-    """The server's end of one connection. Subclasses decide what the peer may do, and send the bytes."""
+    """The server's end of one connection. Subclasses authorize the peer and send the bytes."""
 
     def __init__(self, container_id: str, idle_timeout: float) -> None:
-        """`idle_timeout` in seconds is what the subclass enforces; half of it is announced, as by the service."""
+        """`idle_timeout`, in seconds, is enforced by the subclass; half of it is announced, as by the service."""
         super().__init__()
         self.opened = False
         self._container_id = container_id
         self._idle_timeout = idle_timeout
         self._sessions: dict[int, Session] = {}  # by the peer's channel
         self._received = bytearray()
-        self._frame_type: int | None = None  # of the frames that are expected; None: first a header
+        self._frame_type: int | None = None  # expected; None: a header
         self._sasl_done = self._open_sent = False
 
     @abstractmethod
     def on_open(self, heartbeat_interval: float | None) -> None:
-        """The peer has opened the connection; it wants a heartbeat at this interval in seconds. Raises AmqpError to
-        refuse it."""
+        """Handle the peer's open, which requests heartbeats at this interval in seconds. Raises AmqpError to refuse
+        it."""
 
     @abstractmethod
     def on_error(self, error: AmqpError) -> None:
-        """`error` has ended the connection."""
+        """Handle the error that closed the connection."""
 
     def receive_data(self, data: bytes) -> None:
-        """Process the peer's bytes. An incomplete frame waits for the next call; a closed connection ignores all."""
+        """Process the peer's bytes. Keeps an incomplete frame for the next call; ignored if closed."""
         self._received += data
         try:
             while not self.closed and self._process_next():
@@ -49,7 +49,7 @@ class Connection(BaseConnection):
             self.close(error)
 
     def close(self, error: AmqpError | None = None) -> None:
-        """Close the connection, end its links and write the peer the reason; ignored if it is closed."""
+        """Close the connection and its links, and send the reason. Idempotent."""
         if self.closed:
             return
         if self._sasl_done:
@@ -70,14 +70,14 @@ class Connection(BaseConnection):
         return self._sessions.values()
 
     def _process_next(self) -> bool:
-        """Process the next header or frame. Returns whether all of it was there."""
+        """Process the next header or frame. Returns False if it is incomplete."""
         if self._frame_type is None:
             return self._on_header()
         frame = frames.decode_frame(self._received, MAX_FRAME_SIZE)
         if frame is None:
             return False
         if frame.frame_type != self._frame_type:
-            raise AmqpError(NOT_ALLOWED, f"a frame of type {frame.frame_type} at this point")
+            raise AmqpError(NOT_ALLOWED, f"unexpected frame of type {frame.frame_type}")
         del self._received[: frame.size]
         if frame.frame_type == frames.SASL_FRAME:
             self._on_sasl(frame)
@@ -105,8 +105,8 @@ class Connection(BaseConnection):
     def _on_sasl(self, frame: frames.Frame) -> None:
         init, _ = frames.decode_performative(frame.body)
         if not isinstance(init, frames.SaslInit):
-            raise DecodeError("a SASL frame that is not sasl-init")
-        # attaching a link decides what a peer may do; PLAIN, which would decide it here, is offered but not supported
+            raise DecodeError("the SASL frame is not sasl-init")
+        # peers are authorized when they attach links; PLAIN, which would do it here, is offered but not supported
         passed = init.mechanism in ("MSSBCBS", "ANONYMOUS", "EXTERNAL")
         self.write(encode_frame(0, frames.SaslOutcome(0, b"Welcome!") if passed else frames.SaslOutcome(1)))
         if not passed:
@@ -121,7 +121,7 @@ class Connection(BaseConnection):
             case frames.Open():
                 self._on_open(performative)
             case frames.SaslInit():
-                raise DecodeError("a SASL performative in an AMQP frame")
+                raise DecodeError("the AMQP frame has a SASL performative")
             case _ if not self.opened:
                 raise AmqpError(NOT_ALLOWED, "the first frame must be an open")
             case frames.Begin():
@@ -131,7 +131,7 @@ class Connection(BaseConnection):
 
     def _on_open(self, peer: frames.Open) -> None:
         if self.opened:
-            raise AmqpError(NOT_ALLOWED, "a second open")
+            raise AmqpError(NOT_ALLOWED, "the connection is already open")
         self.opened = True
         self._send_open()
         if peer.max_frame_size is not None:  # the smaller of the two limits holds for both directions
@@ -147,7 +147,7 @@ class Connection(BaseConnection):
 
     def _on_begin(self, channel: int, begin: frames.Begin) -> None:
         if channel > _CHANNEL_MAX or channel in self._sessions:
-            raise AmqpError(NOT_ALLOWED, f"a begin on channel {channel}, which is in use or above {_CHANNEL_MAX}")
+            raise AmqpError(NOT_ALLOWED, f"channel {channel} is in use or above {_CHANNEL_MAX}")
         number = lowest_free({session.number for session in self.sessions()})
         self._sessions[channel] = Session(self, number, begin, channel)
 

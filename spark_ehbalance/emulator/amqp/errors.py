@@ -1,4 +1,4 @@
-"""The exception of the AMQP layer, and its conditions."""
+"""The exceptions of the AMQP layer, and their conditions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNAUTHORIZED = "amqp:unauthorized-access"
 
 
 class AmqpError(Exception):
-    """An error that is sent to the peer: `condition` is an AMQP symbol, `description` one line of text."""
+    """An error for the peer: `condition` is an AMQP symbol, `description` one line of text."""
 
     def __init__(self, condition: str, description: str) -> None:
         super().__init__(f"{condition}: {description}")

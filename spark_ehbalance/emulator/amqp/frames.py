@@ -138,8 +138,8 @@ class SaslOutcome(NamedTuple):
 
 Performative = Open | Begin | Attach | Flow | Transfer | Disposition | Detach | End | Close
 
-# The descriptor of each, and its number of fields. Those without a name are ignored, and written as nulls: the Azure
-# Python client reads fields by position.
+# The descriptor and the number of fields. Fields without a name are ignored, and written as nulls: the Azure Python
+# client reads fields by position.
 _DESCRIPTORS: dict[type, tuple[int, int]] = {
     Open: (0x10, 10),
     Begin: (0x11, 8),
@@ -158,7 +158,7 @@ _BY_CODE = {code: performative for performative, (code, _) in _DESCRIPTORS.items
 
 
 def _number_type(hint: Any) -> type | None:
-    """The AMQP type of a field with this type hint, if that is a number of its own."""
+    """The AMQP number type of a field with this type hint, if Python has none."""
     for kind in (hint, *get_args(hint)):
         if get_origin(kind) is Annotated:
             return cast("type", kind.__metadata__[0])
@@ -184,7 +184,7 @@ def encode_frame(channel: int, performative: tuple[Any, ...], payload: bytes = b
 
 
 class Frame(NamedTuple):
-    """A frame that was received; `size` of all of it in bytes."""
+    """A received frame; `size` is its length in bytes."""
 
     size: int
     frame_type: int
@@ -199,9 +199,9 @@ def decode_frame(data: bytes | bytearray, max_frame_size: int) -> Frame | None:
         return None
     size, words, frame_type, channel = _FRAME_HEADER.unpack_from(data)
     if size > max_frame_size:
-        raise AmqpError(FRAMING_ERROR, f"a frame of {size} bytes; at most {max_frame_size} are allowed")
+        raise AmqpError(FRAMING_ERROR, f"the frame of {size} bytes exceeds the limit of {max_frame_size}")
     if words < 2 or 4 * words > size or frame_type not in (AMQP_FRAME, SASL_FRAME):
-        raise AmqpError(FRAMING_ERROR, f"a frame header of {words} words in {size} bytes, type {frame_type}")
+        raise AmqpError(FRAMING_ERROR, f"invalid frame header: {words} words, {size} bytes, type {frame_type}")
     if len(data) < size:
         return None
     with memoryview(data) as view:
@@ -263,12 +263,12 @@ SASL_MECHANISMS = SaslMechanisms(Array(map(Symbol, ("MSSBCBS", "PLAIN", "ANONYMO
 
 
 def rejected(error: AmqpError) -> Described:
-    """The delivery state of a message that is refused."""
+    """The delivery state of a rejected message."""
     return Described(ULong(0x25), [error_field(error)])
 
 
 def reply_source(source: Any) -> Any:
-    """The source of an attach as Azure returns it: with its own number as the descriptor of filters."""
+    """The source of an attach as Azure returns it, with a number as the descriptor of filters."""
     if not isinstance(source, Described) or not isinstance(source.value, list):
         return source
     fields = [

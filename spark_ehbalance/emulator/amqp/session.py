@@ -43,10 +43,10 @@ def _difference(one: int, other: int) -> int:
 
 
 class BaseConnection(ABC):
-    """A connection as its sessions see it: the encoded frames that wait to be sent, and the attached links."""
+    """The part of a connection that sessions use: encoded frames to send, and attached links."""
 
     def __init__(self) -> None:
-        self.writable = True  # whether the socket takes more
+        self.writable = True  # the socket accepts more
         self.closed = False  # later frames are ignored
         self.max_frame_size = MAX_FRAME_SIZE
         self.links: set[Link] = set()
@@ -54,42 +54,42 @@ class BaseConnection(ABC):
 
     @abstractmethod
     def make_endpoint(self, link: Link, attach: Attach) -> Endpoint:
-        """What serves a link that the peer asks for. Raises AmqpError to refuse the link."""
+        """Create the endpoint of a link that the peer attaches. Raises AmqpError to refuse the link."""
 
     @abstractmethod
     def flush(self) -> None:
-        """Send what `take` returns; call it after each change outside an event of the peer's."""
+        """Send the bytes of `take`; call it after each change that the peer did not cause."""
 
     def write(self, encoded: bytes | bytearray) -> None:
         if not self.closed:
             self._frames.append(encoded)
 
     def take(self) -> bytes | bytearray:
-        """Remove and return all waiting bytes. A single block, such as a chunk of many events, is not copied."""
-        waiting, self._frames = self._frames, []
-        return waiting[0] if len(waiting) == 1 else b"".join(waiting)
+        """Remove and return all pending bytes. A single block, such as a chunk of many events, is not copied."""
+        pending, self._frames = self._frames, []
+        return pending[0] if len(pending) == 1 else b"".join(pending)
 
 
 class Endpoint:
-    """What serves a link. Subclasses react to what happens to the link."""
+    """Serves a link. Subclasses handle its events."""
 
-    credit = 1000  # deliveries that the peer may have in flight; TCP's flow control bounds the memory
+    credit = 1000  # the peer's deliveries in flight; TCP's flow control bounds the memory
     max_message_size = (1 << 64) - 1  # announced
-    properties: Mapping[Symbol, Any] = {}  # of the link, besides those that the peer has given it
+    properties: Mapping[Symbol, Any] = {}  # of the link, besides the peer's
 
     def on_message(self, message: bytes, message_format: int, delivery_id: int | None) -> None:
-        """The peer has sent a message; answer with `IncomingLink.settle`. `delivery_id` is None if the peer wants no
-        answer. Raises DecodeError if the message is malformed, which closes the connection."""
+        """Handle a message and settle it with `IncomingLink.settle`; `delivery_id` is None if it is settled. Raises
+        DecodeError if the message is malformed, which closes the connection."""
 
     def on_capacity(self) -> None:
-        """The peer may take more messages than before."""
+        """Handle an increase of the link's capacity."""
 
     def on_detached(self) -> None:
-        """The link has ended, for whatever reason; called once."""
+        """Handle the end of the link; called once."""
 
 
 class _Link:
-    """This side's end of a link. `handle` names it in the frames that this side sends."""
+    """This side's end of a link. `handle` identifies it in sent frames."""
 
     def __init__(self, session: Session, handle: int) -> None:
         self.session = session
@@ -99,8 +99,8 @@ class _Link:
         self._delivery_count = self._credit = 0
 
     def answer(self, attach: Attach, settle_mode: int | None = None) -> None:
-        """Answer the peer's `attach`; None is the peer's settle mode. AMQP has no other way to refuse a link than to
-        detach it after that."""
+        """Respond to the peer's `attach`, by default with its settle mode. AMQP refuses a link by an attach and then a
+        detach."""
         if settle_mode is None:
             settle_mode = MIXED if attach.snd_settle_mode is None else attach.snd_settle_mode
         self.session.write(
@@ -110,7 +110,7 @@ class _Link:
                 role=not attach.role,
                 snd_settle_mode=settle_mode,
                 rcv_settle_mode=attach.rcv_settle_mode if attach.role else 0,
-                source=frames.reply_source(attach.source) or _NO_SOURCE,  # clients take null for a refusal
+                source=frames.reply_source(attach.source) or _NO_SOURCE,  # null means a refusal to clients
                 target=attach.target or _NO_TARGET,
                 initial_delivery_count=0 if attach.role else None,
                 max_message_size=self.endpoint.max_message_size,
@@ -119,7 +119,7 @@ class _Link:
         )
 
     def on_flow(self, flow: Flow) -> None:
-        """Answer a peer that asks for this side's state."""
+        """Send this side's state if the peer requests it."""
         if flow.echo:
             self._write_credit()
 
@@ -127,7 +127,7 @@ class _Link:
         self.session.write_flow(self.handle, self._delivery_count, max(self._credit, 0), drain)
 
     def detach(self, error: AmqpError | None = None) -> None:
-        """Detach from this side and send the peer the reason; ignored if the link is detached."""
+        """Detach from this side with the reason. Idempotent."""
         if not self.detached:
             self.session.write(Detach(self.handle, True, error_field(error)))
             self.end()
@@ -140,7 +140,7 @@ class _Link:
 
 
 class IncomingLink(_Link):
-    """The peer sends. Its credit is renewed automatically; each message is answered with `settle`."""
+    """The peer sends. Its credit is renewed automatically; the endpoint settles each message with `settle`."""
 
     def __init__(self, session: Session, handle: int) -> None:
         super().__init__(session, handle)
@@ -149,7 +149,7 @@ class IncomingLink(_Link):
         self._size = 0
 
     def accept(self, attach: Attach) -> None:
-        """Answer the peer's `attach` and grant credit."""
+        """Accept the peer's `attach` and grant credit."""
         self.answer(attach)
         self._delivery_count = attach.initial_delivery_count or 0
         self._grant_credit()
@@ -159,7 +159,7 @@ class IncomingLink(_Link):
         self._write_credit()
 
     def on_transfer(self, transfer: Transfer, payload: bytes) -> None:
-        """One frame of a delivery. A message over the size limit is dropped, and refused at its last frame."""
+        """Process one frame of a delivery. A message above the size limit is dropped and rejected at its last frame."""
         first = self._first = self._first or transfer
         self._size += len(payload)
         if self._size <= MAX_MESSAGE_SIZE:
@@ -184,7 +184,7 @@ class IncomingLink(_Link):
             self.endpoint.on_message(b"".join(parts), first.message_format or 0, delivery_id)
 
     def settle(self, delivery_id: int | None, state: Described) -> None:
-        """Send the peer the outcome of a delivery; ignored without id and on a detached link."""
+        """Send the outcome of a delivery; ignored without id and on a detached link."""
         if delivery_id is not None and not self.detached:
             self.session.write(frames.Disposition(True, delivery_id, None, True, state))
 
@@ -192,16 +192,16 @@ class IncomingLink(_Link):
 class OutgoingLink(_Link):
     """The peer receives. Send with `send` or `send_records` while `capacity` is positive.
 
-    Deliveries are settled, with an empty tag; or, if `settled` is made False before `accept`, each has a tag of its
-    own, and waits for nothing although the peer may settle it. `send_records` is for settled ones.
+    Deliveries are settled, with an empty tag. If `settled` is set to False before `accept`, each has its own tag;
+    `send_records` requires settled ones.
     """
 
     def __init__(self, session: Session, handle: int) -> None:
         super().__init__(session, handle)
         self.settled = True
-        self.unsettled: set[int] = set()  # deliveries that `settle` settles unless the peer has
+        self.unsettled: set[int] = set()  # deliveries that `settle` settles unless the peer does
         self._drain = False
-        self._rest: bytes = b""  # of a message whose first frames are sent; waits for the session's window
+        self._rest: bytes = b""  # of a partly sent message, until the session's window opens
 
     def accept(self, attach: Attach) -> None:
         self.answer(attach, SETTLED if self.settled else UNSETTLED)
@@ -214,11 +214,11 @@ class OutgoingLink(_Link):
 
     @property
     def capacity(self) -> int:
-        """How many single-frame messages may be sent now; 0 while a longer message is incomplete."""
+        """The number of single-frame messages that may be sent now; 0 while a longer message is incomplete."""
         return 0 if self.detached or self._rest else max(0, min(self._credit, self.session.remote_window))
 
     def finish_drain(self) -> None:
-        """Return the remaining credit if the peer drains the link; call it when nothing is left to send."""
+        """Return the remaining credit if the peer drains the link; call it when there is nothing to send."""
         if self._drain and not self._rest:
             self._delivery_count = (self._delivery_count + max(self._credit, 0)) % ID_SPAN
             self._credit, self._drain = 0, False
@@ -227,8 +227,8 @@ class OutgoingLink(_Link):
     def send_records(self, data: bytearray, starts: Sequence[int]) -> None:
         """Send at most `capacity` messages, each of which fits into one frame; `data` is filled in and not copied.
 
-        Each of `starts` but the last is a gap of `TRANSFER_HEADER_SIZE` bytes before a message; the last is where the
-        last message ends.
+        Each of `starts` but the last is a gap of `TRANSFER_HEADER_SIZE` bytes before a message; the last one is the end
+        of the last message.
         """
         count = len(starts) - 1
         first_id = self._count_deliveries(count)
@@ -248,13 +248,13 @@ class OutgoingLink(_Link):
         return delivery_id
 
     def settle(self, delivery_id: int) -> None:
-        """Settle a delivery unless the peer has settled it or detached the link."""
+        """Settle a delivery unless it is settled or the link detached."""
         if delivery_id in self.unsettled and not self.detached:
             self.unsettled.remove(delivery_id)
             self.session.write(frames.Disposition(False, delivery_id, None, True, frames.ACCEPTED))
 
     def continue_message(self) -> bool:
-        """Send more of an incomplete message, as far as the window allows. Returns whether it is complete."""
+        """Send more of an incomplete message, within the window. Returns whether it is complete."""
         while self._rest and self.session.remote_window > 0 and not self.detached:
             self._send_frame(Transfer(self.handle))
         return not self._rest
@@ -266,7 +266,7 @@ class OutgoingLink(_Link):
         self.session.write_transfers(encode_frame(self.session.number, transfer, part), 1)
 
     def _count_deliveries(self, count: int) -> int:
-        """The first delivery id of `count` messages that are sent now."""
+        """Count `count` deliveries and return the id of the first one."""
         self._delivery_count = (self._delivery_count + count) % ID_SPAN
         self._credit -= count
         first = self.session.next_delivery_id
@@ -278,11 +278,11 @@ Link = IncomingLink | OutgoingLink
 
 
 class Session:
-    """A session that the peer has begun: its ids, windows and links. `number` is the channel on which this side sends,
-    as the link's handles it is not the peer's."""
+    """A session: its ids, windows and links. `number` is this side's channel; channels and handles are numbered
+    independently by each side."""
 
     def __init__(self, connection: BaseConnection, number: int, begin: Begin, peers_channel: int) -> None:
-        """Answer the peer's `begin` on `peers_channel`."""
+        """Respond to the peer's `begin` on `peers_channel`."""
         self.number = number
         self.connection = connection
         self.remote_window = begin.incoming_window
@@ -293,7 +293,7 @@ class Session:
         self._incoming_window = _INCOMING_WINDOW
         self.write(Begin(peers_channel, _FIRST_OUTGOING_ID, _INCOMING_WINDOW, _OUTGOING_WINDOW, HANDLE_MAX))
 
-    # --- what links call
+    # --- called by links
 
     def write(self, performative: frames.Performative) -> None:
         self.connection.write(encode_frame(self.number, performative))
@@ -307,8 +307,8 @@ class Session:
         *,
         echo: bool = False,
     ) -> None:
-        """Send the windows and, with a handle, a link's delivery count and credit; with `echo` the peer is to answer.
-        This reopens the window for incoming transfers."""
+        """Send the windows and, with a handle, a link's delivery count and credit; `echo` requests a response. Reopens
+        the window for incoming transfers."""
         self._incoming_window = _INCOMING_WINDOW
         windows = (self._next_incoming_id, _INCOMING_WINDOW, self._next_outgoing_id, _OUTGOING_WINDOW)
         available = None if handle is None else 0
@@ -324,10 +324,10 @@ class Session:
         """The attached links of this session."""
         return [link for link in self._links.values() if not link.detached]
 
-    # --- what the connection calls
+    # --- called by the connection
 
     def receive(self, performative: frames.Performative, payload: bytes) -> None:
-        """Process one frame. Raises AmqpError for a frame that the peer must not send."""
+        """Process one frame. Raises AmqpError for an invalid one."""
         match performative:
             case Transfer():
                 self._on_transfer(performative, payload)
@@ -347,7 +347,7 @@ class Session:
                         link.unsettled -= {delivery_id for delivery_id in link.unsettled if delivery_id in settled}
 
     def close(self, error: AmqpError | None = None) -> None:
-        """End the session and its links, and send the peer the reason for each."""
+        """End the session and its links with the reason."""
         for link in self.links():
             if error is None:
                 link.end()
@@ -380,15 +380,15 @@ class Session:
             self.write_flow()
         link = self._links.get(transfer.handle)
         if link is None:
-            raise AmqpError(UNATTACHED_HANDLE, f"a transfer on handle {transfer.handle}, which is not attached")
+            raise AmqpError(UNATTACHED_HANDLE, f"handle {transfer.handle} is not attached")
         if link.detached:
             return
         if isinstance(link, OutgoingLink):
-            raise AmqpError(NOT_ALLOWED, "a transfer on a link whose sender is this side")
+            raise AmqpError(NOT_ALLOWED, "the peer is the receiver of this link")
         link.on_transfer(transfer, payload)
 
     def _on_flow(self, flow: Flow) -> None:
-        # a peer that has not seen the begin sends no id
+        # a peer sends no id before it receives the begin
         next_incoming_id = _FIRST_OUTGOING_ID if flow.next_incoming_id is None else flow.next_incoming_id
         self.remote_window = _difference(next_incoming_id, self._next_outgoing_id) + flow.incoming_window
         if flow.handle is None:
