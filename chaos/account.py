@@ -149,7 +149,7 @@ def account(batches: Iterable[Batch], sent: Mapping[str, Sequence[int]], faults:
         if len(kinds) < extra:
             unexplained[partition, tuple(map(id, found))].append(number)
     for (partition, ids), numbers in unexplained.items():
-        copies_of = "; ".join(_described(by_id[each], partition) for each in ids)
+        copies_of = "; ".join(_described(by_id[id_], partition) for id_ in ids)
         result.unexplained.append(
             f"partition {partition}, {min(numbers)} to {max(numbers)} ({len(numbers)}): {copies_of}"
         )

@@ -107,7 +107,7 @@ class _MeasuredStore(DeltaStore):
         self._renewed: dict[str, float] = {}
 
     def ended(self) -> Measured:
-        """The measurements, with the silence that goes on."""
+        """The measurements, including the current silence."""
         with self._lock:
             if self._last_seen is not None:
                 self._silent(self._last_seen, time.monotonic())
@@ -196,15 +196,15 @@ class Result:
     @property
     def silence(self) -> float:
         """The longest silence of any member, as a part of the lease duration in force."""
-        return max(each.silence for each in self.seen)
+        return max(measured.silence for measured in self.seen)
 
     @property
     def errors(self) -> list[str]:
-        return [error for each in self.seen for error in each.errors]
+        return [error for measured in self.seen for error in measured.errors]
 
     def passed(self, most_silence: float) -> bool:
         """Whether nothing moved, no member failed or did nothing, and none was silent for longer."""
-        quiet = [each for each in self.seen if not each.commits]
+        quiet = [measured for measured in self.seen if not measured.commits]
         return self.changes == 0 and self.silence <= most_silence and not self.errors and not quiet
 
     def rate(self, count: int) -> float:
@@ -217,8 +217,8 @@ class Result:
             "lease duration in force": self.lease_duration,
             "changes of owner": self.changes,
             _LONGEST: round(self.silence, 2),
-            "commits/s": round(self.rate(sum(each.commits for each in self.seen)), 2),
-            "lost races/s": round(self.rate(sum(each.conflicts for each in self.seen)), 2),
+            "commits/s": round(self.rate(sum(measured.commits for measured in self.seen)), 2),
+            "lost races/s": round(self.rate(sum(measured.conflicts for measured in self.seen)), 2),
             "requests/s": round(self.rate(self.requests.total()), 1),
             "errors of members": len(self.errors),
         }

@@ -165,7 +165,7 @@ class Fleet:
             for batch in self.sink.batches[-_RECENT_BATCHES:]
             for partition, epoch in batch.epochs.items()
         }
-        return all((each.owner, each.partition, each.epoch) in read for each in self.snapshot().leases.values())
+        return all((lease.owner, lease.partition, lease.epoch) in read for lease in self.snapshot().leases.values())
 
     def checkpointed(self) -> bool:
         """Whether the group's checkpoints cover every event sent."""

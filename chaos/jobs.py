@@ -98,7 +98,7 @@ def fill(emulator: Emulator, hub: str, numbers: range, body: Callable[[int], str
     return sent
 
 
-def held(table: Path, columns: Collection[str]) -> Rows:
+def table_rows(table: Path, columns: Collection[str]) -> Rows:
     """The rows of the Delta table, which may not exist yet, in these columns."""
     with contextlib.suppress(DeltaError, OSError):
         rows = deltalake.DeltaTable(str(table)).to_pyarrow_table(columns=[*columns])
@@ -125,10 +125,10 @@ class StreamToDelta(Case):
         return super().settings() | {"table": f"{self.folder}/table"}
 
     def done(self) -> int:
-        return held(self.folder / "table", ("partition",)).total()
+        return table_rows(self.folder / "table", ("partition",)).total()
 
     def problems(self) -> list[str]:
-        return differences(held(self.folder / "table", self.columns), self.sent, "the table")
+        return differences(table_rows(self.folder / "table", self.columns), self.sent, "the table")
 
 
 class BatchToDelta(StreamToDelta):
@@ -165,21 +165,21 @@ class ParseToDelta(StreamToDelta):
 
     def prepare(self) -> None:
         fill(self.emulator, self.hub, NUMBERS, _made)
-        each = [(str(partition), number) for partition in range(PARTITIONS) for number in NUMBERS]
-        self.parsed: Rows = Counter((*at, f"event {at[1]}", at[1]) for at in each if at[1] % 10)
-        self.rejected: Rows = Counter((*at, _made(at[1]).encode()) for at in each if not at[1] % 10)
+        places = [(str(partition), number) for partition in range(PARTITIONS) for number in NUMBERS]
+        self.parsed: Rows = Counter((*at, f"event {at[1]}", at[1]) for at in places if at[1] % 10)
+        self.rejected: Rows = Counter((*at, _made(at[1]).encode()) for at in places if not at[1] % 10)
 
     def settings(self) -> dict[str, str]:
         return super().settings() | {"rejected": f"{self.folder}/rejected"}
 
     def done(self) -> int:
-        return super().done() + held(self.folder / "rejected", ("partition",)).total()
+        return super().done() + table_rows(self.folder / "rejected", ("partition",)).total()
 
     def problems(self) -> list[str]:
-        parsed = held(self.folder / "table", ("partition", "sequenceNumber", "id", "delay"))
-        rejected = held(self.folder / "rejected", ("partition", "sequenceNumber", "body"))
+        parsed = table_rows(self.folder / "table", ("partition", "sequenceNumber", "id", "delay"))
+        rejected = table_rows(self.folder / "rejected", ("partition", "sequenceNumber", "body"))
         wrong = differences(parsed, self.parsed, "the table") + differences(rejected, self.rejected, "the rejected one")
-        reasons = held(self.folder / "rejected", ("reason",))
+        reasons = table_rows(self.folder / "rejected", ("reason",))
         return wrong + [
             f"{rows} rows are rejected without a reason" for (reason,), rows in reasons.items() if not reason
         ]
@@ -224,8 +224,8 @@ def spark_home(folder: Path) -> Path:
     """A Spark that is the installed one, but has its workers' folders in `folder`."""
     if not folder.exists():
         folder.mkdir()
-        for each in Path(pyspark.__file__).parent.iterdir():
-            (folder / each.name).symlink_to(each)
+        for path in Path(pyspark.__file__).parent.iterdir():
+            (folder / path.name).symlink_to(path)
     return folder
 
 

@@ -40,7 +40,7 @@ class Measurement:
         self._acts: list[tuple[float, float]] = []  # begin and end of the planned ones
 
     def start(self, name: str) -> None:
-        self._processes[name].tell("start", owner=f"{name}.1")
+        self._processes[name].command("start", owner=f"{name}.1")
 
     def warm_up(self) -> None:
         """The first batches of any Spark application are slow."""
@@ -50,7 +50,7 @@ class Measurement:
         self._settle("a", "b")
         self.start("c")
         self._settle("a", "b", "c")
-        self._processes["c"].tell("stop")
+        self._processes["c"].command("stop")
         self._settle("a", "b")
 
     def move(self, count: int) -> list[float]:
@@ -59,7 +59,7 @@ class Measurement:
             (lambda: self.start("c"), ("a", "b", "c")),
             (lambda: self._drain("a"), ("b", "c")),
             (lambda: self._drain("a", undo=True), ("a", "b", "c")),
-            (lambda: self._processes["c"].tell("stop"), ("a", "b")),
+            (lambda: self._processes["c"].command("stop"), ("a", "b")),
         ]
         while len(idle := idle_times(self._fleet.sink.batches, self._acts)) < count:
             for act, owners in planned:
@@ -121,7 +121,7 @@ def idle_times(batches: Sequence[Batch], acts: Sequence[tuple[float, float]]) ->
 
 def idle_time(left: float, taken: float, others: Sequence[Batch]) -> float:
     """The time between two batches of a partition, without the other batches that the new owner ran meanwhile."""
-    busy = sum(max(0.0, min(taken, each.written) - max(left, each.began)) for each in others)
+    busy = sum(max(0.0, min(taken, batch.written) - max(left, batch.began)) for batch in others)
     return max(0.0, taken - left - busy)
 
 
@@ -132,7 +132,7 @@ def run(form: Form) -> bool:
         measurement.warm_up()
         log("warmed up; measuring moves")
         idle = measurement.move(4 if form.short else 20)
-        stopped, stop = measurement.end("b", lambda process: process.tell("cancel"))
+        stopped, stop = measurement.end("b", lambda process: process.command("cancel"))
         measurement.restart("b")
         killed, kill = measurement.end("b", lambda process: process.kill())
         fleet.producer.stop()

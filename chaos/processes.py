@@ -43,7 +43,7 @@ class QueryProcess:
                 env=_environment(temporary),
             )
 
-    def tell(self, do: str, **details: str) -> None:
+    def command(self, do: str, **details: str) -> None:
         """Send a command; its result appears in the journal."""
         assert self._process.stdin
         with contextlib.suppress(BrokenPipeError):
@@ -65,7 +65,7 @@ class QueryProcess:
     def workers(self) -> list[int]:
         """The ids of the Python workers that read, without the daemon that forks them."""
         daemons = set(self._matching("pyspark.daemon pyspark.worker"))
-        return [each.pid for each in self.tree() if each.parent in daemons]
+        return [process.pid for process in self.tree() if process.parent in daemons]
 
     def tree(self) -> list[Process]:
         """The processes of this one's session. All its descendants belong to it, even after this process has ended."""
@@ -77,7 +77,7 @@ class QueryProcess:
         self._process.wait()
 
     def _matching(self, command: str) -> list[int]:
-        return [each.pid for each in self.tree() if command in each.command]
+        return [process.pid for process in self.tree() if command in process.command]
 
 
 def running() -> list[Process]:
@@ -88,14 +88,14 @@ def running() -> list[Process]:
 
 def of_session(leader: int) -> list[Process]:
     """The processes of the session that the process `leader` has begun."""
-    return [each for each in running() if _session_of(each.pid) == leader]
+    return [process for process in running() if _session_of(process.pid) == leader]
 
 
 def kill_session(leader: int) -> None:
     """Send SIGKILL to all processes of a session."""
     # Pause all first, so that none can react to the end of another.
-    send((each.pid for each in of_session(leader)), signal.SIGSTOP)
-    send((each.pid for each in of_session(leader)), signal.SIGKILL)
+    send((process.pid for process in of_session(leader)), signal.SIGSTOP)
+    send((process.pid for process in of_session(leader)), signal.SIGKILL)
 
 
 def _session_of(pid: int) -> int:

@@ -5,7 +5,7 @@ failed query from its checkpoint, as a job scheduler does. The sink appends: it 
 renames it into place, so a batch is visible completely or not at all. A batch that runs again makes another file, so no
 duplicate is hidden. Before that, `write_once` writes the batch into the Delta table `target`, and the sink writes it to
 the hub `copy`. The frame is not persisted: so `write_once` reads from the hub within its transaction, as it does alone,
-and may meet a lost lease there.
+and may lose a lease there.
 
 | command | effect |
 |---|---|
@@ -13,7 +13,7 @@ and may meet a lost lease there.
 | `{"do": "stop"}` | `spark_ehbalance.stop(query)` |
 | `{"do": "cancel"}` | `query.stop()`, which interrupts the running batch |
 | `{"do": "halt", "step": …}` | the next batch waits, once, before this step of `write_once`, or when it is `written` |
-| `{"do": "go"}` | it goes on, or the order to wait is taken back |
+| `{"do": "go"}` | the batch continues, or the `halt` is cancelled |
 | end of input | the process ends |
 """
 
@@ -49,7 +49,7 @@ from spark_ehbalance.spark_versions import UNIX_SOCKET
 #: Seconds before a failed query is restarted.
 _RESTART_AFTER = 1.0
 
-#: Seconds after which a batch that waits for a fault goes on without one.
+#: Seconds after which a batch that waits for a fault continues without one.
 _HALT_TIMEOUT = 60.0
 
 
@@ -90,7 +90,7 @@ class Halt:
         self._go.set()
 
     def reached(self, step: str) -> None:
-        """The batch has come to `step`, and waits if it is told to."""
+        """Wait if the batch is to halt at `step`."""
         if self._step == step:
             self._step = ""
             report("halted", step=step)
@@ -100,7 +100,7 @@ class Halt:
 def main() -> None:
     settings = Settings(**json.loads(sys.argv[1]))
     halt = Halt()
-    vars(writing)["carry_out"] = partial(_observed, halt)  # `write_once` does not tell what it does
+    vars(writing)["carry_out"] = partial(_observed, halt)  # `write_once` does not report its steps
     commands: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=listen, args=(commands,), daemon=True).start()
     spark = session(settings)
@@ -210,7 +210,7 @@ def _append(rows: Path, checkpoint: Path, owner: str, run: str) -> Callable[[Dat
 
 
 def _observed(halt: Halt, step: Step, df: DataFrame, batch: Batch, target: Target) -> Any:
-    """`carry_out`, which halts where it is told to, and reports what came of it."""
+    """`carry_out` that halts at the commanded step and reports its result."""
     halt.reached(type(step).__name__)
     answer = carry_out(step, df, batch, target)
     if isinstance(step, Commit):
@@ -221,7 +221,7 @@ def _observed(halt: Halt, step: Step, df: DataFrame, batch: Batch, target: Targe
 def _epochs(offset: Path) -> dict[str, int]:
     """The epoch of each partition in a batch that Spark has logged. A batch that runs again has later epochs."""
     end = json.loads(offset.read_text().splitlines()[2])
-    return {partition: each["epoch"] for partition, each in end["partitions"].items()}
+    return {partition: range_["epoch"] for partition, range_ in end["partitions"].items()}
 
 
 def why(query: StreamingQuery) -> str:

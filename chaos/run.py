@@ -81,7 +81,7 @@ class Chaos:
             self._new_query()
         self._fleet.wait_for(lambda: self._started(_QUERIES), "the queries run")
         self._fleet.producer.start()
-        self._fleet.wait_for(lambda: len({each.owner for each in self._fleet.sink.batches}) == _QUERIES, "all read")
+        self._fleet.wait_for(lambda: len({batch.owner for batch in self._fleet.sink.batches}) == _QUERIES, "all read")
         log("all queries read; injecting faults")
         began = time.monotonic()
         for step in self._steps:
@@ -105,8 +105,8 @@ class Chaos:
     def _inject(self, step: Step) -> None:
         victim = None
         if step.kind in ON_A_QUERY:
-            candidates = [each for each in self._queries if each.running and not each.busy]
-            if len(candidates) < 2:  # one query must go on reading
+            candidates = [query for query in self._queries if query.running and not query.busy]
+            if len(candidates) < 2:  # one query must continue reading
                 self.skipped += 1
                 return
             victim = candidates[int(step.victim * len(candidates))]
@@ -125,7 +125,7 @@ class Chaos:
             self._hit_all(step)
 
     def _wait_for_step(self, step: Step, victim: Query) -> None:
-        victim.process.tell("halt", step=AT_A_STEP[step.kind])
+        victim.process.command("halt", step=AT_A_STEP[step.kind])
         victim.busy, victim.halted = True, False
         deadline = time.monotonic() + _STEP_TIMEOUT
 
@@ -137,7 +137,7 @@ class Chaos:
                 self._after(0.05, halted)
             else:
                 log(f"  {victim.name} did not come to the step {AT_A_STEP[step.kind]!r}")
-                victim.process.tell("go")
+                victim.process.command("go")
                 victim.busy = False
                 self.injected[step.kind] -= 1
                 self.skipped += 1
@@ -156,10 +156,10 @@ class Chaos:
             send(pids, signal.SIGKILL)
             self.faults.append(Fault(kind, victim.name, now, time.time()))
         elif kind in faults.PAUSES:
-            pids = process.planner() if kind == faults.PAUSE_PLANNER else [each.pid for each in process.tree()]
+            pids = process.planner() if kind == faults.PAUSE_PLANNER else [member.pid for member in process.tree()]
             send(pids, signal.SIGSTOP)
             victim.busy, victim.late = True, kind in AT_A_STEP
-            process.tell("go")
+            process.command("go")
 
             def resume() -> None:
                 send(pids, signal.SIGCONT)
@@ -168,7 +168,7 @@ class Chaos:
 
             self._after(step.seconds, resume)
         else:
-            process.tell("stop" if kind == faults.STOP else "cancel")
+            process.command("stop" if kind == faults.STOP else "cancel")
             victim.busy = True
             deadline = time.monotonic() + _STOP_TIMEOUT
 
@@ -211,10 +211,10 @@ class Chaos:
         name = next(self._names)
         query = Query(name, self._launch(name))
         self._queries.append(query)
-        query.process.tell("start", owner=query.owner)
+        query.process.command("start", owner=query.owner)
 
     def _launch(self, name: str) -> QueryProcess:
-        """Of every second one the lease table hears with renewals alone."""
+        """Every second query checkpoints only with renewals."""
         return self._fleet.launch(name, **({"checkpointInterval": "1 minute"} if name in "aceg" else {}))
 
     def _relaunch(self, query: Query, fresh: bool) -> None:
@@ -224,7 +224,7 @@ class Chaos:
     def _start_again(self, query: Query, fresh: bool) -> None:
         query.generation += fresh
         self.injected[faults.NEW if fresh else faults.RESTART] += 1
-        query.process.tell("start", owner=query.owner)
+        query.process.command("start", owner=query.owner)
         query.busy = query.late = False
 
     def _watch(self) -> None:
@@ -256,7 +256,7 @@ class Chaos:
 
     def _started(self, count: int) -> bool:
         self._watch()
-        return sum(each.running for each in self._queries) == count
+        return sum(query.running for query in self._queries) == count
 
     def _state(self) -> str:
         try:
@@ -285,7 +285,7 @@ class Chaos:
         try:
             fleet.wait_for(read, "everything is read", START_TIMEOUT)
             for query in self._queries:
-                query.process.tell("stop")
+                query.process.command("stop")
             fleet.wait_for(lambda: self._started(0), "all queries have stopped", _STOP_TIMEOUT)
             fleet.wait_for(lambda: not self._owned(), "all leases are released", 10.0)
         finally:
@@ -342,7 +342,7 @@ def faults_of(form: Form, *, exactly_once: bool, tokens: bool = False, copy: boo
             repeated, wrong = copy_differences(fleet.producer.by_key(), read_hub(fleet.emulator, COPY))
             rows += [("copy: repeated", f"{repeated:,}"), ("copy: keys with something wrong", f"{len(wrong):,}")]
     print_table(("what", "count"), rows, f"seed {form.seed}, {form.minutes:g} minutes")
-    for line in [*(f"unexplained: {each}" for each in result.unexplained[:20]), *result.disorder[:20], *wrong[:20]]:
+    for line in [*(f"unexplained: {line}" for line in result.unexplained[:20]), *result.disorder[:20], *wrong[:20]]:
         log(line)
     if result.missing:
         log(f"missing: {result.missing[:20]}")

@@ -47,7 +47,7 @@ class Trial:
 
     def start(self, name: str) -> None:
         self._queries[name] = self._fleet.launch(name)
-        self._queries[name].tell("start", owner=f"{name}.1")
+        self._queries[name].command("start", owner=f"{name}.1")
 
     def silence(self, seconds: float) -> Silence:
         """Once all queries read, pause a partition of one that has two, and read it afterwards. Raises `TimeoutError`,
@@ -76,7 +76,7 @@ class Trial:
         fleet.producer.stop()
         fleet.wait_for(lambda: fleet.sink.has_all(fleet.producer.sent) and fleet.checkpointed(), "everything is read")
         for query in self._queries.values():
-            query.tell("stop")
+            query.command("stop")
         fleet.wait_for(self._stopped, "all queries have stopped")
         return [event["why"] for event in self._journal if event["event"] == "failed"]
 

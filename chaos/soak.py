@@ -93,11 +93,13 @@ def soak(folder: Path, writers: int, commits: int) -> Run:
             if any(process.exitcode for process in processes):
                 raise RuntimeError("a writer has failed")
             time.sleep(0.1)
-    lost = _lost(old, before[old], [each for each, _ in wrote]) + _lost(new, before[new], [each for _, each in wrote])
+    lost = _lost(old, before[old], [first for first, _ in wrote]) + _lost(
+        new, before[new], [second for _, second in wrote]
+    )
     files = _files(old)
     _tidy_an_hour_later(old)
-    times = sorted(time for each, _ in wrote for time in each.times)
-    fresh = sorted(time for _, each in wrote for time in each.times)
+    times = sorted(time for written, _ in wrote for time in written.times)
+    fresh = sorted(time for _, written in wrote for time in written.times)
     return Run(
         writers=writers,
         commits=len(times),
@@ -112,7 +114,7 @@ def soak(folder: Path, writers: int, commits: int) -> Run:
 
 def _lost(table: Path, before: dict[str, int], wrote: list[Wrote]) -> int:
     """The number of accepted renewals that are not in the table."""
-    counted = sum((each.renewals for each in wrote), Counter[str]())
+    counted = sum((written.renewals for written in wrote), Counter[str]())
     return sum(abs(after - before[partition] - counted[partition]) for partition, after in _counters(table).items())
 
 
@@ -168,7 +170,7 @@ class Writer:
         ended = time.monotonic()
         wrote.times.append((ended, ended - began))
         snapshot = outcome.after
-        wrote.renewals.update(each.partition for each in outcome.accepted if isinstance(each, Renew))
+        wrote.renewals.update(transition.partition for transition in outcome.accepted if isinstance(transition, Renew))
         if snapshot.leader == author.id and tidying_due(snapshot.version - self._tidied[0], ended - self._tidied[1]):
             self._tidied = (snapshot.version, ended)
             with contextlib.suppress(StoreUnavailableError):  # like the keeper, which tries again the next time

@@ -105,7 +105,7 @@ class ShortTokens:
 
 
 def short_tokens() -> ShortTokens:
-    """What a query calls that is told to use `chaos.tokens:short_tokens`, in each of its processes."""
+    """The credential `chaos.tokens:short_tokens`, created in each process of a query."""
     return ShortTokens(float(os.environ[LIFE]))
 
 

@@ -37,7 +37,7 @@ class Hub:
             self.partitions[str(len(self.partitions))] = Partition(rate)
 
     def recreate(self) -> None:
-        """Delete the hub and create it again: sequence numbers begin anew."""
+        """Delete the hub and create it again: sequence numbers restart."""
         assert self.reference.created_ms is not None
         self.reference = replace(self.reference, created_ms=self.reference.created_ms + 1)
         self.partitions = {p: Partition(partition.rate) for p, partition in self.partitions.items()}

@@ -539,7 +539,7 @@ class Process:
             self.handle(protocol.BatchFinished(end))
 
     def lost(self) -> Waiting[frozenset[str]]:
-        """The partitions of the batch that are not owned any more, by a look that begins now, as the sink asks."""
+        """The lost partitions of the batch, by a read that begins now, as for the sink."""
         wanted = self._looks_begun + 1
         self.handle(member_protocol.ReadRequested())
         if not (yield from self._wait_for(lambda: self._looks_ended >= wanted, _LOOK_PATIENCE)):

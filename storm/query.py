@@ -84,9 +84,9 @@ class Query:
     def renew(self, process: Process) -> None:
         """The remedy for a stale checkpoint: a new one, with a new folder or table for a sink that knows numbers."""
         if process.checkpoint is self.checkpoint and self.running == [process]:
-            self.begin_anew()
+            self.restart_from_scratch()
 
-    def begin_anew(self) -> None:
+    def restart_from_scratch(self) -> None:
         self.checkpoint = Checkpoint()
         if isinstance(self.sink, NumberedSink):
             self.sink = NumberedSink()

@@ -19,9 +19,9 @@ from spark_ehbalance.exactly_once.protocol import (
 
 #: Yields the seconds that a sink waits.
 Writing = Generator[float, None, None]
-#: Asks the query, after a look at the lease table, which partitions of its batch it has lost.
+#: Returns the partitions of its batch that the query has lost, after a read of the lease table.
 Look = Callable[[], Generator[float, None, frozenset[str]]]
-#: What was read of a batch, by partition.
+#: The ranges that a batch read, by partition.
 Rows = Mapping[str, Range]
 
 

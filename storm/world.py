@@ -391,7 +391,7 @@ class World:
 
     def _table_restored(self, fault: Fault) -> None:
         """Restore the table's folder from a backup, its log included (RESTORE is an error for the store); not where
-        that hides that a query has lost a partition of its last batches: docs/design.md says that this is not detected.
+        that hides that a query has lost a partition of its last batches: undetected, as docs/design.md explains.
         """
         if not self._backups:
             return
@@ -425,7 +425,7 @@ class World:
                 process.end()
 
     def _set_back(self, query: Query, length: int) -> None:
-        """Set a checkpoint back; after a kill not if the sink skips numbers: docs/design.md says what it loses."""
+        """Set a checkpoint back; after a kill not if the sink skips numbers: the loss is in docs/design.md."""
         lineage = query.log[-1].end.lineage if query.log else ""
         record = self.store.snapshot.queries.get(lineage)
         has_left = record is not None and not record.run
@@ -479,7 +479,7 @@ class World:
         if self._target_hub != hub.reference:
             self._target, self._target_hub = Target(), hub.reference
         for query in self.queries:
-            query.begin_anew()
+            query.restart_from_scratch()
             if isinstance(query.sink, OnceSink):
                 query.sink = OnceSink(target=self._target)
 

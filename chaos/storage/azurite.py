@@ -35,7 +35,7 @@ def missing() -> str | None:
 def azurite(certificate: Path | None = None) -> Iterator[str]:
     """Start an empty Azurite on a free port, and yield its address. It keeps everything in memory and ends with this
     process, also if that is killed. With a `certificate`, a PEM file with its key, it has TLS and takes tokens of Entra
-    ID, whoever has signed them. Raises `OSError`."""
+    ID by any signer. Raises `OSError`."""
     if problem := missing():
         raise OSError(problem)
     command = ["node", "--import", _END_WITH_PARENT, str(_MAIN), "--blobPort", "0", "--inMemoryPersistence"]

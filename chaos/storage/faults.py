@@ -1,4 +1,4 @@
-"""What is asked of a storage, and what may go wrong with it."""
+"""Kinds of requests to a storage, and their faults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Kind(enum.Enum):
-    """What a request asks for."""
+    """The kind of a request."""
 
     GET = "GET"
     HEAD = "HEAD"

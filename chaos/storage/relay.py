@@ -184,7 +184,7 @@ class Head(NamedTuple):
     headers: Mapping[str, str]
 
     def request(self) -> Request:
-        """What is asked by the message, whose path is that of an Azurite: /account/container/path."""
+        """The kind of the request, whose path is Azurite's: /account/container/path."""
         method, target, _ = self.first.split(" ")
         url = urlsplit(target)
         query = {name: values[0] for name, values in parse_qs(url.query).items()}

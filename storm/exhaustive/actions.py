@@ -135,7 +135,7 @@ def _less(state: State, bound: str) -> State:
 
 
 def _handle(state: State, process: Process, input: protocol.Input) -> tuple[MemberEngine, list[protocol.Output]]:
-    """A copy of the engine after `input`, which is not asked what it deems due, and what it puts out. All its fields
+    """A copy of the engine after `input`, without the work that is due, and its outputs. All its fields
     are immutable but for the turn, which changes only until it writes."""
     engine = copy.copy(process.engine)
     assert engine is not None

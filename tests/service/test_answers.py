@@ -25,9 +25,9 @@ def test_a_hub_that_does_not_exist(hub: Hub) -> None:
     if "connectionString" in raw:
         raw["connectionString"] = re.sub(r";?EntityPath=[^;]*", "", raw["connectionString"])
     missing = Hub(raw, hub.tables, hub.is_real).connection
-    with HubMetadata(missing, hub.consumer_group) as metadata, pytest.raises(HubUnavailableError) as told:
+    with HubMetadata(missing, hub.consumer_group) as metadata, pytest.raises(HubUnavailableError) as raised:
         metadata.partition_ids()
-    assert "there-is-no-such-hub" in str(told.value)
+    assert "there-is-no-such-hub" in str(raised.value)
 
 
 def test_a_consumer_group_that_does_not_exist(hub: Hub) -> None:
@@ -41,6 +41,6 @@ def test_a_wrong_key(hub: Hub) -> None:
         pytest.skip("this hub is reached by Entra ID")
     text = re.sub(r"SharedAccessKey=[^;]*", "SharedAccessKey=d3Jvbmc=", hub.raw["connectionString"])
     wrong = Hub({**hub.raw, "connectionString": text}, hub.tables, hub.is_real)
-    with reading(wrong, "0", 0) as receiver, pytest.raises(CredentialsRefusedError) as told:
+    with reading(wrong, "0", 0) as receiver, pytest.raises(CredentialsRefusedError) as raised:
         receiver.receive(1, 1.0)
-    assert "d3Jvbmc=" not in str(told.value)
+    assert "d3Jvbmc=" not in str(raised.value)

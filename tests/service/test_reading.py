@@ -1,4 +1,4 @@
-"""What is read, from where, and by whom."""
+"""Positions, contents and readers of partitions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.waiting import wait_until
 #: Readers without an owner level that a partition takes in a consumer group.
 _MOST_READERS = 5
 
-#: Seconds in which a reader hears that it was disconnected.
+#: Seconds within which a reader notices its disconnection.
 _PATIENCE = 60.0
 
 
@@ -54,7 +54,7 @@ def read(hub: Hub, partition: str, wanted: range, **settings: Any) -> pa.Table:
 
 
 def lost_to(receiver: Receiver) -> DisconnectedError:
-    """The error by which a reader that is disconnected, or refused, hears of another one."""
+    """The error of a reader that another one disconnected, or that the hub refused."""
     found: list[DisconnectedError] = []
 
     def disconnected() -> bool:
@@ -68,7 +68,7 @@ def lost_to(receiver: Receiver) -> DisconnectedError:
     return found[0]
 
 
-def test_partitions_and_their_states_are_those_that_the_client_tells(hub: Hub) -> None:
+def test_partition_states_equal_the_clients(hub: Hub) -> None:
     hub.send("0", events(2))
     with hub.metadata() as metadata, hub.connection.consumer_client(hub.consumer_group) as client:
         ids = metadata.partition_ids()
@@ -111,7 +111,7 @@ def test_starting_positions(hub: Hub) -> None:
     assert sequence_numbers(batch).to_pylist() == [first.start + 1], "an offset is inclusive"
 
 
-def test_a_higher_owner_level_disconnects_a_lower_one_and_says_so(hub: Hub) -> None:
+def test_higher_owner_level_disconnects_a_lower_one(hub: Hub) -> None:
     with reading(hub, "3", "@latest", 5) as low, reading(hub, "3", "@latest", 6) as high:
         low.receive(1, 0.5)
         high.receive(1, 0.5)

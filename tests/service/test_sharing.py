@@ -28,9 +28,9 @@ def test_two_queries_share_and_every_event_is_read_once(hub: Hub, table: str) ->
             sent.extend((partition, n) for n in hub.send(partition, [EventData("x") for _ in range(count)]))
 
     def read_all() -> bool:
-        for each in queries:
-            each.step()
-        return sum(len(each.seen) for each in queries) >= len(sent)
+        for query in queries:
+            query.step()
+        return sum(len(query.seen) for query in queries) >= len(sent)
 
     queries: list[Query] = [reading(hub, "a", table)]
     gone: list[Query] = []
@@ -52,8 +52,8 @@ def test_two_queries_share_and_every_event_is_read_once(hub: Hub, table: str) ->
         wait_until(lambda: read_all() or len(gone[0].seen) + len(queries[0].seen) >= len(sent), "all is read")
         assert Counter(gone[0].seen + queries[0].seen) == Counter(sent)
     finally:
-        for each in queries + gone:
-            each.stop()
+        for query in queries + gone:
+            query.stop()
 
 
 def test_the_command_makes_a_lease_table(hub: Hub, table: str) -> None:
@@ -64,5 +64,5 @@ def test_the_command_makes_a_lease_table(hub: Hub, table: str) -> None:
     secret = {"EHBALANCE_CONNECTION_STRING": hub.raw["connectionString"]} if "connectionString" in hub.raw else {}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **secret})
     assert done.stderr == ""
-    assert f"The lease table {table} of " in done.stdout
+    assert f"Lease table {table} of " in done.stdout
     assert done.returncode == 0

@@ -97,8 +97,8 @@ def send(hub: Emulator, count: int) -> Rows:
 
 def reads(rows: Callable[[], Rows], sent: Rows, *queries: StreamingQuery) -> None:
     """Wait until `sent` was read, each event once."""
-    wait_until(lambda: len(rows()) >= len(sent) or any(each.exception() for each in queries), "all is read")
-    assert [error for each in queries if (error := each.exception())] == []
+    wait_until(lambda: len(rows()) >= len(sent) or any(query.exception() for query in queries), "all is read")
+    assert [error for query in queries if (error := query.exception())] == []
     assert sorted(rows()) == sent
 
 
