@@ -100,8 +100,8 @@ PAST_FAULTS = (
     PastFault(
         "the leases of a group whose lease duration falls last as long as before",
         "group.member.membership",
-        "replace(each, lasts=min(each.lasts, duration.own))",
-        "each",
+        "replace(lease, lasts=min(lease.lasts, duration.own))",
+        "lease",
         ("two planners",),
     ),
     PastFault(

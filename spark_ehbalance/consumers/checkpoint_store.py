@@ -133,9 +133,9 @@ class DeltaCheckpointStore(CheckpointStore):
 
         Raises `DataLossError` for partitions with lost events once all others were returned, in every second call.
         """
-        entries = [dict(each) for each in ownership_list]
-        released = [each for each in entries if not each["owner_id"]]
-        wanted = {each["partition_id"]: each for each in entries if each["owner_id"]}
+        entries = [dict(entry) for entry in ownership_list]
+        released = [entry for entry in entries if not entry["owner_id"]]
+        wanted = {entry["partition_id"]: entry for entry in entries if entry["owner_id"]}
         if released:
             self._release(released)
         if not wanted:
@@ -172,7 +172,7 @@ class DeltaCheckpointStore(CheckpointStore):
         with self._lock:
             snapshot = self._read(named)
             self._unopened.clear()
-        return [named | checkpoint_entry(each) for each in snapshot.leases.values() if each.checkpoint is not None]
+        return [named | checkpoint_entry(lease) for lease in snapshot.leases.values() if lease.checkpoint is not None]
 
     def close(self) -> None:
         """Release the client's partitions, and leave the group. Call it after the client's `close`."""
@@ -194,7 +194,7 @@ class DeltaCheckpointStore(CheckpointStore):
         """The lease table. Raises `OptionError` if the client names another group."""
         if self._closed:
             raise invalid_option("checkpoint_store", "a closed store", "an open one")
-        group, own = Group.from_names(*(named[each] for each in _named("", "", ""))), self._options.group
+        group, own = Group.from_names(*(named[name] for name in _named("", "", ""))), self._options.group
         if group != own:
             options = f"A client of {group} and options of {own}"
             raise OptionError("EHB_OPTIONS_CONFLICT", options=options, reason="they name different groups")
@@ -295,9 +295,11 @@ class DeltaCheckpointStore(CheckpointStore):
 
     def _added(self, snapshot: Snapshot) -> list[t.Transition]:
         """The hub's partitions that the table lacks: where it has others, they are read from their first event."""
-        new = tuple(each for each in self._partitions if each not in snapshot.leases)
+        new = tuple(partition for partition in self._partitions if partition not in snapshot.leases)
         if snapshot.leases:
-            return [self._new(t.AddPartitions, partitions=(each,), checkpoint=Position.before(0)) for each in new]
+            return [
+                self._new(t.AddPartitions, partitions=(partition,), checkpoint=Position.before(0)) for partition in new
+            ]
         noted = self._hub_created_ms is not None
         hub = [self._new(t.RecordHub, created_ms=self._hub_created_ms)] if noted else []
         return [self._new(t.AddPartitions, partitions=new), *hub] if new else []
@@ -354,12 +356,14 @@ class DeltaCheckpointStore(CheckpointStore):
     def _starts(self, partitions: Sequence[str], latest_ms: int) -> Mapping[str, Position]:
         """Where reading begins, if `latest` is the moment `latest_ms` of the hub's clock."""
         states, configured = self._states(partitions), self._options.starting_position
-        configured.check_ends({each: state.end for each, state in states.items()})
+        configured.check_ends({partition: state.end for partition, state in states.items()})
         now_ms = latest_ms if self._hub_ms is None else self._hub_ms + 1000 * (monotonic() - self._hub_at)
-        latest, now = (datetime.fromtimestamp(each / 1000, timezone.utc) for each in (latest_ms, now_ms))
+        latest, now = (datetime.fromtimestamp(ms / 1000, timezone.utc) for ms in (latest_ms, now_ms))
         return {
-            each: resolve_start(configured.position(each), latest, now, self._address(each), state, _RESOLVE_TIMEOUT)
-            for each, state in states.items()
+            partition: resolve_start(
+                configured.position(partition), latest, now, self._address(partition), state, _RESOLVE_TIMEOUT
+            )
+            for partition, state in states.items()
         }
 
     def _granted(self, wanted: Mapping[str, dict[str, Any]], snapshot: Snapshot) -> list[dict[str, Any]]:
@@ -398,7 +402,9 @@ class DeltaCheckpointStore(CheckpointStore):
         warning and a reset of the checkpoint to the first retained event. Neither if the hub does not answer."""
         readable, losses, resets = set[str](), dict[str, DataLossError](), list[t.Transition]()
         states = self._states([*leases]) if leases else {}
-        checkpoints = {p: each.checkpoint for p, each in leases.items() if each.checkpoint is not None and p in states}
+        checkpoints = {
+            p: lease.checkpoint for p, lease in leases.items() if lease.checkpoint is not None and p in states
+        }
         for partition, is_known in self._have_events(checkpoints, states, leases).items():
             state, position, fails = states[partition], checkpoints[partition].next, self._options.fail_on_data_loss
             try:
@@ -444,7 +450,7 @@ class DeltaCheckpointStore(CheckpointStore):
         with self._lock:
             store = self._opened(entries[0])
             self._write_waiting(entries[0])  # the asynchronous client does not wait for them when it stops
-            closed = {p for each in entries if str(self._epochs.get(p := each["partition_id"])) == each.get("etag")}
+            closed = {p for entry in entries if str(self._epochs.get(p := entry["partition_id"])) == entry.get("etag")}
             self._epochs = {p: epoch for p, epoch in self._epochs.items() if p not in closed}
             if closed and not self._epochs:
                 self._leave(store)
@@ -504,7 +510,9 @@ class DeltaCheckpointStore(CheckpointStore):
             return
         try:
             snapshot = self._read(named)
-            after = self._commit(snapshot, [c for each in batch.items() for c in self._progress(snapshot, *each)])
+            after = self._commit(
+                snapshot, [change for item in batch.items() for change in self._progress(snapshot, *item)]
+            )
         except EhBalanceError:
             self._keep_waiting(batch)
             raise

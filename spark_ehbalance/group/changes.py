@@ -234,9 +234,9 @@ class Leave(Transition):
 
     def carry_out(self, state: WorkingCopy) -> None:
         del state.members[self.by.id]
-        for each in state.queries.all().values():
-            if each.run == self.by.incarnation:
-                state.queries[each.lineage] = replace(each, run="")
+        for query in state.queries.all().values():
+            if query.run == self.by.incarnation:
+                state.queries[query.lineage] = replace(query, run="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,10 +52,10 @@ def minimum_tenure(duration: float) -> float:
 def needed(snapshot: Snapshot, unmeasured_ms: float = 0.0) -> float:
     """The seconds that the group's active members need. Those that have not measured a commit count as the average, or
     with `unmeasured_ms` where nobody has."""
-    active = [each.commit_ms for each in snapshot.members.values() if each.state is MemberState.ACTIVE]
-    measured = [min(each, 1000 * LONGEST_COMMIT) for each in active if each is not None]
+    commits = [member.commit_ms for member in snapshot.members.values() if member.state is MemberState.ACTIVE]
+    measured = [min(ms, 1000 * LONGEST_COMMIT) for ms in commits if ms is not None]
     average_ms = sum(measured) / len(measured) if measured else unmeasured_ms
-    return 3 * len(active) * (average_ms / 1000) / STORE_SHARE
+    return 3 * len(commits) * (average_ms / 1000) / STORE_SHARE
 
 
 def raised(configured: float, seconds: float) -> float:

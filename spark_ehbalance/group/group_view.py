@@ -169,11 +169,11 @@ class Finding:
 def ranges(partitions: Sequence[str]) -> str:
     """Partition ids for people, such as `partitions 0-3, 7`."""
     runs: list[list[str]] = []
-    for each in partitions:
-        if runs and each.isdecimal() and runs[-1][-1].isdecimal() and int(each) == int(runs[-1][-1]) + 1:
-            runs[-1].append(each)
+    for partition in partitions:
+        if runs and partition.isdecimal() and runs[-1][-1].isdecimal() and int(partition) == int(runs[-1][-1]) + 1:
+            runs[-1].append(partition)
         else:
-            runs.append([each])
+            runs.append([partition])
     shown = ", ".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
     return f"partition{'s' if len(partitions) != 1 else ''} {shown}"
 
@@ -206,7 +206,7 @@ class GroupView:
     @cached_property
     def last_seen_ms(self) -> Mapping[str, int]:
         """The last sign of life of each member and owner."""
-        last = {each.id: each.renewed_at_ms for each in self.snapshot.members.values()}
+        last = {member.id: member.renewed_at_ms for member in self.snapshot.members.values()}
         for lease in self.snapshot.leases.values():
             if lease.owner is not None:
                 last[lease.owner] = max(lease.renewed_at_ms, last.get(lease.owner, 0))
@@ -220,7 +220,7 @@ class GroupView:
     @cached_property
     def lags(self) -> Mapping[str, Lag]:
         """The lag of each partition whose lag is known."""
-        return {each.partition: lag for each in self.snapshot.leases.values() if (lag := each.current_lag)}
+        return {lease.partition: lag for lease in self.snapshot.leases.values() if (lag := lease.current_lag)}
 
     def silence_ms(self, member: str) -> int:
         return max(0, self.now_ms - self.last_seen_ms.get(member, 0))
@@ -235,33 +235,38 @@ class GroupView:
 
     def backlog(self, lags: Collection[Lag]) -> tuple[int, float | None]:
         """Unread events, and seconds since the oldest of them was enqueued (None: unknown)."""
-        waits = [each.seconds(self.now_ms) for each in lags]
-        return sum(each.events for each in lags), max((each for each in waits if each is not None), default=None)
+        waits = [lag.seconds(self.now_ms) for lag in lags]
+        return sum(lag.events for lag in lags), max((wait for wait in waits if wait is not None), default=None)
 
     # --- findings ------------------------------------------------------------------------------------------------
 
     @cached_property
     def findings(self) -> list[Finding]:
         """All findings, the worst first."""
-        found = [*self._of_group(), *(each for member in self.last_seen_ms for each in self._of_member(member))]
-        return sorted(found, key=lambda each: (-each.severity, bool(each.partitions), -len(each.partitions)))
+        found = [
+            *self._group_findings(),
+            *(finding for member in self.last_seen_ms for finding in self._member_findings(member)),
+        ]
+        return sorted(
+            found, key=lambda finding: (-finding.severity, bool(finding.partitions), -len(finding.partitions))
+        )
 
     def partition_findings(self, partition: str) -> list[Finding]:
         """The findings about a partition or the whole group."""
-        return [each for each in self.findings if partition in each.partitions or not each.partitions]
+        return [finding for finding in self.findings if partition in finding.partitions or not finding.partitions]
 
-    def _of_group(self) -> Iterator[Finding]:
+    def _group_findings(self) -> Iterator[Finding]:
         leases = self.snapshot.leases.values()
         if self.problem:
             yield Finding("table_away", (), {"problem": self.problem})
         if leases and not self._any_member_live:
-            seen = [*self.last_seen_ms.values(), *(each.at_ms for each in self.snapshot.queries.values())]
-            seen += [each.renewed_at_ms for each in leases]
+            seen = [*self.last_seen_ms.values(), *(query.at_ms for query in self.snapshot.queries.values())]
+            seen += [lease.renewed_at_ms for lease in leases]
             yield Finding("no_live_member", (), {"silence": (self.now_ms - max(seen)) / 1000})
-        yield from self._unowned([each for each in leases if each.owner is None])
+        yield from self._unowned([lease for lease in leases if lease.owner is None])
         yield from self._crash_loops()
-        if stalled := [each for each in leases if each.stalled]:
-            lags = [self.lags[each.partition] for each in stalled if each.partition in self.lags]
+        if stalled := [lease for lease in leases if lease.stalled]:
+            lags = [self.lags[lease.partition] for lease in stalled if lease.partition in self.lags]
             yield Finding("stalled", _ids(stalled), {"events": self.backlog(lags)[0]})
         names = defaultdict(list)
         for query in self.snapshot.queries.values():
@@ -272,18 +277,18 @@ class GroupView:
                 yield Finding("fenced", (), {"member": member, "hosts": sorted(hosts)})
 
     def _unowned(self, free: Sequence[Lease]) -> Iterator[Finding]:
-        active = [each for each in self.members if each.state is MemberState.ACTIVE and self.is_live(each.id)]
+        active = [member for member in self.members if member.state is MemberState.ACTIVE and self.is_live(member.id)]
         if not free or not active:
             return
-        limits, count = [each.max_owned for each in active], len(self.snapshot.leases)
-        limit = sum(each for each in limits if each is not None)
+        limits, count = [member.max_owned for member in active], len(self.snapshot.leases)
+        limit = sum(limit for limit in limits if limit is not None)
         if None not in limits and limit < count:
             yield Finding("limits_too_small", _ids(free), {"limit": limit, "count": count})
             return
-        started = min(each.started_at_ms for each in active)
-        left = [each for each in free if self.now_ms - max(each.renewed_at_ms, started) > _FREE_MS]
+        started = min(member.started_at_ms for member in active)
+        left = [lease for lease in free if self.now_ms - max(lease.renewed_at_ms, started) > _FREE_MS]
         if left:
-            since = max(started, *(each.renewed_at_ms for each in left))
+            since = max(started, *(lease.renewed_at_ms for lease in left))
             yield Finding("unowned", _ids(left), {"unowned": (self.now_ms - since) / 1000})
 
     def _crash_loops(self) -> Iterator[Finding]:
@@ -312,7 +317,7 @@ class GroupView:
             parameters = {"members": [*members], "times": len(rows), "within": within}
             yield Finding("crash_loop", tuple(partition for partition, _ in found), parameters)
 
-    def _of_member(self, id: str) -> Iterator[Finding]:
+    def _member_findings(self, id: str) -> Iterator[Finding]:
         leases, row = self.snapshot.owned_by(id), self.snapshot.members.get(id)
         if not leases:
             return
@@ -322,7 +327,7 @@ class GroupView:
             silence, duration = self.silence_ms(id) / 1000, self._durations.allowed_silence(id)
             yield Finding("stale_member", _ids(leases), {"member": id, "silence": silence, "duration": duration})
             return
-        yield from self._not_reading(id, row, [each for each in leases if each.handover is None])
+        yield from self._not_reading(id, row, [lease for lease in leases if lease.handover is None])
 
     def _not_reading(self, id: str, row: Member | None, leases: Sequence[Lease]) -> Iterator[Finding]:
         query = None if row is None else self.snapshot.running_query(row)
@@ -333,7 +338,7 @@ class GroupView:
             ran = (self.now_ms - since) / 1000
             yield Finding("long_batch", _ids(leases), {"member": id, "batch": query.begun, "ran": ran})
             return
-        measured = [lag.at_ms for each in leases if (lag := each.current_lag)]
+        measured = [lag.at_ms for lease in leases if (lag := lease.current_lag)]
         if query is not None and row is not None and measured:
             silence = (row.renewed_at_ms - max(measured)) / 1000
             if silence > self._durations.allowed_silence(id):
@@ -348,7 +353,7 @@ class GroupView:
                 reason = row.left_out.get(lease.partition) if row is not None else None
                 waiting[reason or ("trigger" if starved else "")].append(lease)
         for reason, theirs in waiting.items():
-            events, waited = self.backlog([lag for each in theirs if (lag := each.current_lag)])
+            events, waited = self.backlog([lag for lease in theirs if (lag := lease.current_lag)])
             known = {"member": id, "events": events}
             if reason:
                 yield Finding("paused", _ids(theirs), known | {"reason": reason})
@@ -370,9 +375,9 @@ class GroupView:
             "leader": snapshot.leader,
             "leaseDuration": _seconds(snapshot.lease_duration_ms),
             "lag": {"events": events, "seconds": seconds, "partitions": len(self.lags)} if self.lags else None,
-            "findings": [each.to_json() for each in self.findings],
-            "partitions": [self._partition_json(each) for each in snapshot.leases.values()],
-            "members": [self._member_json(each) for each in self.members],
+            "findings": [finding.to_json() for finding in self.findings],
+            "partitions": [self._partition_json(lease) for lease in snapshot.leases.values()],
+            "members": [self._member_json(member) for member in self.members],
         }
 
     def _partition_json(self, lease: Lease) -> dict[str, Any]:
@@ -400,7 +405,7 @@ class GroupView:
 
     def _member_json(self, member: Member) -> dict[str, Any]:
         known, load, since = member.joined > 0, member.load, self.snapshot.in_batch_since_ms(member)
-        pins = [each.partition for each in self.snapshot.leases.values() if each.pin and each.pin.to == member.id]
+        pins = [lease.partition for lease in self.snapshot.leases.values() if lease.pin and lease.pin.to == member.id]
         return {
             "member": member.id,
             "host": member.host if known else None,
@@ -421,7 +426,7 @@ class GroupView:
 
 
 def _ids(leases: Sequence[Lease]) -> tuple[str, ...]:
-    return tuple(each.partition for each in leases)
+    return tuple(lease.partition for lease in leases)
 
 
 def _seconds(ms: int | None) -> float | None:

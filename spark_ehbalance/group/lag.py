@@ -68,10 +68,10 @@ class QueryLag:
     @property
     def events(self) -> int:
         """How many events are unread in all."""
-        return sum(each.events for each in self.partitions)
+        return sum(partition.events for partition in self.partitions)
 
     @property
     def seconds(self) -> float | None:
         """For how long the oldest unread event has waited; None where that is not known of a partition."""
-        known = [each.seconds for each in self.partitions if each.seconds is not None]
+        known = [partition.seconds for partition in self.partitions if partition.seconds is not None]
         return max(known, default=0.0) if len(known) == len(self.partitions) else None

@@ -99,7 +99,7 @@ class Unpin(Order):
     def invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
         if lease.pin is not None:
             return None
-        pinned = ", ".join(each.partition for each in state.leases.values() if each.pin) or "none"
+        pinned = ", ".join(lease.partition for lease in state.leases.values() if lease.pin) or "none"
         return f"partition {self.partition} is not pinned: pinned are {pinned}"
 
     def after(self, lease: Lease, state: WorkingCopy) -> Lease:

@@ -46,7 +46,7 @@ class Snapshot:
 
     def running_query(self, member: Member) -> QueryRecord | None:
         """The query that runs as `member`; None of a consumer."""
-        return next((each for each in self.queries.values() if each.run == member.incarnation), None)
+        return next((query for query in self.queries.values() if query.run == member.incarnation), None)
 
     def in_batch_since_ms(self, member: Member) -> int | None:
         """When the table has heard of the member's batch; None if the last one of which it knows has ended."""

@@ -180,12 +180,12 @@ def commit(
 
 def _partly(outcome: Outcome, part: PartialWriteError, seconds: float) -> Outcome:
     accepted, refused = [], list(outcome.rejected)
-    for each in outcome.accepted:
-        partition = getattr(each, "partition", "")  # what concerns members and the whole group has none
+    for transition in outcome.accepted:
+        partition = getattr(transition, "partition", "")  # what concerns members and the whole group has none
         if partition in part.lost:
-            refused.append(Rejected(each, part.lost[partition]))
+            refused.append(Rejected(transition, part.lost[partition]))
         elif partition not in part.unknown:
-            accepted.append(each)
+            accepted.append(transition)
     return replace(outcome, after=part.after, accepted=tuple(accepted), rejected=tuple(refused), seconds=seconds)
 
 

@@ -78,5 +78,5 @@ def _backend(location: str) -> type[LeaseTable]:
             f"an address that does not begin with {wanted}:, as {_REFUSED[wanted]}. Write that of a storage, such as "
             f"{EXAMPLE_ADDRESS}"
         )
-    known = ", ".join(f"{each}://" for each in SCHEMES if each)
+    known = ", ".join(f"{scheme}://" for scheme in SCHEMES if scheme)
     raise ValueError(f"a path, or an address that begins with {known}")

@@ -58,7 +58,7 @@ class Viewer:
         snapshot, at_ms, now = self._store.read(), now_ms(), monotonic()
         self._observations = self._observations.updated(snapshot, now)
         observed = self._observations.members.items()
-        seen = {id: at_ms - round(1000 * (now - each.since)) for id, each in observed if not each.cold}
+        seen = {id: at_ms - round(1000 * (now - seen.since)) for id, seen in observed if not seen.cold}
         try:  # rows may be returned twice
             added = dict.fromkeys(self._store.follow_history(at_ms - _HISTORY_MS))
             rows = sorted({**self._history, **added}, key=lambda row: (row.at_ms, row.epoch or 0))

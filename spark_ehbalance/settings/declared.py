@@ -43,7 +43,9 @@ def declared(
 
 def declarations(kind: type[Any]) -> dict[str, OptionSpec]:
     """Field → declaration, in the order of the dataclass `kind`; without the fields that have none."""
-    return {each.name: each.metadata["declared"] for each in dataclasses.fields(kind) if "declared" in each.metadata}
+    return {
+        field.name: field.metadata["declared"] for field in dataclasses.fields(kind) if "declared" in field.metadata
+    }
 
 
 def option_name(field: str) -> str:

@@ -14,10 +14,10 @@ def expand_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     parameters = list[Parameter]()
-    for name, each in signature(command).parameters.items():
-        members = signature(groups[name]).parameters.values() if name in groups else [each]
+    for name, parameter in signature(command).parameters.items():
+        members = signature(groups[name]).parameters.values() if name in groups else [parameter]
         types = get_type_hints(groups[name], include_extras=True) if name in groups else hints
-        parameters += [each.replace(kind=Parameter.KEYWORD_ONLY, annotation=types[each.name]) for each in members]
+        parameters += [member.replace(kind=Parameter.KEYWORD_ONLY, annotation=types[member.name]) for member in members]
 
     @functools.wraps(command)
     def run(**given: Any) -> Any:

@@ -115,7 +115,7 @@ def test_commands_that_need_members_are_rejected_for_containers(
 ) -> None:
     def state() -> dict[str, str]:
         with ContainerClient(f"{storage}/{ACCOUNT}", container.rpartition("/")[2], KEY) as client:
-            return {each.name: each.etag for each in client.list_blobs()}
+            return {blob.name: blob.etag for blob in client.list_blobs()}
 
     before = state()
     error = ehbalance.fails(2, command[0], container, *command[1:], *key)

@@ -83,7 +83,7 @@ class Blobs:
         self.sdk.update_checkpoint({**PLACE, "partition_id": partition, "sequence_number": number, "offset": offset})
 
     def ownerships(self) -> dict[str, dict[str, Any]]:
-        return {each["partition_id"]: each for each in self.sdk.list_ownership(*NAMES)}
+        return {entry["partition_id"]: entry for entry in self.sdk.list_ownership(*NAMES)}
 
     def checkpoints(self) -> dict[str, tuple[int, str]]:
         found = self.sdk.list_checkpoints(*NAMES)
@@ -142,7 +142,7 @@ def test_a_first_claim_never_takes_what_another_has_claimed_meanwhile(blobs: Blo
     snapshot = mine.read()
     assert blobs.claim("1", "theirs")
     outcome = commit(mine, snapshot, [first_claim("0"), first_claim("1"), Heartbeat(by=ANN, at_ms=9)])
-    assert [each.transition for each in outcome.rejected] == [first_claim("1")]
+    assert [rejection.transition for rejection in outcome.rejected] == [first_claim("1")]
     assert {p: lease.owner for p, lease in outcome.after.leases.items() if lease.owner} == {"0": "ann", "1": "theirs"}
     assert "1" not in blobs.checkpoints(), "who has not won writes no checkpoint"
 

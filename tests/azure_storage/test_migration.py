@@ -50,7 +50,7 @@ class Migration:
         self.file.write_text(printed)
         self.ehbalance.succeeds("init", self.table, *self.connection, "--positions", self.file)
         with DeltaStore(str(self.table)) as store:
-            return {p: each.checkpoint.next for p, each in store.read().leases.items() if each.checkpoint}
+            return {p: lease.checkpoint.next for p, lease in store.read().leases.items() if lease.checkpoint}
 
     def offset(self, partition: str, number: int) -> str:
         """The offset of an event."""
@@ -124,5 +124,5 @@ def test_a_table_is_made_whole_or_not_at_all(
             migration.ehbalance(*command)  # rejected if the table exists
         with DeltaStore(location, storage_options(storage)) as store:
             found = store.read()
-        assert [each.checkpoint and each.checkpoint.next for each in found.leases.values()] == [10, 20, 0, 0]
+        assert [lease.checkpoint and lease.checkpoint.next for lease in found.leases.values()] == [10, 20, 0, 0]
         assert found.version == 0, "written once"

@@ -34,7 +34,7 @@ def main(kind: str, hub: str, table: str, file: Path, lease: float) -> None:
     with file.open("a") as out:
 
         def write(context: Any, events: list[Any]) -> None:
-            out.writelines(f"{context.partition_id} {each.sequence_number}\n" for each in events)
+            out.writelines(f"{context.partition_id} {event.sequence_number}\n" for event in events)
             out.flush()
 
         if kind == "sync":

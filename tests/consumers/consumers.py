@@ -32,7 +32,7 @@ class Consumers:
 
     def __init__(self, emulator: Emulator, path: Path, partitions: int) -> None:
         self.group = Group(emulator, path, partitions)
-        self.partitions = [str(each) for each in range(partitions)]
+        self.partitions = [str(index) for index in range(partitions)]
         self.named = {
             "fully_qualified_namespace": self.group.options().connection.namespace,
             "eventhub_name": HUB,
@@ -57,7 +57,7 @@ class Consumers:
         return {"leaseTable": str(self.group.table), **hub, **times, **more}
 
     def listed(self, store: DeltaCheckpointStore) -> dict[str, Ownership]:
-        return {each["partition_id"]: each for each in store.list_ownership(**self.named)}
+        return {entry["partition_id"]: entry for entry in store.list_ownership(**self.named)}
 
     def checkpoints(self, store: DeltaCheckpointStore) -> dict[str, dict[str, Any]]:
         return {each["partition_id"]: each for each in store.list_checkpoints(**self.named)}
@@ -67,7 +67,7 @@ class Consumers:
         wanted = [
             {**self.named, "partition_id": each, "owner_id": owner, **more} for each in partitions or self.partitions
         ]
-        return {each["partition_id"]: each for each in store.claim_ownership(wanted)}
+        return {entry["partition_id"]: entry for entry in store.claim_ownership(wanted)}
 
     def own(self, store: DeltaCheckpointStore, owner: str, *partitions: str) -> dict[str, Ownership]:
         """Claim partitions that are free until all are owned, as the client does in each of its cycles; by default
@@ -83,9 +83,9 @@ class Consumers:
     def claim_listed(self, store: DeltaCheckpointStore, owner: str, *partitions: str) -> dict[str, Ownership]:
         """Claim as the client does what a list shows; by default what it shows as the owner's."""
         listed = self.listed(store)
-        wanted = partitions or [p for p, each in listed.items() if each["owner_id"] == owner]
+        wanted = partitions or [p for p, entry in listed.items() if entry["owner_id"] == owner]
         entries = [self.named | {"partition_id": p} | listed.get(p, {}) | {"owner_id": owner} for p in wanted]
-        return {each["partition_id"]: each for each in store.claim_ownership(entries)}
+        return {entry["partition_id"]: entry for entry in store.claim_ownership(entries)}
 
     def checkpoint(self, store: DeltaCheckpointStore, partition: str, number: int, offset: str | None = None) -> None:
         store.update_checkpoint(
@@ -99,18 +99,18 @@ class Consumers:
         return self.snapshot().leases
 
     def owners(self) -> set[str | None]:
-        return {each.owner for each in self.leases().values()}
+        return {lease.owner for lease in self.leases().values()}
 
     def lease(self, partition: str) -> Lease:
         return self.leases()[partition]
 
     def shares(self) -> list[int]:
         leases = self.snapshot().leases.values() if self.group.exists() else ()
-        return sorted(Counter(each.owner for each in leases if each.owner).values())
+        return sorted(Counter(lease.owner for lease in leases if lease.owner).values())
 
     def asked_for(self, member: str) -> list[str]:
         """The partitions whose handover to `member` is pending."""
-        return [p for p, each in self.snapshot().leases.items() if each.handover and each.handover.to == member]
+        return [p for p, lease in self.snapshot().leases.items() if lease.handover and lease.handover.to == member]
 
     def order(self, transition: Transition) -> None:
         with DeltaStore(str(self.group.table)) as table:

@@ -44,7 +44,7 @@ def test_a_claim_is_granted_listed_and_renewed_in_one_epoch(consumers: Consumers
     renewals = {p: lease.renewal for p, lease in consumers.leases().items()}
     assert consumers.claim_listed(store, "a").keys() == claimed.keys()
     listed = consumers.listed(store)
-    assert {p: (each["owner_id"], each["etag"]) for p, each in listed.items()} == dict.fromkeys(claimed, ("a", "1"))
+    assert {p: (entry["owner_id"], entry["etag"]) for p, entry in listed.items()} == dict.fromkeys(claimed, ("a", "1"))
     assert all(lease.epoch == 1 and lease.renewal > renewals[p] for p, lease in consumers.leases().items())
 
 
@@ -71,10 +71,10 @@ def test_released_partitions_are_free_and_with_the_last_one_the_consumer_has_lef
     assert (consumers.lease("1").owner, consumers.lease("1").epoch) == (None, 1)
     consumers.own(store, "a")
     assert consumers.lease("1").epoch == 2
-    for each in consumers.listed(store).values():
-        store.claim_ownership([each | {"owner_id": ""}])
+    for entry in consumers.listed(store).values():
+        store.claim_ownership([entry | {"owner_id": ""}])
     assert not consumers.snapshot().members
-    assert {each["owner_id"] for each in consumers.listed(store).values()} == {""}
+    assert {entry["owner_id"] for entry in consumers.listed(store).values()} == {""}
     consumers.own(store, "a")
     store.close()
     assert not consumers.snapshot().members
@@ -175,7 +175,7 @@ def test_while_the_table_is_away_nothing_is_lost(consumers: Consumers, tmp_path:
     consumers.checkpoint(store, "0", 6)
     assert consumers.lease("0").checkpoint == Position(6, "at 6")
     assert len(consumers.claim_listed(store, "a")) == PARTITIONS
-    assert {each.epoch for each in consumers.leases().values()} == {1}
+    assert {lease.epoch for lease in consumers.leases().values()} == {1}
 
 
 def test_a_checkpoint_is_durable_when_it_returns_though_a_release_takes_it_along_and_fails(
@@ -282,7 +282,7 @@ def test_orders_of_operators_hold_for_consumers(consumers: Consumers) -> None:
 def test_what_nobody_takes_is_claimed_though_the_client_does_not_ask(consumers: Consumers) -> None:
     """As where the others have limits, which the client does not know."""
     store = consumers.owning("a", leaseDuration="600ms", balanceInterval="100ms")
-    store.claim_ownership([each | {"owner_id": ""} for p, each in consumers.listed(store).items() if p != "0"])
+    store.claim_ownership([entry | {"owner_id": ""} for p, entry in consumers.listed(store).items() if p != "0"])
     assert consumers.shares() == [1]
     everything = {*consumers.partitions}
     wait_until(lambda: consumers.claim_listed(store, "a", "0").keys() == everything, "it has everything", timeout=30)
@@ -306,7 +306,7 @@ def test_latest_is_the_first_start_of_the_group(consumers: Consumers, monkeypatc
     store = consumers.owning("a", "0", startingPosition="latest")
     consumers.group.append(2, PARTITIONS, first=0)
     consumers.own(store, "a")
-    assert {p: each.checkpoint and each.checkpoint.next for p, each in consumers.leases().items()} == dict.fromkeys(
+    assert {p: lease.checkpoint and lease.checkpoint.next for p, lease in consumers.leases().items()} == dict.fromkeys(
         consumers.partitions, 3
     )
     assert consumers.snapshot().latest_ms is not None

@@ -67,7 +67,7 @@ def test_a_client_goes_on_with_the_event_after_the_checkpoint(consumers: Consume
     after = {p: int(p) + 1 for p in consumers.partitions}
     assert consumers.group.checkpoints() == after, "what a query would read next"
     listed = consumers.checkpoints(consumers.store())
-    assert {p: each["offset"] for p, each in listed.items()} == {p: first.offsets[p, int(p)] for p in after}
+    assert {p: file["offset"] for p, file in listed.items()} == {p: first.offsets[p, int(p)] for p in after}
     second = client(consumers.store())
     expected = [(p, number) for p, start in after.items() for number in range(start, PARTITIONS + 1)]
     wait_until(lambda: len(second.seen) >= len(expected), "the rest was read")

@@ -51,10 +51,10 @@ def view(
     snapshot = Snapshot(
         Group.from_names("ns", "flights", "$Default"),
         7,
-        {each.partition: each for each in leases},
-        {each.id: each for each in members},
+        {lease.partition: lease for lease in leases},
+        {member.id: member for member in members},
         lease_duration_ms=30_000,
-        queries={each.lineage: each for each in queries},
+        queries={query.lineage: query for query in queries},
     )
     return GroupView(snapshot, NOW, **values)
 
@@ -196,7 +196,7 @@ def test_the_worst_comes_first() -> None:
         lease("3", "ann", 600),
         lease("4", "ann", 600),
     )
-    assert [each.code for each in known.findings] == ["unowned", "behind", "stale_member"]
+    assert [finding.code for finding in known.findings] == ["unowned", "behind", "stale_member"]
 
 
 def test_ranges_of_partitions() -> None:

@@ -240,14 +240,14 @@ class SeveralMembers(RuleBasedStateMachine):
             id for id, row in members.items() if self.plain.stale("member", id, row, now, wall_ms)
         }
         assert overdue_handovers(observations, snapshot, now) == {
-            p for p, each in pending.items() if now - seen["handover", p][1] >= each.timeout_ms / 1000
+            p for p, handover in pending.items() if now - seen["handover", p][1] >= handover.timeout_ms / 1000
         }
         epochs = {p: seen["epoch", p] for p in leases}
         assert untenured_leases(observations, now, TENURE) == {
             p for p, (_, since, cold) in epochs.items() if not cold and now - since < TENURE
         }
-        assert {p: each.since for p, each in observations.leases.items()} == {p: seen["lease", p][1] for p in leases}
-        assert {p: each.since for p, each in observations.handovers.items()} == {
+        assert {p: lease.since for p, lease in observations.leases.items()} == {p: seen["lease", p][1] for p in leases}
+        assert {p: handover.since for p, handover in observations.handovers.items()} == {
             p: seen["handover", p][1] for p in pending
         }
 

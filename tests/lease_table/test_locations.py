@@ -186,7 +186,7 @@ def test_a_table_works_at_any_accepted_location(tmp_path: Path, name: str) -> No
         store.record([])
         assert same.history() == []
         same.maintain()
-    assert {each.name for each in tmp_path.iterdir()} == {name, f"{name}_history"}
+    assert {path.name for path in tmp_path.iterdir()} == {name, f"{name}_history"}
 
 
 @pytest.mark.parametrize(

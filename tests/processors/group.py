@@ -131,7 +131,7 @@ class MixedGroup(Members):
         return {p: each.sequence_number for p, each in found.items() if each and each.sequence_number >= 0}
 
     def counts(self) -> list[int]:
-        return sorted(Counter(each for each in self.owners().values() if each is not None).values())
+        return sorted(Counter(owner for owner in self.owners().values() if owner is not None).values())
 
     def wait_shared(self, *counts: int, timeout: float = 120.0) -> None:
         wait_until(lambda: self.counts() == sorted(counts), f"the owners have {counts}", timeout)
@@ -177,7 +177,7 @@ class MixedGroup(Members):
                 owners[partition] = owner(metadata)
             elif position := checkpoint(metadata).position:
                 numbers[partition] = position.next
-        return {partition: (each, numbers.get(partition, 0)) for partition, each in owners.items()}
+        return {partition: (owner, numbers.get(partition, 0)) for partition, owner in owners.items()}
 
     def check_read_twice(self) -> int:
         """How many events were read more than once, each of them where a partition was moved: not before the checkpoint

@@ -82,7 +82,7 @@ def test_checkpoints_have_the_offsets_of_their_events(
     query.planner.finish(query.finished)
     query.stop()
     assert checkpoints(sdk, options) == {str(p): (9, known[p][9]) for p in range(12)}
-    assert {each["owner_id"] for each in sdk.list_ownership(*names(options))} == {None}
+    assert {entry["owner_id"] for entry in sdk.list_ownership(*names(options))} == {None}
 
 
 def test_a_query_that_starts_again_before_it_has_checkpointed_reads_nothing_twice(

@@ -84,9 +84,9 @@ def forget_dead(view: View) -> list[Transition]:
     if not _leads(view.me.id, snapshot, dead):
         return []
     return [
-        Forget(by=view.me, at_ms=view.at_ms, member=each, counter=snapshot.members[each].counter)
-        for each in sorted(dead)
-        if not snapshot.owned_by(each)
+        Forget(by=view.me, at_ms=view.at_ms, member=member, counter=snapshot.members[member].counter)
+        for member in sorted(dead)
+        if not snapshot.owned_by(member)
     ]
 
 

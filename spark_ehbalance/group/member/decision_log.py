@@ -58,7 +58,7 @@ class Shortage:
 def by_kind(transitions: Iterable[Transition]) -> dict[str, list[str]]:
     """Kind of transition → the partitions of the transitions of that kind."""
     kinds: dict[str, list[str]] = {}
-    for each in transitions:
-        if isinstance(each, LeaseTransition):
-            kinds.setdefault(type(each).__name__, []).append(each.partition)
+    for transition in transitions:
+        if isinstance(transition, LeaseTransition):
+            kinds.setdefault(type(transition).__name__, []).append(transition.partition)
     return kinds

@@ -244,7 +244,7 @@ class MemberEngine:
         self.query = query = self.query.after_read()
         self._hang = self._hang.checked(query, self.settings.max_stall, now.monotonic, member.owned)
         leaving = self.leaving is not None
-        hurried = leaving or any(each.handover_pending for each in member.owned.values())
+        hurried = leaving or any(lease.handover_pending for lease in member.owned.values())
         self._pace = replace(self._pace, hurried=hurried)
         latest_ms = self.latest_ms if snapshot.latest_ms is None else snapshot.latest_ms
         if self._stopping:
@@ -308,10 +308,10 @@ class MemberEngine:
             turn.decision = Decision("nothing, because the hub does not answer")
         else:
             turn.decided = [
-                replace(each, starting_position=positions[each.partition], latest_ms=turn.latest_ms)
-                if isinstance(each, Take) and each.partition in positions
-                else each
-                for each in turn.decided
+                replace(transition, starting_position=positions[transition.partition], latest_ms=turn.latest_ms)
+                if isinstance(transition, Take) and transition.partition in positions
+                else transition
+                for transition in turn.decided
             ]
         return [*self._decided(turn), *self._write(now)]
 
@@ -341,9 +341,9 @@ class MemberEngine:
         turn, snapshot = self._turn, outcome.after
         assert turn is not None, "it commits in a turn"
         self._turn = None
-        for each in outcome.rejected:
-            if isinstance(each.transition, Checkpoint):
-                _LOG.info("partition %s: checkpoint refused: %s", each.transition.partition, each.reason)
+        for rejection in outcome.rejected:
+            if isinstance(rejection.transition, Checkpoint):
+                _LOG.info("partition %s: checkpoint refused: %s", rejection.transition.partition, rejection.reason)
         self._member = self._member.after_commit(outcome, turn.now, now.monotonic, self.query)
         self.query = self.query.after_commit(outcome)
         # Where the store keeps no rows of members, the others are known by what they own.
@@ -401,14 +401,14 @@ class MemberEngine:
 
 def _claimed_unread(decided: Sequence[Transition], view: View) -> list[str]:
     """The partitions to be claimed that were never read."""
-    taken, leases = [each for each in decided if isinstance(each, Take)], view.snapshot.leases
+    taken, leases = [transition for transition in decided if isinstance(transition, Take)], view.snapshot.leases
     return [x.partition for x in taken if x.starting_position is None and leases[x.partition].checkpoint is None]
 
 
 def _came_to_nothing(decision: Decision, outcome: Outcome) -> bool:
     """Whether the store could write none of what was decided, though no other member was faster: it is tried again in
     the next cycle, not at once."""
-    written = (*outcome.accepted, *(each.transition for each in outcome.rejected))
-    settled = {getattr(each, "partition", None) for each in written}
-    decided = {getattr(each, "partition", None) for each in decision.transitions}
+    written = (*outcome.accepted, *(rejection.transition for rejection in outcome.rejected))
+    settled = {getattr(transition, "partition", None) for transition in written}
+    decided = {getattr(transition, "partition", None) for transition in decision.transitions}
     return outcome.seconds is not None and bool(decided) and decided.isdisjoint(settled)

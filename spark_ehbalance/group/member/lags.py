@@ -22,11 +22,13 @@ def current(find_lag: LagLookup, lease: Lease | None, partition: str, next: int)
 def with_lags(transitions: Iterable[Transition], leases: Mapping[str, Lease], find_lag: LagLookup) -> list[Transition]:
     """`transitions` with the lag of each partition that they renew. They are routine as much as before."""
     complete: list[Transition] = []
-    for each in transitions:
-        lease = leases.get(each.partition) if isinstance(each, Renew | Checkpoint) else None
-        if isinstance(each, Checkpoint):
-            each = replace(each, lag=current(find_lag, lease, each.partition, each.position.next))
-        elif isinstance(each, Renew) and lease and lease.checkpoint:
-            each = replace(each, lag=current(find_lag, lease, each.partition, lease.checkpoint.next))
-        complete.append(each)
+    for transition in transitions:
+        lease = leases.get(transition.partition) if isinstance(transition, Renew | Checkpoint) else None
+        if isinstance(transition, Checkpoint):
+            transition = replace(
+                transition, lag=current(find_lag, lease, transition.partition, transition.position.next)
+            )
+        elif isinstance(transition, Renew) and lease and lease.checkpoint:
+            transition = replace(transition, lag=current(find_lag, lease, transition.partition, lease.checkpoint.next))
+        complete.append(transition)
     return complete

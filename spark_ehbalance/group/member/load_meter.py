@@ -97,7 +97,11 @@ class LoadMeter:
 
     def loads(self) -> dict[str, Load]:
         """The load of each partition that was measured for long enough, as of the last measurement."""
-        return {p: each.load for p, each in self._partitions.items() if each.rate.at - each.rate.since >= _WARM_UP}
+        return {
+            p: partition.load
+            for p, partition in self._partitions.items()
+            if partition.rate.at - partition.rate.since >= _WARM_UP
+        }
 
     def member_load(self) -> MemberLoad:
         """The load of the member, with all partitions, also those measured for a moment only."""

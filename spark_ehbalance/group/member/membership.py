@@ -129,7 +129,7 @@ class OwnedLeases:
     @cached_property
     def first_due(self) -> tuple[float, float]:
         """Of the holding that must be renewed first: when it was renewed, and how long it lasts."""
-        return min(((each.renewed, each.lasts) for each in self.by_partition.values()), key=_due, default=_NEVER)
+        return min(((lease.renewed, lease.lasts) for lease in self.by_partition.values()), key=_due, default=_NEVER)
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,7 @@ class Membership:
                 written = replace(written, unclaimed=unclaimed)
             written = replace(written, joined=row.joined)
             written = replace(written, start=record.start, begun=record.begun) if record else written
-        if any(isinstance(each, (Join, Heartbeat)) for each in outcome.accepted):
+        if any(isinstance(transition, (Join, Heartbeat)) for transition in outcome.accepted):
             written = replace(written, heartbeat=at)
         return replace(written, at=at, failing=False) if outcome.accepted else written
 
@@ -383,7 +383,7 @@ class Membership:
         duration = self.duration.updated(snapshot)
         if duration.own >= self.duration.own:
             return replace(self, duration=duration)
-        holdings = {p: replace(each, lasts=min(each.lasts, duration.own)) for p, each in self.owned.items()}
+        holdings = {p: replace(lease, lasts=min(lease.lasts, duration.own)) for p, lease in self.owned.items()}
         return replace(self, duration=duration, owned_leases=replace(self.owned_leases, by_partition=holdings))
 
     def _writes_failed_for_long(self, now: Clocks) -> bool:
@@ -432,7 +432,7 @@ class Membership:
 def _renewed(outcome: Outcome) -> frozenset[str]:
     """The partitions that `outcome` has renewed."""
     before, after = outcome.before.leases, outcome.after.leases
-    written = {each.partition for each in outcome.accepted if isinstance(each, LeaseTransition)}
+    written = {transition.partition for transition in outcome.accepted if isinstance(transition, LeaseTransition)}
     return frozenset(p for p in written if p not in before or before[p].counter != after[p].counter)
 
 

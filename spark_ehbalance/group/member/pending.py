@@ -41,12 +41,12 @@ _LOAD_CHANGE, _LEAST_LOAD_CHANGE, _BACKLOG_SECONDS = 0.05, 0.1, 60.0
 
 def is_routine(transitions: Iterable[Transition]) -> bool:
     """Whether all of `transitions` may wait for the next commit that is due."""
-    return all(type(each) in _ROUTINE for each in transitions)
+    return all(type(transition) in _ROUTINE for transition in transitions)
 
 
 def without_progress(transitions: Iterable[Transition]) -> list[Transition]:
     """What of `transitions` is about more than how far the query has come."""
-    return [each for each in transitions if type(each) not in _PROGRESS]
+    return [transition for transition in transitions if type(transition) not in _PROGRESS]
 
 
 def pending(
@@ -167,7 +167,7 @@ def _resumed(member: Membership, snapshot: Snapshot, at_ms: int) -> list[Transit
     own = _resumable(member, snapshot)
     transitions = _claims(member, own, 0, at_ms)
     if limit is not None:
-        coming = [p for p, each in snapshot.ownership.pending.items() if each.to == by.id]
+        coming = [p for p, handover in snapshot.ownership.pending.items() if handover.to == by.id]
         transitions += [
             CancelHandover(by=by, at_ms=at_ms, partition=p, epoch=snapshot.leases[p].epoch)
             for p in coming[max(0, limit - len(own)) :]
@@ -202,7 +202,7 @@ def _resumable(member: Membership, snapshot: Snapshot) -> list[Lease]:
         reading = sought or (lease.checkpoint is not None and earlier.next == lease.checkpoint.next)
         if lease.owner == owner or (lease.owner is None and reading):
             resumable.append((not reading, lease))
-    return [lease for _, lease in sorted(resumable, key=lambda each: each[0])]
+    return [lease for _, lease in sorted(resumable, key=lambda entry: entry[0])]
 
 
 def _earlier(member: Membership, partition: str) -> ResumePoint:

@@ -58,7 +58,7 @@ class QueryState:
         """Reading goes on at `resets`, which may be further back, whatever was finished before."""
         return replace(
             self,
-            progress={p: each for p, each in self.progress.items() if p not in resets},
+            progress={p: progress for p, progress in self.progress.items() if p not in resets},
             resets={**self.resets, **resets},
             reset_since_read=self.reset_since_read or bool(resets),
         )
@@ -72,9 +72,9 @@ class QueryState:
         if not (self.progress or self.resets):
             return self
         progress, resets = dict(self.progress), dict(self.resets)
-        for each in (*outcome.accepted, *(refused.transition for refused in outcome.rejected)):
-            if isinstance(each, (Checkpoint, Reset)):
-                waiting = progress if isinstance(each, Checkpoint) else resets
-                if waiting.get(each.partition) == Progress(each.epoch, each.position):
-                    del waiting[each.partition]
+        for transition in (*outcome.accepted, *(refused.transition for refused in outcome.rejected)):
+            if isinstance(transition, (Checkpoint, Reset)):
+                waiting = progress if isinstance(transition, Checkpoint) else resets
+                if waiting.get(transition.partition) == Progress(transition.epoch, transition.position):
+                    del waiting[transition.partition]
         return replace(self, progress=progress, resets=resets)

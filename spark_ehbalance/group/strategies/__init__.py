@@ -21,7 +21,7 @@ DEFAULT_STRATEGY = "cooperative"
 
 
 def _found() -> Iterator[tuple[str, Declaration]]:
-    for name in sorted(each.name for each in iter_modules(__path__)):
+    for name in sorted(module.name for module in iter_modules(__path__)):
         declaration = getattr(import_module(f"{__name__}.{name}"), "STRATEGY", None)
         if declaration is not None:
             yield name, declaration
@@ -31,10 +31,10 @@ def _found() -> Iterator[tuple[str, Declaration]]:
 DECLARATIONS: dict[str, Declaration] = dict(_found())
 
 #: The class of each strategy's parameters.
-PARAMETERS: dict[str, type[Parameters]] = {name: each.parameters for name, each in DECLARATIONS.items()}
+PARAMETERS: dict[str, type[Parameters]] = {name: declaration.parameters for name, declaration in DECLARATIONS.items()}
 
 #: The strategies that decide as soon as a member or a lease changes.
-REACTIVE = frozenset(name for name, each in DECLARATIONS.items() if each.reactive)
+REACTIVE = frozenset(name for name, declaration in DECLARATIONS.items() if declaration.reactive)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,9 @@ class NamedStrategy:
 
 def parameter_options(name: str) -> dict[str, OptionSpec]:
     """Option name → declaration of the parameters of the strategy `name`."""
-    return {f"{name}.{option_name(field)}": each for field, each in declarations(PARAMETERS[name]).items()}
+    return {
+        f"{name}.{option_name(field)}": declaration for field, declaration in declarations(PARAMETERS[name]).items()
+    }
 
 
 #: The strategies by name, each with its default parameters.

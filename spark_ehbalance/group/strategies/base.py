@@ -75,7 +75,7 @@ class View:
         if not ownership.pending and not self.pinned:
             return {}
         active = frozenset(self.active)
-        pending = {partition: each.to for partition, each in ownership.pending.items() if each.to in active}
+        pending = {partition: handover.to for partition, handover in ownership.pending.items() if handover.to in active}
         return pending | {partition: pin.to for partition, pin in ownership.pins.items() if partition in self.pinned}
 
     def claim(self, partition: str) -> Claim:

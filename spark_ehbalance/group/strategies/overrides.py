@@ -28,9 +28,11 @@ def with_overrides(strategy: Strategy) -> Strategy:
         decision = strategy(replace(view, pinned=frozenset(pins)))
         # A strategy need not know of pins: its decisions about pinned partitions are dropped.
         decided = [
-            each for each in decision.transitions if not (isinstance(each, LeaseTransition) and each.partition in pins)
+            transition
+            for transition in decision.transitions
+            if not (isinstance(transition, LeaseTransition) and transition.partition in pins)
         ]
-        counts = Counter(type(each).__name__ for each in ordered)
+        counts = Counter(type(transition).__name__ for transition in ordered)
         reasons = [f"{name} {count} by operators' orders" for name, count in counts.items()]
         reasons += [decision.reason, f"{len(pins)} pinned"]
         reasons += [

@@ -108,8 +108,8 @@ def _fair_share(total: float, bounds: list[tuple[float, int | None]]) -> float:
     """The load x with sum(max(pinned, min(limit, x))) = `total`, over each member's (pinned, limit)."""
     able = [(float("inf") if limit is None else limit, pinned) for pinned, limit in bounds]
     share = fair_share(total, (limit for limit, _ in able))
-    while over := [each for each in able if each[1] > share]:
-        able = [each for each in able if each[1] <= share]
+    while over := [bound for bound in able if bound[1] > share]:
+        able = [bound for bound in able if bound[1] <= share]
         total -= sum(pinned for _, pinned in over)
         share = fair_share(total, (limit for limit, _ in able))
     return share

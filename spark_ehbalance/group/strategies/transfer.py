@@ -172,7 +172,7 @@ def _loads(view: View) -> _Loads:
     if len(busy) == len(known_members):
         return _by_cpu(view, owned, weights, busy)
     unit = sum(sums.values()) / len(sums) if any(sums.values()) else 1.0
-    return _Loads({id: each / unit for id, each in sums.items()}, {p: w / unit for p, w in weights.items()}, owned)
+    return _Loads({id: load / unit for id, load in sums.items()}, {p: w / unit for p, w in weights.items()}, owned)
 
 
 def _by_cpu(
@@ -222,7 +222,9 @@ class _Balance:
         """Whether there is a reason to move something."""
         if self._counted:
             return self._bound(max) - self._bound(min) > 1
-        idle = any(not owned for owned in self._owned.values()) and any(len(each) > 1 for each in self._owned.values())
+        idle = any(not owned for owned in self._owned.values()) and any(
+            len(owned) > 1 for owned in self._owned.values()
+        )
         return idle or self._deviation() > self._parameters.target
 
     def moves(self) -> tuple[tuple[str, str], ...]:

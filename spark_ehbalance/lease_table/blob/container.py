@@ -70,7 +70,7 @@ class Container:
 
         def found() -> dict[str, Blob]:
             blobs = self._client.list_blobs(name_starts_with=prefix, include=["metadata"])
-            return {each.name: _blob(each.metadata, each.etag, each.last_modified) for each in blobs}
+            return {blob.name: _blob(blob.metadata, blob.etag, blob.last_modified) for blob in blobs}
 
         blobs: dict[str, Blob] | None = self._request("read", found)
         if blobs is None:

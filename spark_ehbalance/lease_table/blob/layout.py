@@ -105,9 +105,9 @@ def checkpoint(metadata: Metadata) -> StoredCheckpoint:
 
 def groups(names: Iterable[str]) -> set[Group]:
     """The groups whose blobs have these names."""
-    parts = (name.split("/") for name in names)
-    kinds = {each.value for each in Kind}
-    return {Group(*each[:3]) for each in parts if len(each) == 5 and each[3] in kinds}
+    paths = (name.split("/") for name in names)
+    kinds = {kind.value for kind in Kind}
+    return {Group(*path[:3]) for path in paths if len(path) == 5 and path[3] in kinds}
 
 
 def checkpoint_metadata(position: Position) -> dict[str, str]:

@@ -115,10 +115,10 @@ class BlobStore(LeaseTable):
         changed = [p for p, lease in new.leases.items() if lease != base.leases.get(p) or self._is_unsaved(lease)]
         leases = self._with_offsets([new.leases[p] for p in changed])
         written = dict(zip(changed, self._in_parallel(leases), strict=True))
-        failed = {p: each.error for p, each in written.items() if each.error is not None}
-        if failed and not any(each.row for each in written.values()):
+        failed = {p: result.error for p, result in written.items() if result.error is not None}
+        if failed and not any(result.row for result in written.values()):
             self._raise_if_unavailable(list(failed.values()))
-        self._rows |= {partition: each.row for partition, each in written.items() if each.row is not None}
+        self._rows |= {partition: result.row for partition, result in written.items() if result.row is not None}
         self._members = new.members
         lost = {p: "another member was faster" for p, error in failed.items() if isinstance(error, LostRaceError)}
         # Whose a lost one is, nobody has said; and a former owner may have written a checkpoint since the last look.
@@ -150,7 +150,7 @@ class BlobStore(LeaseTable):
             if parsed := layout.parse_name(self._group, name):
                 kind, partition = parsed
                 blobs.setdefault(partition, {})[kind] = blob
-        return {partition: self._found(partition, each) for partition, each in blobs.items()}
+        return {partition: self._found(partition, blob) for partition, blob in blobs.items()}
 
     def _only_group(self) -> Group:
         found = layout.groups(self._container.list(""))

@@ -104,22 +104,24 @@ class Folder:
                 found = [*obstore.list_with_delimiter(self._files, folder or None)["objects"]]
             else:
                 offset = prefix + after
-                found = [each for chunk in obstore.list(self._files, folder or None, offset=offset) for each in chunk]
+                found = [entry for chunk in obstore.list(self._files, folder or None, offset=offset) for entry in chunk]
         except FileNotFoundError:
             return []
-        names = ((each["path"].removeprefix(prefix), each) for each in found)
-        files = [File(name, each["size"], each["last_modified"].timestamp()) for name, each in names if "/" not in name]
+        names = ((entry["path"].removeprefix(prefix), entry) for entry in found)
+        files = [
+            File(name, entry["size"], entry["last_modified"].timestamp()) for name, entry in names if "/" not in name
+        ]
         return sorted(files)
 
     def _scanned(self, folder: str) -> list[File]:
         """The local files in `folder`, sorted by name."""
         found = list[File]()
         with contextlib.suppress(FileNotFoundError), os.scandir(os.path.join(self.uri, folder)) as entries:
-            for each in entries:
+            for entry in entries:
                 with contextlib.suppress(FileNotFoundError):  # renamed or removed meanwhile
-                    if each.is_file():
-                        stat = each.stat()
-                        found.append(File(each.name, stat.st_size, stat.st_mtime))
+                    if entry.is_file():
+                        stat = entry.stat()
+                        found.append(File(entry.name, stat.st_size, stat.st_mtime))
         return sorted(found)
 
     def read(self, name: str) -> bytes:
@@ -181,7 +183,7 @@ class Folder:
     def _paths(self) -> Iterator[str]:
         if not self.is_local:
             for chunk in obstore.list(self._files):  # also the empty files by which some tools mark a folder
-                yield from (each["path"] for each in chunk if each["path"] not in ("", LOG))
+                yield from (entry["path"] for entry in chunk if entry["path"] not in ("", LOG))
             return
         for folder, folders, files in os.walk(self.uri):
             folders.sort()

@@ -181,4 +181,4 @@ def _with_pairs(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     maps = ("partitionValues", "options", "configuration")
-    return {name: [*each.items()] if name in maps else _with_pairs(each) for name, each in value.items()}
+    return {name: [*field.items()] if name in maps else _with_pairs(field) for name, field in value.items()}

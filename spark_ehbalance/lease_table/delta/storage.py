@@ -80,7 +80,7 @@ def open_storage(uri: str, options: Mapping[str, str], tokens: StorageTokens | N
 
 def _client_variables(uri: str) -> dict[str, str]:
     """The options of the HTTP client that are set in the environment: obstore takes all others from there itself."""
-    prefix = next((each for scheme, each in _VARIABLES.items() if uri.startswith(scheme)), "")
+    prefix = next((prefix for scheme, prefix in _VARIABLES.items() if uri.startswith(scheme)), "")
     variables = {name.lower(): value for name, value in os.environ.items()}
     return {n: v for n, v in variables.items() if prefix and n.startswith(prefix) and _plain(n) in _CLIENT}
 

@@ -34,7 +34,7 @@ class Turn:
         self.transitions = list(write.changes) if write else []
         #: Whether it waits for its commit; else it has ended.
         self.writes = write is not None
-        self.tidies = any(each.tidies for each in outputs if isinstance(each, CommitEnded))
+        self.tidies = any(output.tidies for output in outputs if isinstance(output, CommitEnded))
 
     @property
     def balances(self) -> bool:
@@ -126,4 +126,4 @@ def member(strategy: str = "greedy", **settings: Any) -> MemberEngine:
 
 
 def kinds(transitions: Sequence[Transition]) -> list[str]:
-    return [type(each).__name__ for each in transitions]
+    return [type(transition).__name__ for transition in transitions]

@@ -44,7 +44,7 @@ SELDOM = dict.fromkeys(("read_interval", "handover_read_interval", "balance_inte
 
 
 def claimed(transitions: list[Transition]) -> set[str]:
-    return {each.partition for each in transitions if isinstance(each, Claim)}
+    return {transition.partition for transition in transitions if isinstance(transition, Claim)}
 
 
 def gaps(times: Sequence[float]) -> list[float]:
@@ -87,7 +87,9 @@ def test_a_restarted_member_claims_its_own_with_a_new_epoch_in_the_commit_of_its
     table = snapshot_of((), [own, other, free, moved_on, sought, sought_before, taken_since])
     turn = Turn(*looked(ann, table, "0123456", Clocks(0.0, 0)))
     outcome = apply(table, turn.transitions)
-    assert [each.transition.partition for each in outcome.rejected if isinstance(each.transition, Checkpoint)] == ["1"]
+    assert [
+        rejection.transition.partition for rejection in outcome.rejected if isinstance(rejection.transition, Checkpoint)
+    ] == ["1"]
     assert len(outcome.rejected) == 1
     assert {p: (lease.owner, lease.epoch) for p, lease in outcome.after.leases.items()} == {
         "0": ("ann", 5),
@@ -246,14 +248,14 @@ def test_a_leaving_query_takes_nothing_and_gives_everything_back_after_its_batch
     assert turn.decision
     assert "leaving" in turn.decision.reason
     transitions = one.end(turn)
-    assert {each.partition for each in transitions if isinstance(each, Release)} == {"1"}
+    assert {transition.partition for transition in transitions if isinstance(transition, Release)} == {"1"}
     assert not claimed(transitions)
     assert one.table.members["ann"].state is MemberState.LEAVING
     assert not one.ann.idle
     one.finish(9, "0")
     one.end(one.begin(balance=True))
     assert one.ann.idle
-    assert {p: (each.owner, each.checkpoint) for p, each in one.table.leases.items()} == {
+    assert {p: (lease.owner, lease.checkpoint) for p, lease in one.table.leases.items()} == {
         "0": (None, Position(9)),
         "1": (None, START),
         "2": (None, START),
@@ -378,7 +380,7 @@ def test_starting_positions_are_asked_for_some_partitions_at_a_time() -> None:
         one.end(turn)
         assert not one.refused
     assert asked == [(32, True), (32, True), (16, True)]
-    assert Counter(each.checkpoint for each in one.table.leases.values()) == {
+    assert Counter(lease.checkpoint for lease in one.table.leases.values()) == {
         Position(0): 32,
         Position(1): 32,
         Position(2): 16,

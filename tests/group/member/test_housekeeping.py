@@ -52,7 +52,7 @@ def test_each_problem_is_a_warning_once_while_it_lasts(caplog: pytest.LogCapture
     for why in ("throttled", "throttled", "damaged", "", "damaged"):
         house.do(lambda why=why: fail(why))
     house.finish(20)
-    assert [(each.levelname, each.getMessage()) for each in caplog.records] == [
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", "throttled"),
         ("INFO", "throttled"),
         ("WARNING", "damaged"),

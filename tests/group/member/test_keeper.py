@@ -140,15 +140,17 @@ def test_while_the_store_is_away_everything_stays_and_that_is_logged_once(
 ) -> None:
     keepers = [group.start(name) for name in ("ann", "bob")]
     wait_until(lambda: [len(keeper.holdings()) for keeper in keepers] == [2, 2], "all is shared")
-    reads, owned = group.store.reads, {p: (each.owner, each.epoch) for p, each in group.store.read().leases.items()}
+    reads, owned = group.store.reads, {p: (lease.owner, lease.epoch) for p, lease in group.store.read().leases.items()}
     group.store.away = True
     wait_until(lambda: group.store.reads > reads + 12, "both have tried several times")
     assert [keeper.is_store_unavailable for keeper in keepers] == [True, True]
     assert [len(keeper.holdings()) for keeper in keepers] == [2, 2]
     group.store.away = False
     wait_until(lambda: caplog.text.count("the lease table is back") == 2, "it is back")
-    assert {p: (each.owner, each.epoch) for p, each in group.store.read().leases.items()} == owned
-    warnings = [each for each in caplog.records if each.levelno == logging.WARNING and "is away" in each.getMessage()]
+    assert {p: (lease.owner, lease.epoch) for p, lease in group.store.read().leases.items()} == owned
+    warnings = [
+        record for record in caplog.records if record.levelno == logging.WARNING and "is away" in record.getMessage()
+    ]
     assert len(warnings) == 2
 
 

@@ -27,6 +27,6 @@ def test_renewals_and_checkpoints_say_what_is_unread_after_them() -> None:
         Checkpoint(by=ME, at_ms=1, partition="0", epoch=2, position=Position(11)),
         Release(by=ME, at_ms=1, partition="0", epoch=2),
     ]
-    lags = [getattr(each, "lag", None) for each in with_lags(written, LEASES, find_lag)]
+    lags = [getattr(transition, "lag", None) for transition in with_lags(written, LEASES, find_lag)]
     known_earlier = Lag(8, END, 4_000, AT)
     assert lags == [Lag(5, END, None, AT), known_earlier, None, Lag(12, END, None, AT), None]

@@ -106,7 +106,7 @@ class World:
                 Claim(by=by, at_ms=at_ms, partition=partition, epoch=lease.epoch, unchanged_counter=lease.counter)
             )
         for id in expired_members(*seen) - {by.id}:
-            assert not any(self.now < each.ends for each in self.processes[id].membership.owned.values())
+            assert not any(self.now < lease.ends for lease in self.processes[id].membership.owned.values())
 
     def commit(self, number: int, *, answered: bool = True) -> None:
         """Commit what was decided at the last look; if it is not `answered` the member does not learn of it."""
@@ -198,8 +198,8 @@ def test_nobody_takes_the_lease_of_an_owner_that_renews_on_time(
     layout = {partition: lease.owner for partition, lease in world.table.leases.items()}
     while world.now < end:
         due = {
-            number: each.membership.renewal_due() + late * each.membership.duration.own
-            for number, each in enumerate(world.processes.values())
+            number: process.membership.renewal_due() + late * process.membership.duration.own
+            for number, process in enumerate(world.processes.values())
         }
         number = min(due, key=due.__getitem__)
         if at and at[0][0] <= due[number]:
@@ -252,7 +252,7 @@ def test_the_leader_sets_what_it_is_configured_with_or_commits_need(
 ) -> None:
     both = table((ANN, configured), (BOB, configured), in_force=in_force, commit_ms=commit_ms)
     _, changes = LeaseDuration.initial(author, configured).updated(both).next_change(both, 0.0, 0)
-    assert [each.lease_duration_ms / 1000 for each in changes] == sets
+    assert [change.lease_duration_ms / 1000 for change in changes] == sets
 
 
 def test_it_is_lowered_after_a_minimum_tenure_in_which_it_was_clearly_too_long() -> None:
@@ -269,7 +269,7 @@ def test_it_is_lowered_after_a_minimum_tenure_in_which_it_was_clearly_too_long()
         (1.5 * tenure + 2, 100),
     ):
         duration, changes = duration.updated(small(commit_ms)).next_change(small(commit_ms), now, 0)
-        set_to[now] = [each.lease_duration_ms / 1000 for each in changes]
+        set_to[now] = [change.lease_duration_ms / 1000 for change in changes]
     assert {now: seconds for now, seconds in set_to.items() if seconds} == {1.5 * tenure + 2: [16]}
 
 
@@ -305,11 +305,11 @@ def test_a_dead_member_that_renewed_more_often_than_the_group_does_now_is_notice
         Join(by=Author("cat", "cat-1"), at_ms=0, lease_duration_ms=5_000),
     )
     one.add(Lease("7", BOB.id, 1, checkpoint=START), Lease("8", "cat", 1, checkpoint=START))
-    said = {id: replace(each, commit_ms=900.0) for id, each in one.table.members.items()}
+    said = {id: replace(member, commit_ms=900.0) for id, member in one.table.members.items()}
     one.table = replace(one.table, members=said, lease_duration_ms=60_000, version=90)
     end = one.now + 300
     while one.now < end:
         one.turn(balance=True)
         one.now = max(one.now + 0.01, one.ann.due())
-    assert {each.owner for each in one.table.leases.values()} == {"ann"}
+    assert {lease.owner for lease in one.table.leases.values()} == {"ann"}
     assert one.table.members.keys() == {"ann"}

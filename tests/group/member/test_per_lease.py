@@ -36,7 +36,9 @@ class PerLease(One):
         outcome = apply(self.table, turn.transitions)
         assert not outcome.rejected
         if outcome.after is not outcome.before:
-            checkpoints = Counter(each.partition for each in turn.transitions if isinstance(each, Checkpoint))
+            checkpoints = Counter(
+                transition.partition for transition in turn.transitions if isinstance(transition, Checkpoint)
+            )
             leases = {
                 p: replace(lease, renewal=lease.renewal - checkpoints[p]) for p, lease in outcome.after.leases.items()
             }
@@ -76,7 +78,7 @@ def test_it_looks_once_an_interval_whatever_there_is_to_write() -> None:
 def test_each_lease_is_renewed_in_every_third_look_though_checkpoints_are_written() -> None:
     for batch in (None, INTERVAL / 10):
         turns = run(PerLease(), 60 * INTERVAL, batch)
-        renewed = [now for now, written in turns if any(isinstance(each, Renew) for each in written)]
+        renewed = [now for now, written in turns if any(isinstance(transition, Renew) for transition in written)]
         assert min(gaps(renewed)) >= 0.4 * LEASE
         assert max(gaps(renewed)) <= 0.6 * LEASE, "which leaves time for another try"
 
@@ -85,12 +87,17 @@ def test_a_checkpoint_is_written_once_an_interval_and_only_where_there_is_progre
     one = PerLease()
     turns = run(one, 20 * INTERVAL, INTERVAL / 10)
     for _, written in turns[1:]:
-        checkpoints = [each for each in written if isinstance(each, Checkpoint)]
+        checkpoints = [transition for transition in written if isinstance(transition, Checkpoint)]
         assert [each.partition for each in checkpoints] == ["0", "1"]
     last = one.table.leases["0"].checkpoint
     assert last
     assert turns[-1][0] - last.sequence_number / 1000 <= INTERVAL / 10 + 1e-3, "what was finished last is written"
-    assert not [each for _, written in run(one, 3 * INTERVAL)[1:] for each in written if isinstance(each, Checkpoint)]
+    assert not [
+        transition
+        for _, written in run(one, 3 * INTERVAL)[1:]
+        for transition in written
+        if isinstance(transition, Checkpoint)
+    ]
 
 
 @pytest.mark.parametrize("checkpoint_interval", [0.0, 1e6])
@@ -103,5 +110,5 @@ def test_progress_is_written_before_partitions_are_released(checkpoint_interval:
         one.ann.handle(LeaveRequested(), one.clocks)
         assert one.ann.due() <= one.now, "at once"
     written = [each for each in (one.stop() if stops else one.turn()) if not isinstance(each, (Heartbeat, Renew))]
-    assert [type(each) for each in written[:2]] == [Checkpoint, Release]
+    assert [type(transition) for transition in written[:2]] == [Checkpoint, Release]
     assert {lease.owner for lease in one.table.leases.values()} == {None}

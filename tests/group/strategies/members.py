@@ -125,7 +125,7 @@ class Members:
         return list(names)
 
     def join_many(self, count: int) -> list[str]:
-        return self.join(*(f"member-{self._joined + each}" for each in range(count)))
+        return self.join(*(f"member-{self._joined + index}" for index in range(count)))
 
     def leave(self, name: str) -> None:
         """Stop in good order, as `query.stop()` does; a batch in flight is broken off."""
@@ -161,7 +161,7 @@ class Members:
         return outcome.rejected
 
     def add_partitions(self, count: int) -> None:
-        self.partitions += tuple(str(len(self.partitions) + each) for each in range(count))
+        self.partitions += tuple(str(len(self.partitions) + index) for index in range(count))
 
     def begin_batch(self, name: str, seconds: float) -> None:
         """Plan a batch with everything that may be planned with; it takes `seconds`."""
@@ -244,8 +244,8 @@ class Members:
         before, after = outcome.before, outcome.after
         unfailing(node.member.handle(Committed(outcome), self._clocks()))
         self.wrote(before, after)
-        handed_over = {each.partition for each in outcome.accepted if isinstance(each, HandOver)}
-        stolen = {each.partition for each in outcome.accepted if isinstance(each, Steal)}
+        handed_over = {transition.partition for transition in outcome.accepted if isinstance(transition, HandOver)}
+        stolen = {transition.partition for transition in outcome.accepted if isinstance(transition, Steal)}
         moves = DECLARATIONS[node.member.settings.strategy_name].moves
         assert not stolen or moves == "steal", f"{node.member.settings.strategy_name} does not declare that it steals"
         for partition, lease in after.leases.items():
@@ -258,7 +258,7 @@ class Members:
                 how = partition in handed_over, partition in stolen
                 self.moves.append(Move(self.now, partition, last, lease.owner, *how))
                 self._last_owner[partition] = lease.owner
-        for release in (each for each in outcome.accepted if isinstance(each, Release)):
+        for release in (transition for transition in outcome.accepted if isinstance(transition, Release)):
             assert release.partition in node.member.owned or after.leases[release.partition].owner is None
 
     def _check(self, before: Lease | None, after: Lease, given: set[str]) -> None:
@@ -283,9 +283,9 @@ def looked(
     """A turn of `member` up to its commit, with a hub whose `partitions` all begin at `start`: what it puts out, and
     what it wants to write. Raises what the member fails with."""
     outputs = unfailing(member.handle(GroupRead(snapshot, tuple(partitions)), now))
-    if asked := next((each for each in outputs if isinstance(each, ResolvePositions)), None):
+    if asked := next((output for output in outputs if isinstance(output, ResolvePositions)), None):
         outputs = unfailing(member.handle(PositionsResolved(dict.fromkeys(asked.partitions, start)), now))
-    return outputs, next((each for each in outputs if isinstance(each, Write)), None)
+    return outputs, next((output for output in outputs if isinstance(output, Write)), None)
 
 
 def balance_now(member: MemberEngine, now: Clocks) -> None:
@@ -297,9 +297,9 @@ def balance_now(member: MemberEngine, now: Clocks) -> None:
 
 
 def unfailing(outputs: list[Output]) -> list[Output]:
-    for each in outputs:
-        if isinstance(each, Fail):
-            raise each.error
+    for output in outputs:
+        if isinstance(output, Fail):
+            raise output.error
     return outputs
 
 

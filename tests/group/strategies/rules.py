@@ -103,7 +103,7 @@ class Rules:
     def _able(self) -> list[Member]:
         """The members that run and are not leaving."""
         members = self._group.snapshot.members.values()
-        return [each for each in members if each.id in self._running() and each.state is MemberState.ACTIVE]
+        return [member for member in members if member.id in self._running() and member.state is MemberState.ACTIVE]
 
     def _running(self) -> set[str]:
         return {name for name, node in self._group.nodes.items() if not node.frozen}

@@ -41,7 +41,11 @@ def test_no_two_members_want_the_same_partition_on_the_same_snapshot(
         seen = view_of(snapshot, name, live=live, expired=expired)
         first = cooperative(seen)
         decision = cooperative(replace(seen, now=seen.now + (first.rebalance_after or 0.0), memory=first.memory))
-        wanted.update(each.partition for each in decision.transitions if isinstance(each, (Claim, RequestHandover)))
+        wanted.update(
+            transition.partition
+            for transition in decision.transitions
+            if isinstance(transition, (Claim, RequestHandover))
+        )
     free = {lease.partition for lease in leases if lease.owner is None or lease.partition in expired}
     assert max(wanted.values(), default=0) <= 1
     assert free <= wanted.keys(), "and somebody claims whatever is free"

@@ -126,7 +126,7 @@ def test_loads_that_differ_little_change_nothing(
     rng = random.Random(seed)
     names = [f"member-{number}" for number in range(members)]
     leases = given_layout(data.draw, names, count)
-    loaded = [replace(each, load=Load(rate * rng.uniform(0.8, 1.2), rate * rng.uniform(0.8, 1.2))) for each in leases]
+    loaded = [replace(lease, load=Load(rate * rng.uniform(0.8, 1.2), rate * rng.uniform(0.8, 1.2))) for lease in leases]
     without, with_loads = snapshot_of(names, leases), snapshot_of(names, loaded)
     assert assignment(view_of(with_loads, names[0], untenured=with_loads.leases)) == assignment(
         view_of(without, names[0])

@@ -94,7 +94,7 @@ def test_what_a_member_does_about_a_pin_and_which_pins_its_strategy_sees(
         shown.append(view.pinned)
         return Decision("nothing, because it is idle")
 
-    assert [type(each).__name__ for each in with_overrides(idle)(seen).transitions] == done
+    assert [type(transition).__name__ for transition in with_overrides(idle)(seen).transitions] == done
     assert shown == [frozenset(pinned)]
 
 
@@ -104,8 +104,8 @@ def test_the_strategys_decisions_about_pinned_partitions_are_dropped() -> None:
 
     pinned = lease(None, "cat", partition="0"), lease("cat", "bob", "bob", "2")
     decision = with_overrides(grabbing)(replace(view(*pinned, lease(None, partition="1")), max_owned=5))
-    assert [each.partition for each in decision.transitions if isinstance(each, Claim)] == ["1"]
-    assert not any(isinstance(each, CancelHandover) for each in decision.transitions)
+    assert [transition.partition for transition in decision.transitions if isinstance(transition, Claim)] == ["1"]
+    assert not any(isinstance(transition, CancelHandover) for transition in decision.transitions)
     assert decision.memory == "remembered"
     assert "everything is mine" in decision.reason
     assert "2 pinned" in decision.reason

@@ -109,8 +109,8 @@ def test_a_decision_respects_pins_and_the_limit(strategy: str, data: st.DataObje
     leases = given_layout(data.draw, names, data.draw(st.integers(1, 20)))
     coming = Handover("ann", 30_000)
     leases = [
-        replace(each, handover=coming if each.owner not in (None, "ann") and data.draw(st.booleans()) else None)
-        for each in leases
+        replace(lease, handover=coming if lease.owner not in (None, "ann") and data.draw(st.booleans()) else None)
+        for lease in leases
     ]
     snapshot = snapshot_of({"ann": limit, "bob": None, "cat": None}, leases)
     pinned = data.draw(st.sets(st.sampled_from(sorted(snapshot.leases))))
@@ -121,10 +121,12 @@ def test_a_decision_respects_pins_and_the_limit(strategy: str, data: st.DataObje
     first = STRATEGIES[strategy](view)
     later = STRATEGIES[strategy](replace(view, now=view.now + (first.rebalance_after or 0.0), memory=first.memory))
     for decision in (first, later):
-        changes = [each for each in decision.transitions if isinstance(each, (Claim, Steal, RequestHandover))]
-        assert pinned.isdisjoint(each.partition for each in changes)
-        takes = Counter(each.to if isinstance(each, RequestHandover) else "ann" for each in changes)
+        changes = [
+            transition for transition in decision.transitions if isinstance(transition, (Claim, Steal, RequestHandover))
+        ]
+        assert pinned.isdisjoint(change.partition for change in changes)
+        takes = Counter(change.to if isinstance(change, RequestHandover) else "ann" for change in changes)
         owned = {lease.partition for lease in snapshot.owned_by("ann")} - pinned
         coming = {p for p, handover in snapshot.ownership.pending.items() if handover.to == "ann"} - pinned
         assert limit is None or not takes["ann"] or len(owned | coming) + takes["ann"] <= limit
-        assert DECLARATIONS[strategy].moves == "steal" or not any(isinstance(each, Steal) for each in changes)
+        assert DECLARATIONS[strategy].moves == "steal" or not any(isinstance(change, Steal) for change in changes)

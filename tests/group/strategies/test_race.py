@@ -33,7 +33,7 @@ def owned(counts: Mapping[str, int], free: int = 0) -> Snapshot:
 
 
 def kinds(decision: Decision) -> list[type]:
-    return [type(each) for each in decision.transitions]
+    return [type(transition) for transition in decision.transitions]
 
 
 # --- how long one waits ----------------------------------------------------------------------------------------
@@ -74,7 +74,9 @@ def test_a_partition_is_challenged_once_per_normal_lease() -> None:
 def test_a_member_does_not_challenge_what_it_would_not_win(counts: dict[str, int]) -> None:
     bob, snapshot = observer("bob"), owned(counts)
     for at in range(0, 200, 5):
-        assert not any(isinstance(each, RequestHandover) for each in bob.decide_at(float(at), snapshot).transitions)
+        assert not any(
+            isinstance(transition, RequestHandover) for transition in bob.decide_at(float(at), snapshot).transitions
+        )
 
 
 # --- defence ---------------------------------------------------------------------------------------------------
@@ -85,7 +87,9 @@ def test_an_owner_defends_each_lease_once_per_normal_lease() -> None:
     defended = []
     for at in range(50):
         decision = ann.decide_at(float(at), snapshot)
-        defended += [(at, each.partition) for each in decision.transitions if isinstance(each, Defend)]
+        defended += [
+            (at, transition.partition) for transition in decision.transitions if isinstance(transition, Defend)
+        ]
         snapshot = apply(snapshot, decision.transitions).after
     assert sorted(partition for _, partition in defended) == sorted(["0", "1"] * 3)
     assert min(at for at, _ in defended) >= NORMAL_LEASE
@@ -121,7 +125,7 @@ def test_with_weight_load_a_heavy_partition_counts_for_more() -> None:
     for each in (by_count, by_load):
         each.decide_at(0.0, snapshot)
     assert not by_count.decide_at(10.0, snapshot).transitions
-    challenged = {each.partition for each in by_load.decide_at(10.0, snapshot).transitions}  # type: ignore[attr-defined]
+    challenged = {transition.partition for transition in by_load.decide_at(10.0, snapshot).transitions}  # type: ignore[attr-defined]
     assert challenged
     assert "0" not in challenged
 

@@ -80,7 +80,7 @@ def test_without_a_limit_in_reach_every_decision_is_the_sdks(
         return view_of(snapshot, "a", expired=gone, max_owned=limit, seed=seed)
 
     decision = STRATEGIES[strategy](view())
-    assert [each.partition for each in decision.transitions] == rule(view())  # type: ignore[attr-defined,operator]
+    assert [transition.partition for transition in decision.transitions] == rule(view())  # type: ignore[attr-defined,operator]
 
 
 def test_the_pins_of_one_owner_do_not_leave_the_others_uneven() -> None:

@@ -56,7 +56,9 @@ def loaded(rates: Mapping[str, Iterable[float]], **cpus: float) -> Snapshot:
 
 
 def moves(decisions: Iterable[Decision]) -> list[tuple[str, str]]:
-    return [(e.partition, e.to) for each in decisions for e in each.transitions if isinstance(e, RequestHandover)]
+    return [
+        (e.partition, e.to) for decision in decisions for e in decision.transitions if isinstance(e, RequestHandover)
+    ]
 
 
 # --- when ------------------------------------------------------------------------------------------------------
@@ -73,7 +75,7 @@ def test_only_the_leader_moves_and_names_the_destination() -> None:
 
 def test_it_acts_after_more_than_hit_count_cycles_in_a_row_and_then_cools_down() -> None:
     decisions, _ = Decider().lead(loaded({"ann": [100.0] * 2, "bob": [100.0] * 6}), 45)
-    acted = [number for number, each in enumerate(decisions) if each.transitions]
+    acted = [number for number, decision in enumerate(decisions) if decision.transitions]
     # One cycle to hear of the others, three hits, the fourth acts; again after the cool-down and four more.
     assert acted[0] == 1 + HITS
     assert acted[1] - acted[0] == COOL_DOWN / CYCLE + HITS
@@ -164,5 +166,5 @@ def test_the_least_loaded_members_claim_free_partitions_without_the_leader() -> 
     leases = layout_of(["ann"] * 3 + ["bob"] + [None] * 5)
     snapshot = snapshot_of(["ann", "bob", "cat"], leases)
     claims = {name: Decider(name).decide(snapshot).transitions for name in snapshot.members}
-    assert {name: len(each) for name, each in claims.items()} == {"ann": 0, "bob": 2, "cat": 3}
+    assert {name: len(claim) for name, claim in claims.items()} == {"ann": 0, "bob": 2, "cat": 3}
     assert len({each.partition for said in claims.values() for each in said if isinstance(each, Claim)}) == 5
