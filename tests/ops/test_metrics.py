@@ -10,7 +10,7 @@ from tests.ops.groups import Group
 
 
 def test_unusable_tables_and_ports_are_errors(ehbalance: Command, used: Group, tmp_path: Path) -> None:
-    assert "there is no lease table at " in ehbalance.fails(1, "metrics", used.table, tmp_path / "nowhere")
+    assert "There is no lease table at " in ehbalance.fails(1, "metrics", used.table, tmp_path / "nowhere")
     address = "https://account.blob.core.windows.net/container"
     assert_error(ehbalance.fails(2, "metrics", address), "EHB_OPTION_INVALID", address, "a lease table in Delta")
     with socket.socket() as other:
