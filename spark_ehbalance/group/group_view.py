@@ -43,70 +43,69 @@ _WARNING, _ERROR = Severity
 FINDINGS: Mapping[str, Kind] = {
     "table_away": Kind(
         _ERROR,
-        "The lease table cannot be read: {problem}.",
+        "The lease table cannot be read: {problem}",
         "Queries continue to read the partitions they own. Check the storage and the rights.",
     ),
     "no_live_member": Kind(
         _ERROR,
         "No member is live; the last sign of life was {silence} ago.",
-        "Start a query with this lease table: it continues at the last checkpoints. A query that is running cannot "
-        "write the table: its driver's log has the reason.",
+        "Start a query with this lease table: it continues at the last checkpoints. If a query is running, it cannot "
+        "write the table: see its driver's log.",
     ),
     "limits_too_small": Kind(
         _ERROR,
-        "Nobody owns {partitions}: maxPartitionsOwned of all members adds up to {limit} of {count} partitions.",
+        "Nobody owns {partitions}: the members' limits (maxPartitionsOwned) add up to {limit} of {count} partitions.",
         "Raise `maxPartitionsOwned`, or start another query.",
     ),
     "unowned": Kind(
         _ERROR,
         "Nobody has owned {partitions} for {unowned}.",
-        "Members claim free partitions within a `balanceInterval`. If they do not, the lines with `balance:` in their "
-        "logs give the reason (`EHBALANCE_LOG_LEVEL=INFO`).",
+        "Members claim free partitions within a `balanceInterval`. If not, the lines with `balance:` in their logs "
+        "contain the reason (`EHBALANCE_LOG_LEVEL=INFO`).",
     ),
     "crash_loop": Kind(
         _ERROR,
         "{members} claimed {partitions} {times} times within {within}: the query fails and restarts.",
-        "The error is in the driver's log. If an event cannot be read, set `onMalformed` or skip it with `ehbalance "
-        "seek`.",
+        "See the driver's log. If an event cannot be read, set `onMalformed` or skip it with `ehbalance seek`.",
     ),
     "stale_member": Kind(
         _WARNING,
         "{member} owns {partitions} and has not renewed for {silence}; its lease duration is {duration}.",
-        "Another live member takes over. Check that its process is running, not suspended, and can write the lease "
-        "table.",
+        "Another live member takes over. Check that the process is running, is not suspended, and can write the "
+        "lease table.",
     ),
     "fenced": Kind(
         _WARNING,
-        "Several checkpoints run as {member}, on {hosts}: each start fences the others.",
+        "Queries with different checkpoints run as {member} on {hosts}: each start fences the others.",
         "Give each query its own `ownerId`, or none.",
     ),
     "long_batch": Kind(
         _WARNING,
         "Batch {batch} of {member} has been running for {ran}; {partitions} wait for it.",
-        "Look in Spark's UI for a task or a sink that hangs. `maxStall` gives the partitions to other members. With a "
+        "Look for a hanging task or sink in Spark's UI. `maxStall` gives the partitions to other members. With a "
         "trigger interval and without `register(spark)`, the batch may have ended.",
     ),
     "hub_away": Kind(
         _WARNING,
-        "{member} has had no answer from the event hub for {silence}; the lag of {partitions} is unknown.",
+        "{member} has not reached the event hub for {silence}; the lag of {partitions} is unknown.",
         "The hub is unreachable or too busy: see `Trying again every` in the driver's log.",
     ),
     "paused": Kind(
         _WARNING,
-        "{member} owns {partitions} and leaves {events} events out of its batches: {reason}.",
+        "{member} owns {partitions} but does not read {events} events: {reason}.",
         'See "Owned, but not read" in docs/troubleshooting.md.',
     ),
     "stalled": Kind(
         _WARNING,
-        "The event hub delivers nothing of {partitions}, {events} events: no event came for receiverTimeout.",
-        'Queries leave them out and continue once they deliver again. If that lasts, see "A partition stalls" in '
+        "The event hub delivers no events of {partitions}, although {events} are waiting (receiverTimeout).",
+        'Queries skip these partitions until they deliver events again. If that lasts, see "A partition stalls" in '
         "docs/operations.md.",
     ),
     "behind": Kind(
         _WARNING,
-        "{member} owns {partitions} and has {events} events to read, the oldest for {waited}.",
-        "If the backlog does not shrink: more queries or cores, larger batches, or a faster sink. If it does not move, "
-        "the query or its sink hangs: see its log.",
+        "{member} owns {partitions} and has a backlog of {events} events; the oldest has waited for {waited}.",
+        "If the backlog does not shrink, use more queries or cores, larger batches, or a faster sink. If nothing is "
+        "read, the query or its sink hangs: see its log.",
     ),
 }
 
@@ -118,7 +117,7 @@ _PAUSES = {
     "state": "the event hub has not reported their state",
     "position": "the event before the checkpoint is not in the event hub",
     "limit": "other partitions use up maxEventsPerTrigger",
-    "trigger": "Spark has not asked for a batch",
+    "trigger": "Spark has not requested a batch",
 }
 
 #: Milliseconds: unread events and batches older than this (or three average batches) are findings; partitions may be
@@ -309,8 +308,9 @@ class GroupView:
                 rows = stuck[::-1]
             elif len({row.owner for row in rows}) > 1:
                 continue
-            if len(rows) >= _MANY:
-                loops[tuple(sorted({str(row.owner) for row in rows}))].append((partition, rows))
+            owners = {str(row.owner) for row in rows}
+            if len(rows) >= max(_MANY, len(owners) + 1):  # at least one query claimed the partition again
+                loops[tuple(sorted(owners))].append((partition, rows))
         for members, found in loops.items():
             rows = found[0][1]
             within = (rows[-1].at_ms - rows[0].at_ms) / 1000

@@ -30,9 +30,7 @@ access_panel = functools.partial(typer.Option, rich_help_panel="Access")
 
 LeaseTable = Annotated[str, typer.Argument(help="Path or address of the lease table.")]
 Reason = Annotated[str, typer.Option("--why", help="The reason, recorded in the history.")]
-GroupName = Annotated[
-    str | None, typer.Option(metavar="NAMESPACE/HUB/GROUP", help="The group, if the container has several.")
-]
+GroupName = Annotated[str | None, typer.Option(metavar="NAMESPACE/HUB/GROUP", help="Group in the container.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 BlobNamespace = Annotated[
     str | None, access_panel(metavar="HOST[:PORT]", help="Namespace in blob names, if it differs from the hub's host.")

@@ -6,6 +6,7 @@ import getpass
 import os
 import socket
 import sys
+import textwrap
 import time
 from collections.abc import Collection, Iterable, Sequence
 
@@ -19,6 +20,7 @@ from spark_ehbalance.errors import EhBalanceError, StoreFormatError
 from spark_ehbalance.eventhub.metadata import HubMetadata, PartitionState
 from spark_ehbalance.group.changes import Transition, apply
 from spark_ehbalance.group.group_view import GroupView
+from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.snapshot import Snapshot
@@ -26,7 +28,7 @@ from spark_ehbalance.lease_table.contract import LeaseStore, commit_and_record
 from spark_ehbalance.query.consistency import hub_mismatch
 from spark_ehbalance.query.offsets import HubReference
 from spark_ehbalance.query.options import Options
-from spark_ehbalance.text import age, plain, plain_lines
+from spark_ehbalance.text import age, format_time, plain, plain_lines
 
 #: Wide enough for every table.
 _FULL_WIDTH = 10_000
@@ -101,6 +103,18 @@ def console() -> Console:
 def cell(value: object) -> Text:
     """A table cell with foreign text: no markup, emoji codes or control characters."""
     return Text("" if value is None else plain(str(value)))
+
+
+def wrapped(text: str, width: int) -> Text:
+    """`text`, plain and with hanging indents, for lines of `width` columns."""
+    return Text("\n".join(textwrap.wrap(plain(text), width, subsequent_indent="  ", break_on_hyphens=False)))
+
+
+def change_text(change: OwnershipChange, partition: str = "") -> str:
+    """A change of the history as one line."""
+    owners = f"{change.owner_before or 'nobody'} → {change.owner or 'nobody'}"
+    reason = f": {change.why}" if change.why else ""
+    return f"{format_time(change.at_ms)}  {partition}{change.event}  {owners}  by {change.by}{reason}"
 
 
 def table(

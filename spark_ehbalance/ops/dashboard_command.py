@@ -18,16 +18,16 @@ from spark_ehbalance.ops.dashboard.server import page_server, run
 
 
 def dashboard(
-    lease_tables: Annotated[list[str], typer.Argument(help="Paths or addresses of the groups' lease tables.")],
+    lease_tables: Annotated[list[str], typer.Argument(help="The groups' lease tables.")],
     storage: StorageOptions,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0 chooses a free one.")] = 8480,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; 0: a free one.")] = 8480,
     save: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the current page to this HTML file and exit.")
     ] = None,
 ) -> None:
-    """Show owners, lag, findings, members and moves of groups on a web page that only this machine can open.
+    """Show groups on a web page that only this machine can open.
 
-    Ctrl-C ends it. A page saved with --save opens without a network.
+    Contains owners, lag, findings, members and moves. Ctrl-C ends the command. A saved page needs no network.
     """
     with contextlib.ExitStack() as opened:
         viewers = {table: Viewer(opened.enter_context(storage.open(table))) for table in lease_tables}

@@ -6,9 +6,10 @@ import json
 from dataclasses import asdict
 
 import typer
+from rich.console import Console
 
 from spark_ehbalance.ops.arguments import AsJson, LeaseTable, StorageOptions
-from spark_ehbalance.ops.common import console, table
+from spark_ehbalance.ops.common import change_text, console, table, wrapped
 from spark_ehbalance.text import iso
 
 
@@ -17,7 +18,7 @@ def history(
     storage: StorageOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Show all changes of owners and all orders of operators in a group, oldest first."""
+    """Show all changes of owners and all orders, oldest first."""
     with storage.open(lease_table, needs_members=True) as store:
         changes = store.history()
         if not changes:
@@ -25,6 +26,7 @@ def history(
     if as_json:
         typer.echo(json.dumps([asdict(change) for change in changes], indent=2))
         return
+    out = console()
     columns = ("time", "partition", "event", "from", "to", "epoch", "read up to", "by", "why")
     rows = [
         (
@@ -40,4 +42,10 @@ def history(
         )
         for change in changes
     ]
-    console().print(table(columns, rows))
+    rendered = table(columns, rows)
+    if Console(width=10_000).measure(rendered).maximum <= out.width:
+        out.print(rendered)
+        return
+    for change in changes:
+        partition = "" if change.partition is None else f"partition {change.partition}  "
+        out.print(wrapped(change_text(change, partition), out.width), soft_wrap=True)

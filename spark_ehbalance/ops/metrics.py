@@ -15,14 +15,14 @@ from spark_ehbalance.ops.arguments import StorageOptions
 
 
 def metrics(
-    lease_table: Annotated[list[str], typer.Argument(help="Paths or addresses of the groups' lease tables.")],
+    lease_table: Annotated[list[str], typer.Argument(help="The groups' lease tables.")],
     storage: StorageOptions,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of /metrics.")] = 9464,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 accepts the whole network.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address; 0.0.0.0 accepts everybody.")] = "127.0.0.1",
 ) -> None:
-    """Serve metrics of groups to Prometheus until Ctrl-C, from their lease tables and histories.
+    """Serve metrics of groups to Prometheus until Ctrl-C.
 
-    Each table is read at most once a second.
+    The lease tables and their histories are the only source. Each table is read at most once a second.
     """
     require_prometheus("ehbalance metrics")
     with ExitStack() as stores:

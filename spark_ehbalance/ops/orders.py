@@ -27,7 +27,7 @@ _HANDOVER_TIMEOUT = duration_text(HANDOVER_TIMEOUT)
 
 _MEMBER = "A live member's id, as in `status`."
 
-HandoverTimeout = Annotated[str, typer.Option(help="Time for the owner to hand the partition over.")]
+HandoverTimeout = Annotated[str, typer.Option(help="Time for the handover.")]
 
 
 def transfer(
@@ -38,9 +38,9 @@ def transfer(
     why: Reason = "",
     handover_timeout: HandoverTimeout = _HANDOVER_TIMEOUT,
 ) -> None:
-    """Move a partition to a member once: the owner finishes its running batch and hands the partition over.
+    """Move a partition to a member once.
 
-    The strategy may move the partition again after ten lease durations.
+    The owner first finishes its running batch. The strategy may move the partition again after ten lease durations.
     """
     state = _move(Transfer, lease_table, storage, partition, to, why, handover_timeout)
     echo(f"Partition {partition} moves to {to}{state}.")
@@ -51,11 +51,11 @@ def pin(
     partition: Partition,
     storage: StorageOptions,
     to: Annotated[str | None, typer.Option("--to", help=_MEMBER)] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the pin: the strategy decides again.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the pin.")] = False,
     why: Reason = "",
     handover_timeout: HandoverTimeout = _HANDOVER_TIMEOUT,
 ) -> None:
-    """Keep a partition with a member, while the member is live and until the pin is removed."""
+    """Keep a partition with a member as long as it is live."""
     if remove is (to is not None):
         raise OptionError("EHB_OPTION_REQUIRED", option="--to or --remove", reason="pin requires exactly one of them")
     if to is None:
@@ -73,9 +73,9 @@ def drain(
     undo: Annotated[bool, typer.Option("--undo", help="Let the member claim partitions again.")] = False,
     why: Reason = "",
 ) -> None:
-    """Make a member release its partitions after the running batch and claim no others.
+    """Make a member release its partitions and claim no others.
 
-    The query keeps running without partitions: stop it when `status` shows none.
+    The running batch ends first. The query keeps running without partitions: stop it when `status` shows none.
     """
     _order(Drain(by=operator(), at_ms=now_ms(), member=owner, undo=undo, why=why), lease_table, storage, owner)
     echo(f"{owner} may claim partitions again." if undo else f"{owner} is leaving.")
@@ -92,7 +92,7 @@ def seek(
     force: Annotated[bool, typer.Option("--force", help="Seek in owned partitions too.")] = False,
     why: Reason = "",
 ) -> None:
-    """Move the position of one partition, of all, or of those in a position file, forward or back.
+    """Move the positions of partitions forward or back.
 
     An owned partition requires --force: the owner's running batch still reaches the sink, even after a restart, unless
     another query claims the partition first, and the next batch begins at the new position. In an unowned partition the

@@ -29,7 +29,7 @@ _CONCURRENCY = 8
 
 PositionFileOption = Annotated[
     str | None,
-    typer.Option("--positions", metavar="FILE", help="Output of `ehbalance positions`; - for standard input."),
+    typer.Option("--positions", metavar="FILE", help="`ehbalance positions` output, or - (stdin)."),
 ]
 
 

@@ -34,7 +34,7 @@ def positions(
         bool, typer.Option("--scala-connector", help="Read a checkpoint of azure-event-hubs-spark.")
     ] = False,
 ) -> None:
-    """Print positions as JSON for `init --positions` and `seek --positions`.
+    """Print positions as JSON for `init` and `seek`.
 
     Stop the queries or consumers first. Nothing is written, and the event hub is not contacted. Partitions whose events
     may be read twice are listed on standard error.

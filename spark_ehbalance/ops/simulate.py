@@ -36,7 +36,10 @@ def simulate(
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Run a scenario in simulated time with the real strategies and lease code, and print measurements."""
+    """Run a scenario in simulated time and print measurements.
+
+    Strategies and lease code are the real ones.
+    """
     if strategy not in STRATEGIES:
         allowed = f"one of {', '.join(STRATEGIES)}"
         raise OptionError("EHB_OPTION_INVALID", option="--strategy", value=shown(strategy), allowed=allowed)

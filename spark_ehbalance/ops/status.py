@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import textwrap
 import time
 from collections.abc import Iterable, Iterator
 from typing import Annotated, NoReturn
@@ -18,13 +17,12 @@ from rich.text import Text
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.group.defaults import LEASE_DURATION
 from spark_ehbalance.group.group_view import FINDINGS, GroupView, Severity
-from spark_ehbalance.group.history import OwnershipChange
 from spark_ehbalance.group.model import Lease, Member, MemberState
 from spark_ehbalance.lease_table.viewer import Viewer
 from spark_ehbalance.ops.arguments import AsJson, GroupName, LeaseTable, StorageOptions, parse_group
-from spark_ehbalance.ops.common import cell, console, table
+from spark_ehbalance.ops.common import cell, change_text, console, table, wrapped
 from spark_ehbalance.settings.secrets import shown
-from spark_ehbalance.text import age, format_time, plain
+from spark_ehbalance.text import age
 
 #: Seconds between two refreshes of `status --watch`.
 _WATCH_INTERVAL = 1.0
@@ -48,7 +46,7 @@ def status(
     as_json: AsJson = False,
     group: GroupName = None,
 ) -> None:
-    """Show a group's partitions with owner and lag, its members with their load, and findings.
+    """Show a group's partitions, lag, members and findings.
 
     A container of the Azure SDKs' checkpoint store contains less; missing values are shown as "-".
     """
@@ -71,7 +69,7 @@ def status(
         out.print(status_tables(view, out.width, only=partition))
         _print_findings(out, view, partition)
         for change in [change for change in changes if change.partition == partition][-_SHOWN_CHANGES:]:
-            out.print(cell(_change_text(change)), soft_wrap=True)
+            out.print(wrapped(change_text(change), out.width), soft_wrap=True)
 
 
 def _watch(viewer: Viewer) -> NoReturn:
@@ -91,25 +89,15 @@ def _print_findings(out: Console, view: GroupView, partition: str | None = None)
     findings = view.findings if partition is None else view.partition_findings(partition)
     for finding in findings:
         out.print(_finding_text(finding.severity, finding.text, out.width), soft_wrap=True)
-        out.print(_wrapped(f"→ {FINDINGS[finding.code].remedy}", out.width), soft_wrap=True)
+        out.print(wrapped(f"→ {FINDINGS[finding.code].remedy}", out.width), soft_wrap=True)
     if not findings:
         out.print("No findings.")
 
 
 def _finding_text(severity: Severity, text: str, width: int) -> Text:
-    wrapped = _wrapped(f"{severity.name}: {text}", width)
-    wrapped.stylize(_STYLES[severity], 0, len(severity.name))
-    return wrapped
-
-
-def _wrapped(text: str, width: int) -> Text:
-    return Text("\n".join(textwrap.wrap(plain(text), width, subsequent_indent="  ", break_on_hyphens=False)))
-
-
-def _change_text(change: OwnershipChange) -> str:
-    owners = f"{change.owner_before or 'nobody'} → {change.owner or 'nobody'}"
-    why = f": {change.why}" if change.why else ""
-    return f"{format_time(change.at_ms)}  {change.event}  {owners}  by {change.by}{why}"
+    result = wrapped(f"{severity.name}: {text}", width)
+    result.stylize(_STYLES[severity], 0, len(severity.name))
+    return result
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -127,11 +115,11 @@ def status_tables(view: GroupView, width: int = 10_000, height: int | None = Non
             leases = [lease for lease in leases if lease in furthest]
     total = _total(view) if only is None else ""
     return Group(
-        cell(_title(view)),
+        wrapped(_title(view), width),
         _partition_table(view, leases, width),
         *([cell(f"and {hidden} partitions with a shorter lag")] if hidden else []),
         *([members] if only is None else []),
-        *([cell(total)] if total else []),
+        *([wrapped(total, width)] if total else []),
     )
 
 
@@ -155,10 +143,10 @@ def _total(view: GroupView) -> str:
     if not lags:
         return ""
     events, seconds = view.backlog(lags)
-    text = f"{events:,} events unread"
+    text = f"{events:,} unread events"
     if events and seconds:
         unknown = any(lag.seconds(view.now_ms) is None for lag in lags)
-        text += f", the oldest for {'at least ' if unknown else ''}{age(int(1000 * seconds))}"
+        text += f", the oldest {'at least ' if unknown else ''}{age(int(1000 * seconds))} old"
     if len(lags) < count:
         text += f", in {len(lags)} of {count} partitions"
     old_ms = max(view.now_ms - lag.at_ms for lag in lags)

@@ -177,13 +177,26 @@ def test_each_kind_of_finding_has_a_case() -> None:
     [
         view(lease("0", "ann"), lease("1", "bob")),
         view(lease("0", "bob"), history=[claim(90 - 10 * n, None, "ann" if n else "bob", at=50) for n in range(4)]),
+        view(
+            lease("0", "cat"),
+            history=[claim(90 - 10 * n, None, owner) for n, owner in enumerate(("ann", "bob", "cat"))],
+        ),
         view(lease("0", "ann"), lease("1", None)),
         view(lease("0", "ann", 600, lag=None)),
         view(lease("0", "ann"), queries=[query("ann"), query("ann", lineage="old", at_ms=ago(3600))]),
         view(lease("0", "ann", 600, handover=Handover("bob", 30_000, ago(12)))),
         view(),
     ],
-    ids=["two queries", "read on after others failed", "just freed", "no lag", "a new checkpoint", "handover", "empty"],
+    ids=[
+        "two queries",
+        "read on after others failed",
+        "one claim each",
+        "just freed",
+        "no lag",
+        "a new checkpoint",
+        "handover",
+        "empty",
+    ],
 )
 def test_a_group_without_a_fault_has_no_findings(healthy: GroupView) -> None:
     assert healthy.findings == []

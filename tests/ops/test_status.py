@@ -139,9 +139,9 @@ def test_status_shows_the_lag(used: Group, monkeypatch: pytest.MonkeyPatch) -> N
         ["nobody", "", "", ""],
     ]
     assert [row[3] for row in rows[4:]] == ["10", "0"], "of the members"
-    assert "10 events unread, the oldest for 90 s, in 2 of 4 partitions, measured up to 3 min ago" in printed
+    assert "10 unread events, the oldest 90 s old, in 2 of 4 partitions, measured up to 3 min ago" in printed
     change(used.table, leases={"1": replace(used.state.leases["1"], lag=Lag(0, 5, None, NOW_MS))})
-    assert "15 events unread, the oldest for at least 90 s, in 2 of 4" in used.done("status")
+    assert "15 unread events, the oldest at least 90 s old, in 2 of 4" in used.done("status")
 
 
 def test_names_are_never_cut_and_the_least_important_columns_are_dropped_first(

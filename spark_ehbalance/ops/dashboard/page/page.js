@@ -1,19 +1,19 @@
-// Draws groups from their facts (page.py): embedded in a saved page, otherwise fetched every second. All texts are set as
-// text, because others wrote them.
+// Draws groups from their facts (page.py), embedded in a saved page or fetched every second. Foreign texts are inserted as
+// text, never as HTML.
 
-const given = JSON.parse(document.getElementById("facts").textContent);
-const saved = Array.isArray(given);
+const embedded = JSON.parse(document.getElementById("facts").textContent);
+const saved = Array.isArray(embedded);
 const live = document.getElementById("live");
-const SHOWN = 32; // partitions listed at first
+const SHOWN = 32; // partitions listed initially
 
 function el(tag, attributes, ...children) {
-  const made = document.createElement(tag);
+  const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name === "on") made.addEventListener("click", value);
-    else if (value) made.setAttribute(name, value);
+    if (name === "on") element.addEventListener("click", value);
+    else if (value) element.setAttribute(name, value);
   }
-  made.append(...children.flat().filter((each) => each !== null && each !== undefined));
-  return made;
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return element;
 }
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
@@ -60,15 +60,15 @@ class Group {
     return Math.round((Date.parse(this.facts.at) - Date.parse(at)) / 1000);
   }
 
-  who(id) {
+  name(id) {
     return id ?? "nobody";
   }
 
   tiles() {
     const { partitions, members, lag } = this.facts;
-    const free = partitions.filter((each) => each.owner === null).length;
-    const silent = members.filter((each) => !each.live).length;
-    const rates = members.filter((each) => each.load && each.live).map((each) => each.load.rate);
+    const free = partitions.filter((partition) => partition.owner === null).length;
+    const silent = members.filter((member) => !member.live).length;
+    const rates = members.filter((member) => member.load && member.live).map((member) => member.load.rate);
     const tile = (name, value, more, warn) =>
       el("dl", { class: `tile${warn ? " warn" : ""}` }, el("dt", {}, name), el("dd", {}, value), el("dd", {}, more));
     return el(
@@ -78,7 +78,7 @@ class Group {
       tile("Members", number(members.length), silent ? `${silent} not live` : "all live", silent),
       tile("Unread", lag ? number(lag.events) : "–", lag ? `events in ${lag.partitions} partitions` : "not measured"),
       tile("Longest wait", lag ? duration(lag.seconds) : "–", "of an unread event"),
-      tile("Reading", rates.length ? number(rates.reduce((sum, each) => sum + each, 0)) : "–", "events/s"),
+      tile("Reading", rates.length ? number(rates.reduce((sum, rate) => sum + rate, 0)) : "–", "events/s"),
     );
   }
 
@@ -87,31 +87,32 @@ class Group {
   }
 
   findings() {
-    const rows = this.facts.findings.map((each) =>
-      el("li", { class: each.severity }, el("b", {}, each.text), el("span", { class: "note" }, each.remedy)),
+    const rows = this.facts.findings.map((finding) =>
+      el("li", { class: finding.severity }, el("b", {}, finding.text), el("span", { class: "note" }, finding.remedy)),
     );
-    return this.card("Findings", rows.length ? "the worst first" : "none", el("ul", { class: "findings" }, rows));
+    return this.card("Findings", rows.length ? "worst first" : "none", el("ul", { class: "findings" }, rows));
   }
 
   owners() {
-    const owned = new Map(this.facts.members.map((each) => [each.member, []]));
-    for (const each of this.facts.partitions) owned.set(each.owner, [...(owned.get(each.owner) ?? []), each]);
-    const cell = (each) =>
+    const owned = new Map(this.facts.members.map((member) => [member.member, []]));
+    for (const partition of this.facts.partitions)
+      owned.set(partition.owner, [...(owned.get(partition.owner) ?? []), partition]);
+    const cell = (partition) =>
       el(
         "span",
         {
-          class: `cell${each.owner === null ? " none" : each.pin ? " pinned" : ""}`,
-          title: each.pin ? `pinned to ${each.pin.to}` : null,
+          class: `cell${partition.owner === null ? " none" : partition.pin ? " pinned" : ""}`,
+          title: partition.pin ? `pinned to ${partition.pin.to}` : null,
         },
-        each.partition,
-        each.nextOwner ? el("i", {}, ` → ${each.nextOwner}`) : null,
+        partition.partition,
+        partition.nextOwner ? el("i", {}, ` → ${partition.nextOwner}`) : null,
       );
-    const rows = [...owned].map(([id, theirs]) =>
+    const rows = [...owned].map(([id, partitions]) =>
       el(
         "div",
         { class: "row" },
-        el("div", { class: "name" }, this.who(id), el("i", {}, ` ${theirs.length}`)),
-        el("div", { class: "cells" }, theirs.map(cell)),
+        el("div", { class: "name" }, this.name(id), el("i", {}, ` ${partitions.length}`)),
+        el("div", { class: "cells" }, partitions.map(cell)),
       ),
     );
     return this.card("Owners", "an arrow: a handover is pending; a frame: pinned", rows);
@@ -132,15 +133,15 @@ class Group {
     const wait = ({ lag }) => (lag && lag.events ? (lag.seconds ?? Infinity) : -1);
     const many = all.length > SHOWN;
     const most = new Set([...all].sort((a, b) => wait(b) - wait(a)).slice(0, SHOWN));
-    const rows = (many && !this.all ? all.filter((each) => most.has(each)) : all).map((each) => [
-      each.partition,
-      this.who(each.owner),
-      each.lag && number(each.lag.events),
-      each.lag && (each.lag.events ? duration(each.lag.seconds) : ""),
-      each.lag && this.ago(each.lag.measuredAt),
-      each.sequenceNumber === null ? null : number(each.sequenceNumber + 1),
-      each.owner && each.ownedSince && duration(this.seconds(each.ownedSince)),
-      number(each.epoch),
+    const rows = (many && !this.all ? all.filter((partition) => most.has(partition)) : all).map((partition) => [
+      partition.partition,
+      this.name(partition.owner),
+      partition.lag && number(partition.lag.events),
+      partition.lag && (partition.lag.events ? duration(partition.lag.seconds) : ""),
+      partition.lag && this.ago(partition.lag.measuredAt),
+      partition.sequenceNumber === null ? null : number(partition.sequenceNumber + 1),
+      partition.owner && partition.ownedSince && duration(this.seconds(partition.ownedSince)),
+      number(partition.epoch),
     ]);
     const change = () => ((this.all = !this.all), this.draw(this.facts));
     const button = many ? el("button", { on: change }, this.all ? "only the longest waits" : `all ${all.length}`) : null;
@@ -151,19 +152,19 @@ class Group {
   }
 
   members() {
-    const rows = this.facts.members.map((each) => [
-      this.who(each.member),
-      each.host,
-      each.state && (each.live ? each.state : "not live"),
-      each.strategy,
-      each.maxPartitionsOwned === null
-        ? number(each.partitions.length)
-        : `${each.partitions.length} of at most ${each.maxPartitionsOwned}`,
-      each.load && number(each.load.rate),
-      each.load && duration(each.load.batchSeconds),
-      each.inBatchSince && each.live ? duration(this.seconds(each.inBatchSince)) : "",
-      each.load && each.load.cpu !== null ? `${Math.round(100 * each.load.cpu)} %` : null,
-      this.ago(each.renewedAt),
+    const rows = this.facts.members.map((member) => [
+      this.name(member.member),
+      member.host,
+      member.state && (member.live ? member.state : "not live"),
+      member.strategy,
+      member.maxPartitionsOwned === null
+        ? number(member.partitions.length)
+        : `${member.partitions.length} of at most ${member.maxPartitionsOwned}`,
+      member.load && number(member.load.rate),
+      member.load && duration(member.load.batchSeconds),
+      member.inBatchSince && member.live ? duration(this.seconds(member.inBatchSince)) : "",
+      member.load && member.load.cpu !== null ? `${Math.round(100 * member.load.cpu)} %` : null,
+      this.ago(member.renewedAt),
     ]);
     const columns = [["member"], ["host"], ["state"], ["strategy"], ["partitions", "n"], ["events/s", "n"]];
     columns.push(["batch", "n"], ["in batch for", "n"], ["host CPU", "n"], ["last seen", "n"]);
@@ -171,42 +172,42 @@ class Group {
   }
 
   history() {
-    const same = (one, other) =>
+    const isSame = (one, other) =>
       one && ["event", "owner_before", "owner", "by", "why"].every((name) => one[name] === other[name]) && one.at_ms - other.at_ms < 1000;
-    const deeds = [];
-    for (const each of this.facts.history) {
-      if (same(deeds.at(-1), each)) deeds.at(-1).partition = `${each.partition}, ${deeds.at(-1).partition}`;
-      else deeds.push({ ...each });
+    const changes = [];
+    for (const change of this.facts.history) {
+      if (isSame(changes.at(-1), change)) changes.at(-1).partition = `${change.partition}, ${changes.at(-1).partition}`;
+      else changes.push({ ...change });
     }
-    const rows = deeds.map((each) => [
-      new Date(each.at_ms).toISOString().slice(0, 19).replace("T", " "),
-      each.partition ?? "",
-      each.event,
-      this.who(each.owner_before),
-      this.who(each.owner),
-      each.by,
-      each.why ?? "",
+    const rows = changes.map((change) => [
+      new Date(change.at_ms).toISOString().slice(0, 19).replace("T", " "),
+      change.partition ?? "",
+      change.event,
+      this.name(change.owner_before),
+      this.name(change.owner),
+      change.by,
+      change.why ?? "",
     ]);
     const columns = [["time (UTC)"], ["partition"], ["event"], ["from"], ["to"], ["by"], ["why"]];
-    return this.card("History", rows.length ? "of the last hour, newest first" : "no changes in the last hour", this.table(columns, rows));
+    return this.card("History", rows.length ? "last hour, newest first" : "no changes in the last hour", this.table(columns, rows));
   }
 }
 
-const groups = Array.from({ length: saved ? given.length : given }, () => new Group());
-document.querySelector("main").append(...groups.map((each) => each.root));
+const groups = Array.from({ length: saved ? embedded.length : embedded }, () => new Group());
+document.querySelector("main").append(...groups.map((group) => group.root));
 
 async function follow(group, at) {
-  let heard = Date.now();
+  let lastResponse = Date.now();
   for (;;) {
     try {
-      const answer = await fetch(`facts/${at}`, { signal: AbortSignal.timeout(10000) });
-      group.draw(await answer.json());
-      heard = Date.now();
+      const response = await fetch(`facts/${at}`, { signal: AbortSignal.timeout(10000) });
+      group.draw(await response.json());
+      lastResponse = Date.now();
       group.away = "";
     } catch {
-      group.away = `disconnected for ${duration((Date.now() - heard) / 1000)}`;
+      group.away = `disconnected for ${duration((Date.now() - lastResponse) / 1000)}`;
     }
-    const away = groups.map((each) => each.away).find(Boolean);
+    const away = groups.map((group) => group.away).find(Boolean);
     live.textContent = away ?? "live";
     live.className = document.body.className = away ? "away" : "on";
     await new Promise((done) => setTimeout(done, 1000));
@@ -214,6 +215,6 @@ async function follow(group, at) {
 }
 
 if (saved) {
-  given.forEach((facts, at) => groups[at].draw(facts));
-  live.textContent = `saved ${given.length ? given[0].at.slice(0, 19).replace("T", " ") : ""} UTC`;
+  embedded.forEach((facts, at) => groups[at].draw(facts));
+  live.textContent = `saved ${embedded.length ? embedded[0].at.slice(0, 19).replace("T", " ") : ""} UTC`;
 } else groups.forEach(follow);
