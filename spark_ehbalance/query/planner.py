@@ -262,7 +262,9 @@ class Planner:
             in_batch = batch.read.keys() if batch and not batch.finished else ()
             owned, lags = self._keeper.holdings().keys() | in_batch, self._keeper.lags().values()
             unread = sum(each.events for each in lags)
-            return {"owned": len(owned), "all": len(self._hub.partition_ids()), "behind": unread}
+            owners = {lease.owner for lease in self._engine.member.leases.values()}
+            state = {"owned": len(owned), "all": len(self._hub.partition_ids()), "behind": unread}
+            return state | {"owners": sorted(id for id in owners if id not in (None, self._engine.member.author.id))}
         if "query" in message:
             return self.is_second_source(str(message["query"]), message.get("planner"), message.get("group"))
         if message.get("twice") is True:

@@ -24,6 +24,7 @@ class RunStatistics:
         self._reported = False
         self._status = ""
         self._partitions: tuple[int, int] | None = None
+        self._owners: list[str] = []
         self._behind: int | None = None
         self._batch_seconds = 0.0
 
@@ -53,6 +54,7 @@ class RunStatistics:
         if planners:
             self._partitions = (sum(each["owned"] for each in planners), sum(each["all"] for each in planners))
             self._behind = sum(each["behind"] for each in planners)
+            self._owners = [owner for each in planners for owner in each["owners"]]
 
     def line(self, now: float) -> str:
         """All of it, in less than 80 columns as long as the numbers are not huge."""
@@ -68,5 +70,8 @@ class RunStatistics:
         if not self._reported:
             return f"starting: {self._status or 'the query'}"
         of_all = [] if self._partitions is None else [f"{self._partitions[0]} of {self._partitions[1]} partitions"]
+        if self._owners and self._partitions is not None and not self._partitions[0]:
+            others = f" and {len(self._owners) - 1} more" if len(self._owners) > 1 else ""
+            of_all.append(f"waiting for {self._owners[0]}{others}")
         behind = [] if self._behind is None else [f"{self._behind:,} behind"]
         return " · ".join([*of_all, f"{self.events:,} events", *behind])

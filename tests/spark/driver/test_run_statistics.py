@@ -22,7 +22,7 @@ def test_events_are_counted_once() -> None:
     figures = RunStatistics(0.0)
     figures.update("Initializing sources", [])
     assert figures.line(12.0) == "starting: Initializing sources · 12 s"
-    figures.update("", [{"owned": 2, "all": 3, "behind": 6}])
+    figures.update("", [{"owned": 2, "all": 3, "behind": 6, "owners": ["bob"]}])
     for number, (start, end) in enumerate([(0, 100), (100, 3000), (100, 3000)]):
         figures.add(report(min(number, 1), start, end), 20.0)
     figures.add(report(2, 100, 3000) | {"durationMs": {"triggerExecution": 1}}, 20.0)
@@ -31,6 +31,15 @@ def test_events_are_counted_once() -> None:
     assert figures.line(30.0) == "2 of 3 partitions · 3,000 events · 6 behind · 100 events/s · last batch 2.1 s"
     assert "· 0 events/s ·" in figures.line(51.0), "it has read nothing for 30 s"
     assert len(figures.line(51.0)) < 80
+
+
+def test_a_query_without_partitions_shows_their_owners() -> None:
+    statistics = RunStatistics(0.0)
+    statistics.add(report(0, 0, 0), 0.0)
+    statistics.update("", [{"owned": 0, "all": 4, "behind": 0, "owners": ["ann"]}])
+    assert statistics.state() == "0 of 4 partitions · waiting for ann · 0 events · 0 behind"
+    statistics.update("", [{"owned": 0, "all": 4, "behind": 0, "owners": ["ann", "bob"]}])
+    assert "waiting for ann and 1 more" in statistics.state()
 
 
 def test_what_has_not_changed_is_not_logged_again(caplog: pytest.LogCaptureFixture) -> None:
