@@ -26,7 +26,7 @@ from chaos.tokens import LIFE as TOKEN_LIFE
 from spark_ehbalance.emulator import Emulator
 from spark_ehbalance.errors import StoreUnavailableError
 from spark_ehbalance.group.snapshot import Snapshot
-from spark_ehbalance.lease_table.opening import open_store
+from spark_ehbalance.lease_table.backends import open_store
 
 HUB, COPY = "hub", "copy"
 

@@ -19,8 +19,8 @@ from chaos.processes import QueryProcess
 from chaos.results import Form, log, print_table
 from spark_ehbalance.group.changes import Drain
 from spark_ehbalance.group.model import Author
+from spark_ehbalance.lease_table.backends import open_store
 from spark_ehbalance.lease_table.contract import commit
-from spark_ehbalance.lease_table.opening import open_store
 from spark_ehbalance.query.options import Options
 
 PARTITIONS, RATE = 8, 200.0

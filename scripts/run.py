@@ -13,7 +13,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from spark_ehbalance.emulator import Emulator
-from spark_ehbalance.lease_table.opening import open_store
+from spark_ehbalance.lease_table.backends import open_store
 
 HUB, PARTITIONS, EVENTS = "flights", 8, 20_000
 

@@ -20,7 +20,7 @@ from spark_ehbalance.group.strategies import DECLARATIONS, DEFAULT_STRATEGY
 from spark_ehbalance.metrics.definitions import BOTH, METRICS
 from spark_ehbalance.query.options import BATCH, OPTIONS, SHARED, STRATEGY_OPTIONS, STREAM
 from spark_ehbalance.query.unknown_options import KAFKA_OPTIONS, SCALA_OPTIONS
-from spark_ehbalance.settings.declared import OptionSpec, declarations, option_name
+from spark_ehbalance.settings.option_specs import OptionSpec, declarations, option_name
 
 _ROOT = Path(__file__).parent.parent
 _PAGE_NAMES = ("options", "writing", "sharing", "migration", "monitoring", "python", "errors")

@@ -35,8 +35,8 @@ from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.model import Author, Lease, MemberState
 from spark_ehbalance.group.position import START_OFFSET, Position, names_event
 from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.lease_table.backends import open_store
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseStore, commit_and_record
-from spark_ehbalance.lease_table.opening import open_store
 from spark_ehbalance.query.consistency import hub_mismatch
 from spark_ehbalance.query.offsets import HubReference
 from spark_ehbalance.query.options import stream_options

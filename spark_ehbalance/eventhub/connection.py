@@ -21,8 +21,8 @@ from spark_ehbalance.settings.secrets import (
     is_hidden_by_spark,
     is_reference,
     looks_secret,
+    redacted,
     resolve_secret,
-    shown,
 )
 from spark_ehbalance.text import logger
 
@@ -84,7 +84,9 @@ class Connection:
         if (name := inside if hub is None else hub) is None:
             raise OptionError("eventHubName is not set, and connectionString has no EntityPath: one of them is needed")
         if hub is not None and inside is not None and hub.lower() != inside.lower():
-            raise OptionError(f"eventHubName={shown(hub)} contradicts EntityPath={shown(inside)} in connectionString")
+            raise OptionError(
+                f"eventHubName={redacted(hub)} contradicts EntityPath={redacted(inside)} in connectionString"
+            )
         reference = given if is_reference(given) else None
         return cls(namespace, _hub_name(name), connection_string=text, reference=reference)
 
@@ -93,7 +95,7 @@ class Connection:
         given, namespace = namespace, connection_string.host_of(namespace)
         if "." not in namespace or not is_server(namespace):
             raise OptionError(
-                f"option fullyQualifiedNamespace={shown(given)} is wrong: allowed is a host name such as "
+                f"option fullyQualifiedNamespace={redacted(given)} is wrong: allowed is a host name such as "
                 "NAMESPACE.servicebus.windows.net"
             )
         if options["eventHubName"] is None:
@@ -172,6 +174,6 @@ _NEWEST: dict[Connection, str] = {}
 def _hub_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,255}", name, re.ASCII):
         raise OptionError(
-            f"option eventHubName={shown(name)} is wrong: allowed are up to 256 letters, digits and any of _ - ."
+            f"option eventHubName={redacted(name)} is wrong: allowed are up to 256 letters, digits and any of _ - ."
         )
     return name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_ehbalance.eventhub.credentials import CREDENTIALS
-from spark_ehbalance.settings.declared import OptionSpec
+from spark_ehbalance.settings.option_specs import OptionSpec
 
 _CREDENTIALS = ", ".join(f"`{name}`" for name in CREDENTIALS)
 

@@ -21,7 +21,7 @@ from azure.core.credentials import TokenCredential
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.eventhub.tokens import TokenCache, error_text
-from spark_ehbalance.settings.secrets import resolve_secret, shown
+from spark_ehbalance.settings.secrets import redacted, resolve_secret
 
 #: The options that are read here.
 OPTIONS = ("credential", "clientId", "tenantId", "clientSecret")
@@ -81,9 +81,13 @@ class Identity:
         wanted = (wanted or ("default" if secret is None else SERVICE_PRINCIPAL)).strip()
         for name, id in zip(names[1:3], (client, tenant), strict=True):
             if id is not None and not re.fullmatch(r"[\w.-]{1,200}", id, re.ASCII):
-                raise OptionError(f"option {name}={shown(id)} is wrong: allowed are letters, digits and any of _ - .")
+                raise OptionError(
+                    f"option {name}={redacted(id)} is wrong: allowed are letters, digits and any of _ - ."
+                )
         if secret is not None and wanted.lower() != SERVICE_PRINCIPAL.lower():
-            raise OptionError(f"{names[3]} and {names[0]}={shown(wanted)} are both set: allowed is {SERVICE_PRINCIPAL}")
+            raise OptionError(
+                f"{names[3]} and {names[0]}={redacted(wanted)} are both set: allowed is {SERVICE_PRINCIPAL}"
+            )
         identity = cls(wanted, client, tenant)
         if identity.is_callable:
             identity._check_callable(names)
@@ -91,15 +95,15 @@ class Identity:
         known = {name.lower(): name for name in CREDENTIALS}.get(wanted.lower())
         if known is None:
             raise OptionError(
-                f"option {names[0]}={shown(wanted)} is wrong: allowed is one of {', '.join(CREDENTIALS)}, or "
+                f"option {names[0]}={redacted(wanted)} is wrong: allowed is one of {', '.join(CREDENTIALS)}, or "
                 "package.module:callable, which returns a TokenCredential"
             )
         for name, argument, id in ((names[1], "client_id", client), (names[2], "tenant_id", tenant)):
             if id is not None and not getattr(CREDENTIALS[known], argument):
                 who = ", ".join(k for k, each in CREDENTIALS.items() if getattr(each, argument))
                 raise OptionError(
-                    f"option {name}={shown(id)} is wrong: {names[0]}={known} takes none; allowed is one with {who} or "
-                    "a callable"
+                    f"option {name}={redacted(id)} is wrong: {names[0]}={known} takes none; allowed is one with {who} "
+                    "or a callable"
                 )
         if known != SERVICE_PRINCIPAL:
             return cls(known, client, tenant)
@@ -141,7 +145,7 @@ class Identity:
     def _check_callable(self, names: _Names) -> None:
         if not _CALLABLE.fullmatch(self.credential):
             raise OptionError(
-                f"option {names[0]}={shown(self.credential)} is wrong: allowed is package.module:callable, such as "
+                f"option {names[0]}={redacted(self.credential)} is wrong: allowed is package.module:callable, such as "
                 "my_package.azure:credential"
             )
         if self not in _TOKENS:
@@ -151,7 +155,7 @@ class Identity:
 
     def _called(self, names: _Names) -> TokenCredential:
         """The credential that the callable returns. Raises `OptionError`."""
-        wrong = f"option {names[0]}={shown(self.credential)} is wrong:"
+        wrong = f"option {names[0]}={redacted(self.credential)} is wrong:"
         module, _, path = self.credential.partition(":")
         ids = {"client_id": self.client_id, "tenant_id": self.tenant_id}
         given = {name: id for name, id in ids.items() if id is not None}

@@ -22,7 +22,7 @@ from azure.eventhub import TransportType
 from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.group.identity import is_loopback
 from spark_ehbalance.settings.parsing import flag
-from spark_ehbalance.settings.secrets import REFERENCES, is_reference, resolve_secret, shown
+from spark_ehbalance.settings.secrets import REFERENCES, is_reference, redacted, resolve_secret
 
 AMQP, WEBSOCKET = "Amqp", "AmqpOverWebsocket"
 
@@ -222,7 +222,7 @@ def _transport(given: str | None, *, proxied: bool) -> str:
         return WEBSOCKET if proxied else AMQP
     found = next((each for each in (AMQP, WEBSOCKET) if each.lower() == given.lower()), None)
     if found is None:
-        raise OptionError(f"option transportType={shown(given)} is wrong: allowed is one of {AMQP}, {WEBSOCKET}")
+        raise OptionError(f"option transportType={redacted(given)} is wrong: allowed is one of {AMQP}, {WEBSOCKET}")
     if proxied and found == AMQP:
         raise OptionError(
             f"transportType={AMQP} and httpProxy are both set: a proxy works with {WEBSOCKET} only, leave one out"
@@ -233,7 +233,7 @@ def _transport(given: str | None, *, proxied: bool) -> str:
 def _endpoint(given: str) -> tuple[str, int | None]:
     text = re.sub(r"^sb://|/$", "", given)
     if not is_server(text):
-        raise OptionError(f"option customEndpointAddress={shown(given)} is wrong: allowed is {_ENDPOINT_FORM}")
+        raise OptionError(f"option customEndpointAddress={redacted(given)} is wrong: allowed is {_ENDPOINT_FORM}")
     host, _, port = text.partition(":")
     return host, int(port) if port else None
 
@@ -242,7 +242,7 @@ def _plaintext_emulator(given: str) -> bool:
     try:
         return flag(given)
     except ValueError as allowed:
-        raise OptionError(f"option allowPlaintextEmulator={shown(given)} is wrong: allowed is {allowed}") from None
+        raise OptionError(f"option allowPlaintextEmulator={redacted(given)} is wrong: allowed is {allowed}") from None
 
 
 def is_server(text: str) -> bool:
@@ -253,7 +253,7 @@ def is_server(text: str) -> bool:
 
 def _proxy(given: str) -> Proxy:
     text = resolve_secret("httpProxy", given)
-    visible = "(not shown, as it may hold a password)" if "@" in text or is_reference(given) else shown(given)
+    visible = "(not shown, as it may hold a password)" if "@" in text or is_reference(given) else redacted(given)
     wrong = OptionError(f"option httpProxy={visible} is wrong: allowed is {_PROXY_FORM}")
     try:
         parts = urlsplit(text)
@@ -283,7 +283,7 @@ def _ca_file(given: str) -> str:
     else:
         return path
     raise OptionError(
-        f"option caFile={shown(given)} is wrong: {why}; allowed is the path of a PEM file of certificates"
+        f"option caFile={redacted(given)} is wrong: {why}; allowed is the path of a PEM file of certificates"
     )
 
 

@@ -24,7 +24,7 @@ from spark_ehbalance.eventhub.rows import KEEP, sequence_numbers
 from spark_ehbalance.eventhub.service_errors import busy_wait
 from spark_ehbalance.group.position import START_OFFSET, Position
 from spark_ehbalance.group.starting_positions import AfterOffset, PartitionEnd, StartingPositions, UnresolvedPosition
-from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.settings.secrets import redacted
 from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
@@ -136,7 +136,7 @@ def _checked(
     number = position_after_offset(position.offset, address, state, timeout, highest_level).sequence_number
     if number != position.sequence_number:
         raise OptionError(
-            f"partition {address.partition}: the offset {shown(position.offset)} is not that of the event before "
+            f"partition {address.partition}: the offset {redacted(position.offset)} is not that of the event before "
             f'{{"next": {position.next}}}: leave one of them out'
         )
     return position

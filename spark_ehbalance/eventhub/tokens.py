@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from azure.core.credentials import AccessToken, TokenCredential
 
 from spark_ehbalance.errors import EhBalanceError
-from spark_ehbalance.settings.secrets import may_be_secret, shown
+from spark_ehbalance.settings.secrets import may_be_secret, redacted
 
 #: What is left of a token's time, as a part of it, when the next one is fetched: half of it is left for a service that
 #: does not answer, and no two processes begin at the same moment.
@@ -175,7 +175,7 @@ def error_text(error: BaseException) -> str:
     """One line for a credential's error; the error's own text only if an Azure package raised it."""
     kind = type(error)
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"{kind.__name__}: there is no {shown(error.name)}"
+        return f"{kind.__name__}: there is no {redacted(error.name)}"
     if kind.__module__.partition(".")[0] not in ("azure", "msal"):
         return f"{kind.__name__}, whose text is not shown, as it may hold a secret"
     words = ["…" if may_be_secret(word) else word for word in str(error).split()]

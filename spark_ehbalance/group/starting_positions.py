@@ -17,7 +17,7 @@ from enum import Enum
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.group.position import Position
-from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.settings.secrets import redacted
 
 
 class PartitionEnd(Enum):
@@ -87,7 +87,7 @@ class StartingPositions:
     def check(self, partitions: tuple[str, ...]) -> None:
         """Raise `OptionError` unless the hub has all named partitions and each of `partitions` has a position."""
         if unknown := sorted(set(self.named) - set(partitions)):
-            raise _invalid(shown(unknown[0]), "the hub has no such partition", f"partitions {', '.join(partitions)}")
+            raise _invalid(redacted(unknown[0]), "the hub has no such partition", f"partitions {', '.join(partitions)}")
         if self.others is None and (missing := [p for p in partitions if p not in self.named]):
             raise _invalid(missing[0], "it is missing", 'a position of this partition, or of all others as "*"')
 

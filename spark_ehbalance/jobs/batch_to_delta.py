@@ -21,7 +21,7 @@ from spark_ehbalance.jobs.program import print_progress
 from spark_ehbalance.jobs.settings import PREFIX, JobSettings, SettingError, hub, parse_table, required
 from spark_ehbalance.query.batch_read import batch_ranges
 from spark_ehbalance.query.options import Options, batch_options
-from spark_ehbalance.settings.declared import declared
+from spark_ehbalance.settings.option_specs import option_field
 from spark_ehbalance.settings.parsing import whole
 from spark_ehbalance.settings.secrets import looks_secret
 
@@ -55,8 +55,8 @@ class Settings(JobSettings):
     table: str = required(parse_table)
     from_: datetime = required(_time)
     to: datetime = required(_time)
-    max_events_per_commit: int = declared(1_000_000, whole(1))
-    source_name: str | None = declared(None, _name)
+    max_events_per_commit: int = option_field(1_000_000, whole(1))
+    source_name: str | None = option_field(None, _name)
     source: Mapping[str, str] = hub(_options)
 
     def __post_init__(self) -> None:

@@ -29,8 +29,8 @@ from spark_ehbalance.jobs.settings import (
     required,
 )
 from spark_ehbalance.query.options import Options, stream_options
-from spark_ehbalance.settings.declared import declared
-from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.settings.option_specs import option_field
+from spark_ehbalance.settings.secrets import redacted
 from spark_ehbalance.spark.writer import unsendable
 from spark_ehbalance.text import logger
 
@@ -72,7 +72,7 @@ def _source(options: Mapping[str, str]) -> Options:
         raise OptionError(
             "EHB_OPTION_INVALID",
             option="onMalformed",
-            value=shown("keep"),
+            value=redacted("keep"),
             allowed="fail or skip, as a malformed event cannot be sent",
         )
     return checked
@@ -90,7 +90,7 @@ class Settings(JobSettings):
     checkpoint_location: str = required(parse_location)
     trigger: Mapping[str, Any] = required(parse_trigger)
     source: Mapping[str, str] = hub(_source)
-    unsendable: str | None = declared(None, parse_table, "the table for events that cannot be sent")
+    unsendable: str | None = option_field(None, parse_table, "the table for events that cannot be sent")
     sink: Mapping[str, str] = hub(_sink, SINK_SECRET)
 
     def __post_init__(self) -> None:

@@ -30,7 +30,7 @@ from spark_ehbalance.jobs.settings import (
     required,
 )
 from spark_ehbalance.query.options import Options, stream_options
-from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.settings.secrets import redacted
 
 
 def _schema(text: str) -> str:
@@ -54,7 +54,7 @@ def _source(options: Mapping[str, str]) -> Options:
         raise OptionError(
             "EHB_OPTION_INVALID",
             option="onMalformed",
-            value=shown("keep"),
+            value=redacted("keep"),
             allowed="fail or skip, as a malformed event has no fields",
         )
     return checked

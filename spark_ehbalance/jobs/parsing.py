@@ -15,7 +15,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from spark_ehbalance.dependencies import Py4JError
 from spark_ehbalance.jobs.json_values import JsonReader, RejectedError
 from spark_ehbalance.jobs.settings import PREFIX, SettingError
-from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.settings.secrets import redacted
 from spark_ehbalance.spark.sessions import cause
 
 #: The columns that parsing adds: the fields, and the reason if there are none.
@@ -60,7 +60,7 @@ class Parser:
 
 
 def _invalid(schema: str, allowed: str) -> SettingError:
-    return SettingError("EHB_OPTION_INVALID", option=f"{PREFIX}schema", value=shown(schema), allowed=allowed)
+    return SettingError("EHB_OPTION_INVALID", option=f"{PREFIX}schema", value=redacted(schema), allowed=allowed)
 
 
 def _read(schema: StructType, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from spark_ehbalance.errors import OptionError, TargetError
 from spark_ehbalance.exactly_once.target import check_name, is_path
 from spark_ehbalance.query.options import stream_options
-from spark_ehbalance.settings.declared import OptionSpec, declarations, option_name
 from spark_ehbalance.settings.locations import is_relative
+from spark_ehbalance.settings.option_specs import OptionSpec, declarations, option_name
 from spark_ehbalance.settings.parsing import parse_duration
-from spark_ehbalance.settings.secrets import REFERENCES, is_reference, looks_secret, shown
+from spark_ehbalance.settings.secrets import REFERENCES, is_reference, looks_secret, redacted
 
 PREFIX = "spark.ehbalance.job."
 
@@ -34,8 +34,8 @@ class SettingError(OptionError):
 
 
 def required(parse: Callable[[str], Any], meaning: str = "") -> Any:
-    """A setting without a default; see `settings.declared.declared`. For "" `parse` raises what is allowed, too."""
-    return dataclasses.field(metadata={"declared": OptionSpec(parse, meaning)})
+    """A setting without a default; see `option_field`. For "" `parse` raises what is allowed, too."""
+    return dataclasses.field(metadata={"spec": OptionSpec(parse, meaning)})
 
 
 def group(check: CheckOptions) -> Any:
@@ -83,14 +83,14 @@ def refuse_secret(name: str, text: str) -> None:
 def unknown_setting(name: str, allowed: list[str]) -> SettingError:
     """The error of a setting `name` that is none of the `allowed` ones."""
     return SettingError(
-        "EHB_OPTION_UNKNOWN", option=shown(name), where="this job", hint=f"; it has {', '.join(allowed)}"
+        "EHB_OPTION_UNKNOWN", option=redacted(name), where="this job", hint=f"; it has {', '.join(allowed)}"
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class JobSettings:
-    """The base of a job's settings. A subclass has fields made by `required`, `declared` and `group`, and may check in
-    `__post_init__` how they go together, raising `SettingError`."""
+    """The base of a job's settings. A subclass has fields made by `required`, `option_field` and `group`, and may
+    check in `__post_init__` how they go together, raising `SettingError`."""
 
     @classmethod
     def read(cls: type[_S], conf: Mapping[str, str], environment: Mapping[str, str]) -> _S:
@@ -144,7 +144,7 @@ def _refuse_relative(name: str, text: str) -> None:
 
 
 def _invalid(name: str, text: str, allowed: str) -> SettingError:
-    return SettingError("EHB_OPTION_INVALID", option=PREFIX + name, value=shown(text), allowed=allowed)
+    return SettingError("EHB_OPTION_INVALID", option=PREFIX + name, value=redacted(text), allowed=allowed)
 
 
 # --- the options of a hub: `source.*` to read it, `sink.*` to write it
@@ -166,7 +166,7 @@ def hub(parse: Callable[[Mapping[str, str]], object] = stream_options, variable:
             if name.lower().startswith(_SECRETS) and not is_reference(value):
                 raise SettingError(
                     "EHB_SECRET_EXPOSED",
-                    option=shown(prefix + name),
+                    option=redacted(prefix + name),
                     reason="Spark shows properties to everybody",
                     allowed=REFERENCES,
                 )

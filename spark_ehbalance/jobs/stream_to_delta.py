@@ -22,7 +22,7 @@ from spark_ehbalance.jobs.settings import (
     required,
     unknown_setting,
 )
-from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.settings.secrets import redacted
 
 #: The parameters of `once`: the writer's options, and the name of the source in the table's marks.
 _ONCE = (*OPTIONS, "source")
@@ -30,7 +30,7 @@ _ONCE = (*OPTIONS, "source")
 
 def _writer(prefix: str, options: Mapping[str, str], _: Mapping[str, str]) -> Mapping[str, str]:
     for name, value in options.items():
-        refuse_secret(shown(prefix + name), value)
+        refuse_secret(redacted(prefix + name), value)
         if name not in _ONCE:
             raise unknown_setting(prefix + name, [prefix + option for option in _ONCE])
     return options

@@ -1,1 +1,1 @@
-"""Lease stores keep the state of a group: the interfaces in `base`, `open_store` in `opening`, and the backends."""
+"""Stores of a group's state: interfaces in `contract`, `open_store` in `backends`."""

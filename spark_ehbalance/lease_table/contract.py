@@ -111,7 +111,7 @@ class LeaseStore(ABC):
 
 class LeaseTable(LeaseStore):
     """A lease store that is opened by its location, with what an operator needs besides: a backend of
-    `lease_table/opening.py`."""
+    `lease_table/backends.py`."""
 
     @abstractmethod
     def __init__(

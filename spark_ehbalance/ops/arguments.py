@@ -14,10 +14,10 @@ from spark_ehbalance.eventhub import credentials
 from spark_ehbalance.eventhub.credentials import Identity
 from spark_ehbalance.eventhub.network import OPTIONS as NETWORK_OPTIONS
 from spark_ehbalance.group.identity import Group
+from spark_ehbalance.lease_table import backends
 from spark_ehbalance.lease_table import contract as base
-from spark_ehbalance.lease_table import opening
 from spark_ehbalance.query.options import Options, checked_location, storage_options, stream_options
-from spark_ehbalance.settings.secrets import HIDDEN, REFERENCES, is_reference, shown
+from spark_ehbalance.settings.secrets import HIDDEN, REFERENCES, is_reference, redacted
 
 #: The environment variable with the connection string.
 CONNECTION_STRING = "EHBALANCE_CONNECTION_STRING"
@@ -72,7 +72,7 @@ class StorageOptions:
         """
         identity = identity or self.identity()
         location = checked_location(lease_table)
-        if needs_members and not opening.capabilities(location).members:
+        if needs_members and not backends.capabilities(location).members:
             raise OptionError(
                 "EHB_OPTION_INVALID",
                 option="LEASE_TABLE",
@@ -80,7 +80,7 @@ class StorageOptions:
                 allowed="a lease table in Delta (a container has no members, orders and history)",
             )
         options = storage_options(pairs(self.storage_option), {}, location, identity)
-        return opening.open_store(location, options, group=group)
+        return backends.open_store(location, options, group=group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class HubOptions:
         network = {names.get(name.lower(), name): value for name, value in pairs(self.network, "--network").items()}
         if unknown := sorted(network.keys() - {*NETWORK_OPTIONS}):
             allowed = ", ".join(NETWORK_OPTIONS)
-            raise OptionError("EHB_OPTION_INVALID", option="--network", value=shown(unknown[0]), allowed=allowed)
+            raise OptionError("EHB_OPTION_INVALID", option="--network", value=redacted(unknown[0]), allowed=allowed)
         connection_string = self.connection_string
         if connection_string is not None and not is_reference(connection_string):
             raise OptionError("EHB_SECRET_EXPOSED", option="--connection-string", reason=PUBLIC, allowed=REFERENCES)
@@ -136,7 +136,7 @@ def parse_group(text: str) -> Group:
     """The group in `--group=NAMESPACE/HUB/GROUP`. Raises `OptionError`."""
     names = text.split("/")
     if len(names) != 3 or not all(names):
-        raise OptionError("EHB_OPTION_INVALID", option="--group", value=shown(text), allowed="NAMESPACE/HUB/GROUP")
+        raise OptionError("EHB_OPTION_INVALID", option="--group", value=redacted(text), allowed="NAMESPACE/HUB/GROUP")
     return Group(*map(str.lower, names))  # blob names may contain any port
 
 

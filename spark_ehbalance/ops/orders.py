@@ -19,7 +19,7 @@ from spark_ehbalance.ops.position_file import PositionFile, PositionFileOption, 
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.start_checks import CLOCKS_DIFFER
 from spark_ehbalance.settings.parsing import duration_text, parse_duration
-from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.settings.secrets import redacted
 
 Partition = Annotated[str, typer.Argument(help="The partition's id.")]
 
@@ -145,7 +145,7 @@ def _move(
     handover_timeout: str,
 ) -> str:
     """Commit the order. Returns a clause about the pending move, for the message."""
-    option, value = "--handover-timeout", shown(handover_timeout)
+    option, value = "--handover-timeout", redacted(handover_timeout)
     try:
         timeout_ms = round(1000 * parse_duration(handover_timeout))
     except ValueError as allowed:
@@ -165,10 +165,10 @@ def _position(to: str) -> UnresolvedPosition:
     try:
         position = parse_position(to)
     except ValueError as allowed:
-        raise OptionError("EHB_OPTION_INVALID", option="--to", value=shown(to), allowed=allowed) from None
+        raise OptionError("EHB_OPTION_INVALID", option="--to", value=redacted(to), allowed=allowed) from None
     if isinstance(position, datetime) and position > datetime.now(timezone.utc) + CLOCKS_DIFFER:
         past = "a time in the past, or latest"
-        raise OptionError("EHB_OPTION_INVALID", option="--to", value=shown(to), allowed=past)
+        raise OptionError("EHB_OPTION_INVALID", option="--to", value=redacted(to), allowed=past)
     return position
 
 

@@ -20,7 +20,7 @@ from spark_ehbalance.group.starting_positions import HUB_KEY, UnresolvedPosition
 from spark_ehbalance.query.offsets import HubReference
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.query.positions import parse_hub
-from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.settings.secrets import redacted
 
 _T = TypeVar("_T")
 
@@ -59,7 +59,7 @@ class PositionFile:
         if self.hub is not None and self.hub.is_another(hub):
             raise self._invalid(f"it contains positions of {self.hub}", f"positions of {hub}")
         if unknown := [partition for partition in self.named if partition not in partitions]:
-            raise self._invalid(f"it contains partition {shown(unknown[0])}", f"partition {', '.join(partitions)}")
+            raise self._invalid(f"it contains partition {redacted(unknown[0])}", f"partition {', '.join(partitions)}")
 
     def targets(self, partitions: Sequence[str]) -> dict[str, UnresolvedPosition]:
         """Positions of those `partitions` that have one."""
@@ -70,7 +70,7 @@ class PositionFile:
         try:
             return parse(value)
         except ValueError as allowed:
-            raise self._invalid(f"{shown(key)}: {shown(json.dumps(value))} is invalid", str(allowed)) from None
+            raise self._invalid(f"{redacted(key)}: {redacted(json.dumps(value))} is invalid", str(allowed)) from None
 
     def _invalid(self, problem: str, allowed: str) -> OptionError:
         return OptionError("EHB_FILE_INVALID", file=self._source, problem=problem, allowed=allowed)

@@ -18,7 +18,7 @@ from spark_ehbalance.group.strategies import DEFAULT_STRATEGY, STRATEGIES
 from spark_ehbalance.ops.arguments import AsJson
 from spark_ehbalance.ops.common import console
 from spark_ehbalance.settings.parsing import duration_text
-from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.settings.secrets import redacted
 from spark_ehbalance.simulation.measures import Result
 from spark_ehbalance.simulation.run import simulate as play
 from spark_ehbalance.simulation.scenario import READY_MADE, Scenario, load
@@ -42,7 +42,7 @@ def simulate(
     """
     if strategy not in STRATEGIES:
         allowed = f"one of {', '.join(STRATEGIES)}"
-        raise OptionError("EHB_OPTION_INVALID", option="--strategy", value=shown(strategy), allowed=allowed)
+        raise OptionError("EHB_OPTION_INVALID", option="--strategy", value=redacted(strategy), allowed=allowed)
     loaded = load(scenario)
     results = _compare(loaded, seed) if compare else [play(loaded, strategy, seed)]
     if as_json:

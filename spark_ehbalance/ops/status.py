@@ -21,7 +21,7 @@ from spark_ehbalance.group.model import Lease, Member, MemberState
 from spark_ehbalance.lease_table.viewer import Viewer
 from spark_ehbalance.ops.arguments import AsJson, GroupName, LeaseTable, StorageOptions, parse_group
 from spark_ehbalance.ops.common import cell, change_text, console, table, wrapped
-from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.settings.secrets import redacted
 from spark_ehbalance.text import age
 
 #: Seconds between two refreshes of `status --watch`.
@@ -61,7 +61,7 @@ def status(
         changes = store.history() if partition is not None else []
     if partition is not None and partition not in view.snapshot.leases:
         allowed = ", ".join(view.snapshot.leases)
-        raise OptionError("EHB_OPTION_INVALID", option="--partition", value=shown(partition), allowed=allowed)
+        raise OptionError("EHB_OPTION_INVALID", option="--partition", value=redacted(partition), allowed=allowed)
     if as_json:
         typer.echo(json.dumps(view.to_json(), indent=2))
     else:

@@ -19,9 +19,9 @@ from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Author
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.strategies import REACTIVE, NamedStrategy
+from spark_ehbalance.lease_table.backends import open_store
 from spark_ehbalance.lease_table.contract import REQUEST_TIMEOUT, LeaseStore
 from spark_ehbalance.lease_table.memory import MemoryStore
-from spark_ehbalance.lease_table.opening import open_store
 from spark_ehbalance.query import processes
 from spark_ehbalance.query.control_socket import PlannerAddress, PlannerControl
 from spark_ehbalance.query.engine import QueryEngine

@@ -30,13 +30,13 @@ from spark_ehbalance.group.defaults import (
 from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.starting_positions import LATEST, StartingPositions
 from spark_ehbalance.group.strategies import DECLARATIONS, DEFAULT_STRATEGY, PARAMETERS, Parameters, parameter_options
+from spark_ehbalance.lease_table.backends import canonical_location, capabilities, check_storage
 from spark_ehbalance.lease_table.blob.layout import blob_group
 from spark_ehbalance.lease_table.identity import with_identity
-from spark_ehbalance.lease_table.opening import capabilities, check_storage, location
 from spark_ehbalance.metrics.prometheus import require_prometheus
 from spark_ehbalance.query.spark_checkpoint import checkpoint_location
 from spark_ehbalance.query.unknown_options import unknown_option
-from spark_ehbalance.settings.declared import OptionSpec, declared, option_name
+from spark_ehbalance.settings.option_specs import OptionSpec, option_field, option_name
 from spark_ehbalance.settings.option_texts import invalid_option, parse_options, reject_secret
 from spark_ehbalance.settings.parsing import flag, one_of, parse_delay, parse_duration, whole
 from spark_ehbalance.settings.secrets import (
@@ -87,10 +87,10 @@ class Options:
     """
 
     connection: Connection = field(metadata={"options": CONNECTION_OPTIONS})
-    consumer_group: str = declared("$Default", _name, "the consumer group")
-    lease_table: str | None = declared(
+    consumer_group: str = option_field("$Default", _name, "the consumer group")
+    lease_table: str | None = option_field(
         None,
-        location,
+        canonical_location,
         "[path or address](operations.md#where-the-lease-table-may-be) of the Delta table through which queries share, "
         "or of a container to share [with Azure's event processors](azure-clients.md#queries-beside-processors); "
         "without it one query reads all partitions",
@@ -113,14 +113,14 @@ class Options:
             }
         },
     )
-    blob_namespace: str | None = declared(
+    blob_namespace: str | None = option_field(
         None,
         _server,
         "[the namespace in the names of the blobs](azure-clients.md#names), if `leaseTable` is a container",
         shown="the connection's, without a port",
         only=SHARED,
     )
-    strategy: str = declared(
+    strategy: str = option_field(
         DEFAULT_STRATEGY,
         one_of(*PARAMETERS),
         "[how partitions are shared](sharing.md#strategies), the same for all members; beside Azure's event processors "
@@ -128,14 +128,14 @@ class Options:
         only=SHARED,
     )
     strategy_parameters: Parameters = field(default_factory=Parameters)  # of the kind that the strategy has
-    owner_id: str | None = declared(
+    owner_id: str | None = option_field(
         None,
         _owner_id,
         "the query's name in the group, kept by its checkpoint; the later of two with one name continues",
         shown="minted",
         only=SHARED,
     )
-    starting_position: StartingPositions = declared(
+    starting_position: StartingPositions = option_field(
         LATEST,
         StartingPositions.parse,
         "where reading starts in partitions without a checkpoint: `earliest`, `latest`, a sequence number (one of 13 "
@@ -146,10 +146,10 @@ class Options:
         shown="`latest`",
         in_batch="earliest",  # as with Spark's Kafka source
     )
-    ending_position: StartingPositions = declared(
+    ending_position: StartingPositions = option_field(
         LATEST, StartingPositions.parse, "where reading ends (exclusive)", shown="`latest`", only=BATCH
     )
-    max_events_per_trigger: int | None = declared(
+    max_events_per_trigger: int | None = option_field(
         None,
         whole(1),
         "maximum number of events per micro-batch, shared in proportion to the partitions' backlogs; each partition "
@@ -157,12 +157,12 @@ class Options:
         shown="all",
         only=STREAM,
     )
-    min_partitions: int | None = declared(
+    min_partitions: int | None = option_field(
         None,
         whole(1),
         "minimum number of Spark tasks per batch: large ranges are split (and read without owner level)",
     )
-    max_partitions_owned: int | None = declared(
+    max_partitions_owned: int | None = option_field(
         None,
         whole(1),
         "maximum number of partitions this query may own; if all limits together are too small, partitions stay "
@@ -170,21 +170,21 @@ class Options:
         only=SHARED,
     )
     #: As with Spark's Kafka source: losing events silently must be asked for.
-    fail_on_data_loss: bool = declared(
+    fail_on_data_loss: bool = option_field(
         True,
         flag,
         "fail if events have [aged out](operations.md#the-hub-lost-events) before they were read; `false`: warn and "
         "continue at the nearest event",
     )
-    compacted: bool = declared(
+    compacted: bool = option_field(
         False,
         flag,
         "the hub is [compacted](operations.md#compacted-hubs), so gaps in sequence numbers are no loss",
     )
-    balance_interval: float = declared(
+    balance_interval: float = option_field(
         BALANCE_INTERVAL, parse_duration, "time between two balancing cycles", only=SHARED
     )
-    checkpoint_interval: float = declared(
+    checkpoint_interval: float = option_field(
         0.0,
         parse_delay,
         "how long the checkpoints of finished batches may wait for another commit, such as a renewal: [fewer requests, "
@@ -192,7 +192,7 @@ class Options:
         shown="`0`",
         only=SHARED,
     )
-    lease_duration: float = declared(
+    lease_duration: float = option_field(
         LEASE_DURATION,
         parse_duration,
         "a query that has not renewed for this long loses its partitions; longer than `balanceInterval`. All members "
@@ -200,7 +200,7 @@ class Options:
         "processors](azure-clients.md#set-up) each member has its own, 60 s by default",
         only=SHARED,
     )
-    handover_timeout: float = declared(
+    handover_timeout: float = option_field(
         HANDOVER_TIMEOUT,
         parse_duration,
         "how long the owner may take to hand over a partition before it is stolen; with `cooperative` "
@@ -208,7 +208,7 @@ class Options:
         only=SHARED,
     )
     #: How long a batch may take is for the user to say.
-    max_stall: float | None = declared(
+    max_stall: float | None = option_field(
         None,
         parse_duration,
         "if a batch runs longer, the query releases its partitions; with a longer trigger interval call "
@@ -217,28 +217,28 @@ class Options:
         only=SHARED,
     )
     #: 300 in the SDK; 1,000 to 5,000 keep a fast reader busy without holding much memory.
-    prefetch: int = declared(1000, whole(1, 10_000), "events that the hub may send ahead, 1 to 10,000")
+    prefetch: int = option_field(1000, whole(1, 10_000), "events that the hub may send ahead, 1 to 10,000")
     #: That of the Scala connector.
-    receiver_timeout: float = declared(
+    receiver_timeout: float = option_field(
         60.0,
         parse_duration,
         "if no event arrives for this long, a partition [stalls](operations.md#a-partition-stalls) or the batch fails",
     )
-    owner_level: int | None = declared(
+    owner_level: int | None = option_field(
         None, whole(0), "owner level of the readers of a query without `leaseTable`", shown="none"
     )
-    json_properties: bool = declared(
+    json_properties: bool = option_field(
         False,
         flag,
         "write strings in `properties` and `systemProperties` as JSON too, in quotes",
     )
     #: Losing events silently must be asked for.
-    on_malformed: str = declared(
+    on_malformed: str = option_field(
         FAIL,
         one_of(*POLICIES),
         "an event that [cannot be read](options.md#events-that-cannot-be-read): `fail`, `keep` a row, or `skip` it",
     )
-    metrics_port: int | None = declared(
+    metrics_port: int | None = option_field(
         None,
         whole(1, 65535),
         "port on the driver's machine that serves [the query's metrics](monitoring.md) to Prometheus; one per query",
@@ -246,7 +246,7 @@ class Options:
         only=STREAM,
     )
     #: Metrics name hosts and positions: whoever shows them to the network must ask for it.
-    metrics_host: str = declared(
+    metrics_host: str = option_field(
         "127.0.0.1",
         _host,
         "the address of that port; `0.0.0.0` is [open to the network](security.md#metrics)",
@@ -344,7 +344,7 @@ def storage_options(
 
 def checked_location(text: str, option: str = "leaseTable") -> str:
     """The location in `option`: an address, or a path for any working directory. Raises `OptionError`."""
-    return _checked(location, text, option)
+    return _checked(canonical_location, text, option)
 
 
 def checked_checkpoint(text: str, option: str) -> str:
@@ -362,8 +362,8 @@ def _checked(parse: Callable[[str], str], text: str, option: str) -> str:
 
 def _declared_options() -> Iterator[tuple[str, OptionSpec]]:
     for each in fields(Options):
-        if "declared" in each.metadata:
-            yield option_name(each.name), each.metadata["declared"]
+        if "spec" in each.metadata:
+            yield option_name(each.name), each.metadata["spec"]
         yield from each.metadata.get("options", {}).items()
 
 

@@ -15,7 +15,7 @@ from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.group.starting_positions import HUB_KEY, AfterOffset
 from spark_ehbalance.lease_table.blob.layout import Kind, Metadata, checkpoint, owner
 from spark_ehbalance.query.offsets import EpochPosition, HubReference, LoggedBatch
-from spark_ehbalance.settings.secrets import shown as shown_text
+from spark_ehbalance.settings.secrets import redacted
 
 #: The batches of each `ehbalance` source of a query, oldest first.
 Logs = Sequence[Sequence[LoggedBatch]]
@@ -178,7 +178,7 @@ def _only(found: Collection[str], wanted: str | None, option: str, what: str) ->
     if len(named) == 1:
         return named[0]
     shown = ", ".join(sorted(found)[:5]) + (" and more" if len(found) > 5 else "") or "none"
-    given = " is not given" if wanted is None else f"={shown_text(wanted)} is wrong"
+    given = " is not given" if wanted is None else f"={redacted(wanted)} is wrong"
     raise OptionError(f"{option}{given}: the {what} are {shown}")
 
 

@@ -8,8 +8,8 @@ from spark_ehbalance.errors import FencedError
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.changes import Stall
 from spark_ehbalance.group.model import Author, Lease
+from spark_ehbalance.lease_table.backends import open_store
 from spark_ehbalance.lease_table.contract import LeaseTable, commit_and_record
-from spark_ehbalance.lease_table.opening import open_store
 from spark_ehbalance.query.options import Options
 from spark_ehbalance.text import logger
 

@@ -19,8 +19,8 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
+from spark_ehbalance.lease_table.backends import canonical_location
 from spark_ehbalance.lease_table.identity import for_delta_rs
-from spark_ehbalance.lease_table.opening import location
 from spark_ehbalance.query.offsets import LoggedBatch, StreamOffset
 from spark_ehbalance.settings.locations import path_in_url, scheme
 
@@ -90,7 +90,7 @@ def checkpoint_location(text: str) -> str:
         return os.path.abspath(text)
     if kind in mounts:
         return os.path.normpath(mounts[kind] + unquote(path_in_url(kind, text.partition(":")[2])))
-    return location(text)
+    return canonical_location(text)
 
 
 def logged_ends(text: str) -> Iterator[tuple[str, StreamOffset]]:

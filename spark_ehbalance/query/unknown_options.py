@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.sending.write_options import WRITE_OPTIONS
-from spark_ehbalance.settings.secrets import may_be_secret, shown
+from spark_ehbalance.settings.secrets import may_be_secret, redacted
 from spark_ehbalance.settings.suggestions import nearest
 
 #: Options that Spark adds for what this source does not have, in lower case.
@@ -108,7 +108,7 @@ def unknown_option(key: str, where: str, here: Iterable[str], elsewhere: Mapping
     if key in writing:
         return OptionError(f"{where} has no option {writing[key]}: it is for df.write, leave it out")
     if may_be_secret(key):
-        return OptionError(f"there is no option {shown(key)}: {_LIST}")
+        return OptionError(f"there is no option {redacted(key)}: {_LIST}")
     if alike := nearest(key, sorted([*here, *writing.values()])):  # what is to be done may not be known yet
-        return OptionError(f"there is no option {shown(key)}: did you mean {alike}?")
-    return OptionError(f"there is no option {shown(key)} for {where}: {_LIST}")
+        return OptionError(f"there is no option {redacted(key)}: did you mean {alike}?")
+    return OptionError(f"there is no option {redacted(key)} for {where}: {_LIST}")

@@ -1,4 +1,4 @@
-"""Parse the texts of declared options (`settings.declared`) and report invalid ones."""
+"""Parse the texts of declared options (`settings.option_specs`) and report invalid ones."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from spark_ehbalance.errors import OptionError
-from spark_ehbalance.settings.declared import declarations, option_name
-from spark_ehbalance.settings.secrets import looks_secret, shown
+from spark_ehbalance.settings.option_specs import declarations, option_name
+from spark_ehbalance.settings.secrets import looks_secret, redacted
 
 
 def invalid_option(option: str, text: str, allowed: object) -> OptionError:
     """The error for an option whose value is not `allowed`."""
-    return OptionError("EHB_OPTION_INVALID", option=option, value=shown(text), allowed=str(allowed))
+    return OptionError("EHB_OPTION_INVALID", option=option, value=redacted(text), allowed=str(allowed))
 
 
 def reject_secret(option: str, text: str, secret_options: str) -> None:

@@ -78,7 +78,7 @@ def may_be_secret(text: str) -> bool:
     return looks_secret(text) or _RUN.search(text) is not None
 
 
-def shown(value: str) -> str:
+def redacted(value: str) -> str:
     """`value` as shown in an error message: hidden if it could be a secret given in the wrong option, and cut if it is
     long."""
     if may_be_secret(value):
@@ -101,7 +101,7 @@ def resolve_secret(option: str, value: str) -> str:
     kind, _, name = value.partition(":")
     secret, problem = _variable(name) if kind.lower() == "env" else _file(name)
     if problem:
-        raise OptionError("EHB_SECRET_UNAVAILABLE", option=option, value=shown(value), reason=problem)
+        raise OptionError("EHB_SECRET_UNAVAILABLE", option=option, value=redacted(value), reason=problem)
     return secret
 
 

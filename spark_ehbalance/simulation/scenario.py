@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.group.defaults import BALANCE_INTERVAL, HANDOVER_TIMEOUT, LEASE_DURATION
-from spark_ehbalance.settings.declared import declarations, declared
+from spark_ehbalance.settings.option_specs import declarations, option_field
 from spark_ehbalance.settings.parsing import (
     flag,
     number,
@@ -27,7 +27,7 @@ from spark_ehbalance.settings.parsing import (
     positive,
     whole,
 )
-from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.settings.secrets import redacted
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -73,25 +73,25 @@ class Event:
     takes; `offset` is the shift of a clock.
     """
 
-    at: float = declared(0.0, parse_delay)
-    do: str = declared("", one_of(*ACTIONS))
-    count: int = declared(1, whole(1))
-    every: float = declared(0.0, parse_delay)
-    lasts: float = declared(30.0, parse_duration)
-    factor: float = declared(2.0, positive)
-    offset: float = declared(0.0, parse_shift)
+    at: float = option_field(0.0, parse_delay)
+    do: str = option_field("", one_of(*ACTIONS))
+    count: int = option_field(1, whole(1))
+    every: float = option_field(0.0, parse_delay)
+    lasts: float = option_field(30.0, parse_duration)
+    factor: float = option_field(2.0, positive)
+    offset: float = option_field(0.0, parse_shift)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
     """Options of the group's members, as for the source."""
 
-    balance_interval: float = declared(BALANCE_INTERVAL, parse_duration)
-    checkpoint_interval: float = declared(0.0, parse_delay)
-    lease_duration: float = declared(LEASE_DURATION, parse_duration)
-    handover_timeout: float = declared(HANDOVER_TIMEOUT, parse_duration)
-    max_owned: int | None = declared(None, whole(0))
-    clock_skew: float = declared(0.0, parse_delay)  # maximum error of a wall clock, either way
+    balance_interval: float = option_field(BALANCE_INTERVAL, parse_duration)
+    checkpoint_interval: float = option_field(0.0, parse_delay)
+    lease_duration: float = option_field(LEASE_DURATION, parse_duration)
+    handover_timeout: float = option_field(HANDOVER_TIMEOUT, parse_duration)
+    max_owned: int | None = option_field(None, whole(0))
+    clock_skew: float = option_field(0.0, parse_delay)  # maximum error of a wall clock, either way
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,8 @@ class HubSettings:
     """Incoming events: on average `rate` per second and partition. With a `skew` above 0 the rate of the n-th partition
     is proportional to n to the power of -skew (Zipf's law), in random order."""
 
-    rate: float = declared(100.0, number(0))
-    skew: float = declared(0.0, number(0))
+    rate: float = option_field(100.0, number(0))
+    skew: float = option_field(0.0, number(0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,8 @@ class StoreSettings:
     Times are medians in seconds and vary from half to double. Defaults were measured on a disk with 64 partitions.
     """
 
-    latency: float | None = declared(None, parse_duration)
-    commit: float | None = declared(None, parse_duration)
+    latency: float | None = option_field(None, parse_duration)
+    commit: float | None = option_field(None, parse_duration)
 
     @property
     def read_seconds(self) -> float:
@@ -129,10 +129,10 @@ class QuerySettings:
     """Queries of the members: a batch of n events takes `batch` + n / `capacity` seconds, with at most `max_events` per
     partition. Without events a query waits `trigger` seconds."""
 
-    batch: float = declared(5.0, parse_duration)
-    capacity: float = declared(50_000.0, positive)
-    trigger: float = declared(1.0, parse_duration)
-    max_events: int = declared(1_000_000, whole(1))
+    batch: float = option_field(5.0, parse_duration)
+    capacity: float = option_field(50_000.0, positive)
+    trigger: float = option_field(1.0, parse_duration)
+    max_events: int = option_field(1_000_000, whole(1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +140,11 @@ class Scenario:
     """A group of `members` and its events. `settled`: it starts with evenly distributed partitions."""
 
     name: str = "scenario"
-    description: str = declared("", str)
-    partitions: int = declared(32, whole(1))
-    members: int = declared(4, whole(0))
-    cycles: int = declared(60, whole(1))
-    settled: bool = declared(True, flag)
+    description: str = option_field("", str)
+    partitions: int = option_field(32, whole(1))
+    members: int = option_field(4, whole(0))
+    cycles: int = option_field(60, whole(1))
+    settled: bool = option_field(True, flag)
     group: GroupSettings = field(default_factory=GroupSettings)
     hub: HubSettings = field(default_factory=HubSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
@@ -175,7 +175,7 @@ def load(name: str) -> Scenario:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         allowed = f"a TOML file, or one of {', '.join(READY_MADE)}"
-        raise ScenarioError("EHB_OPTION_INVALID", option="--scenario", value=shown(name), allowed=allowed) from None
+        raise ScenarioError("EHB_OPTION_INVALID", option="--scenario", value=redacted(name), allowed=allowed) from None
     return parse(text, path.stem)
 
 

@@ -50,7 +50,7 @@ from spark_ehbalance.query.range_reader import BatchFormat, read_range
 from spark_ehbalance.query.tasks import plan_tasks
 from spark_ehbalance.query.two_sources import check_one_source
 from spark_ehbalance.settings.locations import is_relative
-from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.settings.secrets import redacted
 from spark_ehbalance.spark.error_line import single_line_errors
 from spark_ehbalance.spark.import_path import WithImportPath
 from spark_ehbalance.spark.logs import set_up_logging
@@ -73,7 +73,7 @@ class EhBalanceDataSource(WithImportPath, DataSource):
         table = next((value for name, value in options.items() if name.lower() == "leasetable"), "/")
         if is_relative(table.strip()) and not (spark_master() or "").startswith("local"):
             raise OptionError(
-                f"option leaseTable={shown(table)} is a relative path, another place for every job on a cluster: "
+                f"option leaseTable={redacted(table)} is a relative path, another place for every job on a cluster: "
                 "that is allowed only where Spark's master is known to be local. Write an address or a whole path"
             )
 

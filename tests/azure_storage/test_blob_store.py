@@ -23,9 +23,9 @@ from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.model import Lease
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
+from spark_ehbalance.lease_table.backends import open_store
 from spark_ehbalance.lease_table.blob import BlobStore
 from spark_ehbalance.lease_table.contract import commit
-from spark_ehbalance.lease_table.opening import open_store
 from tests.azure_storage.consumers import checkpoint_store
 from tests.azure_storage.tables import Table
 from tests.lease_table.contenders import Opening

@@ -24,7 +24,7 @@ from spark_ehbalance.query.options import (
     stream_options,
 )
 from spark_ehbalance.query.unknown_options import KAFKA_OPTIONS, SCALA_OPTIONS
-from spark_ehbalance.settings.declared import declarations, option_name
+from spark_ehbalance.settings.option_specs import declarations, option_name
 
 KEY = "ThisIsTheSecretKey0123456789="
 STRING = f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=reader;SharedAccessKey={KEY};EntityPath=hub"

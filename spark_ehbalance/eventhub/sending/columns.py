@@ -30,7 +30,7 @@ from spark_ehbalance.errors import OptionError, UnsendableEventError
 from spark_ehbalance.eventhub.rows import TEXT_SALT
 from spark_ehbalance.eventhub.sending.write_options import FAIL
 from spark_ehbalance.eventhub.wire.encoder import Encoder, Keyed, small_pair, system
-from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.settings.secrets import redacted
 from spark_ehbalance.settings.suggestions import did_you_mean
 
 #: The most characters of a partition key, `ClientConstants.MAX_PARTITION_KEY_LENGTH` of Azure's clients.
@@ -139,7 +139,7 @@ class Columns(NamedTuple):
 
 
 def _unknown(column: StructField, roles: Iterable[str], *, kafka: bool) -> str:
-    name = shown(column.name)
+    name = redacted(column.name)
     allowed = f"allowed are {', '.join(roles)}"
     other = next((each for each in (_COLUMNS if kafka else _KAFKA_COLUMNS) if each.lower() == column.name.lower()), "")
     if kafka and other == "body":
@@ -157,7 +157,7 @@ def check_topic(batch: pa.RecordBatch, columns: Columns, hub: str) -> None:
     for each in (topic.decode(errors="replace") for topic in topics if topic is not None):
         if each.lower() != hub.lower():
             raise UnsendableEventError(
-                f"a row has the topic {shown(each)}, and eventHubName is {hub}: write each topic by itself, without "
+                f"a row has the topic {redacted(each)}, and eventHubName is {hub}: write each topic by itself, without "
                 "the column"
             )
 
@@ -260,7 +260,7 @@ class RowEncoder:
         if len(head) + len(body or b"") > most:  # numbers may have come in types of fewer bytes
             head = encoder.head(body, key, list(map(small_pair, names, values)), beside)
         if (size := len(head) + len(body or b"")) > most:
-            what = f" with the key {shown(key)}" if key else ""
+            what = f" with the key {redacted(key)}" if key else ""
             raise ValueError(f"the event{what} has {size:,} bytes with its properties, and the hub takes {most:,}")
         return _Event(partition, key, envelope, head, body or b"")
 
@@ -270,7 +270,7 @@ class RowEncoder:
             raise ValueError("it has both a partition key and a partition: allowed is one of them, the other null")
         self._ids = self._ids or self._partitions()
         if partition not in self._ids:
-            raise ValueError(f"partition {shown(partition)} does not exist: the hub has {len(self._ids)}, from 0 on")
+            raise ValueError(f"partition {redacted(partition)} does not exist: the hub has {len(self._ids)}, from 0 on")
         return partition
 
     def _checked(self, names: list[str], values: list[Any]) -> _Pairs:
@@ -323,7 +323,7 @@ def _check_single(names: list[str]) -> None:
     counts = Counter(map(TEXT_SALT.__add__, names))
     if len(counts) < len(names):
         twice = counts.most_common(1)[0][0].removeprefix(TEXT_SALT)
-        raise ValueError(f"it has several values of {shown(twice)}, and an event has one")
+        raise ValueError(f"it has several values of {redacted(twice)}, and an event has one")
 
 
 def _from_json(name: str, text: str | None) -> Any:
@@ -336,9 +336,9 @@ def _from_json(name: str, text: str | None) -> Any:
     try:
         return _decode(text)
     except OverflowError:
-        raise ValueError(f"its property {shown(name)} is a number that needs more than 64 bits") from None
+        raise ValueError(f"its property {redacted(name)} is a number that needs more than 64 bits") from None
     except ValueError:
-        raise ValueError(f"its property {shown(name)} is no JSON, as jsonProperties=true asks for") from None
+        raise ValueError(f"its property {redacted(name)} is no JSON, as jsonProperties=true asks for") from None
 
 
 def _whole(text: str) -> int:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.connection_options import CONNECTION_OPTIONS, SECRET_OPTIONS
-from spark_ehbalance.settings.declared import OptionSpec, declarations, declared, option_name
+from spark_ehbalance.settings.option_specs import OptionSpec, declarations, option_field, option_name
 from spark_ehbalance.settings.option_texts import parse_options, reject_secret
 from spark_ehbalance.settings.parsing import flag, one_of, parse_duration
-from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.settings.secrets import redacted
 from spark_ehbalance.settings.suggestions import did_you_mean
 
 #: What Spark passes on, in lower case, and needs itself.
@@ -26,24 +26,24 @@ class WriteOptions:
     """All options of writing, checked. Times are in seconds."""
 
     connection: Connection = field(metadata={"options": CONNECTION_OPTIONS})
-    kafka_columns: bool = declared(
+    kafka_columns: bool = option_field(
         False, flag, "take the [columns of Spark's Kafka sink](writing.md#columns): `value`, `key`, `headers`"
     )
-    json_properties: bool = declared(
+    json_properties: bool = option_field(
         False,
         flag,
         "the values of `properties` are JSON, as the source writes them with the same option: so numbers, booleans and "
         "binary are sent as such",
     )
     #: Losing events silently must be asked for.
-    on_unsendable: str = declared(
+    on_unsendable: str = option_field(
         FAIL,
         one_of(*UNSENDABLE),
         "a row that [cannot be sent](writing.md#rows-that-cannot-be-sent): `fail` the task, or `skip` the row, which a "
         "warning counts",
     )
     #: That of the client.
-    send_timeout: float = declared(
+    send_timeout: float = option_field(
         60.0,
         parse_duration,
         "a task fails if the hub takes no batch for this long, in all attempts together, and sends one that has no "
@@ -77,4 +77,4 @@ def _no_such_option(key: str, of_reading: Mapping[str, str]) -> OptionError:
     if key in of_reading:
         return OptionError(f"df.write has no option {of_reading[key]}: it is for reading, leave it out")
     alike = did_you_mean(key, WRITE_OPTIONS)
-    return OptionError(f"there is no option {shown(key)} for df.write{alike}: docs/writing.md lists all")
+    return OptionError(f"there is no option {redacted(key)} for df.write{alike}: docs/writing.md lists all")

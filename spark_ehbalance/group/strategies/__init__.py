@@ -15,7 +15,7 @@ from spark_ehbalance.group.strategies.base import Decision, Strategy, View
 from spark_ehbalance.group.strategies.declaration import Declaration, Parameters
 from spark_ehbalance.group.strategies.handovers import with_stuck_handovers_resolved
 from spark_ehbalance.group.strategies.mixing import with_mixed_fallback
-from spark_ehbalance.settings.declared import OptionSpec, declarations, option_name
+from spark_ehbalance.settings.option_specs import OptionSpec, declarations, option_name
 
 DEFAULT_STRATEGY = "cooperative"
 

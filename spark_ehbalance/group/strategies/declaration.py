@@ -12,7 +12,7 @@ from spark_ehbalance.group.strategies.base import Decision, Strategy
 
 @dataclass(frozen=True)
 class Parameters:
-    """A strategy's parameters: a frozen dataclass whose fields are made by `settings.declared.declared`.
+    """A strategy's parameters: a frozen dataclass whose fields are made by `settings.option_specs.option_field`.
 
     The field `delay_per_lease` of the strategy `race` is the option `race.delayPerLease`. A strategy without
     parameters has this class itself.

@@ -32,7 +32,7 @@ from spark_ehbalance.group.strategies.declaration import Declaration, Parameters
 from spark_ehbalance.group.strategies.plan import projected
 from spark_ehbalance.group.strategies.shares import fair_share
 from spark_ehbalance.group.strategies.weights import ROUNDING, TOLERANCE, weights
-from spark_ehbalance.settings.declared import declared
+from spark_ehbalance.settings.option_specs import option_field
 from spark_ehbalance.settings.parsing import one_of, parse_duration
 
 #: The normal lease time, as a part of the lease duration, because a death is to be noticed after one, and the minimum
@@ -50,10 +50,10 @@ class RaceParameters(Parameters):
 
     #: The source has 0.1 to 1 s. A commit to a storage account takes up to 0.2 s, and a difference of one lease should
     #: show.
-    delay_per_lease: float = declared(
+    delay_per_lease: float = option_field(
         0.2, parse_duration, "wait for each partition held before taking another; more than a commit takes"
     )
-    weight: str = declared(
+    weight: str = option_field(
         "count",
         one_of("count", "load"),
         "what is held: `count` of partitions or, where it is skewed, their `load`",

@@ -33,7 +33,7 @@ from spark_ehbalance.group.strategies.base import Decision, View
 from spark_ehbalance.group.strategies.declaration import Declaration, Parameters
 from spark_ehbalance.group.strategies.plan import initial_plan, projected
 from spark_ehbalance.group.strategies.weights import ROUNDING, demands
-from spark_ehbalance.settings.declared import declared
+from spark_ehbalance.settings.option_specs import option_field
 from spark_ehbalance.settings.parsing import number, parse_duration, whole
 
 #: Lease durations between two of the leader's cycles after which it has been away: no balance interval, with its
@@ -51,16 +51,16 @@ _LOAD_TIME_TO_LIVE = 1800.0
 class TransferParameters(Parameters):
     """The defaults are those of the source. Times are in seconds."""
 
-    target: float = declared(
+    target: float = option_field(
         0.25,
         number(0, 10),
         "standard deviation of the members' loads beyond which load is moved; 1 is a full host if every member reports "
         "how busy its cores are, else the mean ([all conditions](sharing.md#which-strategy))",
     )
     #: So that a burst moves nothing.
-    hit_count: int = declared(3, whole(0), "load is moved after more than this many uneven cycles in a row")
+    hit_count: int = option_field(3, whole(0), "load is moved after more than this many uneven cycles in a row")
     #: Until then the loads show the effect of the moves.
-    cool_down: float = declared(180.0, parse_duration, "wait after a cycle with moves")
+    cool_down: float = option_field(180.0, parse_duration, "wait after a cycle with moves")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.credentials import SERVICE_PRINCIPAL
 from spark_ehbalance.lease_table.identity import plain_name, split
-from spark_ehbalance.settings.secrets import shown
+from spark_ehbalance.settings.secrets import redacted
 
 #: None of the names of a Delta table: an address of a blob service with a folder below the container is one.
 _ADDRESS = re.compile(r"https://[a-z0-9-]+(\.z[0-9]{1,2})?\.blob\.[a-z0-9.-]+/[a-z0-9$-]{3,63}", re.IGNORECASE)
@@ -69,7 +69,7 @@ def known_options(options: Mapping[str, str]) -> dict[str, str]:
         if not is_known(name):
             raise OptionError(
                 "EHB_OPTION_UNKNOWN",
-                option=f"storageOptions.{shown(name)}",
+                option=f"storageOptions.{redacted(name)}",
                 where="a container of the Azure SDKs' checkpoint store",
                 hint=f" (allowed: {', '.join(OPTIONS)})",
             )

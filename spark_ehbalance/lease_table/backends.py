@@ -45,7 +45,7 @@ def open_store(
     return backend(location, options, patience, group)
 
 
-def location(text: str) -> str:
+def canonical_location(text: str) -> str:
     """The one spelling of the location that `text` means: an address, or an absolute path.
 
     Raises `ValueError` with what is allowed instead.

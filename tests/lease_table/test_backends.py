@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from spark_ehbalance.errors import OptionError, StoreUnavailableError
+from spark_ehbalance.lease_table.backends import canonical_location as parse
+from spark_ehbalance.lease_table.backends import capabilities, open_store
 from spark_ehbalance.lease_table.blob import BlobStore
 from spark_ehbalance.lease_table.contract import LeaseTable
 from spark_ehbalance.lease_table.delta import DeltaStore
-from spark_ehbalance.lease_table.opening import capabilities, open_store
-from spark_ehbalance.lease_table.opening import location as parse
 from tests.lease_table.store_conformance import GROUP
 from tests.raising import raises
 

@@ -25,7 +25,7 @@ class OptionSpec:
     in_batch: str | None = None
 
 
-def declared(
+def option_field(
     default: Any,
     parse: Callable[[str], Any],
     meaning: str = "",
@@ -38,14 +38,12 @@ def declared(
     text = _markdown(default, parse) if shown is None else shown
     if in_batch is not None:
         text = f"stream {text}, batch `{in_batch}`"
-    return dataclasses.field(default=default, metadata={"declared": OptionSpec(parse, meaning, text, only, in_batch)})
+    return dataclasses.field(default=default, metadata={"spec": OptionSpec(parse, meaning, text, only, in_batch)})
 
 
 def declarations(kind: type[Any]) -> dict[str, OptionSpec]:
     """Field → declaration, in the order of the dataclass `kind`; without the fields that have none."""
-    return {
-        field.name: field.metadata["declared"] for field in dataclasses.fields(kind) if "declared" in field.metadata
-    }
+    return {field.name: field.metadata["spec"] for field in dataclasses.fields(kind) if "spec" in field.metadata}
 
 
 def option_name(field: str) -> str:
