@@ -1,7 +1,7 @@
 """Lets Spark find `format("ehbalance")`: it looks for a `DefaultSource` in modules named `pyspark_*`.
 
-Spark passes over a module that cannot be imported, and says only that there is no such format. So where something that
-the source needs is missing, there is a `DefaultSource` nevertheless, which says what. Python 3.8 can read this file.
+Spark skips a module that cannot be imported and reports only an unknown format. So if a dependency of the source is
+missing, a `DefaultSource` still exists, and reports it. Python 3.8 can read this file.
 """
 
 import sys
@@ -14,27 +14,22 @@ try:
 except Exception as failure:
     from pyspark.sql.datasource import DataSource
 
-    _WHY = "the source ehbalance cannot start in {} (Python {}.{}), Spark's Python on this machine: {}: {}. {}".format(
-        sys.executable,
-        *sys.version_info[:2],
-        type(failure).__name__,
-        " ".join(str(failure).split()),
-        "Install spark-ehbalance there, with all that it needs, or set PYSPARK_PYTHON to a Python that has it"
-        if sys.version_info >= (3, 10)
-        else "It needs Python 3.10 or newer: set PYSPARK_PYTHON to one",
-    )
+    _PYTHON = "{} (Python {}.{})".format(sys.executable, *sys.version_info[:2])
+    _REASON = "{}: {}".format(type(failure).__name__, " ".join(str(failure).split()))
+    if sys.version_info < (3, 10):  # noqa: UP036 # Spark may start an older Python
+        _REASON += ". It needs Python 3.10 or newer"
 
     class DefaultSource(DataSource):  # type: ignore[no-redef]
-        """In the place of the source: its constructor says why."""
+        """Stands in for the source; its constructor reports the reason."""
 
         def __init__(self, options: Any) -> None:
             try:
                 from spark_ehbalance.errors import InstallationError
                 from spark_ehbalance.spark.error_line import single_line_errors
             except Exception:
-                raise ImportError(_WHY) from None
+                raise ImportError(f"The source ehbalance cannot start in {_PYTHON}: {_REASON}.") from None
             with single_line_errors():
-                raise InstallationError(_WHY) from None
+                raise InstallationError("EHB_NOT_IMPORTABLE", python=_PYTHON, reason=_REASON) from None
 
         @classmethod
         def name(cls) -> str:

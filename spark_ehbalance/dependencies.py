@@ -30,13 +30,10 @@ def require_spark() -> None:
     """Raises `SparkMissingError` unless pyspark or pyspark-client is installed, in a version that has Python data
     sources. To be called before either is imported, whose own error does not say what to install."""
     if importlib.util.find_spec("pyspark") is None:
-        raise SparkMissingError(
-            'pyspark is not installed: `pip install "spark-ehbalance[spark]"`, or, for programs whose Spark is a Spark '
-            'Connect server, `pip install "spark-ehbalance[connect]"`'
-        )
+        raise SparkMissingError("EHB_SPARK_MISSING")
     import pyspark
 
     with suppress(ValueError):  # a platform's own name for its version
         if minor_version(pyspark.__version__) < OLDEST:
-            versions = " to ".join("{}.{}".format(*each) for each in (OLDEST, NEWEST))
-            raise SparkMissingError(f"pyspark {pyspark.__version__} is too old: spark-ehbalance needs Spark {versions}")
+            supported = " to ".join("{}.{}".format(*version) for version in (OLDEST, NEWEST))
+            raise SparkMissingError("EHB_SPARK_UNSUPPORTED", version=pyspark.__version__, supported=supported)

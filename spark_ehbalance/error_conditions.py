@@ -60,12 +60,17 @@ CONDITIONS = {
         "a union, use one `load()`.",
     ),
     # --- Spark and packages ---------------------------------------------------------------------------------------
-    "EHB_SPARK_MISSING": Condition("SparkMissingError", "pyspark is not installed: pip install '{install}'."),
+    "EHB_SPARK_MISSING": Condition(
+        "SparkMissingError",
+        "pyspark is not installed: pip install 'spark-ehbalance[spark]', or 'spark-ehbalance[connect]' for a program "
+        "whose Spark is a Spark Connect server.",
+    ),
     "EHB_SPARK_UNSUPPORTED": Condition("SparkMissingError", "pyspark {version} is too old. Supported: {supported}."),
     "EHB_FORMAT_UNUSABLE": Condition(
         "EhBalanceError",
-        "Spark cannot use the format ehbalance: {reason}.",
-        "Install the package for [the Python that Spark starts](platforms.md#three-pythons).",
+        "Spark cannot use the format ehbalance: {reason}. {python}.",
+        "Install the package with its dependencies for [the Python that Spark starts](platforms.md#three-pythons), or "
+        "pass it by `--archives`, `--py-files` (a wheel renamed to .zip) or, with Spark Connect, `spark.addArtifacts`.",
     ),
     "EHB_NOT_IMPORTABLE": Condition(
         "InstallationError",
@@ -112,10 +117,11 @@ CONDITIONS = {
     ),
     "EHB_PARTITION_SILENT": Condition(
         "HubUnavailableError",
-        "Partition {partition}: no event arrived for receiverTimeout={timeout:g} s, although the hub reports some. "
-        "The batch fails and can be run again. Last problem: {reason}.",
+        "Partition {partition}: no event arrived for receiverTimeout={timeout:g} s: {reason}. The batch fails and can "
+        "be run again.",
         "[A partition stalls](operations.md#a-partition-stalls). If it recurs, another reader has an owner level, or "
-        "the network drops data. A compacted hub needs [`compacted`](operations.md#compacted-hubs).",
+        "the network drops data. A compacted hub needs [`compacted`](operations.md#compacted-hubs); with it, a batch "
+        "whose last events are gone ends once another event is sent to the partition.",
     ),
     "EHB_EVENTS_LOST": Condition(
         "DataLossError",
@@ -258,7 +264,13 @@ CONDITIONS = {
         "Drop the column, cast it in the frame if no value is lost, or add it with `write_once(mergeSchema=True)`.",
     ),
     "EHB_TARGET_ROWS_INVALID": Condition(
-        "TargetError", "Partition {partition}: {problem}.", "Keep `partition` and `sequenceNumber` of every event."
+        "TargetError",
+        "{problem}.",
+        "Rows may be changed, dropped and multiplied, but each keeps `partition` and `sequenceNumber` of its event, in "
+        "the batch that reads the event: no state (aggregation, stream-stream join) may return it in a later batch. "
+        "Filter out events without a sequence number (`onMalformed=keep`). `merge` needs one row per event: "
+        "`dropDuplicates(['partition', 'sequenceNumber'])`. If the table contains an event twice, delete all rows but "
+        "one, or set `update=False`.",
     ),
     "EHB_TARGET_AHEAD": Condition(
         "TargetError",
@@ -280,7 +292,7 @@ CONDITIONS = {
     ),
     "EHB_TARGET_CONTENDED": Condition(
         "TargetError",
-        "Target {target} rejected {count} commits of the batch, the last one because of {reason}.",
+        "The target rejected {count} commits of the batch, the last one because {reason}.",
         "Other writers write or change the table constantly, or it cannot be written. " + _RETRIED,
     ),
     "EHB_TARGET_LOCKED": Condition(
@@ -311,6 +323,11 @@ CONDITIONS = {
         "EhBalanceError",
         "The query's planner failed: {reason}. Other queries take its partitions after the lease duration.",
         "A fault of this package: report it with the driver's log.",
+    ),
+    "EHB_DRIVER_LOST": Condition(
+        "EhBalanceError",
+        "Spark's JVM ended while its queries were running: {reason}.",
+        "It was killed or crashed: see its log and the kernel's (out of memory). Start the program again.",
     ),
     "EHB_CONTROL_MESSAGE_INVALID": Condition("EhBalanceError", "Invalid control message: {problem}."),
     "EHB_CALL_INVALID": Condition("EhBalanceError", "{function}: {problem}."),

@@ -81,16 +81,10 @@ class MicroBatch:
         deadline = time.monotonic() + PATIENCE
         while (lost := self._ask(look=True)["lost"]) is None:
             if time.monotonic() > deadline:
-                raise TargetError(
-                    f"the lease table could not be read for {PATIENCE:g} s, so that it is not known which partitions "
-                    "were read to their ends. Nothing of this batch was written; it can be run again"
-                )
+                reason = f"the lease table could not be read for {PATIENCE:g} s"
+                raise TargetError("EHB_TARGET_BATCH_UNKNOWN", reason=reason)
         if lost and self._state.getFileSystem(self._configuration).exists(self._state):
-            raise TargetError(
-                f"partitions {', '.join(sorted(lost))} were lost while they were read, and the query keeps a state "
-                "(aggregation, dropDuplicates, join), which has seen their events. Nothing of this batch was written; "
-                "restart the query, and Spark runs the batch again from the state before it"
-            )
+            raise TargetError("EHB_TARGET_STATE_AHEAD", partitions=", ".join(sorted(lost)))
         return frozenset(lost)
 
     def _ask(self, *, look: bool = False, event: list[str | int] | None = None) -> dict[str, Any]:
@@ -101,13 +95,17 @@ class MicroBatch:
             try:
                 answer = ask(self._planner, question)
             except ConnectionError as error:
-                raise TargetError(f"{error}. Nothing of this batch was written; it can be run again") from error
+                raise TargetError("EHB_TARGET_BATCH_UNKNOWN", reason=str(error)) from error
             if answer is not None and "error" not in answer:
                 return answer
             if answer is not None or time.monotonic() > deadline:
-                why = answer["error"] if answer else f"it did not answer for {PATIENCE:g} s"
-                raise TargetError(f"the query's planner cannot tell what the batch reads: {why}")
+                reason = answer["error"] if answer else f"the query's planner did not answer for {PATIENCE:g} s"
+                raise TargetError("EHB_TARGET_BATCH_UNKNOWN", reason=reason)
             time.sleep(0.05)
+
+
+def _invalid_call(problem: str, allowed: str) -> TargetError:
+    return TargetError("EHB_TARGET_CALL_INVALID", function="write_once", problem=problem, allowed=allowed)
 
 
 def _query(df: DataFrame) -> Any:
@@ -115,11 +113,11 @@ def _query(df: DataFrame) -> Any:
     session = df.sparkSession
     query = session.sparkContext.getLocalProperty(_QUERY_ID)
     if query is None:
-        raise TargetError("write_once must be called in foreachBatch, by the thread that runs it")
+        raise _invalid_call("it was called outside foreachBatch", "a call in foreachBatch, by the thread that runs it")
     identifier = java(session._jvm).uuid(query)
     running = df._jdf.sparkSession().sharedState().activeStreamingQueries().get(identifier)
     if running is None:
-        raise TargetError("the frame's session has no such query: pass the frame that foreachBatch was given")
+        raise _invalid_call("the frame's session does not run this query", "the frame passed to foreachBatch")
     return running
 
 
@@ -127,12 +125,10 @@ def _end(query: Any, batch_id: int) -> StreamOffset:
     """The end offset of the batch."""
     ours = _logged(query, batch_id)
     if ours is None:
-        raise TargetError(f"the query has no batch {batch_id}: pass the batch_id that foreachBatch was given")
+        raise _invalid_call(f"the query has no batch {batch_id}", "the batch_id passed to foreachBatch")
     if len(ours) != 1:
-        raise TargetError(
-            f"write_once needs a query with one ehbalance source, and this one has {len(ours)}: a partition and a "
-            "sequence number identify an event of one hub only"
-        )
+        allowed = "one, as partition and sequence number identify an event of one hub only"
+        raise _invalid_call(f"the query has {len(ours)} ehbalance sources", allowed)
     return ours[0]
 
 

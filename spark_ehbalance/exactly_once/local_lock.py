@@ -84,17 +84,10 @@ def local_lock(jvm: Any, folder: str, patience: float = PATIENCE) -> Iterator[No
                 while not (free := opened.getChannel().tryLock() is not None) and time.monotonic() < deadline:
                     time.sleep(_POLL)
         except (OSError, Py4JJavaError) as error:
-            raise TargetError(
-                f"{file} cannot be locked, so that nothing can be committed: {root_cause(error)}. Whoever writes "
-                "the table must be able to write this file (chmod it for several users) and its folder, on a disk that "
-                "is not full. Nothing of this batch was written; it can be run again"
-            ) from error
+            raise TargetError("EHB_TARGET_LOCKED", file=str(file), reason=root_cause(error)) from error
         if not free:
-            raise TargetError(
-                f"another process or query has kept {file} locked for {patience:g} s, so that nothing can be "
-                f"committed: it is suspended, or merges for long. `fuser {file}` names it; let it go on, or end it. "
-                "Nothing of this batch was written; it can be run again"
-            )
+            reason = f"another process or query kept the lock for {patience:g} s"
+            raise TargetError("EHB_TARGET_LOCKED", file=str(file), reason=reason)
         yield
 
 

@@ -77,7 +77,8 @@ def merge_once(df: DataFrame, target: str, source: str | None, options: Mapping[
     if source is not None and not has_transactions(df):
         raise _several(target, [source, "others"])
     if unknown := options.keys() - {"mergeSchema"}:
-        raise TargetError(f"write_once merges here, and MERGE has no option {min(unknown)}: allowed is mergeSchema")
+        problem = f"it uses MERGE here, which has no option {min(unknown)}"
+        raise TargetError("EHB_TARGET_CALL_INVALID", function="write_once", problem=problem, allowed="mergeSchema")
     schema = options.get("mergeSchema", "false").lower() == "true"
     _merged(df, target, source, update=False, one_row=False, schema=schema)
 
@@ -191,11 +192,11 @@ def _check_single(rows: DataFrame, target: str, table: str, extents: SequenceRan
     )
     found = twice.orderBy(F.col(PARTITION).try_cast("int"), PARTITION, SEQUENCE_NUMBER).head()
     if found is not None:
-        raise TargetError(
-            f"target {target!r} holds partition {found[PARTITION]}, sequence number {found[SEQUENCE_NUMBER]} "
-            f"{found['count']} times, and an update would make these rows the same: delete all of them but one, or "
-            "leave them with update=False"
+        problem = (
+            f"Target {target!r} contains partition {found[PARTITION]}, sequence number {found[SEQUENCE_NUMBER]} "
+            f"{found['count']} times, and an update would make these rows identical"
         )
+        raise TargetError("EHB_TARGET_ROWS_INVALID", problem=problem)
 
 
 def _events(rows: DataFrame, table: str, extents: SequenceRanges) -> DataFrame:
@@ -211,10 +212,9 @@ def _extents(rows: DataFrame, *, one_row: bool) -> dict[str, SequenceRange]:
     found = rows.groupBy(PARTITION).agg(F.min(number), F.max(number), F.count(F.lit(1)), counted).collect()
     for partition, _, _, count, numbers in found:
         if partition is None or count != numbers:
-            raise TargetError(
-                f"partition {partition}: {count} rows have {numbers} sequence numbers, but every row needs both"
-                + (", and an event one row: dropDuplicates(['partition', 'sequenceNumber'])" if one_row else "")
-            )
+            kind = "different sequence numbers" if one_row else "sequence numbers"
+            problem = f"Partition {partition}: {count} rows have {numbers} {kind}"
+            raise TargetError("EHB_TARGET_ROWS_INVALID", problem=problem)
     return {partition: SequenceRange(first, last + 1) for partition, first, last, _, _ in found}
 
 
@@ -254,9 +254,10 @@ def _table(rows: DataFrame, target: str) -> tuple[str, str]:
             _tried(lambda: empty.saveAsTable(target))
         detail = _detail(rows, name)
     except AnalysisException as error:
-        raise TargetError(f"target {target!r} cannot be merged into: {str(error).splitlines()[0]}") from error
+        raise TargetError("EHB_TARGET_UNSUPPORTED", target=target, reason=str(error).splitlines()[0]) from error
     if detail["format"] != "delta":
-        raise TargetError(f"target {target!r} cannot be merged into: its format is {detail['format']}, not delta")
+        reason = f"its format is {detail['format']}, not delta"
+        raise TargetError("EHB_TARGET_UNSUPPORTED", target=target, reason=reason)
     return name, detail["location"]
 
 
@@ -296,11 +297,8 @@ def _note(rows: DataFrame, target: str, identifier: str, version: int, *, evolve
 
 
 def _several(target: str, sources: list[str]) -> TargetError:
-    return TargetError(
-        f"MERGE cannot write target {target!r} with more than one source ({' and '.join(sources)}): it knows an event "
-        "by partition and sequence number alone, and would take those of one for those of the other. Give each hub, or "
-        "source, a table of its own"
-    )
+    reason = f"MERGE identifies an event by partition and sequence number, and the sources are {' and '.join(sources)}"
+    return TargetError("EHB_TARGET_UNSUPPORTED", target=target, reason=reason)
 
 
 def _tried(act: Callable[[], object]) -> None:
@@ -312,9 +310,6 @@ def _tried(act: Callable[[], object]) -> None:
             if find_conflict(error) is None:
                 raise
             if attempt == _MAX_FAILED_COMMITS:
-                raise TargetError(
-                    f"the target has refused {attempt} commits of the batch, the last one because of "
-                    f"{root_cause(error)}"
-                ) from error
+                raise TargetError("EHB_TARGET_CONTENDED", count=attempt, reason=root_cause(error)) from error
         else:
             return

@@ -66,7 +66,7 @@ class Confirm:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Commit the files and these `marks`. Answer: None, or the refusal."""
+    """Commit the files and these `marks`. Answer: None, or the failure."""
 
     marks: Marks
 
@@ -88,7 +88,7 @@ def write_exactly_once(read: SequenceRanges) -> Generator[Step, object, Result]:
     It may be abandoned at any step: only `Commit` changes the target. Raises `TargetError` after `MAX_FAILED_COMMITS`
     commits that were refused.
     """
-    wanted, lost, refused = dict(read), frozenset[str](), 0
+    wanted, lost, failures = dict(read), frozenset[str](), 0
     while wanted:
         marks = yield Begin(tuple(wanted))
         assert isinstance(marks, Mapping)
@@ -103,14 +103,12 @@ def write_exactly_once(read: SequenceRanges) -> Generator[Step, object, Result]:
             lost |= answer
             wanted = {partition: each for partition, each in wanted.items() if partition not in answer}
             continue
-        refusal = yield Commit({partition: each.end for partition, each in events.items()})
-        if refusal is None:
+        failure = yield Commit({partition: each.end for partition, each in events.items()})
+        if failure is None:
             return Result(events, lost)
-        assert isinstance(refusal, FailedCommit)
-        refused += 1
-        if refused == MAX_FAILED_COMMITS:
-            raise TargetError(
-                f"the target has refused {refused} commits of the batch; the last one: {refusal.conflict.value} "
-                f"({refusal.cause})"
-            ) from refusal.error
+        assert isinstance(failure, FailedCommit)
+        failures += 1
+        if failures == MAX_FAILED_COMMITS:
+            reason = f"{failure.conflict.value} ({failure.cause})"
+            raise TargetError("EHB_TARGET_CONTENDED", count=failures, reason=reason) from failure.error
     return Result({}, lost)

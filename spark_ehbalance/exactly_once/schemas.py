@@ -40,10 +40,7 @@ class SchemaMatcher:
             fields.append(StructField(field.name, type_))
         new = [field for field in rows if field.name.lower() not in known]
         if new and not self.evolves:
-            raise TargetError(
-                f"target {self.target!r}: column {path}{new[0].name} is in the frame and not in the table: drop it, or "
-                "add it to the table (write_once: mergeSchema=True)"
-            )
+            raise self._mismatch(path + new[0].name, "is in the frame and not in the table")
         return StructType([*fields, *(StructField(field.name, field.dataType) for field in new)])
 
     def _type(self, rows: DataType, table: DataType, path: str, in_collection: bool) -> DataType:
@@ -59,10 +56,11 @@ class SchemaMatcher:
                 )
         if rows == table or (isinstance(rows, NullType) and not in_collection):
             return table
-        raise TargetError(
-            f"target {self.target!r}: column {path} is {rows.simpleString()} in the frame and {table.simpleString()} "
-            "in the table: cast it in the frame, if no value is lost by that"
-        )
+        types = f"is {rows.simpleString()} in the frame and {table.simpleString()} in the table"
+        raise self._mismatch(path, types)
+
+    def _mismatch(self, column: str, problem: str) -> TargetError:
+        return TargetError("EHB_TARGET_SCHEMA_MISMATCH", target=self.target, column=column, problem=problem)
 
 
 def _by_name(struct: StructType) -> dict[str, StructField]:

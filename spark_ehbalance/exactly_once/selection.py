@@ -19,13 +19,11 @@ PARTITION, SEQUENCE_NUMBER = "partition", "sequenceNumber"
 #: commits after its first one.
 _SKIPPING = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
 
-#: Of a row whose event is not in the batch.
-REFUSAL = (
-    "write_once: a row has partition and sequence number of no event that its batch reads, or none. Rows may be "
-    "changed, left out and multiplied, but every row has to keep both from its event, in the batch that reads the "
-    "event: no state (aggregations, stream-stream joins) that returns it in a later one. Events whose sequence number "
-    "is not known (onMalformed=keep) must be filtered out."
-)
+
+def foreign_row_error() -> TargetError:
+    """The error for a row whose event is not in the batch."""
+    problem = "A row has partition and sequence number of no event that its batch reads, or none"
+    return TargetError("EHB_TARGET_ROWS_INVALID", problem=problem)
 
 
 def check_frame(df: DataFrame) -> None:
@@ -33,19 +31,14 @@ def check_frame(df: DataFrame) -> None:
     session has Delta skip writes."""
     for setting in _SKIPPING:
         if df.sparkSession.conf.get(setting, None) is not None:
-            raise TargetError(
-                f"the session sets {setting}, so Delta would skip writes, and rows would be lost. Nothing of this "
-                f"batch was written. Unset it with spark.conf.unset({setting!r}) before the query starts, and give "
-                "txnAppId and txnVersion as options to the writes that need them"
-            )
+            raise TargetError("EHB_SESSION_SKIPS_WRITES", setting=setting)
     types = {field.name.lower(): field.dataType.simpleString() for field in df.schema.fields}
     for column, wanted in ((PARTITION, "string"), (SEQUENCE_NUMBER, "bigint")):
         found = types.get(column.lower())
         if found != wanted:
-            raise TargetError(
-                f"the column {column} identifies an event and has to stay in the frame as {wanted}; "
-                + (f"it is {found}" if found else "there is none")
-            )
+            problem = f"its column {column} is {found}" if found else f"it has no column {column}"
+            allowed = f"{column} {wanted}, as it identifies an event"
+            raise TargetError("EHB_TARGET_CALL_INVALID", function="The frame", problem=problem, allowed=allowed)
 
 
 def select_rows(df: DataFrame, read: SequenceRanges, events: SequenceRanges) -> DataFrame:
@@ -64,11 +57,11 @@ def select_rows(df: DataFrame, read: SequenceRanges, events: SequenceRanges) -> 
     wanted = lookup({p: events[p].start if p in events else each.end for p, each in read.items()})
     return df.filter(
         f"CASE WHEN {SEQUENCE_NUMBER} >= {starts} AND {SEQUENCE_NUMBER} < {ends} THEN {SEQUENCE_NUMBER} >= {wanted} "
-        f"ELSE cast(raise_error('{REFUSAL}') AS boolean) END"
+        f"ELSE cast(raise_error('{foreign_row_error()}') AS boolean) END"
     )
 
 
 def _number(partition: str) -> int:
     if not (partition.isascii() and partition.isdigit() and str(int(partition)) == partition):
-        raise TargetError(f"write_once: partition {partition!r} is no number, as it is in Event Hubs")
+        raise TargetError("EHB_TARGET_ROWS_INVALID", problem=f"Partition {partition!r} is not a number")
     return int(partition)

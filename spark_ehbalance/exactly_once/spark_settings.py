@@ -47,10 +47,8 @@ def spark_settings() -> dict[str, str]:
     jar = delta_jar(pyspark.__version__)
     if jar is None:
         newest = "{}.{}".format(*NEWEST_WITH_DELTA)
-        raise EhBalanceError(
-            f"there is no Delta Lake for Spark {pyspark.__version__} yet, the newest is for {newest}: "
-            f'pip install "pyspark=={newest}.*"'
-        )
+        supported = f"up to {newest} (pip install 'pyspark=={newest}.*')"
+        raise EhBalanceError("EHB_DELTA_UNSUPPORTED", version=pyspark.__version__, supported=supported)
     return settings | {"spark.jars.packages": jar, "spark.jars.excludes": ",".join(EXCLUDES)}
 
 

@@ -41,17 +41,6 @@ _MARK = "ehb/"
 #: at most, so that it cannot be read, and written, once more after its mark is gone.
 _RETENTION, _LEAST_RETENTION = "delta.setTransactionRetentionDuration", 90 * 24 * 3600 * 1000
 
-_REMEDY = "give write_once another `source`, such as the hub's name with a date"
-
-#: What to do about marks of an earlier hub.
-RECREATED = f"the event hub was recreated. Its events are others, although they have the same numbers: {_REMEDY}"
-
-#: What to do about marks of events that a promotion has taken away.
-PROMOTED = (
-    "the event hub is geo-replicated, and was promoted to a region that had not got these events. It has others with "
-    f"the same numbers, which would be taken for written: {_REMEDY}"
-)
-
 #: Kept in place of a mark's last event by whoever has moved the mark and does not know the event.
 _NO_EVENT = 0
 
@@ -83,7 +72,8 @@ def hub_identifier(source: str) -> str:
 def check_name(target: str) -> None:
     """Raises `TargetError` for what is neither a path nor a name, such as both in one."""
     if "`" in target and is_path(target):
-        raise TargetError(f"target {target!r} is wrong: allowed are a path alone, and a name in the catalog")
+        problem, allowed = "it is neither a path nor a name", "a path alone, or a name in the catalog"
+        raise TargetError("EHB_TARGET_CALL_INVALID", function=f"Target {target!r}", problem=problem, allowed=allowed)
 
 
 class Target:
@@ -131,14 +121,7 @@ class Target:
         last = self._log.startTransaction(self._catalog, self._java.none).snapshot().transactions().get(query)
         if last.isEmpty() or last.get() < batch:
             return
-        raise TargetError(
-            f"target {self._name!r} has batch {last.get()} of this query already, under the query's id as Delta's own "
-            f"sink writes it, and this batch {batch} may have the same events. If the query has used that sink before: "
-            "run it with that sink once more, and end it by spark_ehbalance.stop before the change. If foreachBatch "
-            "appends with the query's id as txnAppId, give that another text, such as the id and a word. Else the "
-            "query's checkpoint was set back: give the query a new checkpointLocation, with which it goes on at the "
-            "lease table's position, or without a lease table at startingPosition. Nothing of this batch was written"
-        )
+        raise TargetError("EHB_TARGET_BATCH_EXISTS", target=self._name, batch=last.get())
 
     def sources(self) -> set[str]:
         """The sources that were written to the table, with marks or by MERGE. Delta computes its state for it."""
@@ -174,7 +157,7 @@ class Target:
         }
         self.memory = memory.with_identifiers({name: None if mark < 0 else mark for name, mark in asked.items()})
         if self._created is not None and self.memory.identifiers[hub] not in (None, self._created):
-            raise TargetError(f"the marks in target {self._name!r} are of an earlier {self._source}: {RECREATED}")
+            raise TargetError("EHB_TARGET_HUB_RECREATED", target=self._name, source=self._source)
         marks = {partition: self.memory.identifiers[name] for partition, name in names.items()}
         found = {partition: mark for partition, mark in marks.items() if mark is not None}
         self._check_events(found)
@@ -255,10 +238,8 @@ class Target:
                 continue
             offset = self._events.offset_of(partition, mark - 1)
             if offset is not None and identity(offset) != kept:
-                raise TargetError(
-                    f"partition {partition}: the target {self._name!r} holds events up to {mark - 1} of {self._source} "
-                    f"that are gone: {PROMOTED}"
-                )
+                facts = {"target": self._name, "partition": partition, "known": mark - 1, "source": self._source}
+                raise TargetError("EHB_TARGET_AHEAD", **facts)
 
     @property
     def _hub_identifier(self) -> str:
@@ -280,7 +261,8 @@ class Target:
             table = self._delta.table.apply(self._spark, identifier, "write_once")
             return table.deltaLog(), table.catalogTable()
         except CapturedException as error:
-            raise TargetError(f"target {self._name!r} cannot be written exactly once: {_text(error)}") from error
+            reason = str(error).splitlines()[0]
+            raise TargetError("EHB_TARGET_UNSUPPORTED", target=self._name, reason=reason) from error
 
     def _check(self, metadata: Any) -> None:
         properties = metadata.configuration()
@@ -288,10 +270,8 @@ class Target:
             text = properties.apply(_RETENTION)
             configs = self._delta.configs
             if configs.getMilliSeconds(configs.parseCalendarInterval(text)) < _LEAST_RETENTION:
-                raise TargetError(
-                    f"target {self._name!r}: {_RETENTION} is {text}, so that Delta forgets which events were written "
-                    "while Event Hubs may still have them (90 days at most): unset it, or set interval 90 days or more"
-                )
+                reason = f"{_RETENTION} is {text}, below the 90 days for which Event Hubs may retain an event"
+                raise TargetError("EHB_TARGET_UNSUPPORTED", target=self._name, reason=reason)
 
     def _caught_up(self, table: str, version: int) -> TransactionCache | None:
         """What is known of the marks in `version`; None if that is nothing, or if too much has happened since."""
@@ -308,7 +288,3 @@ class Target:
         if [each.version for each in commits] != list(range(memory.version + 1, version + 1)):
             return None  # the log was cleaned up
         return memory.after(commits)
-
-
-def _text(error: Exception) -> str:
-    return str(error).splitlines()[0]

@@ -12,7 +12,7 @@ from spark_ehbalance.exactly_once.batch import MicroBatch
 from spark_ehbalance.exactly_once.marks import SequenceRanges, TransactionCache, skipped
 from spark_ehbalance.exactly_once.merging import merge_once
 from spark_ehbalance.exactly_once.protocol import Begin, Commit, Confirm, Result, Step, Write, write_exactly_once
-from spark_ehbalance.exactly_once.selection import REFUSAL, check_frame, select_rows
+from spark_ehbalance.exactly_once.selection import check_frame, foreign_row_error, select_rows
 from spark_ehbalance.exactly_once.support import has_transactions
 from spark_ehbalance.exactly_once.target import MergedError, Target, check_name
 from spark_ehbalance.text import logger
@@ -72,7 +72,8 @@ def once(target: str, *, source: str | None = None, **options: Any) -> Callable[
 def _texts(options: Mapping[str, Any]) -> dict[str, str]:
     """The options as Delta's writer takes them. Raises `TargetError` for one that `write_once` does not have."""
     if unknown := sorted(options.keys() - {*OPTIONS}):
-        raise TargetError(f"write_once has no option {unknown[0]}: allowed are {', '.join(OPTIONS)}")
+        problem = f"there is no option {unknown[0]}"
+        raise TargetError("EHB_TARGET_CALL_INVALID", function="write_once", problem=problem, allowed=", ".join(OPTIONS))
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
 
 
@@ -84,7 +85,7 @@ def _write(df: DataFrame, batch_id: int, target: str, source: str | None, option
     batch = MicroBatch(df, batch_id)
     if not batch.read:
         if df.count():  # all of it, so that Spark has its state after this batch too
-            raise TargetError(REFUSAL)
+            raise foreign_row_error()
         return
     name = source or batch.hub
     table = Target(df, target, name, options, created=batch.created, events=batch if batch.last else None)
@@ -92,10 +93,7 @@ def _write(df: DataFrame, batch_id: int, target: str, source: str | None, option
     table.memory = _memories.get(key)
     done = (batch.run, *key)
     if _written.get(done) == batch_id:
-        raise TargetError(
-            f"batch {batch_id} is already in {target!r}: its events are marked as written, so that nothing of a second "
-            "frame would be. Write the union of the frames, or give the second one another `source`"
-        )
+        raise TargetError("EHB_TARGET_BATCH_EXISTS", target=target, batch=batch_id)
     if done not in _written:
         table.check_own_sink(batch.query, batch_id)
     try:

@@ -107,10 +107,7 @@ def start_planner(
     try:
         keeper.start()
         if not joined(keeper, JOIN_TIMEOUT, whole=whole):
-            raise StoreUnavailableError(
-                f"the group could not be joined within {JOIN_TIMEOUT:g} s: the lease table at "
-                f"{options.lease_table} does not answer, or is contended"
-            )
+            raise StoreUnavailableError("EHB_LEASE_TABLE_CONTENDED", timeout=JOIN_TIMEOUT, location=options.lease_table)
         control.start(planner.handle)
     except BaseException:
         planner.stop()

@@ -41,10 +41,9 @@ def batch_ranges(options: Options) -> list[Range]:
         end = resolve(options.ending_position.position(partition), address, state, options.receiver_timeout).next
         lowest = min(wanted, start)  # all that was wanted may have aged out
         if not lowest <= end <= state.end:
-            raise OptionError(
-                f"partition {partition}: endingPosition means sequence number {end} (exclusive); allowed is {lowest}, "
-                f"where reading starts, to {state.end}, after the last event"
-            )
+            problem = f"endingPosition is sequence number {end} (exclusive)"
+            allowed = f"{lowest}, where reading starts, to {state.end}, after the last event"
+            raise OptionError("EHB_POSITION_INVALID", partition=partition, problem=problem, allowed=allowed)
         if start < end:
             ranges.append(Range(partition, 0, start, end))
     return ranges

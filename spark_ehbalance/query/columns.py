@@ -32,15 +32,15 @@ class Columns:
             if (name, kind) == (_BODY, _TEXT):
                 text_body = True
             elif _TYPES.get(name) != kind:
-                raise OptionError(
-                    f".schema() has {name} {kind}: allowed are {SPARK_SCHEMA.replace('bigint', 'long')}, any of them "
-                    "in any order, and body also as a string"
-                )
+                allowed = f"{SPARK_SCHEMA.replace('bigint', 'long')}; in any order, body also as a string"
+                problem = f".schema() requests it as {kind}"
+                raise OptionError("EHB_COLUMN_INVALID", column=name, problem=problem, allowed=allowed)
             names.append(name)
         if not names or len(set(names)) < len(names):
-            raise OptionError(
-                f".schema() has {', '.join(names) or 'no column'}: allowed is each column once, at least one"
-            )
+            problem = f".schema() requests {', '.join(names) or 'no column'}"
+            column = names[-1] if names else "(none)"
+            allowed = "each column once, and at least one"
+            raise OptionError("EHB_COLUMN_INVALID", column=column, problem=problem, allowed=allowed)
         return cls(tuple(names), text_body)
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -18,15 +18,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.errors import OptionError
 
 _Offset = Mapping[str, Any]
 
-WRAPPED = (
-    "Spark has asked for a new batch before it said where this query goes on, as it does where "
-    "spark.sql.streaming.triggerAvailableNowWrapper.enabled is set: that needs Spark 4.2. Leave it unset with this "
-    "one, whose Trigger.AvailableNow then reads one batch"
-)
+#: With Spark 4.0 and 4.1, Spark then requests a new batch before it passes the end of the logged one.
+_WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 
 
 class BatchState(enum.Enum):
@@ -69,10 +66,11 @@ class NewestBatch:
         return NewestBatch(end, BatchState.LOGGED if end == start else BatchState.ANSWERED)
 
     def after_partitions(self, start: _Offset, end: dict[str, Any]) -> NewestBatch:
-        """`partitions(start, end)` is called. Raises `EhBalanceError` if `end` was in the log when this process was
+        """`partitions(start, end)` is called. Raises `OptionError` if `end` was in the log when this process was
         asked for a new batch: it has planned as if there was no checkpoint."""
         if self.newest is not None and end != self.newest:
-            raise EhBalanceError(WRAPPED)
+            reason = "it needs Spark 4.2; with this version, Trigger.AvailableNow reads one batch"
+            raise OptionError("EHB_OPTION_NOT_APPLICABLE", option=_WRAPPER, reason=reason)
         if start == end:
             return NewestBatch(end, BatchState.LOGGED)
         return NewestBatch(end, BatchState.RUN)

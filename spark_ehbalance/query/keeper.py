@@ -217,12 +217,7 @@ class Keeper:
             self._fail(error)
         except BaseException as error:  # also a panic in a Rust library: nobody else would notice this thread's end
             _LOG.exception("the lease keeper has failed")
-            self._fail(
-                EhBalanceError(
-                    "the lease keeper has failed, and the query with it; others take its partitions after "
-                    f"leaseDuration: {error!r}"
-                )
-            )
+            self._fail(EhBalanceError("EHB_PLANNER_FAILED", reason=repr(error)))
 
     def _keep(self, store: LeaseStore) -> None:
         while not self._turn(store) and monotonic() <= self._give_up_at:

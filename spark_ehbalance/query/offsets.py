@@ -150,11 +150,8 @@ class StreamOffset:
         """The offset that `to_json` wrote. Raises `EhBalanceError` for any other JSON and for another format."""
         try:
             if (found := _int64(json["format"])) != _FORMAT:
-                help = "upgrade it" if found > _FORMAT else "give this query a new checkpointLocation"
-                raise EhBalanceError(
-                    f"the query's checkpoint has offsets of format {found}; this version of spark-ehbalance knows "
-                    f"format {_FORMAT}: {help}"
-                )
+                problem = f"has offsets of format {found}, and this version of spark-ehbalance reads format {_FORMAT}"
+                raise EhBalanceError("EHB_CHECKPOINT_FOREIGN", problem=problem)
             ranges = {partition: _range(partition, each) for partition, each in json["partitions"].items()}
             table = _table(json["table"]) if "table" in json else None
             others = {_string(p): _epoch_position(each) for p, each in json.get("held", {}).items()}
@@ -166,9 +163,7 @@ class StreamOffset:
             first = _first_start(json["firstStart"]) if "firstStart" in json else None
             return cls(owner, ranges, group, table, hub, others, lineage, batch, run, begun, seen, first)
         except (AttributeError, KeyError, TypeError):
-            raise EhBalanceError(
-                "the query's checkpoint holds offsets of another source: give this query a new checkpointLocation"
-            ) from None
+            raise EhBalanceError("EHB_CHECKPOINT_FOREIGN", problem="contains offsets of another source") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,24 +272,22 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.lease_duration <= self.balance_interval:
-            raise OptionError(
-                f"leaseDuration ({self.lease_duration:g} s) must be longer than balanceInterval "
-                f"({self.balance_interval:g} s), at best three times as long"
-            )
+            allowed = f"more than balanceInterval={self.balance_interval:g} s, ideally three times as long"
+            value = f"{self.lease_duration:g} s"
+            raise OptionError("EHB_OPTION_INVALID", option="leaseDuration", value=value, allowed=allowed)
         if self.lease_table is not None and self.owner_level is not None:
-            raise OptionError(
-                "ownerLevel cannot be set together with leaseTable: the epoch of the lease is the owner level"
-            )
+            reason = "the epoch of the lease is the owner level"
+            raise OptionError("EHB_OPTIONS_CONFLICT", options="leaseTable and ownerLevel", reason=reason)
         if self.min_partitions is not None and self.owner_level is not None:
-            raise OptionError(
-                "minPartitions cannot be set together with ownerLevel: Event Hubs allows one reader with an owner level"
-            )
+            reason = "Event Hubs allows one reader with an owner level"
+            raise OptionError("EHB_OPTIONS_CONFLICT", options="minPartitions and ownerLevel", reason=reason)
         if self.blob_namespace is not None and self.capabilities.members:
-            raise OptionError("blobNamespace needs a container of the Azure SDKs' checkpoint store as leaseTable")
+            reason = "leaseTable is not a container of the Azure SDKs' checkpoint store"
+            raise _not_applicable("blobNamespace", reason)
         if self.metrics_port is not None:
             require_prometheus("metricsPort")
         if self.lease_table is None and self.storage_options:
-            raise OptionError(f"{_STORAGE}* needs leaseTable: without it there is no table to store")
+            raise _not_applicable(f"{_STORAGE}* and {_STORAGE_SECRET}*", "their table needs leaseTable")
 
 
 def stream_options(raw: Mapping[str, str]) -> Options:
@@ -329,12 +327,11 @@ def storage_options(
     for option, value in given.items():
         prefix, _, name = option.partition(".")
         if may_be_secret(name):
-            raise OptionError(f"option {prefix}.* has a name that could be a secret, and is not shown here")
+            reason, allowed = "its name could be one and is not shown", "the names of delta-rs's options"
+            raise OptionError("EHB_SECRET_EXPOSED", option=f"{prefix}.*", reason=reason, allowed=allowed)
         if option.startswith(_STORAGE) and not is_reference(value) and (is_secret_name(name) or looks_secret(value)):
-            raise OptionError(
-                f"option {option} holds a secret, which would be shown: give a reference as its value, {REFERENCES}, "
-                f"or write {_STORAGE_SECRET}{name}, whose value Spark hides"
-            )
+            allowed = f"{REFERENCES}, or {_STORAGE_SECRET}{name}, whose value Spark hides"
+            raise OptionError("EHB_SECRET_EXPOSED", option=option, reason="Spark shows its value", allowed=allowed)
     options = {option.partition(".")[2]: resolve_secret(option, value) for option, value in given.items()}
     if lease_table is not None:
         options = with_identity(lease_table, options, identity, os.environ)
@@ -353,7 +350,7 @@ def checked_checkpoint(text: str, option: str) -> str:
 
 
 def _checked(parse: Callable[[str], str], text: str, option: str) -> str:
-    _refuse_secret(option, text)
+    _reject_secret(option, text)
     try:
         return parse(text.strip())
     except ValueError as allowed:
@@ -396,12 +393,12 @@ def _parse(raw: Mapping[str, str], where: str) -> Options:
         raise unknown_option(unknown[0], where, names.values(), elsewhere)
     for name, text in given.items():
         if name not in SECRET_OPTIONS:
-            _refuse_secret(names[name], text)
+            _reject_secret(names[name], text)
     connection = Connection.from_options({name: given.get(name.lower()) for name in CONNECTION_OPTIONS})
     values = parse_options(given, Options)
     lease_table = values.get("lease_table")
     if lease_table is None:
-        _refuse_sharing(given)
+        _reject_sharing(given)
     elif not capabilities(lease_table).members:
         _join_processors(values, lease_table)
     if where == STREAM:
@@ -410,25 +407,27 @@ def _parse(raw: Mapping[str, str], where: str) -> Options:
     return Options(connection=connection, storage_options=storage, **values)
 
 
-def _refuse_sharing(given: Mapping[str, str]) -> None:
+def _not_applicable(option: str, reason: str) -> OptionError:
+    return OptionError("EHB_OPTION_NOT_APPLICABLE", option=option, reason=reason)
+
+
+def _reject_sharing(given: Mapping[str, str]) -> None:
     """Refuse options of sharing where nothing is shared: who has forgotten leaseTable would read everything twice."""
     shared = (name for name, each in OPTIONS.items() if each.only == SHARED)
     for name in (*shared, *STRATEGY_OPTIONS):
         if name.lower() in given:
-            raise OptionError(f"{name} needs leaseTable: without it one query reads all partitions")
+            raise _not_applicable(name, "it needs leaseTable; without it one query reads all partitions")
 
 
 def _join_processors(values: dict[str, Any], lease_table: str) -> None:
     """Set the defaults of a group of Azure's event processors, and refuse what they know nothing of."""
     allowed = [name for name, each in DECLARATIONS.items() if each.by_leases_alone]
-    given, why = f"with leaseTable={lease_table}", "as Azure's event processors, which share the group, know no"
+    processors = f"leaseTable={lease_table} is shared with Azure's event processors"
     if (strategy := values.setdefault("strategy", allowed[0])) not in allowed:
-        raise OptionError(
-            f"option strategy={strategy} is wrong: allowed is one of {', '.join(allowed)} {given}, {why} handovers and "
-            "no members without partitions"
-        )
+        reason = f"{', '.join(allowed)}, as {processors}, which lack handovers and idle members"
+        raise OptionError("EHB_OPTION_INVALID", option="strategy", value=repr(strategy), allowed=reason)
     if "handover_timeout" in values:
-        raise OptionError(f"handoverTimeout cannot be set {given}, {why} handovers: leave it out")
+        raise _not_applicable("handoverTimeout", f"{processors}, which lack handovers")
     values.setdefault("lease_duration", PROCESSOR_LEASE_DURATION)
 
 
@@ -438,7 +437,7 @@ def _pop_prefixed(given: dict[str, str], prefix: str) -> dict[str, str]:
     return {key[len(prefix) :]: given.pop(key) for key in names}
 
 
-def _refuse_secret(name: str, text: str) -> None:
+def _reject_secret(name: str, text: str) -> None:
     reject_secret(name, text, f"connectionString, clientSecret and {_STORAGE_SECRET}*")
 
 
@@ -446,8 +445,6 @@ def _strategy_parameters(given: Mapping[str, str], strategy: str) -> Parameters:
     own = parameter_options(strategy)
     for name in STRATEGY_OPTIONS:
         if name.lower() in given and name not in own:
-            raise OptionError(
-                f"option {name} is for strategy={name.partition('.')[0]}, and the strategy is {strategy}: leave it out"
-            )
+            raise _not_applicable(name, f"the strategy is {strategy}")
     kind = PARAMETERS[strategy]
     return kind(**parse_options(given, kind, f"{strategy}."))

@@ -249,7 +249,7 @@ class Planner:
         Raises `EhBalanceError` for a malformed message.
         """
         if not isinstance(message, dict) or not isinstance(leave := message.get("leave", False), bool):
-            raise EhBalanceError("a control message has an offset as finished, and true or false as leave")
+            raise _invalid_message("`finished` must be an offset, and `leave` true or false")
         if "batch" in message:
             try:
                 end = StreamOffset.from_json(message["batch"])
@@ -321,7 +321,7 @@ class Planner:
         if batch is None and end.is_initial:  # Spark runs batch 0 also without data, and plans no ranges of it
             batch = BatchInFlight(end, {}, planned=True)
         if batch is None or batch.end != end:
-            raise EhBalanceError("the batch that was asked about is not the one in flight")
+            raise _invalid_message("its batch is not the one in flight")
         read = batch.read
         bounds = {p: [each.start, each.end] for p, each in read.items()}
         answer: dict[str, Any] = {"hub": self._hub.name, "created": self._hub.created_ms(), "ranges": bounds}
@@ -398,10 +398,14 @@ class Planner:
         return {partition: self._owner_level(epoch) for partition, epoch in epochs.items()}
 
 
+def _invalid_message(problem: str) -> EhBalanceError:
+    return EhBalanceError("EHB_CONTROL_MESSAGE_INVALID", problem=problem)
+
+
 def _event(asked: Any) -> tuple[str, int] | None:
     """The event that a control message asks about, by partition and sequence number."""
     if asked is None:
         return None
     if not isinstance(asked, list) or [type(each) for each in asked] != [str, int]:
-        raise EhBalanceError("a control message has a partition and a sequence number as event")
+        raise _invalid_message("`event` must be a partition and a sequence number")
     return asked[0], asked[1]

@@ -108,14 +108,10 @@ def query_positions(checkpoints: Mapping[str, Logs], wanted: str | None) -> Posi
     tables = sorted({_table(log) for _, log in read})
     shared = tables != [_NO_TABLE]
     if len(tables) > 1:
-        raise OptionError(
-            f"the queries have last read with {', '.join(tables)}: allowed are checkpoints of queries that share one "
-            "lease table"
-        )
+        raise _conflict("The checkpoints", f"their queries last read with different lease tables: {', '.join(tables)}")
     if len(read) > 1 and not shared:
-        raise OptionError(
-            f"{len(read)} sources without a lease table have each read all partitions of {name}: allowed is one"
-        )
+        reason = f"{len(read)} sources without a lease table have each read all partitions of {name}"
+        raise _conflict("The checkpoints", reason)
     progress = [_progress(log, shared=shared) for _, log in read]
     latest: dict[str, tuple[EpochPosition, int]] = {}
     for own in progress:
@@ -151,7 +147,7 @@ def _only_hub(hubs: Sequence[HubReference]) -> HubReference:
     """The last one. Raises `OptionError` if the hub was recreated meanwhile."""
     for each in hubs:
         if each.is_another(hubs[-1]):
-            raise OptionError(f"the checkpoints have positions of {each} and of {hubs[-1]}: allowed is one of them")
+            raise _conflict("The checkpoints", f"they contain positions of {each} and of {hubs[-1]}")
     return hubs[-1]
 
 
@@ -160,9 +156,11 @@ def _check_copies(logs: Sequence[tuple[str, Sequence[LoggedBatch]]]) -> None:
     for folder, log in logs:
         lineage = log[-1].end.lineage
         if lineage and seen.setdefault(lineage, folder) != folder:
-            raise OptionError(
-                f"{seen[lineage]} and {folder} are copies of one checkpoint: allowed is the one that is to go on"
-            )
+            raise _conflict(f"{seen[lineage]} and {folder}", "they are copies of one checkpoint: pass one")
+
+
+def _conflict(options: str, reason: str) -> OptionError:
+    return OptionError("EHB_OPTIONS_CONFLICT", options=options, reason=reason)
 
 
 def _table(log: Sequence[LoggedBatch]) -> str:
@@ -178,8 +176,10 @@ def _only(found: Collection[str], wanted: str | None, option: str, what: str) ->
     if len(named) == 1:
         return named[0]
     shown = ", ".join(sorted(found)[:5]) + (" and more" if len(found) > 5 else "") or "none"
-    given = " is not given" if wanted is None else f"={redacted(wanted)} is wrong"
-    raise OptionError(f"{option}{given}: the {what} are {shown}")
+    if wanted is None:
+        raise OptionError("EHB_OPTION_REQUIRED", option=option, reason=f"the {what} are {shown}")
+    allowed = f"one of the {what} {shown}"
+    raise OptionError("EHB_OPTION_INVALID", option=option, value=redacted(wanted), allowed=allowed)
 
 
 def _of_owners(owners: Iterable[str | None]) -> tuple[str, ...]:

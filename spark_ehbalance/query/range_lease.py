@@ -24,10 +24,7 @@ def is_owned(lease: Lease | None, wanted: Range, owner: str, *, epochs: bool) ->
         return True
     if lease.epoch > wanted.epoch and 0 < lease.owned_since_ms == wanted.since_ms:
         # A sink may take the rows of a batch that is cut short for the whole batch, which that process runs again.
-        raise FencedError(
-            f"partition {wanted.partition}: a later process of this query, {owner}, reads it now. The batch of this "
-            "process fails, so that nothing is written of it. Stop this process"
-        )
+        raise FencedError("EHB_FENCED", host="an unknown host", owner=owner)
     return not epochs
 
 

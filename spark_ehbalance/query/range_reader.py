@@ -306,29 +306,22 @@ class _RangeReader:
         return -1 if self._lease is None else self._wanted.epoch - 1
 
     def _foreign(self, other: DisconnectedError) -> ForeignReaderError:
-        return ForeignReaderError(
-            f"partition {self._wanted.partition}: a reader outside this group takes it with owner level "
-            f"{'unknown' if other.epoch is None else other.epoch}, while this query holds it with "
-            f"{self._wanted.epoch}. Stop that reader or give it another consumer group. Event Hubs says: {other}"
-        )
+        level = "unknown" if other.epoch is None else other.epoch
+        partition, own_level = self._wanted.partition, self._wanted.epoch
+        return ForeignReaderError("EHB_FOREIGN_READER", partition=partition, level=level, own_level=own_level)
 
     def _timeout(self) -> ForeignReaderError | HubUnavailableError:
         if self._owner_level is None and isinstance(self._since.last_error, DisconnectedError):
             return self._foreign(self._since.last_error)
-        compacted = ". If the event hub is compacted, set compacted=true"
-        if self._options.compacted:
-            compacted = ". The last of them may be gone: the batch can end once another event is sent to the partition"
         return HubUnavailableError(
-            f"{self._silence()}. The batch fails and can be run again. "
-            f"Last seen: {self._since.last_error}{compacted if self._since.last_error is _NO_EVENT else ''}"
+            "EHB_PARTITION_SILENT",
+            partition=self._wanted.partition,
+            timeout=self._options.receiver_timeout,
+            reason=f"{self._since.last_error}, {self._progress()}",
         )
 
-    def _silence(self) -> str:
-        return (
-            f"partition {self._wanted.partition}: no event came for receiverTimeout="
-            f"{self._options.receiver_timeout:g} s while reading sequence numbers {self._wanted.start} to "
-            f"{self._wanted.end - 1}, now at {self._position}"
-        )
+    def _progress(self) -> str:
+        return f"at sequence number {self._position} of {self._wanted.start} to {self._wanted.end - 1}"
 
     def _stalled(self) -> RangeEnd | None:
         """Record that the partition is silent, although the hub answers and has events there. None if that cannot be
@@ -346,9 +339,10 @@ class _RangeReader:
         if not recorded:
             return None if lease.is_owned() else self._lease_lost()
         _LOG.warning(
-            "%s, although the event hub has them. The range ends and the lease is released, so that all other "
-            "partitions are read on; once this one delivers again, it is read from its checkpoint on. Last seen: %s. "
-            'If that lasts, see "A partition stalls" in docs/operations.md', self._silence(), since.last_error,
+            "partition %s: stalled for receiverTimeout %s, although the event hub reports events (%s). Its lease is "
+            "released, other partitions are read, and it is read from its checkpoint once it delivers again. If it "
+            'lasts, see "A partition stalls" in docs/operations.md',
+            self._wanted.partition, self._progress(), since.last_error,
         )  # fmt: skip
         return RangeEnd.STALLED
 
@@ -365,10 +359,10 @@ class _RangeReader:
             raise TransientError(str(error)) from error
         end = min(found, self._wanted.end)
         if begin > self._position:
-            self._report_loss(self._position, end, f"have aged out (the first retained event is {begin})")
+            self._report_loss(self._position, end, f"they have aged out (the first retained event is {begin})")
         elif not self._options.compacted:
-            why = f"do not exist, although {begin} is retained. If the event hub is compacted, set compacted=true"
-            self._report_loss(self._position, end, why)
+            reason = f"they do not exist, although {begin} is retained. If the hub is compacted, set compacted=true"
+            self._report_loss(self._position, end, reason)
 
     def _rest_is_gone(self, cancelled: threading.Event) -> bool:
         """Whether the hub has been silent for long, and it is sure that no event is left from the position on, as where
@@ -410,19 +404,22 @@ class _RangeReader:
         """Where reading goes on if the events from the position on are gone; the position if they are not."""
         position, end = self._position, self._wanted.end
         if state.begin > position:
-            end, why = min(state.begin, end), f"have aged out (the first retained event is {state.begin})"
+            end, reason = min(state.begin, end), f"they have aged out (the first retained event is {state.begin})"
         elif state.end < end and state.end <= position:  # else the events before the new end are late, not lost
-            why = f"are gone (the last event is {state.end - 1}: the event hub was recreated)"
+            reason = f"the last event is {state.end - 1}, so the event hub was recreated"
         else:
             return position
-        self._report_loss(position, end, why)
+        self._report_loss(position, end, reason)
         return end
 
-    def _report_loss(self, start: int, end: int, why: str) -> None:
-        what = f"partition {self._wanted.partition}: events {start} to {end - 1} were planned and now {why}"
+    def _report_loss(self, start: int, end: int, reason: str) -> None:
+        partition = self._wanted.partition
         if self._options.fail_on_data_loss:
-            raise DataLossError(f"{what}. Set failOnDataLoss=false to go on without them")
-        _LOG.warning("%s. Going on at %d, because failOnDataLoss=false", what, end)
+            raise DataLossError("EHB_EVENTS_LOST", partition=partition, position=start, reason=reason)
+        _LOG.warning(
+            "skipping lost events, because failOnDataLoss=false: %s partition=%s from=%d to=%d",
+            reason, partition, start, end - 1,
+        )  # fmt: skip
 
     def _partition_state(self) -> PartitionState:
         partition = self._wanted.partition

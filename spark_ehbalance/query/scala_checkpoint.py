@@ -33,22 +33,22 @@ def scala_query_positions(folder: CheckpointFolder, wanted: str | None) -> Posit
     planned, finished = folder.planned(), folder.finished()
     last = finished[-1] if finished else -1
     if finished and last not in planned:
-        raise UnusableError(f"the batch {last} is finished, and there is no offsets/{last} that has its end")
+        raise UnusableError(f"batch {last} is finished, and offsets/{last} is missing")
     hub = wanted or _only_hub(folder, planned)
     again = () if last == planned[-1] else (f"Conservative: batch {planned[-1]} is unfinished and is read again.",)
     others, source = set[str](), -1
     for batch in reversed(planned):
         found = dict(_of_hub(folder.offsets(batch), hub, f"offsets/{batch}", others, finished=batch <= last))
         if len(found) > 1:
-            raise UnusableError(f"{len(found)} sources have read event hub {hub}: allowed is a query with one")
+            raise UnusableError(f"{len(found)} of its sources have read event hub {hub}, and only one is supported")
         if found:
             source, numbers = found.popitem()
             if batch == last:
                 return _positions(hub, numbers, again)
             if batch < last:  # a source that has had a position has one in each later batch
                 raise UnusableError(
-                    f"offsets/{batch} has positions of event hub {hub}, and offsets/{last}, of the last finished "
-                    "batch, has none: it is damaged, or the query has read something else since"
+                    f"offsets/{batch} contains positions of event hub {hub}, and offsets/{last}, of the last finished "
+                    "batch, does not: it is damaged, or the query has read another hub since"
                 )
     if source >= 0:
         return _positions(hub, _initial(folder, source, hub), again)
@@ -72,7 +72,7 @@ def _hubs(folder: CheckpointFolder, planned: Sequence[int]) -> set[str]:
 def _only_hub(folder: CheckpointFolder, planned: Sequence[int]) -> str:
     found = _hubs(folder, planned)
     if len({each.lower() for each in found}) != 1:
-        raise UnusableError(f"its sources have read {', '.join(sorted(found)) or 'no event hub'}: name one of them")
+        raise UnusableError(f"its sources have read {', '.join(sorted(found)) or 'no event hub'}: name one")
     return found.pop()
 
 
@@ -89,13 +89,13 @@ def _of_hub(
     """
     version, _, *lines = (text + "\n\n").splitlines()  # at least two lines: the version and the batch's settings
     if finished and version != _VERSION:
-        raise UnusableError(f"{file} is no offset log of version {_VERSION[1:]}")
+        raise UnusableError(f"{file} is not an offset log of version {_VERSION[1:]}")
     for source, line in enumerate(lines):
         try:
             offset = json.loads(line)
         except (ValueError, RecursionError):  # a source without an offset, or one that does not write JSON
             if finished and line.startswith("{"):
-                raise UnusableError(f"{file} is damaged in its line {source + 3}") from None
+                raise UnusableError(f"line {source + 3} of {file} is damaged") from None
             continue
         if isinstance(offset, dict) and (numbers := _numbers(offset, hub, file, others)) is not None:
             yield source, numbers
@@ -107,7 +107,7 @@ def _initial(folder: CheckpointFolder, source: int, hub: str) -> dict[str, int]:
     try:
         text = folder.text(file)
     except FileNotFoundError:
-        raise UnusableError(f"no batch is finished, and there is no {file}, where the first one begins") from None
+        raise UnusableError(f"no batch is finished, and {file}, with the start of the first one, is missing") from None
     version, line, rest = text.lstrip("\0").partition("\n")
     try:
         offset = json.loads(rest if line else version)  # files of Spark 2.1 have no version
@@ -115,7 +115,7 @@ def _initial(folder: CheckpointFolder, source: int, hub: str) -> dict[str, int]:
         offset = None
     numbers = _numbers(offset, hub, file, set()) if isinstance(offset, dict) else None
     if numbers is None or (line and version != _VERSION):
-        raise UnusableError(f"{file} has no positions of event hub {hub} in a form of version {_VERSION[1:]}")
+        raise UnusableError(f"{file} contains no positions of event hub {hub} in version {_VERSION[1:]}")
     return numbers
 
 
@@ -125,7 +125,7 @@ def _numbers(offset: Mapping[str, object], hub: str, file: str, others: set[str]
         return None
     named = [name for name in offset if name.lower() == hub.lower()]  # Event Hubs ignores case
     if len(named) > 1:
-        raise UnusableError(f"{file} has event hub {hub} as {' and as '.join(named)}: it is not clear which one counts")
+        raise UnusableError(f"{file} contains event hub {hub} as {' and as '.join(named)}, which is ambiguous")
     if not named:
         others.update(offset)
         return None
@@ -133,6 +133,6 @@ def _numbers(offset: Mapping[str, object], hub: str, file: str, others: set[str]
     assert isinstance(numbers, dict)
     for partition, number in numbers.items():
         if type(number) is not int or not -(2**63) <= number < 2**63 or not partition.isdecimal():
-            raise UnusableError(f"{file} has {number!r} for partition {partition}: allowed is a sequence number")
+            raise UnusableError(f"{file} contains {number!r} for partition {partition}, which is not a sequence number")
     # The connector takes what lies before the first retained event, such as -1, for that event.
     return {partition: max(0, numbers[partition]) for partition in sorted(numbers, key=partition_order)}

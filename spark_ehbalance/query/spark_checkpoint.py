@@ -67,7 +67,7 @@ def opened(location: str, storage_options: Mapping[str, str]) -> Iterator[Checkp
         raise
     except (OSError, DeltaError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise OptionError(f"{location} cannot be read: {reason}") from None
+        raise OptionError("EHB_CHECKPOINT_UNUSABLE", location=location, reason=reason) from None
 
 
 def logs(folder: CheckpointFolder) -> list[list[LoggedBatch]]:

@@ -32,8 +32,4 @@ def check_one_source(lease_table: str | None, planner: PlannerAddress) -> None:
 
 def two_sources(lease_table: str | None) -> OptionError:
     """The error of a query that has two sources with one lease table."""
-    return OptionError(
-        f"leaseTable={lease_table}: this query has two sources with it, as a join of two load()s or of one with itself "
-        "has, and each event would go to one of the two alone. For a join leave leaseTable out, with a new "
-        "checkpointLocation, and both read everything; for a union use one load()"
-    )
+    return OptionError("EHB_TWO_SOURCES", lease_table=lease_table)

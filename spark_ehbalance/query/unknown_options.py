@@ -1,4 +1,4 @@
-"""What is said of options that do not exist: each says what to write instead, as far as that can be known."""
+"""Error messages for unknown options, with the option to use instead if it is known."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from spark_ehbalance.eventhub.sending.write_options import WRITE_OPTIONS
 from spark_ehbalance.settings.secrets import may_be_secret, redacted
 from spark_ehbalance.settings.suggestions import nearest
 
-#: Options that Spark adds for what this source does not have, in lower case.
-_OF_SPARK = {
-    "path": "ehbalance has no path, as in load(PATH), save(PATH) or option path: eventHubName is the event hub, "
-    "leaseTable the path of the lease table",
-    "checkpointlocation": "checkpointLocation is an option of df.writeStream, leave it out here",
+#: Options that Spark adds, or that belong to a writer: key → option, and hint.
+_SPARK_OPTIONS = {
+    "path": ("path", ": eventHubName is the event hub, leaseTable the location of the lease table"),
+    "checkpointlocation": ("checkpointLocation", ", but of df.writeStream"),
 }
 
 _SHARED = "leave it out: partitions are shared by load, see strategy"
@@ -82,33 +81,37 @@ _OTHERS = {
     for name, instead in options.items()
 }
 
-_LIST = "docs/options.md lists all"
-
 #: What Spark puts before the options of a table in a catalog.
-_OF_TABLE = "option."
+_TABLE_PREFIX = "option."
 
 
 def unknown_option(key: str, where: str, here: Iterable[str], elsewhere: Mapping[str, str]) -> OptionError:
-    """The error for the option `key`, which `where` does not have. It has those of `here`; those of `elsewhere`, by
-    their keys, are for the other kind of query."""
+    """The error for the option `key`, which is not one of the options of `where` (`here`); `elsewhere` maps the keys of
+    the other kind of query to its options."""
     if key in _OTHERS:
-        product, name, instead = _OTHERS[key]
-        return OptionError(f"{name} is an option of {product}: {instead}")
-    if key in _OF_SPARK:
-        return OptionError(_OF_SPARK[key])
-    if key.startswith(_OF_TABLE):
-        return OptionError(
-            "ehbalance has no tables in a catalog, which would keep and show the connection: use CREATE TEMPORARY VIEW "
+        product, name, replacement = _OTHERS[key]
+        return _error(name, "ehbalance", f", but of {product}: {replacement}")
+    if key in _SPARK_OPTIONS:
+        name, hint = _SPARK_OPTIONS[key]
+        return _error(name, "ehbalance", hint)
+    if key.startswith(_TABLE_PREFIX):
+        hint = (
+            ", which has no tables in a catalog, as they would keep and show the connection: use CREATE TEMPORARY VIEW "
             "NAME USING ehbalance OPTIONS (...), or spark.read"
         )
+        return _error(redacted(key), "ehbalance", hint)
     if key in elsewhere:
         other = "spark.read" if where == "spark.readStream" else "spark.readStream"
-        return OptionError(f"{where} has no option {elsewhere[key]}: it is for {other}, leave it out")
+        return _error(elsewhere[key], where, f", but of {other}")
     writing = {name.lower(): name for name in WRITE_OPTIONS}
     if key in writing:
-        return OptionError(f"{where} has no option {writing[key]}: it is for df.write, leave it out")
+        return _error(writing[key], where, ", but of df.write")
     if may_be_secret(key):
-        return OptionError(f"there is no option {redacted(key)}: {_LIST}")
-    if alike := nearest(key, sorted([*here, *writing.values()])):  # what is to be done may not be known yet
-        return OptionError(f"there is no option {redacted(key)}: did you mean {alike}?")
-    return OptionError(f"there is no option {redacted(key)} for {where}: {_LIST}")
+        return _error(redacted(key), "ehbalance")
+    if alike := nearest(key, sorted([*here, *writing.values()])):  # `where` is a guess: it may become a write
+        return _error(redacted(key), "ehbalance", f": did you mean {alike}?")
+    return _error(redacted(key), where)
+
+
+def _error(option: str, where: str, hint: str = "") -> OptionError:
+    return OptionError("EHB_OPTION_UNKNOWN", option=option, where=where, hint=hint)

@@ -13,7 +13,8 @@ from spark_ehbalance.errors import EhBalanceError
 def folder() -> Path:
     """The folder with `jobs/` and `conf/`. Raises `EhBalanceError` if there is none, as in an archive of modules."""
     here = Path(__file__).resolve().parent
-    for each in (here, here.parents[1]):
-        if (each / "jobs/stream_to_delta.py").is_file():
-            return each
-    raise EhBalanceError("the jobs are in the wheel and in the repository, and not beside this copy of the package")
+    for root in (here, here.parents[1]):
+        if (root / "jobs/stream_to_delta.py").is_file():
+            return root
+    problem = "this copy of the package is without the jobs, which the wheel and the repository contain"
+    raise EhBalanceError("EHB_CALL_INVALID", function="shipped_folder", problem=problem)

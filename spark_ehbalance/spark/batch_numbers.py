@@ -36,22 +36,12 @@ def check_batch_numbers(jvm: Any, session: Any, query_id: str) -> None:
         logged, sink = query.offsetLog().getLatestBatchId(), str(query.sink())
         last, in_sink = logged.get() if logged.isDefined() else None, _last_batch(jvm, session, query, sink)
         if in_sink is not None and (last is None or in_sink > last):
-            error = DataLossError(described_later_batches(sink, in_sink, query.resolvedCheckpointRoot(), last))
+            ends = "has no batch yet" if last is None else f"ends with batch {last}"
+            checkpoint = query.resolvedCheckpointRoot()
+            error = DataLossError("EHB_SINK_AHEAD", sink=sink, in_sink=in_sink, checkpoint=checkpoint, ends=ends)
             query.errorNotifier().markError(jvm.java.lang.IllegalStateException(line(error)))
     except _NOT_THERE as error:
         _LOG.info("whether the sink of query %s has later batches cannot be looked up: %s", query_id, error)
-
-
-def described_later_batches(sink: str, in_sink: int, checkpoint: str, last: int | None) -> str:
-    """What it means that the `sink` has batch `in_sink`, and the `checkpoint` ends with batch `last`, for a message."""
-    ends = "has no batch yet" if last is None else f"ends with batch {last}"
-    # Delta tells checkpoints apart, the file sink does not.
-    other = "write to a new folder" if sink.startswith(_FILES) else "set a new checkpointLocation"
-    return (
-        f"{sink} has batches up to number {in_sink}, and this query's checkpoint {checkpoint} {ends}: it is new, was "
-        f"set back, or belongs to another output. Batches up to number {in_sink} would be left out there without a "
-        f"word. Nothing was read. Put back the checkpoint that belongs to this output, or {other}"
-    )
 
 
 def _reads_ehbalance(query: Any) -> bool:

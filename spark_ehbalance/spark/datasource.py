@@ -72,10 +72,8 @@ class EhBalanceDataSource(WithImportPath, DataSource):
         check_options(options)
         table = next((value for name, value in options.items() if name.lower() == "leasetable"), "/")
         if is_relative(table.strip()) and not (spark_master() or "").startswith("local"):
-            raise OptionError(
-                f"option leaseTable={redacted(table)} is a relative path, another place for every job on a cluster: "
-                "that is allowed only where Spark's master is known to be local. Write an address or a whole path"
-            )
+            allowed = "an address or an absolute path; a relative path only if Spark's master is known to be local"
+            raise OptionError("EHB_OPTION_INVALID", option="leaseTable", value=redacted(table), allowed=allowed)
 
     @classmethod
     def name(cls) -> str:

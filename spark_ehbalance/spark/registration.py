@@ -50,9 +50,8 @@ def _make_known(spark: SparkSession) -> None:
         spark.dataSource.register(EhBalanceDataSource)  # maybe again: the package may have been added since
         error = _use(spark)
     if error is not None:
-        raise EhBalanceError(
-            f"Spark cannot use the format {EhBalanceDataSource.name()!r}: {cause(error)}. {_remedy(spark)}"
-        ) from error
+        python = _describe_python(spark)
+        raise EhBalanceError("EHB_FORMAT_UNUSABLE", reason=cause(error), python=python) from error
 
 
 def _use(spark: SparkSession) -> Exception | None:
@@ -64,28 +63,21 @@ def _use(spark: SparkSession) -> Exception | None:
     return None
 
 
-def _remedy(spark: Any) -> str:
-    """What to do where Spark's Python cannot use the format."""
-    remedy = (
-        "The Python that Spark starts beside the driver needs the package spark-ehbalance and what that depends on: "
-        "install both there, or bring them by --archives or --py-files (a wheel under the name of a .zip), with Spark "
-        "Connect by spark.addArtifacts (docs/platforms.md)"
-    )
+def _describe_python(spark: Any) -> str:
+    """Which Python Spark starts, and how to make it this program's."""
+    export = f"export PYSPARK_PYTHON={shlex.quote(sys.executable)}"
     if remote(spark) is not None:
-        here = f"export PYSPARK_PYTHON={shlex.quote(sys.executable)}"
-        return f"{remedy}. For a server on this machine, before it starts: {here}"
+        return f"Spark's Python is the server's; for a server on this machine, before it starts: {export}"
     name = spark.sparkContext.pythonExec
     python = os.path.abspath(shutil.which(name, path=spark._jvm.System.getenv("PATH")) or name)
-    # Not by the file: those of virtual environments are links to one and the same.
+    # Compare folders: the pythons of virtual environments are links to the same file.
     if os.path.dirname(python) == os.path.dirname(sys.executable):
-        return remedy
-    why = "which PYSPARK_PYTHON names"
+        return f"Spark's Python is this program's, {python}"
+    source = "set by PYSPARK_PYTHON"
     if "PYSPARK_PYTHON" not in os.environ:
-        why = f"the {name} of the PATH, as PYSPARK_PYTHON is not set"
-    found = f"Spark's Python is {python}, {why}; this program's is another"
-    if not spark.sparkContext.master.startswith("local"):
-        return f"{found}. {remedy}"
-    return f"{found}. Before you start it: export PYSPARK_PYTHON={shlex.quote(sys.executable)}"
+        source = f"the first {name} on the PATH, as PYSPARK_PYTHON is not set"
+    found = f"Spark's Python is {python} ({source}), this program's is {sys.executable}"
+    return f"{found}: before it starts, {export}" if spark.sparkContext.master.startswith("local") else found
 
 
 def _listen(spark: SparkSession) -> None:

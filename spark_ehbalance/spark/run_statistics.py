@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from typing import Any
 
@@ -9,6 +10,9 @@ from spark_ehbalance.spark.planners import end_offsets
 
 #: Seconds over which the events a second are counted.
 _RATE_OVER = 30.0
+
+#: The Java class name of this source in Spark's status messages.
+_JAVA_SOURCE = re.compile(r"\S*PythonMicroBatchStream\S*")
 
 
 class RunStatistics:
@@ -68,7 +72,7 @@ class RunStatistics:
     def state(self) -> str:
         """What does not change while nothing happens."""
         if not self._reported:
-            return f"starting: {self._status or 'the query'}"
+            return f"starting: {_JAVA_SOURCE.sub('the event hub', self._status) or 'the query'}"
         of_all = [] if self._partitions is None else [f"{self._partitions[0]} of {self._partitions[1]} partitions"]
         if self._owners and self._partitions is not None and not self._partitions[0]:
             others = f" and {len(self._owners) - 1} more" if len(self._owners) > 1 else ""

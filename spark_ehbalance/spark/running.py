@@ -14,11 +14,12 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_ehbalance.dependencies import Py4JError, Py4JJavaError
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.spark.display import Display
-from spark_ehbalance.spark.planners import request_from_planners
+from spark_ehbalance.spark.planners import process_id, request_from_planners
 from spark_ehbalance.spark.run_statistics import RunStatistics
-from spark_ehbalance.spark.sessions import SPARK_ERRORS, remote
+from spark_ehbalance.spark.sessions import SPARK_ERRORS, cause, remote
 from spark_ehbalance.spark.signals import StopSignals
 from spark_ehbalance.spark.stopping import hand_over
 
@@ -37,12 +38,23 @@ def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
     default suits a process that is killed after 30 s. A second signal raises `SystemExit` with 128 + its number. Call
     it in the main thread. Owned partitions, events read, and lag are shown in a terminal, and logged elsewhere.
 
-    If a query fails the others are stopped, and its exception is raised. Raises `EhBalanceError` without a query.
+    If a query fails the others are stopped, and its exception is raised. Raises `EhBalanceError` without a
+    query, and if the JVM is lost.
     """
     if not queries:
-        raise EhBalanceError("run() is called without a query: give it what start() or toTable() has returned")
-    watched = [_Watched(query) for query in queries]
+        problem = "it needs at least one query, as start() or toTable() returns it"
+        raise EhBalanceError("EHB_CALL_INVALID", function="run", problem=problem)
     jvm = None if remote(getattr(queries[0], "_session", None)) is not None else _context()._jvm
+    try:
+        _run(queries, timeout, jvm)
+    except (Py4JError, OSError) as error:
+        if jvm is None or isinstance(error, Py4JJavaError) or _is_alive(jvm):
+            raise
+        raise EhBalanceError("EHB_DRIVER_LOST", reason=cause(error)) from error
+
+
+def _run(queries: Sequence[StreamingQuery], timeout: float, jvm: Any) -> None:
+    watched = [_Watched(query) for query in queries]
     with Display([each.name for each in watched]) as display, StopSignals(jvm).received() as signals:
         stops: list[threading.Thread] = []
         deadline = float("inf")
@@ -69,10 +81,8 @@ def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
         # A message by Spark Connect waits for a core, which the batch may have.
         _end_now([each.query for each in watched if each.query.isActive])
         display.show([each.look() for each in watched], last=True)
-        events, batches = (
-            sum(each.statistics.events for each in watched),
-            sum(each.statistics.batches for each in watched),
-        )
+        events = sum(query.statistics.events for query in watched)
+        batches = sum(query.statistics.batches for query in watched)
         in_batches = f"{batches:,} batch{'' if batches == 1 else 'es'}"
         display.show_message(f"{'stopped' if stops else 'ended'} after {events:,} events in {in_batches}")
     if jvm is not None:
@@ -81,6 +91,14 @@ def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
         # One that was stopped and whose function of `foreachBatch` does not return is not active, and never ends.
         if one.has_failed() or not stops:
             one.query.awaitTermination()  # raises the query's error
+
+
+def _is_alive(jvm: Any) -> bool:
+    try:
+        process_id(jvm)
+    except (Py4JError, OSError):
+        return False
+    return True
 
 
 class _Watched:

@@ -118,7 +118,7 @@ def takes_arrow(writer: Any) -> bool:
 def batch_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) -> BatchWriter:
     """Raises `OptionError`."""
     if overwrite:
-        raise OptionError("an event hub cannot be overwritten, events can be added only: write with mode('append')")
+        raise OptionError("EHB_OPTION_INVALID", option="mode", value="'overwrite'", allowed="'append'")
     return BatchWriter(options, _columns(options, schema), schema)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
@@ -25,6 +26,7 @@ from spark_ehbalance.exactly_once.protocol import (
     write_exactly_once,
 )
 from tests.exactly_once.model import Entry, Group, Writer
+from tests.raising import raises
 
 
 def schedules(make: Callable[[], Sequence[Writer]]) -> Iterator[Sequence[Writer]]:
@@ -138,7 +140,8 @@ def write(*refusals: FailedCommit | None) -> None:
 def test_a_refused_commit_is_tried_again_but_not_for_ever(conflict: Conflict) -> None:
     refusal = FailedCommit(conflict, "No space left on device", OSError())
     write(*[refusal] * (MAX_FAILED_COMMITS - 1), None)
-    with pytest.raises(TargetError, match=f"{conflict.value}.*No space left on device") as raised:
+    reason = re.compile(f"{conflict.value} .No space left on device")
+    with raises(TargetError, "EHB_TARGET_CONTENDED", count=MAX_FAILED_COMMITS, reason=reason) as raised:
         write(*[refusal] * MAX_FAILED_COMMITS)
     assert raised.value.__cause__ is refusal.error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.exactly_once import spark_settings
 from spark_ehbalance.exactly_once.spark_settings import SESSION, TASKS
 from spark_ehbalance.spark_versions import UNIX_SOCKET
+from tests.raising import raises
 
 #: The function has its name.
 MODULE = sys.modules["spark_ehbalance.exactly_once.spark_settings"]
@@ -48,7 +50,8 @@ def test_a_spark_without_delta_fetches_the_one_that_goes_with_it(
 
 def test_a_spark_for_which_there_is_no_delta_is_named(spark_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspark, "__version__", "4.3.0")
-    with pytest.raises(EhBalanceError, match=r'for Spark 4\.3\.0 yet, .*: pip install "pyspark==4\.2\.\*"'):
+    supported = re.compile("pyspark==4.2")
+    with raises(EhBalanceError, "EHB_DELTA_UNSUPPORTED", version="4.3.0", supported=supported):
         spark_settings()
 
 

@@ -11,9 +11,12 @@ from spark_ehbalance.errors import MissingError, OptionError
 from spark_ehbalance.spark import error_line
 from spark_ehbalance.spark.error_line import line, single_line_errors
 
+ERROR = OptionError("EHB_OPTION_REQUIRED", option="x", reason="y")
+
 
 def test_a_text_of_several_lines_is_one() -> None:
-    assert line(MissingError("first\n  second")) == r"spark_ehbalance.errors.MissingError: first\n  second"
+    error = MissingError("EHB_HUB_NOT_FOUND", what="first\n ", problem="second")
+    assert line(error).startswith(r"spark_ehbalance.errors.MissingError: [EHB_HUB_NOT_FOUND] first\n  second.")
 
 
 def test_a_worker_sends_the_line_once_and_instead_of_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,16 +30,16 @@ def test_a_worker_sends_the_line_once_and_instead_of_a_traceback(monkeypatch: py
 
     @single_line_errors()
     def refuse() -> None:
-        raise OptionError("option x is wrong")
+        raise ERROR
 
     with pytest.raises(OptionError) as raised:
         refuse()
-    assert sent(raised.value) == "spark_ehbalance.errors.OptionError: option x is wrong"
+    assert sent(raised.value) == f"spark_ehbalance.errors.OptionError: {ERROR}"
     assert pyspark.util.write_with_length is send  # type: ignore[attr-defined]
     assert "Traceback" in sent(raised.value) or "NoneType" in sent(raised.value)
 
 
-@pytest.mark.parametrize(("in_worker", "error"), [(False, OptionError("x is wrong")), (True, ZeroDivisionError())])
+@pytest.mark.parametrize(("in_worker", "error"), [(False, ERROR), (True, ZeroDivisionError())])
 def test_a_users_program_and_faults_of_ours_are_left_alone(
     monkeypatch: pytest.MonkeyPatch, in_worker: bool, error: Exception
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.query.finished_batches import NewestBatch
 from spark_ehbalance.query.offsets import StreamOffset
@@ -19,6 +20,7 @@ from spark_ehbalance.spark import datasource
 from spark_ehbalance.spark.datasource import StreamReader, Task
 from spark_ehbalance.spark.spark_api import ReadMaxRows
 from tests.query.queries import Group
+from tests.raising import raises
 
 HUB = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true;EntityPath=hub"
 ROWS = 4
@@ -199,7 +201,7 @@ def test_an_answer_is_given_again_until_its_batch_is_run() -> None:
 @pytest.mark.parametrize("logged", [(END, END), (END, NEXT)])
 def test_spark_that_asks_before_it_tells_is_refused(logged: tuple[dict[str, Any], dict[str, Any]]) -> None:
     planned = NewestBatch().after_answer({"o": 0}, {"o": 2})
-    with pytest.raises(EhBalanceError, match="triggerAvailableNowWrapper"):
+    with raises(OptionError, "EHB_OPTION_NOT_APPLICABLE", option=re.compile("triggerAvailableNowWrapper")):
         planned.after_partitions(*logged)
 
 

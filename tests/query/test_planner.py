@@ -105,7 +105,7 @@ def test_a_control_message_of_another_batch_or_form_changes_nothing(group: Group
     malformed: list[Any] = [{"finished": {"format": 1}}, {"finished": wrong}, {}, [], 1, "leave", None]
     malformed += [message(first, leave=leave) for leave in ("false", 1, None, {})]
     for each in malformed:
-        with pytest.raises(EhBalanceError):
+        with pytest.raises(EhBalanceError):  # by its offset, too
             a.planner.handle(each)
     before = group.snapshot().version
     wait_until(lambda: group.snapshot().version > before, "a renewal came")

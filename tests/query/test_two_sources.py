@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from spark_ehbalance.spark import datasource
 from spark_ehbalance.spark.datasource import StreamReader
 from spark_ehbalance.spark.listener import BatchEndListener
 from tests.query.queries import Group
+from tests.raising import raises
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def test_the_listener_ends_a_query_with_two_sources(group: Group, readers: Any) 
         each.latestOffset(each.initialOffset())
     listener.onQueryProgress(progress(a, b))
     for each in (a, b):
-        with pytest.raises(OptionError, match=r"leaseTable=.*leases: this query has two sources with it"):
+        with raises(OptionError, "EHB_TWO_SOURCES", lease_table=re.compile("leases$")):
             each.latestOffset(each.initialOffset())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from spark_ehbalance.exactly_once.marks import SequenceRange
 from spark_ehbalance.exactly_once.merging import merge_once
 from spark_ehbalance.exactly_once.protocol import Write
 from spark_ehbalance.exactly_once.target import MERGED
+from tests.raising import raises
 from tests.spark.tables import held
 from tests.spark.test_write_once import Writer, event_rows, events_of
 
@@ -66,7 +68,8 @@ def test_writers_wait_while_another_process_commits(spark: SparkSession, tmp_pat
     with another_process_commits(Path(target), Path(merged)):
         for thread in waiting:
             thread.start()
-        with pytest.raises(TargetError, match=f"fuser {target}/_delta_log"), local_lock(spark._jvm, target, 1):
+        file = re.compile(f"^{target}/_delta_log")
+        with raises(TargetError, "EHB_TARGET_LOCKED", file=file), local_lock(spark._jvm, target, 1):
             pass
         assert all(thread.is_alive() for thread in waiting)
     for thread in waiting:
@@ -118,7 +121,7 @@ def test_a_file_that_cannot_be_locked(
 ) -> None:
     make(tmp_path / "_delta_log")
     with (
-        pytest.raises(TargetError, match=f"{tmp_path}.*cannot be locked.*{cause}"),
+        raises(TargetError, "EHB_TARGET_LOCKED", file=re.compile(f"^{tmp_path}"), reason=re.compile(cause)),
         local_lock(spark._jvm, str(tmp_path)),
     ):
         pass

@@ -73,7 +73,7 @@ def _foreign_checkpoint(at: Place) -> None:
 MISTAKES: dict[str, tuple[Callable[[Place], None], str]] = {
     "misspelled option": (
         lambda at: at.start(at.frame(maxEventPerTrigger="5")),
-        r"there is no option 'maxeventpertrigger': did you mean maxEventsPerTrigger\?",
+        r"\[EHB_OPTION_UNKNOWN\] 'maxeventpertrigger' .* maxEventsPerTrigger\?",
     ),
     "unknown consumer group": (
         lambda at: at.start(at.frame(consumerGroup="none", leaseTable=str(at.folder / "leases"))),
@@ -81,10 +81,10 @@ MISTAKES: dict[str, tuple[Callable[[Place], None], str]] = {
     ),
     "end beyond the last event of a batch": (
         lambda at: at.batch(endingPosition='{"0": 500, "*": "latest"}'),
-        r"partition 0: endingPosition means sequence number 500",
+        r"\[EHB_POSITION_INVALID\] .* partition 0 .* 500",
     ),
     "write": (_write, r"row 1 of a task cannot be sent: the event has 2,000,016 bytes with its properties"),
-    "checkpoint of another source": (_foreign_checkpoint, r"the query's checkpoint holds offsets of another source"),
+    "checkpoint of another source": (_foreign_checkpoint, r"\[EHB_CHECKPOINT_FOREIGN\] .* another source"),
 }
 
 

@@ -70,7 +70,7 @@ def test_two_sources_with_one_lease_table_are_an_error_before_anything_is_writte
     how: Callable[[Load], DataFrame], position: str, run: Run, written: list[str], shared_options: dict[str, str]
 ) -> None:
     """Without `register`, and also where there is nothing to read yet."""
-    two = r"OptionError: leaseTable=.*: this query has two sources with it"
+    two = r"OptionError: \[EHB_TWO_SOURCES\] .*leaseTable="
     with pytest.raises(StreamingQueryException, match=two):
         run({**shared_options, "startingPosition": position}, how)
     assert written == []

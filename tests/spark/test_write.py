@@ -78,7 +78,7 @@ def test_a_stream_is_written_in_order_and_its_rows_are_counted(
 @pytest.mark.parametrize(
     ("mode", "options", "said"),
     [
-        ("overwrite", {}, r"an event hub cannot be overwritten, events can be added only: write with mode\('append'\)"),
+        ("overwrite", {}, r"\[EHB_OPTION_INVALID\] mode='overwrite'"),
         (
             "append",
             {"sendTimeout": "soon"},

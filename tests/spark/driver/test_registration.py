@@ -1,4 +1,4 @@
-"""The advice of `register` where Spark's Python cannot use the format; `test_connect_server.py` has such a Python."""
+"""How the error of `register` describes the Python that Spark starts; `test_connect_server.py` has another one."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def session(path: Path, master: str) -> SimpleNamespace:
     return SimpleNamespace(_jvm=SimpleNamespace(System=system), sparkContext=context)
 
 
-def test_it_names_the_python_that_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_python_that_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     (tmp_path / "python3").symlink_to(sys.executable)
-    found = f"Spark's Python is {tmp_path}/python3, the python3 of the PATH, as PYSPARK_PYTHON is not set; this "
-    advice = registration._remedy(session(tmp_path, "local[2]"))
-    assert advice.startswith(found)
-    assert advice.endswith(f"Before you start it: export PYSPARK_PYTHON={sys.executable}")
-    assert "--archives or --py-files" in registration._remedy(session(tmp_path, "yarn"))
-    own = registration._remedy(session(Path(sys.executable).parent, "local[2]"))
-    assert own.startswith("The Python that Spark starts beside the driver needs the package")
+    found = f"Spark's Python is {tmp_path}/python3 (the first python3 on the PATH, as PYSPARK_PYTHON is not set)"
+    for master, is_local in (("local[2]", True), ("yarn", False)):
+        python = registration._describe_python(session(tmp_path, master))
+        assert python.startswith(found)
+        assert python.endswith(f"before it starts, export PYSPARK_PYTHON={sys.executable}") == is_local
+    own = registration._describe_python(session(Path(sys.executable).parent, "local[2]"))
+    assert own.startswith("Spark's Python is this program's")

@@ -19,18 +19,21 @@ def report(batch: int, start: int, end: int) -> dict[str, Any]:
 
 
 def test_events_are_counted_once() -> None:
-    figures = RunStatistics(0.0)
-    figures.update("Initializing sources", [])
-    assert figures.line(12.0) == "starting: Initializing sources · 12 s"
-    figures.update("", [{"owned": 2, "all": 3, "behind": 6, "owners": ["bob"]}])
+    statistics = RunStatistics(0.0)
+    statistics.update("Initializing sources", [])
+    assert statistics.line(12.0) == "starting: Initializing sources · 12 s"
+    stream = "org.apache.spark.sql.execution.datasources.v2.python.PythonMicroBatchStream@3f1c"
+    statistics.update(f"Getting offsets from {stream}", [])
+    assert statistics.state() == "starting: Getting offsets from the event hub"
+    statistics.update("", [{"owned": 2, "all": 3, "behind": 6, "owners": ["bob"]}])
     for number, (start, end) in enumerate([(0, 100), (100, 3000), (100, 3000)]):
-        figures.add(report(min(number, 1), start, end), 20.0)
-    figures.add(report(2, 100, 3000) | {"durationMs": {"triggerExecution": 1}}, 20.0)
-    assert figures.newest_batch == 1, "Spark has reported that there was nothing to do"
-    assert figures.state() == "2 of 3 partitions · 3,000 events · 6 behind"
-    assert figures.line(30.0) == "2 of 3 partitions · 3,000 events · 6 behind · 100 events/s · last batch 2.1 s"
-    assert "· 0 events/s ·" in figures.line(51.0), "it has read nothing for 30 s"
-    assert len(figures.line(51.0)) < 80
+        statistics.add(report(min(number, 1), start, end), 20.0)
+    statistics.add(report(2, 100, 3000) | {"durationMs": {"triggerExecution": 1}}, 20.0)
+    assert statistics.newest_batch == 1, "Spark has reported that there was nothing to do"
+    assert statistics.state() == "2 of 3 partitions · 3,000 events · 6 behind"
+    assert statistics.line(30.0) == "2 of 3 partitions · 3,000 events · 6 behind · 100 events/s · last batch 2.1 s"
+    assert "· 0 events/s ·" in statistics.line(51.0), "it has read nothing for 30 s"
+    assert len(statistics.line(51.0)) < 80
 
 
 def test_a_query_without_partitions_shows_their_owners() -> None:
@@ -43,13 +46,13 @@ def test_a_query_without_partitions_shows_their_owners() -> None:
 
 
 def test_what_has_not_changed_is_not_logged_again(caplog: pytest.LogCaptureFixture) -> None:
-    figures = RunStatistics(0.0)
+    statistics = RunStatistics(0.0)
     with caplog.at_level("INFO"), Display(["query"]) as display:
-        figures.add(report(0, 0, 100), 0.0)
-        display.show([figures])
-        display.show([figures], last=True)
-        figures.add(report(1, 100, 300), 0.0)
-        display.show([figures])
+        statistics.add(report(0, 0, 100), 0.0)
+        display.show([statistics])
+        display.show([statistics], last=True)
+        statistics.add(report(1, 100, 300), 0.0)
+        display.show([statistics])
         display.show_message("stopped")
-        display.show([figures], last=True)
+        display.show([statistics], last=True)
     assert [line.partition(" ·")[0] for line in caplog.messages] == ["100 events", "stopped", "300 events"]

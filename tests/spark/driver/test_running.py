@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -11,7 +12,10 @@ from typing import Any
 
 import pytest
 
+from spark_ehbalance.dependencies import Py4JError
+from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.spark import running
+from tests.raising import raises
 
 
 class Hanging:
@@ -71,3 +75,29 @@ def test_it_raises_the_error_of_a_query_beside_one_that_hangs() -> None:
         running.run(hanging, failed, timeout=0.1)
     hanging.never.set()
     assert time.monotonic() - began < 30
+
+
+class DeadJvm:
+    """py4j's view of a killed JVM: every name can be looked up, every call fails."""
+
+    def __getattr__(self, name: str) -> DeadJvm:
+        return self
+
+    def __call__(self, *_: object) -> None:
+        raise Py4JError("connection refused")
+
+
+def test_a_killed_jvm_ends_in_a_condition(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lost(Hanging):
+        @property
+        def isActive(self) -> bool:
+            raise Py4JError("An error occurred while calling o31.isActive")
+
+        @isActive.setter
+        def isActive(self, value: bool) -> None: ...
+
+    monkeypatch.setattr(running, "remote", lambda session: None)
+    monkeypatch.setattr(running, "_context", lambda: SimpleNamespace(_jvm=DeadJvm()))
+    query: Any = Lost()
+    with raises(EhBalanceError, "EHB_DRIVER_LOST", reason=re.compile("o31.isActive")):
+        running.run(query)

@@ -6,11 +6,10 @@ import os
 import signal
 from types import SimpleNamespace
 
-import pytest
-
 from spark_ehbalance import run
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.spark.signals import StopSignals, _JavaHandler
+from tests.raising import raises
 
 
 def test_a_signal_is_told_once_and_handlers_are_put_back() -> None:
@@ -27,5 +26,5 @@ def test_a_signal_is_told_once_and_handlers_are_put_back() -> None:
 
 
 def test_run_without_a_query_is_an_error() -> None:
-    with pytest.raises(EhBalanceError, match="without a query"):
+    with raises(EhBalanceError, "EHB_CALL_INVALID", function="run"):
         run()
