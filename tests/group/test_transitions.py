@@ -180,6 +180,7 @@ FULL = "bob has 1 partitions, and maxPartitionsOwned=1"
 
 REFUSALS = {
     "earlier epoch": (group(), renew(epoch=2), "epoch is 3, not 2"),
+    "later epoch": (group(), renew(epoch=4), "epoch is 3, not 4"),
     "no member": (group(), claim(STRANGER), "eve is not a member"),
     "fenced": (group(), renew(OLD_ANN), "a later process has joined as ann"),
     "unknown partition": (group(), replace(renew(), partition="9"), "partition 9 is unknown"),
@@ -491,6 +492,9 @@ def test_a_query_is_recorded_and_its_runs_are_counted() -> None:
     ended = Advance(by=STRANGER, at_ms=AT + 1, lineage="l", batch=7, begun=8, planner="eve-1")
     again = after(first, ended, Leave(by=STRANGER, at_ms=AT))
     record = QueryRecord("l", "", "eve", 1, 7, 8, "eve-1", AT + 1, "here")
+    replanned, earlier = replace(ended, planner="eve-2"), replace(ended, begun=7)
+    begun = after(first, ended, replanned, earlier).queries["l"]
+    assert (begun.begun, begun.planner) == (8, "eve-2"), "a batch may be planned again, and no earlier one counts"
     assert again.queries["l"] == record, "the record stays, and says that the process has left"
     later = after(again, run_of(Author("eve", "eve-2"), batch=6, begun=6)).queries["l"]
     assert (later.run, later.start, later.batch, later.begun, later.planner) == ("eve-2", 2, 7, 8, "eve-1")

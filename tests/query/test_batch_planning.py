@@ -59,9 +59,9 @@ def test_finished_events_count_before_they_are_checkpointed_unless_under_an_earl
 
 def test_fixed_ends_are_not_passed_and_no_other_partition_is_read() -> None:
     """`Trigger.AvailableNow`."""
-    holdings = {"0": held(3), "1": held(5), "2": held(0)}
+    holdings = {"0": held(3), "1": held(5), "2": held(0), "3": held(4)}
     inputs = PlanInputs(holdings, dict.fromkeys(holdings, events(0, 10)), fixed_ends={"0": 7, "1": 5}, batch_ended=True)
-    assert spans(inputs) == {"0": (3, 7), "1": (5, 5), "2": (0, 0)}
+    assert spans(inputs) == {"0": (3, 7), "1": (5, 5), "2": (0, 0), "3": (4, 4)}
 
 
 def test_a_stalled_partition_is_read_as_far_as_a_probe_received_events() -> None:
@@ -144,7 +144,8 @@ def test_lost_events_are_an_error(state: PartitionState, why: str) -> None:
 
 @pytest.mark.parametrize(("state", "why"), [AGED_OUT, RECREATED])
 def test_without_fail_on_data_loss_lost_events_reset_the_position(state: PartitionState, why: str) -> None:
-    holdings = {"2": held(1, epoch=4), "3": held(10, epoch=4)}
+    lost = replace(held(epoch=4), checkpoint=Position(9, "0-9-9"))
+    holdings = {"2": held(1, epoch=4), "3": lost}
     inputs = PlanInputs(holdings, {"2": events(0, 2), "3": state}, fail_on_data_loss=False, refreshed=True)
     plan = planned(inputs)
     assert plan.ranges == {"2": Range("2", 4, 1, 2), "3": Range("3", 4, state.begin, state.end)}

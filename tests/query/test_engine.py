@@ -97,9 +97,11 @@ def test_a_batch_leads_from_request_to_progress() -> None:
     one.tell(protocol.BatchFinished(end))
     assert one.engine.loads.events == 8, "Spark says it with each request"
     one.hold(_0=6)
-    assert spans(one.batch(end)) == {"0": (5, 6)}, "before the table has the progress"
+    later = one.batch(end)
+    assert (spans(later), later.checkpoints) == ({"0": (5, 6)}, {"0": 0, "1": 0}), "before the table has the progress"
     one.turn()
-    assert spans(one.batch(end)) == {"0": (5, 6)}, "and after that"
+    later = one.batch(end)
+    assert (spans(later), later.checkpoints) == ({"0": (5, 6)}, {}), "and after that"
 
 
 def test_newer_events_are_asked_for_once_after_a_batch() -> None:
@@ -183,6 +185,9 @@ def test_reading_continues_only_after_the_event_before_was_found() -> None:
     assert one.ask(end) != [looked_for], "once per connection"
     one.connection = 2.0
     assert one.ask(end) == [looked_for]
+    for begin in (4, 5):
+        one.hold("0-9-9", begin=begin, _0=9)
+        assert looked_for not in one.ask(end), "it is not retained"
 
 
 def test_a_promotion_while_a_batch_is_planned_has_the_event_before_looked_for_again() -> None:
@@ -256,6 +261,11 @@ def test_a_logged_batch_is_read_again_only_if_the_hub_has_its_events() -> None:
             one.events_found(*lost)
     one.tell(protocol.RangesRequested(logged))
     assert one.ranges(one.events_found(True, True)) == [("0", 4, 9)]
+
+    one.others(Seek(by=OPERATOR, at_ms=0, partition="0", position=Position.before(2), force=True))
+    one.turn()
+    one.tell(protocol.RangesRequested(logged))
+    assert one.ranges(one.events_found(False, True)) == [], "the next batch reads on from there"
 
 
 # --- Trigger.AvailableNow --------------------------------------------------------------------------------------

@@ -425,6 +425,7 @@ def test_a_store_that_does_not_answer_for_long_is_no_suspension() -> None:
     one.now += 5.0  # a request's time limit
     one.ann.handle(StoreFailed(writing=False), one.clocks)
     assert one.ann.readable(one.now).keys() == {"0", "1"}
+    assert one.ann.due() > one.now, "it pauses before the next try"
 
 
 def tidied(one: One) -> bool:

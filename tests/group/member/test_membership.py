@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from spark_ehbalance.errors import DataLossError, FencedError
-from spark_ehbalance.group.changes import Claim, HandOver, Heartbeat, Join, RequestHandover, Steal, apply
+from spark_ehbalance.group.changes import Claim, HandOver, Heartbeat, Join, Leave, RequestHandover, Steal, apply
 from spark_ehbalance.group.member.protocol import Committed, GroupRead, ReadGroup, StoreFailed, Tick
 from spark_ehbalance.group.member.query_state import Progress
 from spark_ehbalance.group.model import Author, Lease, TableIdentity
@@ -38,6 +38,13 @@ def test_a_later_process_of_the_same_member_fences_this_one(meanwhile: bool) -> 
     with pytest.raises(FencedError, match="on elsewhere"):
         one.begin() if turn is None else one.end(turn)
     assert not one.ann.owned
+
+
+def test_a_later_process_that_has_left_still_fences_this_one() -> None:
+    one, later = One(lineage="l"), Author("ann", "ann-2")
+    one.others(Join(by=later, at_ms=AT_MS, lineage="l"), Leave(by=later, at_ms=AT_MS))
+    with pytest.raises(FencedError):
+        one.begin()
 
 
 def test_another_table_at_the_same_place_stops_this_member() -> None:
@@ -139,6 +146,17 @@ def test_after_half_a_lease_without_a_read_everybody_has_a_full_lease_again(gap:
         one.now += wait * LEASE
         one.turn(balance=True)
     assert ("2" in one.ann.owned) is takes
+
+
+@pytest.mark.parametrize(("unchanged", "reads_on"), [(0.49, False), (0.51, True)])
+def test_nobody_can_write_a_table_that_has_not_changed_for_half_a_lease(unchanged: float, reads_on: bool) -> None:
+    one = One()
+    one.replace_table(one.table)
+    for wait in (1 - unchanged, unchanged):
+        one.now += wait * LEASE
+        one.begin()
+        one.ann.handle(StoreFailed(writing=True), one.clocks)
+    assert bool(one.ann.readable(one.now)) is reads_on
 
 
 # --- a process that is suspended while it waits for the table --------------------------------------------------

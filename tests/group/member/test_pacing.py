@@ -68,6 +68,13 @@ def test_only_routine_waits_for_its_share_of_the_store() -> None:
         assert admits(pace, other, 101.0)
 
 
+def test_the_commit_time_that_spaces_commits_is_an_average() -> None:
+    pace, rng = Pace(), random.Random(0)
+    for _ in range(20):
+        pace = pace.after_turn(SETTINGS, rng, 0.0, members=1, in_handover=False, took=0.1, waited=0.0, decision=None)
+    assert 0.09 < pace.latency <= 0.1
+
+
 def test_who_had_to_wait_for_others_lets_them_go_first_for_as_long() -> None:
     pace = turned(took=3.0, waited=2.0, decision=Decision("nothing", rebalance_now=True))
     assert not admits(pace, CLAIM, 104.9)
