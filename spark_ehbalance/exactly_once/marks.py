@@ -61,7 +61,7 @@ class Commit:
     def parse(cls, version: int, text: str) -> Commit:
         """The commit whose log file has that `text`: a JSON object in each line."""
         actions = (json.loads(line) for line in text.split("\n") if '"txn"' in line)
-        return cls(version, {txn["appId"]: int(txn["version"]) for each in actions if (txn := each.get("txn"))})
+        return cls(version, {txn["appId"]: int(txn["version"]) for action in actions if (txn := action.get("txn"))})
 
 
 @dataclass(frozen=True, slots=True)

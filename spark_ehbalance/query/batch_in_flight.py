@@ -30,11 +30,11 @@ class BatchInFlight:
     @property
     def read(self) -> dict[str, Range]:
         """The ranges that have events, or gaps, by partition."""
-        return {partition: each for partition, each in self.ranges.items() if len(each)}
+        return {partition: range_ for partition, range_ in self.ranges.items() if len(range_)}
 
     def progress(self) -> dict[str, Progress]:
         """How far each partition has got once the sink has finished the batch; not of those that were sought."""
-        return progress_of({p: each for p, each in self.ranges.items() if p not in self.sought})
+        return progress_of({p: range_ for p, range_ in self.ranges.items() if p not in self.sought})
 
     def lost(self, leases: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
         """Which partitions that are `read` were taken or stalled, by the lease table, and a warning for each of

@@ -139,7 +139,7 @@ def _range(partition: str, holding: OwnedLease, start: int, end: int) -> Range:
 
 def progress_of(ranges: Mapping[str, Range]) -> dict[str, Progress]:
     """The progress of a query whose sink has finished `ranges`."""
-    return {p: Progress(each.epoch, Position(each.end - 1, each.end_offset)) for p, each in ranges.items()}
+    return {p: Progress(range_.epoch, Position(range_.end - 1, range_.end_offset)) for p, range_ in ranges.items()}
 
 
 def positions_of(inputs: PlanInputs) -> dict[str, Position]:

@@ -55,8 +55,8 @@ def _changed_table(known: StreamOffset, found: Snapshot | None, location: str | 
 
 
 def _stale_lease(known: StreamOffset, found: Snapshot) -> DataLossError | None:
-    epochs = {p: each.epoch for p, each in known.other_positions.items()}
-    epochs |= {p: each.epoch for p, each in known.ranges.items()}
+    epochs = {p: position.epoch for p, position in known.other_positions.items()}
+    epochs |= {p: range_.epoch for p, range_ in known.ranges.items()}
     for partition, epoch in epochs.items():
         lease = found.leases.get(partition)
         if lease is None or lease.checkpoint is None:

@@ -280,7 +280,9 @@ class QueryEngine:
         if plan.resets:
             self.member.reset(plan.resets)  # so that each is reported once and not at every trigger
         holdings, ranges = inputs.holdings, plan.ranges
-        sound = [partition for partition, each in holdings.items() if not each.stalled]  # the table says the others
+        sound = [
+            partition for partition, holding in holdings.items() if not holding.stalled
+        ]  # the table says the others
         omitted = omitted_partitions(ranges, sound, inputs.states, available_now=self.fixed_ends is not None)
         self.member.note_request(now.wall_ms, omitted)
         if planning.request.measures:
@@ -318,7 +320,7 @@ class QueryEngine:
 
     def _measure(self, ranges: Mapping[str, Range], planning: _Planning, now: Clocks) -> None:
         ends = {partition: state.end for partition, state in planning.inputs.states.items()}
-        positions = {partition: each.start for partition, each in ranges.items()}
+        positions = {partition: range_.start for partition, range_ in ranges.items()}
         before, self.loads = self.loads, self.loads.measured(now.monotonic, ends, positions, planning.request.cpu)
         if self.loads is not before:
             self.member.measure(self.loads.loads(), self.loads.member_load())
@@ -335,7 +337,7 @@ class QueryEngine:
         reserved = self.member.begin_batch(_epochs(named), now.monotonic)
         table = TableState(self.member.table, self.member.recorded_batch)
         # While the table is away nobody takes a partition, however long that lasts.
-        seen = {} if self.member.failures else {p: each.checkpoint.next for p, each in holdings.items()}
+        seen = {} if self.member.failures else {p: holding.checkpoint.next for p, holding in holdings.items()}
         leases, progress = self.member.leases, self.member.query.progress
         lapsed = {p: x for p, x in progress.items() if p not in holdings and p in leases and leases[p].epoch == x.epoch}
         seen |= {p: known.next for p in lapsed if (known := leases[p].checkpoint) is not None}
@@ -386,7 +388,7 @@ class QueryEngine:
         end, self._pending = replay.end, None
         reserved = self.member.begin_batch(_epochs(replay.ranges), now.monotonic)
         # Spark's log keeps the old epochs; these ranges, with the new ones, are checkpointed once the batch has ended.
-        ranges = {partition: each for partition, each in replay.ranges.items() if partition in reserved}
+        ranges = {partition: range_ for partition, range_ in replay.ranges.items() if partition in reserved}
         self.batch = BatchInFlight(end, ranges, planned=False, sought=frozenset(filter(replay.sought, ranges)))
         if others := sorted(end.ranges.keys() - ranges.keys(), key=partition_order):
             _LOG.info(

@@ -48,7 +48,7 @@ def bounds(replay: Mapping[str, Range]) -> tuple[dict[str, Position], dict[str, 
 
 
 def _naming(positions: Mapping[str, Position]) -> dict[str, Position]:
-    return {partition: each for partition, each in positions.items() if names_event(each.offset)}
+    return {partition: position for partition, position in positions.items() if names_event(position.offset)}
 
 
 def known_events(
@@ -84,7 +84,7 @@ def replayable(
     gone = set[str]()
     for positions, answer in zip(bounds(replay), found, strict=True):
         known = known_events(positions, answer, states)
-        check_events_exist({p: each for p, each in positions.items() if not sought(p)}, known)
+        check_events_exist({p: position for p, position in positions.items() if not sought(p)}, known)
         gone.update(p for p in positions if known.get(p) is False)
     return {partition: each for partition, each in replay.items() if partition not in gone}
 
@@ -93,9 +93,9 @@ def unnamed_ends(plan: BatchPlan, states: Mapping[str, PartitionState]) -> dict[
     """The last events of the plan's ranges whose offsets have to be looked up, as they are not a partition's newest:
     the next positions are compared with them."""
     return {
-        partition: each.end - 1
-        for partition, each in plan.ranges.items()
-        if len(each) and each.end_offset is None and names_event(states[partition].last_offset)
+        partition: range_.end - 1
+        for partition, range_ in plan.ranges.items()
+        if len(range_) and range_.end_offset is None and names_event(states[partition].last_offset)
     }
 
 
@@ -108,5 +108,5 @@ def with_end_offsets(plan: BatchPlan, states: Mapping[str, PartitionState], offs
             "event hub that takes these events away would not be noticed",
             ", ".join(missing),
         )
-    ranges = {p: replace(each, end_offset=named.get(p, each.end_offset)) for p, each in plan.ranges.items()}
+    ranges = {p: replace(range_, end_offset=named.get(p, range_.end_offset)) for p, range_ in plan.ranges.items()}
     return replace(plan, ranges=ranges)

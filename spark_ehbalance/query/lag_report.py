@@ -59,4 +59,4 @@ class LagReport:
 
 def lag_answer(lags: Mapping[str, Lag], now_ms: int) -> dict[str, Any]:
     """The planner's answer to the driver: by partition `next`, `end` and for how many seconds it is behind."""
-    return {"lag": {partition: [each.next, each.end, each.seconds(now_ms)] for partition, each in lags.items()}}
+    return {"lag": {partition: [lag.next, lag.end, lag.seconds(now_ms)] for partition, lag in lags.items()}}

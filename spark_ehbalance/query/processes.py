@@ -57,7 +57,7 @@ def jvm_pid(pid: int | None = None) -> int:
     """The process id of the JVM that is an ancestor of a process, by default of this one; 0 if there is none, or it
     cannot be found."""
     try:
-        return next((each.pid for each in psutil.Process(pid).parents() if each.name() == "java"), 0)
+        return next((parent.pid for parent in psutil.Process(pid).parents() if parent.name() == "java"), 0)
     except (OSError, psutil.Error):
         return 0
 
@@ -66,7 +66,7 @@ def submit_settings() -> dict[str, str] | None:
     """The settings with which spark-submit has started the JVM that is an ancestor of this process; None if there is
     none, or they cannot be read."""
     try:
-        commands = (each.cmdline() for each in psutil.Process().parents())
+        commands = (parent.cmdline() for parent in psutil.Process().parents())
         jvm = next((words for words in commands if words and words[0].endswith("java")), None)
         return parse_submit_settings(jvm, os.environ) if jvm else None
     except (OSError, psutil.Error):

@@ -35,7 +35,7 @@ class LeaseTableProgress:
     def named(self, start: StreamOffset, ranges: Mapping[str, Range]) -> Mapping[str, Range]:
         """What the batch after `start` names if it could read `ranges` (one for each owned partition, with or without
         events). Empty if that is not worth a batch."""
-        return {partition: each for partition, each in ranges.items() if len(each)}
+        return {partition: range_ for partition, range_ in ranges.items() if len(range_)}
 
     def batch_end(
         self,
@@ -52,15 +52,19 @@ class LeaseTableProgress:
         waits to be committed."""
         read = {partition: each for partition, each in named.items() if partition in reserved}
         positions = {p: EpochPosition(each.epoch, each.position.next) for p, each in lapsed.items()}
-        positions |= {p: EpochPosition(each.epoch, each.start) for p, each in ranges.items()}
+        positions |= {p: EpochPosition(range_.epoch, range_.start) for p, range_ in ranges.items()}
         return replace(
             self.query,
             ranges=read,
             table=self._table(table.identity),
-            other_positions={p: each for p, each in positions.items() if p not in read},
+            other_positions={p: position for p, position in positions.items() if p not in read},
             batch=start.batch + 1,
             table_begun=table.begun,
-            checkpoints={p: each for p, each in checkpoints.items() if p in positions and each < positions[p].next},
+            checkpoints={
+                p: checkpoint
+                for p, checkpoint in checkpoints.items()
+                if p in positions and checkpoint < positions[p].next
+            },
         )
 
     def empty_end(self, start: StreamOffset, table: TableIdentity | None) -> StreamOffset:
@@ -86,9 +90,12 @@ class OffsetProgress:
     def snapshot(self, group: Group, finished: StreamOffset, unfinished: StreamOffset) -> Snapshot:
         """The state of a group of this query alone, from the ends of its last finished batch and of a batch that was
         logged and not finished."""
-        positions = {p: (each.epoch, Position(each.end - 1, each.end_offset)) for p, each in finished.ranges.items()}
+        positions = {
+            p: (range_.epoch, Position(range_.end - 1, range_.end_offset)) for p, range_ in finished.ranges.items()
+        }
         positions |= {
-            p: (each.epoch, Position(each.start - 1, each.start_offset)) for p, each in unfinished.ranges.items()
+            p: (range_.epoch, Position(range_.start - 1, range_.start_offset))
+            for p, range_ in unfinished.ranges.items()
         }
         leases = {
             p: Lease(p, owner=self.query.owner, epoch=epoch, checkpoint=position)
@@ -102,11 +109,11 @@ class OffsetProgress:
 
     def named(self, start: StreamOffset, ranges: Mapping[str, Range]) -> Mapping[str, Range]:
         unmoved = {
-            p: Range(p, each.epoch, each.end, each.end, 0, each.end_offset, each.end_offset)
-            for p, each in start.ranges.items()
+            p: Range(p, range_.epoch, range_.end, range_.end, 0, range_.end_offset, range_.end_offset)
+            for p, range_ in start.ranges.items()
         }
         # A partition's first range is worth a batch without events: it stores where reading starts.
-        worth_a_batch = any(len(each) or p not in unmoved for p, each in ranges.items())
+        worth_a_batch = any(len(range_) or p not in unmoved for p, range_ in ranges.items())
         return {**unmoved, **ranges} if worth_a_batch else {}
 
     def batch_end(self, start: StreamOffset, named: Mapping[str, Range], *_: object) -> StreamOffset:

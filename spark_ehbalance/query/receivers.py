@@ -142,8 +142,8 @@ class Receivers:
 
 
 def _close(receivers: list[Receiver]) -> None:
-    for each in receivers:
-        each.close()
+    for receiver in receivers:
+        receiver.close()
 
 
 #: Of this process: Spark reuses a worker process, and with it its modules, for many tasks.

@@ -32,19 +32,24 @@ class Logged(NamedTuple):
     def finished_progress(self) -> dict[str, Progress]:
         """Where the sink has finished the partitions of the last batches. After a reset a batch begins further back."""
         begun = {
-            p: Progress(each.epoch, Position(each.start - 1, each.start_offset))
-            for p, each in self.unfinished.ranges.items()
+            p: Progress(range_.epoch, Position(range_.start - 1, range_.start_offset))
+            for p, range_ in self.unfinished.ranges.items()
         }
         return progress_of(self.finished.ranges) | begun
 
     def progress(self) -> dict[str, Progress]:
         """How far the sink has finished each partition that the checkpoint names."""
-        others = {p: Progress(each.epoch, Position.before(each.next)) for p, each in self.last.other_positions.items()}
+        others = {
+            p: Progress(position.epoch, Position.before(position.next))
+            for p, position in self.last.other_positions.items()
+        }
         return others | self.finished_progress()
 
     def resumed(self) -> dict[str, ResumePoint]:
         """What the earlier process was reading."""
-        return {p: ResumePoint(each.start, each.since_ms, each.epoch) for p, each in self.unfinished.ranges.items()}
+        return {
+            p: ResumePoint(range_.start, range_.since_ms, range_.epoch) for p, range_ in self.unfinished.ranges.items()
+        }
 
     def query_state(self, progress: Mapping[str, Progress]) -> QueryState:
         """What the next process reports to its member at first, with `progress` that the table does not know."""
@@ -113,11 +118,11 @@ def plan_replay(
         return not finished if sought_since(each, holding) else holding.checkpoint.next == each.start
 
     return {
-        partition: replace(each, epoch=holdings[partition].epoch, since_ms=holdings[partition].since_ms)
-        for partition, each in ranges.items()
+        partition: replace(range_, epoch=holdings[partition].epoch, since_ms=holdings[partition].since_ms)
+        for partition, range_ in ranges.items()
         if partition in holdings
-        and unread(each, holdings[partition])
-        and _owned_without_break(each, holdings[partition])
+        and unread(range_, holdings[partition])
+        and _owned_without_break(range_, holdings[partition])
     }
 
 

@@ -22,13 +22,13 @@ def plan_tasks(ranges: list[Range], min_tasks: int | None, cores: int | None = N
         return [(piece,) for piece in split(ranges, min_tasks)]
     tasks: list[list[Range]] = []
     events = 0
-    for each in ranges:
-        if tasks and events + len(each) < EVENTS_PER_TASK and len(tasks[-1]) < MAX_RANGES:
-            tasks[-1].append(each)
-            events += len(each)
+    for range_ in ranges:
+        if tasks and events + len(range_) < EVENTS_PER_TASK and len(tasks[-1]) < MAX_RANGES:
+            tasks[-1].append(range_)
+            events += len(range_)
         else:
-            tasks.append([each])
-            events = len(each)
+            tasks.append([range_])
+            events = len(range_)
     if cores is not None and len(tasks) > cores:
         tasks = _shared_evenly(ranges, cores)
     return [tuple(task) for task in tasks]
@@ -40,8 +40,8 @@ def _shared_evenly(ranges: list[Range], count: int) -> list[list[Range]]:
     the worker that has its receiver may read it again."""
     total, before = max(1, sum(map(len, ranges))), 0
     tasks: list[list[Range]] = [[] for _ in range(count)]
-    for each in ranges:
-        share = int((before + len(each) / 2) / total * count)
-        tasks[min(share, count - 1)].append(each)  # an empty range at the end lies behind all shares
-        before += len(each)
+    for range_ in ranges:
+        share = int((before + len(range_) / 2) / total * count)
+        tasks[min(share, count - 1)].append(range_)  # an empty range at the end lies behind all shares
+        before += len(range_)
     return [task[i : i + MAX_RANGES] for task in tasks for i in range(0, len(task), MAX_RANGES)]

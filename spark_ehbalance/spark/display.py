@@ -54,16 +54,16 @@ class Display:
         """Show the queries' figures; the `last` ones are logged whenever the ones before were."""
         now = time.monotonic()
         if self._live:
-            lines = [Text(self._named(each.line(now), name), no_wrap=True, overflow="ellipsis")
-                     for each, name in zip(figures, self._names, strict=True)]  # fmt: skip
+            lines = [Text(self._named(figure.line(now), name), no_wrap=True, overflow="ellipsis")
+                     for figure, name in zip(figures, self._names, strict=True)]  # fmt: skip
             with contextlib.suppress(OSError):  # the terminal was closed
                 self._live.update(Group(*lines), refresh=True)
             return
-        for number, each in enumerate(figures):
+        for number, figure in enumerate(figures):
             state, at = self._logged[number]
-            if each.state() != state and (last or now - at >= _LOG_INTERVAL):
-                self._logged[number] = (each.state(), now)
-                _LOG.info("%s", self._named(each.line(now), self._names[number]))
+            if figure.state() != state and (last or now - at >= _LOG_INTERVAL):
+                self._logged[number] = (figure.state(), now)
+                _LOG.info("%s", self._named(figure.line(now), self._names[number]))
 
     def show_message(self, text: str, name: str = "") -> None:
         """Say what happens, about the query with that name."""

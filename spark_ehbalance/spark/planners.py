@@ -55,7 +55,7 @@ def request_from_planners(query: StreamingQuery, progress: Any, question: dict[s
     """The answers of the query's planners on this machine to a `question`, as for `Planner.handle`."""
     _, driver = find_driver(query)
     answers = [send(PlannerAddress(end.lineage, driver), question) for end in end_offsets(json.loads(progress.json))]
-    return [each for each in answers if isinstance(each, dict)]
+    return [answer for answer in answers if isinstance(answer, dict)]
 
 
 def find_driver(query: StreamingQuery) -> tuple[SparkSession | None, int]:

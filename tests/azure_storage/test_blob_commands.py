@@ -39,7 +39,7 @@ def key(tmp_path: Path) -> Sequence[str]:
 
 def cells(text: str) -> list[list[str]]:
     """The rows of the tables in `text`."""
-    return [[each.strip() for each in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
+    return [[part.strip() for part in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
 
 
 def test_status_shows_owners_ages_and_checkpoints_and_what_is_not_known(

@@ -125,7 +125,7 @@ def test_the_sdk_reads_what_is_written(blobs: Blobs, mine: BlobStore) -> None:
     assert blobs.checkpoints() == {"0": (-1, "-1"), "1": (-1, "-1")}, "-1 is the start of a partition to every SDK"
     release = Release(by=ANN, at_ms=1, partition="1", epoch=1)
     assert not commit(mine, claimed, [checkpoint("0", 7), release]).rejected
-    assert {p: each["owner_id"] for p, each in blobs.ownerships().items()} == {"0": "ann", "1": None}, (
+    assert {p: ownership["owner_id"] for p, ownership in blobs.ownerships().items()} == {"0": "ann", "1": None}, (
         "None is what an SDK reads for an empty owner"
     )
     assert blobs.checkpoints() == {"0": (7, "70"), "1": (-1, "-1")}

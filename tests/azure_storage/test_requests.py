@@ -49,8 +49,8 @@ def test_looks_and_commits(table: Table, cost: Cost) -> None:
         both = cost(look_and_commit)
         assert both == {Kind.GET: TIMES, Kind.HEAD: CHECKS, Kind.PUT: TIMES, Kind.CONDITIONAL_PUT: TIMES}, "2 more"
         news = [look_at_news() for _ in range(TIMES)]
-        assert [each[Kind.GET] for each in news] == [3] * TIMES, "2 more for a look with news"
-        assert sum(sum(each.values()) for each in news) == 3 * TIMES + CHECKS
+        assert [new[Kind.GET] for new in news] == [3] * TIMES, "2 more for a look with news"
+        assert sum(sum(new.values()) for new in news) == 3 * TIMES + CHECKS
 
 
 def test_a_lost_race(table: Table, cost: Cost) -> None:

@@ -60,12 +60,13 @@ class Consumers:
         return {entry["partition_id"]: entry for entry in store.list_ownership(**self.named)}
 
     def checkpoints(self, store: DeltaCheckpointStore) -> dict[str, dict[str, Any]]:
-        return {each["partition_id"]: each for each in store.list_checkpoints(**self.named)}
+        return {checkpoint["partition_id"]: checkpoint for checkpoint in store.list_checkpoints(**self.named)}
 
     def claim(self, store: DeltaCheckpointStore, owner: str, *partitions: str, **more: Any) -> dict[str, Ownership]:
         """Claim what no list has shown yet; by default everything."""
         wanted = [
-            {**self.named, "partition_id": each, "owner_id": owner, **more} for each in partitions or self.partitions
+            {**self.named, "partition_id": partition, "owner_id": owner, **more}
+            for partition in partitions or self.partitions
         ]
         return {entry["partition_id"]: entry for entry in store.claim_ownership(wanted)}
 

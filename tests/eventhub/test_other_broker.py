@@ -110,7 +110,7 @@ def _plain_messages() -> Iterator[None]:
 
 
 def send(link: SendingLink, payloads: Iterable[bytes]) -> None:
-    window = [Batch(1, each) for each in payloads]
+    window = [Batch(1, payload) for payload in payloads]
     link.send(window, Deadline(DEADLINE))
     assert window == []
 

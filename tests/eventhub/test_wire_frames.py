@@ -121,7 +121,7 @@ def without_nulls(value: Any) -> Any:
     return kept
 
 
-@pytest.mark.parametrize("performative", SOUND, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("performative", SOUND, ids=lambda value: type(value).__name__)
 def test_sound_frames_are_decoded_as_by_the_client_also_without_nulls_at_the_end(performative: Any) -> None:
     sent = server.encode_frame(0, performative)
     assert decoded(sent) == decode_frame(memoryview(sent)[8:])

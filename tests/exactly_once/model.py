@@ -119,9 +119,9 @@ class Writer:
         elif isinstance(step, Write):
             self._rows = [
                 (partition, number)
-                for partition, each in step.events.items()
+                for partition, event in step.events.items()
                 for number in sorted(self._read(partition))
-                if each.start <= number < each.end
+                if event.start <= number < event.end
             ]
         elif isinstance(step, Confirm):
             self._answer = frozenset(filter(self._is_lost, step.partitions))

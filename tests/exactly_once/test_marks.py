@@ -60,6 +60,6 @@ def test_a_log_file_is_parsed() -> None:
         {"add": {"path": "x"}},
         {"txn": {"appId": "query", "version": 3}},
     ]
-    text = "\n".join(json.dumps(each, ensure_ascii=False, separators=(",", ":")) for each in actions)
+    text = "\n".join(json.dumps(action, ensure_ascii=False, separators=(",", ":")) for action in actions)
     assert Commit.parse(7, text + "\n") == Commit(7, {'ehb/n s/ü"\n/0': 2**62, "query": 3})
     assert Commit.parse(0, "") == Commit(0, {})

@@ -19,7 +19,7 @@ EMPTY = Snapshot(GROUP, table=TableIdentity("one"))
 
 def group(*commits: float | None) -> Snapshot:
     """Active members, by what a commit takes each in milliseconds."""
-    rows = [Member(f"member-{number}", "1", number, commit_ms=each) for number, each in enumerate(commits)]
+    rows = [Member(f"member-{number}", "1", number, commit_ms=commit) for number, commit in enumerate(commits)]
     return replace(EMPTY, members={row.id: row for row in rows})
 
 

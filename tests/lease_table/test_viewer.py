@@ -79,6 +79,6 @@ def test_all_readers_share_a_read_and_an_outage_keeps_the_last_view(
         found = viewer.latest()
         assert (found.problem, found.findings[0].code, found.snapshot) == ("it is away", "table_away", table.snapshot)
     assert caplog.messages == ["it is away"]
-    assert [(each.metric, each.value) for each in view_samples(found)] == [(STORE_AVAILABLE, 0)]
+    assert [(sample.metric, sample.value) for sample in view_samples(found)] == [(STORE_AVAILABLE, 0)]
     table.is_away, clock[0] = False, 3
     assert viewer.latest().findings == []

@@ -75,7 +75,7 @@ class Group:
     @property
     def positions(self) -> dict[str, int]:
         """The sequence number at which reading of each partition continues."""
-        return {p: each.checkpoint.next for p, each in self.state.leases.items() if each.checkpoint}
+        return {p: lease.checkpoint.next for p, lease in self.state.leases.items() if lease.checkpoint}
 
 
 def fill(emulator: Emulator, events: int) -> None:

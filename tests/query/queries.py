@@ -70,7 +70,7 @@ class Query:
     def run(self, end: StreamOffset) -> list[Range]:
         """Read the batch that ends at `end`; the sink finishes it."""
         ranges = self.planner.ranges(end)
-        self.seen += [(each.partition, number) for each in ranges for number in range(each.start, each.end)]
+        self.seen += [(range_.partition, number) for range_ in ranges for number in range(range_.start, range_.end)]
         self.finished = self.logged = end
         return ranges
 

@@ -16,7 +16,7 @@ def batch(
 ) -> StreamOffset:
     """A batch's end offset, from (epoch, start, end) of each partition p0, p1, …"""
     group = group_name(table.location) if table else ""
-    read = {p[1:]: Range(p[1:], *each) for p, each in ranges.items()}
+    read = {p[1:]: Range(p[1:], *range_) for p, range_ in ranges.items()}
     return StreamOffset(owner, read, group, table, HubReference(hub))
 
 

@@ -80,7 +80,7 @@ class HeldLease:
 
     def _write(self, *leases: Lease) -> None:
         base = self.table.read()
-        self.table.write(base, replace(base, leases={**base.leases, **{each.partition: each for each in leases}}))
+        self.table.write(base, replace(base, leases={**base.leases, **{lease.partition: lease for lease in leases}}))
 
 
 class CountedReceivers(Receivers):

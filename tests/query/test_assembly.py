@@ -34,10 +34,12 @@ def test_alone_all_progress_is_in_the_offset(group: Group, tmp_path: Path, monke
     first.read(16)
     group.emulator.append(HUB, 3, [b"x"] * 4)
     end = first.batch()
-    named = {p: (each.start, each.end) for p, each in end.ranges.items()}
+    named = {p: (range_.start, range_.end) for p, range_ in end.ranges.items()}
     assert named == {str(p): (2, 6 if p == 3 else 2) for p in range(PARTITIONS)}
     ranges = first.run(end)
-    assert [(each.partition, each.start, each.end) for each in ranges] == [("3", 2, 6)], "no task without events"
+    assert [(range_.partition, range_.start, range_.end) for range_ in ranges] == [("3", 2, 6)], (
+        "no task without events"
+    )
     first.stop()
 
     group.append(1)

@@ -53,7 +53,7 @@ AT = {"at": "1970-01-01 00:00:00+00:00", "owner": "me", "host": "here"}
 def table(record: QueryRecord | None = RECORD, id: str = "t1", created: int | None = 7, **epochs: int) -> Snapshot:
     """A lease table in which partitions, named p0 and p1, have these epochs and a position."""
     epochs = epochs or {"p0": 3, "p1": 2}
-    leases = {p[1:]: Lease(p[1:], epoch=each, checkpoint=Position(9)) for p, each in epochs.items()}
+    leases = {p[1:]: Lease(p[1:], epoch=epoch, checkpoint=Position(9)) for p, epoch in epochs.items()}
     queries = {} if record is None else {"l": record}
     identity = TableIdentity(id, hub_created_ms=created)
     return Snapshot(GroupName("ns", "hub", "g"), 4, leases, {}, identity, None, queries)

@@ -200,7 +200,7 @@ class Past:
     def missing(self) -> set[Event]:
         given_up = [rows for number, rows in self.sink.skipped if number == self.given_up]
         self.excused = self.excused.union(*given_up)
-        events = {(p, at) for p, each in self.world.hub.partitions.items() for at in range(each.end)}
+        events = {(p, at) for p, partition in self.world.hub.partitions.items() for at in range(partition.end)}
         return events - self.sink.rows.keys() - self.excused
 
     def _is_known(self) -> bool:

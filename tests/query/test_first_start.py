@@ -42,7 +42,9 @@ def test_a_batch_whose_events_have_aged_out_has_the_others(group: Group) -> None
     group.emulator.trim(HUB, 0, 8)
     raw = {"startingPosition": "2", "endingPosition": "5", "failOnDataLoss": "false"}
     ranges = batch_ranges(batch_options({"connectionString": group.emulator.connection_string(HUB), **raw}))
-    assert [(each.partition, each.start, each.end) for each in ranges] == [(str(p), 2, 5) for p in range(1, PARTITIONS)]
+    assert [(range_.partition, range_.start, range_.end) for range_ in ranges] == [
+        (str(p), 2, 5) for p in range(1, PARTITIONS)
+    ]
     query.read(10 * PARTITIONS - 8)
     assert [number for partition, number in query.seen if partition == "0"] == [8, 9]
 

@@ -14,7 +14,7 @@ def test_owner_ids_are_unique_and_valid() -> None:
     ids = {mint_owner_id() for _ in range(100)}
     assert len(ids) == 100
     raw = {"fullyQualifiedNamespace": "h.example", "eventHubName": "hub", "leaseTable": "/tmp/t"}
-    assert {stream_options(raw | {"ownerId": each}).owner_id for each in ids} == ids
+    assert {stream_options(raw | {"ownerId": id_}).owner_id for id_ in ids} == ids
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ EVENT = b"what-a-customer-has-written"
 def listening() -> set[tuple[str, int]]:
     """The ports on which this process listens."""
     connections = psutil.Process().net_connections(kind="inet")
-    return {tuple(each.laddr) for each in connections if each.status == psutil.CONN_LISTEN}
+    return {tuple(connection.laddr) for connection in connections if connection.status == psutil.CONN_LISTEN}
 
 
 def test_no_event_is_in_the_lease_table_its_history_or_an_offset_and_a_planner_listens_on_no_port(group: Group) -> None:

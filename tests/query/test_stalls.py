@@ -118,7 +118,9 @@ def test_available_now_probes_a_partition_that_stalls_and_ends(
             emulator.pause(HUB, 0)
         stall = Stall(by=Author("a", ""), at_ms=0, partition="0", epoch=group.leases()["0"].epoch)
         group.order(stall)
-        wait_until(lambda: stall.epoch + 2 in {each.epoch for each in query.planner.holdings().values()}, "it has it")
+        wait_until(
+            lambda: stall.epoch + 2 in {holding.epoch for holding in query.planner.holdings().values()}, "it has it"
+        )
         while query.step():
             pass
         assert {p for p, _ in query.seen} == ({"1"} if silent else {"0", "1"})

@@ -90,9 +90,13 @@ def test_a_group_that_grows_on_a_slow_store_takes_no_lease_of_the_living_and_soo
 
 def taken_from(result: Result, until: float) -> set[str | None]:
     """From whom leases were claimed; the last one before `until`, in seconds, and they own nothing at the end."""
-    taken = [each for each in result.changes if each.event == "Claim" and each.owner_before not in (None, each.owner)]
+    taken = [
+        change
+        for change in result.changes
+        if change.event == "Claim" and change.owner_before not in (None, change.owner)
+    ]
     assert max((each.at_ms for each in taken), default=0) / 1000 <= until
-    owners = {each.partition: each.owner for each in result.changes}
+    owners = {change.partition: change.owner for change in result.changes}
     victims = {each.owner_before for each in taken}
     assert victims.isdisjoint(owners.values())
     return victims

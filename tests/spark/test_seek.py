@@ -83,5 +83,7 @@ def test_the_batch_in_flight_reaches_the_sink_and_reading_goes_on_at_the_new_pla
     fill(hub, 10)
     expect(hub, restarted, skipped)
     with DeltaStore(table) as store:
-        assert {each.owner for each in store.read().leases.values()} == {"pod-1"}, "the owner stays with the checkpoint"
+        assert {lease.owner for lease in store.read().leases.values()} == {"pod-1"}, (
+            "the owner stays with the checkpoint"
+        )
     restarted.stop()

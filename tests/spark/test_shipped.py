@@ -49,7 +49,7 @@ def test_a_standalone_cluster(hub: Emulator, shared_options: dict[str, str], tmp
     python = make_environment(tmp_path / "python")
     quick = {"SPARK_DAEMON_JAVA_OPTS": CONF["spark.executor.extraJavaOptions"], "SPARK_LOCAL_IP": "127.0.0.1"}
     env = environment(python, SPARK_HOME=str(SPARK), **quick)
-    (block,) = (each for each in all_blocks() if each.detail.endswith("::test_a_standalone_cluster"))
+    (block,) = (block for block in all_blocks() if block.detail.endswith("::test_a_standalone_cluster"))
     master, worker, submit = block.text.replace("MASTER", "localhost").splitlines()
     port = ("--webui-port", "0")
     small = (*port, "--cores", "1", "--memory", "1g", "--work-dir", str(tmp_path / "work"))

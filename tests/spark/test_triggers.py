@@ -90,7 +90,7 @@ def test_a_handover_comes_right_after_the_batch_with_a_long_trigger(
     wait_until(lambda: sink.begun or query.exception(), "the batch is being written")
     planner = start_planner(stream_options(shared_options | {"handoverTimeout": "60 s"}), "other")
     try:
-        wait_until(lambda: sum(1 for each in table().leases.values() if each.handover) == 4, "four are to be given")
+        wait_until(lambda: sum(1 for lease in table().leases.values() if lease.handover) == 4, "four are to be given")
         assert not planner.holdings(), "the batch is waited for"
 
         sink.open.set()

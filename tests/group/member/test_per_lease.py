@@ -88,7 +88,7 @@ def test_a_checkpoint_is_written_once_an_interval_and_only_where_there_is_progre
     turns = run(one, 20 * INTERVAL, INTERVAL / 10)
     for _, written in turns[1:]:
         checkpoints = [transition for transition in written if isinstance(transition, Checkpoint)]
-        assert [each.partition for each in checkpoints] == ["0", "1"]
+        assert [checkpoint.partition for checkpoint in checkpoints] == ["0", "1"]
     last = one.table.leases["0"].checkpoint
     assert last
     assert turns[-1][0] - last.sequence_number / 1000 <= INTERVAL / 10 + 1e-3, "what was finished last is written"

@@ -60,7 +60,9 @@ def view(partitions: int = 32, suffix: str = "") -> GroupView:
 
 def _changes(minute: int, event: str, before: str | None, owner: str, partitions: range) -> list[OwnershipChange]:
     at_ms = NOW - minute * 60_000
-    return [OwnershipChange(at_ms, str(each), event, before, owner, 2, -1, before or owner) for each in partitions]
+    return [
+        OwnershipChange(at_ms, str(partition), event, before, owner, 2, -1, before or owner) for partition in partitions
+    ]
 
 
 def difficult() -> list[dict[str, Any]]:

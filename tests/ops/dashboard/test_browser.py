@@ -133,7 +133,7 @@ def test_a_move_is_shown_within_three_seconds_also_after_the_server_was_away(bro
     with running(table, port=dashboard.port):
         shows(browser, "4", "bob")
         wait_until(lambda: live(browser) == "live", "it is connected again")
-    assert all("net::ERR_" in each for each in browser.errors()), "but for the server that was away"
+    assert all("net::ERR_" in error for error in browser.errors()), "but for the server that was away"
     assert {each for each in browser.requested() if not each.startswith((dashboard.address, "data:"))} == set()
 
 
