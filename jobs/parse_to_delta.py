@@ -14,7 +14,7 @@ from spark_ehbalance.jobs.parse_to_delta import Settings, start
 
 
 def rows(parsed: DataFrame) -> DataFrame:
-    """The table's rows; `value` has the fields, beside the event's columns. Put your own transformations here."""
+    """The table's rows; `value` has the fields, next to the event's columns. Put your own transformations here."""
     return parsed.select("partition", "sequenceNumber", "enqueuedTime", "value.*")
 
 

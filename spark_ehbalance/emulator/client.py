@@ -46,7 +46,7 @@ _ids = itertools.count(1)
 
 
 class Client(Connection, asyncio.Protocol):
-    """Moves bytes between the socket and the AMQP protocol, and decides what the client may do."""
+    """Moves bytes between the socket and the AMQP protocol, and authorizes the client."""
 
     def __init__(self, settings: Settings, broker: Broker, clients: set[Client]) -> None:
         """`clients` is the set of connected clients, which this one joins and leaves."""

@@ -18,7 +18,7 @@ PATH = "/$servicebus/websocket"  # as Event Hubs has it, like the subprotocols
 SUBPROTOCOLS = [Subprotocol("AMQPWSB10"), Subprotocol("amqp")]
 
 #: Bytes per sent message. The service's message boundaries are not documented; here they are unrelated to AMQP frames,
-#: so that a client that relies on them fails.
+#: to fail a client that relies on them.
 _SENT_BYTES = 65_500
 _MAX_RECEIVED_BYTES = 4 << 20  # bytes per received message
 

@@ -30,7 +30,7 @@ def _time(text: str) -> datetime:
     with contextlib.suppress(ValueError, OverflowError):
         if isinstance(position := parse_position(text), datetime):
             return position.astimezone(timezone.utc)
-    raise ValueError("a time such as 2026-01-31T12:00:00Z (UTC) or 2026-01-31T12:00:00+01:00, with its zone")
+    raise ValueError("a time such as 2026-01-31T12:00:00Z (UTC) or 2026-01-31T12:00:00+01:00, with a time zone")
 
 
 def _name(text: str) -> str:
@@ -64,18 +64,18 @@ class Settings(JobSettings):
             raise SettingError(
                 "EHB_OPTIONS_CONFLICT",
                 options=f"{PREFIX}from={_text(self.from_)} and {PREFIX}to={_text(self.to)}",
-                reason="the range is empty",
+                reason="the range begins at from and ends before to",
             )
 
 
 def split(ranges: Sequence[Range], max_events: int) -> list[dict[str, tuple[int, int]]]:
     """The `ranges` in parts of about `max_events`: partition → first sequence number, and the one after the last."""
-    count = -(-sum(whole.end - whole.start for whole in ranges) // max_events)
+    count = -(-sum(span.end - span.start for span in ranges) // max_events)
 
-    def cut(whole: Range, part: int) -> int:
-        return whole.start + (whole.end - whole.start) * part // count
+    def cut(span: Range, part: int) -> int:
+        return span.start + (span.end - span.start) * part // count
 
-    return [{whole.partition: (cut(whole, n), cut(whole, n + 1)) for whole in ranges} for n in range(count)]
+    return [{span.partition: (cut(span, n), cut(span, n + 1)) for span in ranges} for n in range(count)]
 
 
 def copy(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], DataFrame]) -> None:
@@ -97,7 +97,7 @@ def copy(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], Da
     parts = split(batch_ranges(options), settings.max_events_per_commit)
     total_read = total_present = 0
     for number, part in enumerate(parts, 1):
-        # Of a partition that the part does not name nothing is read: both its positions are the latest.
+        # Both positions of partitions outside the part are the latest, so that nothing is read of them.
         ends = [json.dumps({**{p: {"next": cut[edge]} for p, cut in part.items()}, "*": "latest"}) for edge in (0, 1)]
         reader = spark.read.format("ehbalance").options(**settings.source)
         events = reader.options(startingPosition=ends[0], endingPosition=ends[1]).load()
@@ -108,8 +108,8 @@ def copy(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], Da
 
 
 def _check_retention(options: Options, begin: datetime) -> int | None:
-    """When the hub was created, in milliseconds since 1970. Warns of partitions that may have lost events of the range:
-    their first retained event is in it, and is not the first that they had."""
+    """Warn of partitions that may have lost events of the range: their first retained event is in it, and is not their
+    first event ever. Returns the hub's creation time in milliseconds since 1970."""
     trimmed = []
     with HubMetadata(options.connection, options.consumer_group) as metadata:
         states = metadata.partition_states(metadata.partition_ids())
@@ -119,7 +119,7 @@ def _check_retention(options: Options, begin: datetime) -> int | None:
                 trimmed.append(f"{partition} (from sequence number {state.begin})")
         if trimmed:
             print_progress(
-                f"The range begins before the events that the hub retains of partitions {', '.join(trimmed)}: earlier "
+                f"The hub no longer retains the beginning of the range in partitions {', '.join(trimmed)}: earlier "
                 "events of the range, if any, are missing"
             )
         return metadata.created_ms

@@ -49,7 +49,7 @@ _NOT_COPIED = (
 #: Columns that only the table of unsendable events has.
 EVENT_COLUMNS = ("partition", "sequenceNumber", "enqueuedTime")
 
-#: Keeps the types of properties, on both sides.
+#: The option of both hubs that keeps the types of properties.
 _TYPED = {"jsonProperties": "true"}
 
 #: Options that would break a copy: name in lower case → reason.
@@ -109,7 +109,7 @@ def start(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], D
     """Start the query that sends `rows` of the source's events to the sink, without the columns `EVENT_COLUMNS`. Raises
     `SettingError` if both are the same hub by two names."""
     if (hub := _identity(_source(settings.source).connection)) == _identity(_sink(settings.sink).connection):
-        raise _same_hub(hub[0])
+        raise _same_hub(f"{hub[0]}, by two names")
     _LOG.warning(_NOT_COPIED)
     events = rows(spark.readStream.format("ehbalance").options(**settings.source, **_TYPED).load())
     sink = {**settings.sink, **_TYPED}

@@ -21,7 +21,7 @@ from spark_ehbalance.spark.sessions import cause
 #: The columns that parsing adds: the fields, and the reason if there are none.
 VALUE, REASON = "value", "reason"
 
-#: Columns of the event that the tables keep beside the parsed fields.
+#: Columns of the event that the tables keep next to the parsed fields.
 EVENT_COLUMNS = ("partition", "sequenceNumber", "enqueuedTime")
 
 #: Bodies in a Python worker at once, of up to 1 MB each, or 20 MB on dedicated clusters.

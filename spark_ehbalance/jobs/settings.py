@@ -34,7 +34,7 @@ class SettingError(OptionError):
 
 
 def required(parse: Callable[[str], Any], meaning: str = "") -> Any:
-    """A setting without a default; see `option_field`. For "" `parse` raises what is allowed, too."""
+    """A setting without a default; see `option_field`. `parse` raises `ValueError` for an empty text."""
     return dataclasses.field(metadata={"spec": OptionSpec(parse, meaning)})
 
 
@@ -83,7 +83,7 @@ def refuse_secret(name: str, text: str) -> None:
 def unknown_setting(name: str, allowed: list[str]) -> SettingError:
     """The error of a setting `name` that is none of the `allowed` ones."""
     return SettingError(
-        "EHB_OPTION_UNKNOWN", option=redacted(name), where="this job", hint=f"; it has {', '.join(allowed)}"
+        "EHB_OPTION_UNKNOWN", option=redacted(name), where="this job", hint=f"; its settings are {', '.join(allowed)}"
     )
 
 

@@ -48,7 +48,7 @@ class Settings(JobSettings):
 
 
 def start(spark: SparkSession, settings: Settings, rows: Callable[[DataFrame], DataFrame]) -> StreamingQuery:
-    """Start the query that appends `rows`, made of the hub's events, to the table."""
+    """Start the query that appends `rows` of the hub's events to the table."""
     events = spark.readStream.format("ehbalance").options(**settings.source).load()
     writer = rows(events).writeStream.outputMode("append").trigger(**settings.trigger)
     writer = writer.option("checkpointLocation", settings.checkpoint_location)

@@ -149,7 +149,7 @@ def test_damaged_bytes_never_raise(damage: list[tuple[int, int]], garbage: bytes
     for start in range(0, len(damaged), size):
         peer.feed(bytes(damaged[start : start + size]))
     peer.feed(garbage)
-    assert not peer.closed or peer.feed(f.AMQP_HEADER) == [], "a closed connection ignores what follows"
+    assert not peer.closed or peer.feed(f.AMQP_HEADER) == [], "a closed connection ignores further bytes"
 
 
 # --- sessions and links

@@ -40,7 +40,7 @@ def test_garbage_before_the_open_closes_the_connection(emulator: Emulator, sent:
     with RawPeer(emulator) as peer:
         peer.socket.sendall(sent)
         received = b"".join(iter(lambda: peer.socket.recv(1000), b""))
-        assert received[:8] == f.SASL_HEADER, "what it expects"
+        assert received[:8] == f.SASL_HEADER, "the header that it expects"
 
 
 def _header(size: int, words: int = 2, kind: int = 0) -> bytes:

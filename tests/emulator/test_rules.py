@@ -58,7 +58,7 @@ def test_connection_beyond_the_namespace_limit_is_refused() -> None:
             error = third.expect(Close).error.value
             assert error[0] == "amqp:resource-limit-exceeded"
             assert "ConnectionsQuotaExceeded" in error[1]
-        wait_until(lambda: emulator.connections() == 1, "the others have gone")
+        wait_until(lambda: emulator.connections() == 1, "the others are closed")
         with RawPeer.opened(emulator):
             pass
 

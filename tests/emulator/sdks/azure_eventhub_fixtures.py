@@ -1,6 +1,6 @@
-"""The fixtures that azure-eventhub's own live tests expect, on the emulator instead of a namespace.
+"""The fixtures of azure-eventhub's live tests, on the emulator instead of a namespace.
 
-`make sdk-tests` puts this file in the place of the conftest.py in azure-eventhub's source distribution.
+`make sdk-tests` replaces the conftest.py in azure-eventhub's source distribution with this file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PARTITIONS = ("0", "1")
 
 @pytest.fixture(scope="session")
 def emulator() -> Iterator[Emulator]:
-    """A namespace with TLS, websocket and a key, which clients find at the service's ports."""
+    """A namespace with TLS, websocket and a key, at the service's ports for clients."""
     with (
         Emulator(tls=True, websocket_port=0, sas_keys={KEY_NAME: KEY}) as emulator,
         pytest.MonkeyPatch.context() as patch,
@@ -57,7 +57,7 @@ _names = itertools.count()
 
 @pytest.fixture
 def live_eventhub(emulator: Emulator) -> Iterator[dict[str, str]]:
-    """A hub of its own for each test."""
+    """A new hub for each test."""
     hub = f"hub-{next(_names)}"
     emulator.add_hub(hub, len(PARTITIONS))
     yield {
@@ -230,7 +230,7 @@ def enable_tracing(fake_span: Any) -> Iterator[Any]:
 
 
 class Management:
-    """What the tests change of a hub through Azure's management client: on the service each change detaches links."""
+    """Changes of a hub by Azure's management client: like the service's, each one detaches links."""
 
     def __init__(self, emulator: Emulator) -> None:
         self._emulator = emulator
