@@ -151,9 +151,9 @@ class TestSettingsOfAClass:
 
 
 def python(*arguments: str, folder: Path) -> str:
-    done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, ""), done
-    return done.stdout
+    result = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (0, ""), result
+    return result.stdout
 
 
 def test_plugin_imports_nothing_until_used(tmp_path: Path) -> None:

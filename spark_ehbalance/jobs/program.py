@@ -63,8 +63,8 @@ def single_line(error: Exception) -> str:
     text = str(error)
     if isinstance(error, EhBalanceError):
         return text
-    found = re.findall(r"spark_ehbalance\.errors\.\w+: ([^\n]*)", text)
-    return found[-1] if found else cause(error)
+    lines = re.findall(r"spark_ehbalance\.errors\.\w+: ([^\n]*)", text)
+    return lines[-1] if lines else cause(error)
 
 
 def _end(code: int, text: str) -> NoReturn:

@@ -85,8 +85,8 @@ class HttpServer(ThreadingHTTPServer):
         super().__init__(address[:2], _Handler)  # type: ignore[arg-type]
         bound = str(self.server_address[0])
         if ipaddress.ip_address(bound).is_loopback:
-            shown = f"[{bound}]" if ":" in bound else bound
-            self.allowed_hosts = tuple(f"{name}:{self.server_port}" for name in (shown, "localhost"))
+            host_name = f"[{bound}]" if ":" in bound else bound
+            self.allowed_hosts = tuple(f"{name}:{self.server_port}" for name in (host_name, "localhost"))
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._free:

@@ -27,8 +27,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if fetched.returncode:
         pytest.skip(f"the Go SDK cannot be fetched: {fetched.stderr.strip()}")
     built = tmp_path_factory.mktemp("go") / "client"
-    done = subprocess.run([go, "build", "-o", built, "."], cwd=SOURCE, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run([go, "build", "-o", built, "."], cwd=SOURCE, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
     return built
 
 
@@ -36,8 +36,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("event_hub_settings", [{}, {"sas_keys": {"reader": "key"}}], ids=["no keys", "checked keys"])
 def test_go_sdk(program: Path, make_event_hub: Callable[..., EventHub]) -> None:
     hub = make_event_hub("hub", 2)
-    done = subprocess.run([program, hub.connection_string], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    result = subprocess.run([program, hub.connection_string], capture_output=True, text=True)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     with_key = [event for event in hub.events() if event.partition_key == "key"]
     assert [event.body for event in with_key] == [b"event %d" % number for number in range(10)]
     assert {event.partition for event in with_key} == {str(partition_for_key("key", 2))}

@@ -24,14 +24,14 @@ KEYED = str(partition_for_key("ann", 4))  # not 3, which the other events use
 
 def check(hub: EventHub, program: list[str]) -> None:
     """Check a program that sends three events and prints them after reading them back."""
-    done = subprocess.run(program, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(program, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
     expected = [
         ["to a key", KEYED, 0, "ann", {}],
         ["to a partition", "3", 0, None, {}],
         ["with properties", "3", 1, None, PROPERTIES],
     ]
-    assert sorted(json.loads(done.stdout)) == expected
+    assert sorted(json.loads(result.stdout)) == expected
     events = hub.events()
     assert [
         [event.body.decode(), event.partition, event.sequence_number, event.partition_key, event.properties]

@@ -196,8 +196,8 @@ def test_accepted_values(field: str, value: str, stored: object) -> None:
     ids=_short,
 )
 def test_inexact_values_are_rejected(field: str, value: str, kind: str) -> None:
-    shown = value.strip('"')[:100]
-    assert _reason(SCHEMA, f'{{"{field}": {value}}}'.encode()) == f"field {field} is no {kind}: {shown}"
+    text = value.strip('"')[:100]
+    assert _reason(SCHEMA, f'{{"{field}": {value}}}'.encode()) == f"field {field} is no {kind}: {text}"
 
 
 @pytest.mark.parametrize(

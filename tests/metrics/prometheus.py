@@ -36,5 +36,5 @@ def scrape_page(port: int) -> str:
 
 def promtool(*arguments: str, text: str = "") -> None:
     """Run promtool with `text` on standard input."""
-    done = subprocess.run(["promtool", *arguments], input=text, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = subprocess.run(["promtool", *arguments], input=text, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -68,9 +68,9 @@ def rules() -> list[dict[str, Any]]:
 def expressions() -> list[str]:
     """Expressions of the rules and of the dashboard, as Grafana sends them."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
-    shown = [target["expr"] for panel in panels for target in panel.get("targets", ())]
+    panel_expressions = [target["expr"] for panel in panels for target in panel.get("targets", ())]
     return [rule["expr"] for rule in rules()] + [
-        expression.replace("$group", ".*").replace("$__rate_interval", "5m") for expression in shown
+        expression.replace("$group", ".*").replace("$__rate_interval", "5m") for expression in panel_expressions
     ]
 
 

@@ -102,11 +102,11 @@ def test_metrics_and_logs_contain_no_secret(tmp_path: Path, caplog: pytest.LogCa
         more = {"metricsPort": port, "storageSecrets.account_key": key}
         query = group.query(**more)
         with export_metrics(group.options(**more), query.planner):
-            shown = scrape_page(port)
+            output = scrape_page(port)
         group.close()
-    shown += caplog.text
-    assert "ehbalance_commits_total" in shown
-    assert key.rstrip("=") not in shown
+    output += caplog.text
+    assert "ehbalance_commits_total" in output
+    assert key.rstrip("=") not in output
 
 
 def test_missing_package_is_named(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:

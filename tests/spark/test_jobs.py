@@ -83,7 +83,7 @@ def test_a_range_is_there_once_whatever_a_stream_has_written_and_will_write(
     sent = fill(hub, 5)
     assert batch() == "118 read, 40 written, 78 already present"
     assert said[0].startswith(
-        "The range begins before the events that the hub retains in partitions 3 (from sequence number 2): "
+        "The hub no longer retains the beginning of the range in partitions 3 (from sequence number 2): "
     )
     assert merged(), "the stream reads the new events later"
     fill(hub, 1)
