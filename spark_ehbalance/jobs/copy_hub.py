@@ -30,7 +30,7 @@ from spark_ehbalance.jobs.settings import (
 )
 from spark_ehbalance.query.options import Options, stream_options
 from spark_ehbalance.settings.option_specs import option_field
-from spark_ehbalance.settings.secrets import redacted
+from spark_ehbalance.settings.option_texts import invalid_option
 from spark_ehbalance.spark.writer import unsendable
 from spark_ehbalance.text import logger
 
@@ -69,12 +69,7 @@ def _source(options: Mapping[str, str]) -> Options:
     _refuse(options, *_FORBIDDEN)
     checked = stream_options(options)
     if checked.on_malformed == "keep":
-        raise OptionError(
-            "EHB_OPTION_INVALID",
-            option="onMalformed",
-            value=redacted("keep"),
-            allowed="fail or skip, as a malformed event cannot be sent",
-        )
+        raise invalid_option("onMalformed", "keep", "fail or skip, as a malformed event cannot be sent")
     return checked
 
 

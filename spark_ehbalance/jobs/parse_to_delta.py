@@ -15,7 +15,6 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_ehbalance.errors import OptionError
 from spark_ehbalance.exactly_once import write_once
 from spark_ehbalance.jobs.parsing import EVENT_COLUMNS, REASON, Parser
 from spark_ehbalance.jobs.program import overlap
@@ -30,7 +29,7 @@ from spark_ehbalance.jobs.settings import (
     required,
 )
 from spark_ehbalance.query.options import Options, stream_options
-from spark_ehbalance.settings.secrets import redacted
+from spark_ehbalance.settings.option_texts import invalid_option
 
 
 def _schema(text: str) -> str:
@@ -51,12 +50,7 @@ def _schema(text: str) -> str:
 def _source(options: Mapping[str, str]) -> Options:
     checked = stream_options(options)
     if checked.on_malformed == "keep":
-        raise OptionError(
-            "EHB_OPTION_INVALID",
-            option="onMalformed",
-            value=redacted("keep"),
-            allowed="fail or skip, as a malformed event has no fields",
-        )
+        raise invalid_option("onMalformed", "keep", "fail or skip, as a malformed event has no fields")
     return checked
 
 
