@@ -207,7 +207,7 @@ PAST_FAULTS = (
     PastFault(
         "a restarted query does not know the progress that its table is missing",
         "query.replay",
-        "return _unknown_progress(logged, found), EarlierBatches(logged.finished, record.batch)",
+        "return _unknown_progress(logged.progress(), found), EarlierBatches(logged.finished, record.batch)",
         "return {}, EarlierBatches(logged.finished, record.batch)",
         ("batch numbers",),
         seed=39,

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from spark_ehbalance.eventhub.ranges import Range
 from spark_ehbalance.group.member.membership import OwnedLease, ResumePoint
 from spark_ehbalance.group.member.query_state import Progress, QueryState
-from spark_ehbalance.group.model import Lease
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.query.batch_planning import progress_of
@@ -56,24 +55,16 @@ class Logged(NamedTuple):
         return QueryState(progress, batch=self.finished.batch, begun=self.last.batch, planner=self.last.run)
 
 
-def _unknown_progress(logged: Logged, found: Snapshot) -> dict[str, Progress]:
-    """Progress the table is missing although ownership has not changed: it was unreachable when the query ended, or an
-    earlier process finished its batch after a later one had taken its leases over."""
-    unknown = dict[str, Progress]()
-    for partition, each in logged.progress().items():
-        lease, batch = found.leases.get(partition), logged.finished.ranges.get(partition)
-        if lease is None or lease.checkpoint is None or lease.checkpoint.next >= each.position.next:
-            continue
-        kept = batch is not None and partition not in logged.unfinished.ranges and _is_kept(batch, lease)
-        if lease.epoch == each.epoch or kept:
-            unknown[partition] = Progress(lease.epoch, each.position)
-    return unknown
-
-
-def _is_kept(batch: Range, lease: Lease) -> bool:
-    """Whether the query has owned the partition without a break since it read the batch, and nothing has moved it."""
-    at_start = lease.checkpoint is not None and lease.checkpoint.next == batch.start
-    return at_start and 0 < batch.since_ms == lease.owned_since_ms and lease.sought <= batch.epoch
+def _unknown_progress(progress: Mapping[str, Progress], found: Snapshot) -> dict[str, Progress]:
+    """Progress the table is missing although ownership has not changed: it was unreachable when the query ended."""
+    return {
+        partition: each
+        for partition, each in progress.items()
+        if (lease := found.leases.get(partition)) is not None
+        and lease.epoch == each.epoch
+        and lease.checkpoint is not None
+        and lease.checkpoint.next < each.position.next
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +88,7 @@ def recover(logged: Logged, found: Snapshot, lineage: str) -> tuple[dict[str, Pr
     record = found.queries.get(lineage)
     if record is None:
         return logged.finished_progress(), EarlierBatches(logged.finished)
-    return _unknown_progress(logged, found), EarlierBatches(logged.finished, record.batch)
+    return _unknown_progress(logged.progress(), found), EarlierBatches(logged.finished, record.batch)
 
 
 def plan_replay(

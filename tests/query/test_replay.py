@@ -69,36 +69,6 @@ def test_progress_that_the_table_does_not_have_is_recovered_if_nobody_has_had_th
     assert (progress, earlier.finished_number) == ({"0": Progress(2, Position(9))}, 2)
 
 
-@pytest.mark.parametrize(
-    ("lease", "recovered"),
-    [
-        (Lease("0", "a", 4, owned_since_ms=7, checkpoint=Position(4)), True),
-        (Lease("0", "a", 4, owned_since_ms=8, checkpoint=Position(4)), False),
-        (Lease("0", "a", 4, owned_since_ms=0, checkpoint=Position(4)), False),
-        (Lease("0", "a", 4, owned_since_ms=7, checkpoint=Position(3)), False),
-        (Lease("0", "a", 4, owned_since_ms=7, checkpoint=Position(4), sought=3), False),
-        (Lease("0", "a", 4, owned_since_ms=7, checkpoint=Position(4), sought=2), True),
-    ],
-    ids=["kept", "another owner", "stalled", "reset", "sought", "sought before"],
-)
-def test_a_batch_that_ended_after_a_later_process_had_joined_is_recovered(lease: Lease, recovered: bool) -> None:
-    finished = StreamOffset("a", {"0": Range("0", 2, 5, 10, since_ms=7)}, lineage="l", batch=3)
-    record = QueryRecord("l", "r", "a", batch=2, begun=3)
-    found = Snapshot(Group("namespace", "hub", "g"), leases={"0": lease}, queries={"l": record})
-    progress, _ = recover(Logged(finished, StreamOffset("a")), found, "l")
-    assert progress == ({"0": Progress(4, Position(9))} if recovered else {})
-
-
-def test_a_batch_that_the_next_one_has_read_again_is_not_recovered() -> None:
-    finished = StreamOffset("a", {"0": Range("0", 2, 5, 10, since_ms=7)}, lineage="l", batch=3)
-    again = StreamOffset("a", {"0": Range("0", 4, 5, 12, since_ms=7)}, batch=4)
-    leases = {"0": Lease("0", "a", 4, owned_since_ms=7, checkpoint=Position(4))}
-    found = Snapshot(
-        Group("namespace", "hub", "g"), leases=leases, queries={"l": QueryRecord("l", "r", "a", batch=2, begun=3)}
-    )
-    assert recover(Logged(finished, again), found, "l")[0] == {}
-
-
 def test_a_restart_in_a_batch_after_a_reset_continues_in_it() -> None:
     """A hub that lost events has others under the numbers that the batch before the reset has read."""
     finished = StreamOffset("a", {"0": Range("0", 1, 0, 9), "1": Range("1", 1, 0, 9)})
