@@ -171,7 +171,7 @@ OTHER = STRING.replace("EntityPath=hub", "EntityPath=copy")
             INVALID,
             {"option": PREFIX + "sink.onUnsendable", "value": "'keep'", "allowed": "one of fail, skip"},
         ),
-        ({"sink.leaseTable": "/l"}, UNKNOWN, {"option": PREFIX + "sink.leasetable"}),
+        ({"sink.leaseTable": "/l"}, "sink.*: there is no option 'leasetable' for df.write", {}),
         (
             {"sink.connectionString": KEY},
             EXPOSED,
