@@ -11,7 +11,9 @@ def plain(text: str) -> str:
     direction marks, characters without width, lone surrogates."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
 
 
 def plain_lines(text: str) -> str:

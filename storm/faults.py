@@ -185,8 +185,8 @@ PAST_FAULTS = (
     PastFault(
         "a batch that is run again drops a partition that was sought",
         "query.replay",
-        "return not finished if sought_since(each, holding) else holding.checkpoint.next == each.start",
-        "return holding.checkpoint.next == each.start",
+        "return not finished if sought_since(range_, holding) else holding.checkpoint.next == range_.start",
+        "return holding.checkpoint.next == range_.start",
         ("sought",),
         seed=1059,
     ),

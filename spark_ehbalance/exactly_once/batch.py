@@ -53,7 +53,7 @@ class MicroBatch:
         #: The event hub, with its namespace, and when it was created, in milliseconds since 1970, if that is known.
         self.hub: str = answer["hub"]
         self.created: int | None = answer["created"]
-        self.read = {p: SequenceRange(*each) for p, each in answer["ranges"].items()}
+        self.read = {p: SequenceRange(*range_) for p, range_ in answer["ranges"].items()}
         self._offsets: dict[str, list[str | None]] = answer.get("offsets", {})
         #: In a geo-replicated hub, the offset of the last event of each partition.
         self.last = {partition: last for partition, (_, last) in self._offsets.items() if last is not None}

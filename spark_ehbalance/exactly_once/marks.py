@@ -29,9 +29,9 @@ Marks = Mapping[str, int]
 def missing(read: SequenceRanges, marks: Marks) -> dict[str, SequenceRange]:
     """What of the events that were `read` the target does not hold, by its `marks`."""
     return {
-        partition: SequenceRange(max(each.start, marks.get(partition, each.start)), each.end)
-        for partition, each in read.items()
-        if max(each.start, marks.get(partition, each.start)) < each.end
+        partition: SequenceRange(max(range_.start, marks.get(partition, range_.start)), range_.end)
+        for partition, range_ in read.items()
+        if max(range_.start, marks.get(partition, range_.start)) < range_.end
     }
 
 
@@ -39,9 +39,9 @@ def skipped(read: SequenceRanges, marks: Marks) -> dict[str, SequenceRange]:
     """The events between the target's mark and the begin of what was read: nobody has written them. They have aged out
     or were skipped by an order, or an earlier version of the query wrote them without marks."""
     return {
-        partition: SequenceRange(marks[partition], each.start)
-        for partition, each in read.items()
-        if marks.get(partition, each.start) < each.start
+        partition: SequenceRange(marks[partition], range_.start)
+        for partition, range_ in read.items()
+        if marks.get(partition, range_.start) < range_.start
     }
 
 

@@ -228,7 +228,7 @@ def into(table: str, rows: DataFrame, extents: SequenceRanges) -> MergeIntoWrite
 def _within(extents: SequenceRanges, prefix: str = "") -> Column:
     """Where events may be that lie in `extents`: Delta leaves out files by their partitions and by their statistics."""
     partition, number = F.col(f"{prefix}{PARTITION}"), F.col(f"{prefix}{SEQUENCE_NUMBER}")
-    ordered = sorted(extents, key=lambda each: extents[each].start)
+    ordered = sorted(extents, key=lambda partition: extents[partition].start)
     size = -(-len(ordered) // _MOST_RANGES)
     ranges = [
         partition.isin(group)
@@ -281,7 +281,7 @@ def _sources(rows: DataFrame, target: str, known: set[str]) -> set[str]:
 def _mark(rows: DataFrame, target: str, table: str, sources: set[str], *, evolves: bool) -> None:
     """Mark the `target`, whose name in SQL is `table`, as merged, with the one of `sources`."""
     # The identifiers come first: whoever finds the property takes them for set.
-    for identifier in (MERGED_IDENTIFIER, *(f"{MERGED_IDENTIFIER}/{each}" for each in sources)):
+    for identifier in (MERGED_IDENTIFIER, *(f"{MERGED_IDENTIFIER}/{source}" for source in sources)):
         _note(rows, target, identifier, 1, evolves=evolves)
     value = min(sources, default=_UNKNOWN).replace("\\", "\\\\").replace("'", "\\'")
     # Databricks' default isolation level lets an append pass that a MERGE should have seen.

@@ -101,9 +101,9 @@ def write_exactly_once(read: SequenceRanges) -> Generator[Step, object, Result]:
         if answer:
             # The files hold rows of theirs: they are left behind, and the rest is written anew.
             lost |= answer
-            wanted = {partition: each for partition, each in wanted.items() if partition not in answer}
+            wanted = {partition: range_ for partition, range_ in wanted.items() if partition not in answer}
             continue
-        failure = yield Commit({partition: each.end for partition, each in events.items()})
+        failure = yield Commit({partition: range_.end for partition, range_ in events.items()})
         if failure is None:
             return Result(events, lost)
         assert isinstance(failure, FailedCommit)

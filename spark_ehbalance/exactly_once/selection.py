@@ -54,7 +54,7 @@ def select_rows(df: DataFrame, read: SequenceRanges, events: SequenceRanges) -> 
         return f"get(try_cast(split('{texts}', ',') AS array<bigint>), try_cast({PARTITION} AS int))"
 
     starts, ends = lookup({p: e.start for p, e in read.items()}), lookup({p: e.end for p, e in read.items()})
-    wanted = lookup({p: events[p].start if p in events else each.end for p, each in read.items()})
+    wanted = lookup({p: events[p].start if p in events else range_.end for p, range_ in read.items()})
     return df.filter(
         f"CASE WHEN {SEQUENCE_NUMBER} >= {starts} AND {SEQUENCE_NUMBER} < {ends} THEN {SEQUENCE_NUMBER} >= {wanted} "
         f"ELSE cast(raise_error('{foreign_row_error()}') AS boolean) END"

@@ -49,7 +49,7 @@ def _has_transactions(jvm: Any) -> bool:
     try:
         for name, methods in _NEEDED.items():
             found = jvm.java.lang.Class.forName(f"org.apache.spark.sql.delta.{name}", False, loader).getMethods()
-            if missing := methods - {(each.getName(), each.getParameterCount()) for each in found}:
+            if missing := methods - {(method.getName(), method.getParameterCount()) for method in found}:
                 why = f"Delta {jvm.io.delta.package.VERSION()} has another {name}.{min(missing)[0]}"
                 break
         else:

@@ -285,6 +285,6 @@ class Target:
         while files.hasNext():
             file = files.next()
             commits.append(Commit.parse(file._1(), store.read(file._2(), configuration).mkString("\n")))
-        if [each.version for each in commits] != list(range(memory.version + 1, version + 1)):
+        if [commit.version for commit in commits] != list(range(memory.version + 1, version + 1)):
             return None  # the log was cleaned up
         return memory.after(commits)

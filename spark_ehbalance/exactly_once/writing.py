@@ -142,7 +142,7 @@ def carry_out(step: Step, df: DataFrame, batch: Batch, target: Target) -> Any:
 
 
 def _tell_of_others(batch_id: int, read: SequenceRanges, result: Result) -> None:
-    if there := [p for p, each in read.items() if p not in result.lost and result.written.get(p) != each]:
+    if there := [p for p, range_ in read.items() if p not in result.lost and result.written.get(p) != range_]:
         _LOG.warning(
             "batch %d: the target held events of partitions %s already, so that another query has written them, or "
             "this one before a seek. They are not written again. That is right after a query has died or lost a "
@@ -152,11 +152,11 @@ def _tell_of_others(batch_id: int, read: SequenceRanges, result: Result) -> None
 
 
 def _warn_of_gaps(read: SequenceRanges, marks: dict[str, int]) -> None:
-    for partition, each in skipped(read, marks).items():
+    for partition, range_ in skipped(read, marks).items():
         _LOG.warning(
             "partition %s: the target holds events up to %d, and this batch begins at %d. Those between were not "
             "written exactly once: they have aged out or were skipped, or were written in another way. If the target "
             "was set back to an older copy, they are missing: stop the queries, set it back again, and before they "
             "start `ehbalance seek` to %d",
-            partition, each.start - 1, each.end, each.start,
+            partition, range_.start - 1, range_.end, range_.start,
         )  # fmt: skip

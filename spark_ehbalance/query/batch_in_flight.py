@@ -40,12 +40,14 @@ class BatchInFlight:
         """Which partitions that are `read` were taken or stalled, by the lease table, and a warning for each of
         which the next owner does not read the same events again."""
         lost = [
-            each for each in self.read.values() if not leases[each.partition].still_owned(each.epoch, each.since_ms)
+            range_
+            for range_ in self.read.values()
+            if not leases[range_.partition].still_owned(range_.epoch, range_.since_ms)
         ]
         warnings = [
-            f"partition {each.partition}: a seek has moved it on, and then another member has taken it, before events "
-            f"{each.start} to {each.end - 1} were written. Those before the new position are not read again"
-            for each in lost
-            if each.epoch < leases[each.partition].sought
+            "another member took a partition that a seek had moved, before the batch was written: events before the "
+            f"new position are not read again partition={range_.partition} from={range_.start} to={range_.end - 1}"
+            for range_ in lost
+            if range_.epoch < leases[range_.partition].sought
         ]
-        return [each.partition for each in lost], warnings
+        return [range_.partition for range_ in lost], warnings

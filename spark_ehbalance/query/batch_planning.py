@@ -77,9 +77,9 @@ class BatchPlan:
 def plan_batch(inputs: PlanInputs) -> BatchPlan | Request:
     """The next batch, or what has to be asked first. Raises `DataLossError` where events are lost and that is an
     error."""
-    known = {p: each for p, each in positions_of(inputs).items() if p not in inputs.unverified}
+    known = {p: position for p, position in positions_of(inputs).items() if p not in inputs.unverified}
     if not inputs.refreshed and any(
-        not inputs.states[p].begin <= each.next <= inputs.states[p].end for p, each in known.items()
+        not inputs.states[p].begin <= position.next <= inputs.states[p].end for p, position in known.items()
     ):
         return Request.REFRESH
     resets, warnings = dict[str, Progress](), list[str]()

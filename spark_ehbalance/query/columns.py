@@ -13,7 +13,7 @@ from spark_ehbalance.eventhub.rows import SPARK_SCHEMA
 _BODY, _TEXT = "body", "string"
 
 #: The type of each column, as Spark writes it.
-_TYPES = dict(each.split(" ") for each in SPARK_SCHEMA.split(", "))
+_TYPES = dict(column.split(" ") for column in SPARK_SCHEMA.split(", "))
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,7 +236,9 @@ class QueryEngine:
             # A probe that ends later counts for the next batch: the events at its position were not looked for.
             readable = {p: probe.readable_to for p, probe in self._probes.items() if p in holdings}
             inputs = planning.inputs = replace(inputs, readable=readable)
-            positions = {p: each for p, each in positions_of(inputs).items() if readable.get(p) != each.next}
+            positions = {
+                p: position for p, position in positions_of(inputs).items() if readable.get(p) != position.next
+            }
             hub = planning.hub
             doubtful = event_check.unverified_positions(positions, holdings, hub.states, hub.connection, self._verified)
             planning.looked_for = doubtful
@@ -280,9 +282,8 @@ class QueryEngine:
         if plan.resets:
             self.member.reset(plan.resets)  # so that each is reported once and not at every trigger
         holdings, ranges = inputs.holdings, plan.ranges
-        sound = [
-            partition for partition, holding in holdings.items() if not holding.stalled
-        ]  # the table says the others
+        # The lease table contains the stalled ones.
+        sound = [partition for partition, holding in holdings.items() if not holding.stalled]
         omitted = omitted_partitions(ranges, sound, inputs.states, available_now=self.fixed_ends is not None)
         self.member.note_request(now.wall_ms, omitted)
         if planning.request.measures:
@@ -399,4 +400,4 @@ class QueryEngine:
 
 
 def _epochs(owned: Mapping[str, Range | OwnedLease]) -> dict[str, int]:
-    return {partition: each.epoch for partition, each in owned.items()}
+    return {partition: holding.epoch for partition, holding in owned.items()}

@@ -42,8 +42,8 @@ def unverified_positions(
 
 def bounds(replay: Mapping[str, Range]) -> tuple[dict[str, Position], dict[str, Position]]:
     """The positions at the starts and ends of ranges that name an event."""
-    starts = {p: Position(each.start - 1, each.start_offset) for p, each in replay.items()}
-    ends = {p: Position(each.end - 1, each.end_offset) for p, each in replay.items()}
+    starts = {p: Position(range_.start - 1, range_.start_offset) for p, range_ in replay.items()}
+    ends = {p: Position(range_.end - 1, range_.end_offset) for p, range_ in replay.items()}
     return _naming(starts), _naming(ends)
 
 
@@ -86,7 +86,7 @@ def replayable(
         known = known_events(positions, answer, states)
         check_events_exist({p: position for p, position in positions.items() if not sought(p)}, known)
         gone.update(p for p in positions if known.get(p) is False)
-    return {partition: each for partition, each in replay.items() if partition not in gone}
+    return {partition: range_ for partition, range_ in replay.items() if partition not in gone}
 
 
 def unnamed_ends(plan: BatchPlan, states: Mapping[str, PartitionState]) -> dict[str, int]:

@@ -140,8 +140,10 @@ class Keeper:
         with self._lock:
             self._check()
             query, leases = self._engine.query, self._engine.leases
-            positions = {p: each.checkpoint for p, each in self._engine.owned.items()} | {
-                p: each.position for p, each in {**query.resets, **query.progress}.items() if self._owned(p, each.epoch)
+            positions = {p: holding.checkpoint for p, holding in self._engine.owned.items()} | {
+                p: progress.position
+                for p, progress in {**query.resets, **query.progress}.items()
+                if self._owned(p, progress.epoch)
             }
         find_lag = self._lag_of or (lambda partition, next: None)
         found = {p: current(find_lag, leases.get(p), p, position.next) for p, position in positions.items()}

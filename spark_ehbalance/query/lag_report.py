@@ -54,7 +54,7 @@ class LagReport:
 
     def _unread(self) -> list[int]:
         states = self._hub.states()
-        return [max(0, states[p].end - each.end) for p, each in self._planned.items() if p in states]
+        return [max(0, states[p].end - range_.end) for p, range_ in self._planned.items() if p in states]
 
 
 def lag_answer(lags: Mapping[str, Lag], now_ms: int) -> dict[str, Any]:

@@ -126,8 +126,8 @@ class StreamOffset:
 
     def without_epochs(self) -> StreamOffset:
         """The same for a store that does not keep epochs, so that no lower one tells that it was set back."""
-        ranges = {partition: replace(each, epoch=0) for partition, each in self.ranges.items()}
-        others = {partition: replace(each, epoch=0) for partition, each in self.other_positions.items()}
+        ranges = {partition: replace(range_, epoch=0) for partition, range_ in self.ranges.items()}
+        others = {partition: replace(position, epoch=0) for partition, position in self.other_positions.items()}
         return replace(self, ranges=ranges, other_positions=others)
 
     def to_json(self) -> dict[str, Any]:
@@ -140,7 +140,7 @@ class StreamOffset:
         if self.other_positions:
             offset["held"] = {p: asdict(position) for p, position in _in_order(self.other_positions)}
         offset |= {"lineage": self.lineage, "owner": self.owner}
-        offset["partitions"] = {p: _range_json(each) for p, each in _in_order(self.ranges)}
+        offset["partitions"] = {p: _range_json(range_) for p, range_ in _in_order(self.ranges)}
         offset |= {"run": self.run} if self.run else {}
         offset |= {"table": asdict(self.table)} if self.table else {}
         return offset | ({"tableBegun": self.table_begun} if self.table_begun else {})
@@ -152,13 +152,13 @@ class StreamOffset:
             if (found := _int64(json["format"])) != _FORMAT:
                 problem = f"has offsets of format {found}, and this version of spark-ehbalance reads format {_FORMAT}"
                 raise EhBalanceError("EHB_CHECKPOINT_FOREIGN", problem=problem)
-            ranges = {partition: _range(partition, each) for partition, each in json["partitions"].items()}
+            ranges = {partition: _range(partition, range_) for partition, range_ in json["partitions"].items()}
             table = _table(json["table"]) if "table" in json else None
-            others = {_string(p): _epoch_position(each) for p, each in json.get("held", {}).items()}
+            others = {_string(p): _epoch_position(position) for p, position in json.get("held", {}).items()}
             hub = _hub(json["eventHub"]) if "eventHub" in json else None
             group, lineage, run = (_string(json.get(name, "")) for name in ("group", "lineage", "run"))
             batch, begun = (_int64(json.get(name, 0)) for name in ("batch", "tableBegun"))
-            seen = {_string(p): _int64(each) for p, each in json.get("checkpoints", {}).items()}
+            seen = {_string(p): _int64(number) for p, number in json.get("checkpoints", {}).items()}
             owner = _string(json["owner"])
             first = _first_start(json["firstStart"]) if "firstStart" in json else None
             return cls(owner, ranges, group, table, hub, others, lineage, batch, run, begun, seen, first)
@@ -186,10 +186,10 @@ def _range(partition: Any, json: Mapping[str, Any]) -> Range:
     return Range(_string(partition), _int64(json["epoch"]), start, end, _int64(json.get("since", 0)), *offsets)
 
 
-def _range_json(each: Range) -> dict[str, Any]:
-    json: dict[str, Any] = {"epoch": each.epoch, "from": each.start, "to": each.end}
-    json |= {"since": each.since_ms} if each.since_ms else {}
-    offsets = {"fromOffset": each.start_offset, "toOffset": each.end_offset}
+def _range_json(range_: Range) -> dict[str, Any]:
+    json: dict[str, Any] = {"epoch": range_.epoch, "from": range_.start, "to": range_.end}
+    json |= {"since": range_.since_ms} if range_.since_ms else {}
+    offsets = {"fromOffset": range_.start_offset, "toOffset": range_.end_offset}
     return json | {name: offset for name, offset in offsets.items() if offset is not None}
 
 

@@ -298,7 +298,7 @@ def stream_options(raw: Mapping[str, str]) -> Options:
 def batch_options(raw: Mapping[str, str]) -> Options:
     """The options of `read`, which reads all partitions once and shares nothing. Raises `OptionError`."""
     given = {key.lower() for key, value in raw.items() if value is not None}
-    defaults = {name: each.in_batch for name, each in OPTIONS.items() if each.in_batch and name.lower() not in given}
+    defaults = {name: spec.in_batch for name, spec in OPTIONS.items() if spec.in_batch and name.lower() not in given}
     return _parse({**raw, **defaults}, BATCH)
 
 
@@ -308,7 +308,7 @@ def check_options(raw: Mapping[str, str]) -> None:
     keys = {key.lower() for key in raw}
     if keys & _FOR_WRITING:
         write_options(raw, OPTIONS)
-    elif any(each.only == BATCH and name.lower() in keys for name, each in OPTIONS.items()):
+    elif any(spec.only == BATCH and name.lower() in keys for name, spec in OPTIONS.items()):
         batch_options(raw)
     else:
         stream_options(raw)
@@ -358,10 +358,10 @@ def _checked(parse: Callable[[str], str], text: str, option: str) -> str:
 
 
 def _declared_options() -> Iterator[tuple[str, OptionSpec]]:
-    for each in fields(Options):
-        if "spec" in each.metadata:
-            yield option_name(each.name), each.metadata["spec"]
-        yield from each.metadata.get("options", {}).items()
+    for option in fields(Options):
+        if "spec" in option.metadata:
+            yield option_name(option.name), option.metadata["spec"]
+        yield from option.metadata.get("options", {}).items()
 
 
 #: Option name → declaration, but for the strategies' own options.
@@ -372,15 +372,15 @@ _FOR_WRITING = {CHECKPOINT_LOCATION} | {name.lower() for name in WRITE_OPTIONS.k
 
 #: The same of the options that one strategy has; they are for streams.
 STRATEGY_OPTIONS: dict[str, OptionSpec] = {
-    name: each for strategy in PARAMETERS for name, each in parameter_options(strategy).items()
+    name: spec for strategy in PARAMETERS for name, spec in parameter_options(strategy).items()
 }
 
 
 def option_names(where: str) -> tuple[str, ...]:
     """The options that are allowed at `where`: `STREAM` or `BATCH`."""
     if where == BATCH:
-        return tuple(name for name, each in OPTIONS.items() if each.only in ("", BATCH))
-    return (*(name for name, each in OPTIONS.items() if each.only != BATCH), *STRATEGY_OPTIONS)
+        return tuple(name for name, spec in OPTIONS.items() if spec.only in ("", BATCH))
+    return (*(name for name, spec in OPTIONS.items() if spec.only != BATCH), *STRATEGY_OPTIONS)
 
 
 def _parse(raw: Mapping[str, str], where: str) -> Options:
@@ -413,7 +413,7 @@ def _not_applicable(option: str, reason: str) -> OptionError:
 
 def _reject_sharing(given: Mapping[str, str]) -> None:
     """Refuse options of sharing where nothing is shared: who has forgotten leaseTable would read everything twice."""
-    shared = (name for name, each in OPTIONS.items() if each.only == SHARED)
+    shared = (name for name, spec in OPTIONS.items() if spec.only == SHARED)
     for name in (*shared, *STRATEGY_OPTIONS):
         if name.lower() in given:
             raise _not_applicable(name, "it needs leaseTable; without it one query reads all partitions")
@@ -421,7 +421,7 @@ def _reject_sharing(given: Mapping[str, str]) -> None:
 
 def _join_processors(values: dict[str, Any], lease_table: str) -> None:
     """Set the defaults of a group of Azure's event processors, and refuse what they know nothing of."""
-    allowed = [name for name, each in DECLARATIONS.items() if each.by_leases_alone]
+    allowed = [name for name, declaration in DECLARATIONS.items() if declaration.by_leases_alone]
     processors = f"leaseTable={lease_table} is shared with Azure's event processors"
     if (strategy := values.setdefault("strategy", allowed[0])) not in allowed:
         reason = f"{', '.join(allowed)}, as {processors}, which lack handovers and idle members"

@@ -261,7 +261,7 @@ class Planner:
             batch = self._engine.batch
             in_batch = batch.read.keys() if batch and not batch.finished else ()
             owned, lags = self._keeper.holdings().keys() | in_batch, self._keeper.lags().values()
-            unread = sum(each.events for each in lags)
+            unread = sum(lag.events for lag in lags)
             owners = {lease.owner for lease in self._engine.member.leases.values()}
             state = {"owned": len(owned), "all": len(self._hub.partition_ids()), "behind": unread}
             return state | {"owners": sorted(id for id in owners if id not in (None, self._engine.member.author.id))}
@@ -323,10 +323,10 @@ class Planner:
         if batch is None or batch.end != end:
             raise _invalid_message("its batch is not the one in flight")
         read = batch.read
-        bounds = {p: [each.start, each.end] for p, each in read.items()}
+        bounds = {p: [range_.start, range_.end] for p, range_ in read.items()}
         answer: dict[str, Any] = {"hub": self._hub.name, "created": self._hub.created_ms(), "ranges": bounds}
-        if any(each.end_offset is not None for each in read.values()):
-            answer["offsets"] = {p: [each.start_offset, each.end_offset] for p, each in read.items()}
+        if any(range_.end_offset is not None for range_ in read.values()):
+            answer["offsets"] = {p: [range_.start_offset, range_.end_offset] for p, range_ in read.items()}
         if event is not None:
             partition, number = event
             answer["offset"] = self._offset_of(partition, number, read) if partition in read else None
@@ -406,6 +406,6 @@ def _event(asked: Any) -> tuple[str, int] | None:
     """The event that a control message asks about, by partition and sequence number."""
     if asked is None:
         return None
-    if not isinstance(asked, list) or [type(each) for each in asked] != [str, int]:
+    if not isinstance(asked, list) or [type(value) for value in asked] != [str, int]:
         raise _invalid_message("`event` must be a partition and a sequence number")
     return asked[0], asked[1]

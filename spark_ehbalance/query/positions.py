@@ -62,8 +62,8 @@ def parse_hub(value: object) -> HubReference | None:
 def lease_table_positions(found: Snapshot) -> Positions:
     """The checkpoints in a lease table."""
     hub = HubReference.of(found.group, found.table.hub_created_ms if found.table else None)
-    named = {partition: each.checkpoint for partition, each in found.leases.items() if each.checkpoint}
-    remarks = _of_owners(each.owner for each in found.leases.values())
+    named = {partition: lease.checkpoint for partition, lease in found.leases.items() if lease.checkpoint}
+    remarks = _of_owners(lease.owner for lease in found.leases.values())
     if unread := sorted(found.leases.keys() - named.keys(), key=partition_order):
         remarks += (
             f"Conservative: nothing of partition {', '.join(unread)} was read yet. Where the file names no position, "
@@ -77,19 +77,19 @@ def container_positions(blobs: Mapping[str, Metadata], wanted: str | None) -> Po
     their names; None: there is one. Raises `OptionError`."""
     parts = [(name.split("/"), metadata) for name, metadata in blobs.items()]
     groups: dict[str, dict[str, dict[str, Metadata]]] = {}
-    for (*group, kind, partition), metadata in (each for each in parts if len(each[0]) == 5):
+    for (*group, kind, partition), metadata in (part for part in parts if len(part[0]) == 5):
         groups.setdefault("/".join(group), {}).setdefault(kind, {})[partition] = metadata
-    groups = {name: kinds for name, kinds in groups.items() if kinds.keys() & {each.value for each in Kind}}
+    groups = {name: kinds for name, kinds in groups.items() if kinds.keys() & {kind.value for kind in Kind}}
     name = _only(groups, wanted, "--group", "groups")
-    stored = {p: checkpoint(each) for p, each in groups[name].get(Kind.CHECKPOINT.value, {}).items()}
+    stored = {p: checkpoint(blob) for p, blob in groups[name].get(Kind.CHECKPOINT.value, {}).items()}
     named: dict[str, Position | AfterOffset] = {}
-    for partition, each in stored.items():
-        if each.sequence_number is not None:
+    for partition, position in stored.items():
+        if position.sequence_number is not None:
             # The start of a partition is no event's offset.
-            offset = None if each.offset == START_OFFSET else each.offset
-            named[partition] = Position(each.sequence_number, offset)
-        elif each.offset is not None:
-            named[partition] = AfterOffset(each.offset)
+            offset = None if position.offset == START_OFFSET else position.offset
+            named[partition] = Position(position.sequence_number, offset)
+        elif position.offset is not None:
+            named[partition] = AfterOffset(position.offset)
     owners = map(owner, groups[name].get(Kind.OWNERSHIP.value, {}).values())
     return Positions(HubReference.of(Group.from_names(*name.split("/")), None), named, _of_owners(owners))
 
@@ -100,10 +100,10 @@ def query_positions(checkpoints: Mapping[str, Logs], wanted: str | None) -> Posi
     For each partition the latest epoch counts: later events under an earlier one belong to a batch that was cut short.
     Raises `OptionError`.
     """
-    names = {each.name for logs in checkpoints.values() for log in logs if (each := log[-1].end.hub) is not None}
+    names = {hub.name for logs in checkpoints.values() for log in logs if (hub := log[-1].end.hub) is not None}
     name = _only(names, wanted, "--event-hub-name", "event hubs")
     read = [(folder, log) for folder, logs in checkpoints.items() for log in logs if _reads(log, name)]
-    hub = _only_hub([each.end.hub for _, log in read for each in log if each.end.hub is not None])
+    hub = _only_hub([batch.end.hub for _, log in read for batch in log if batch.end.hub is not None])
     _check_copies(read)
     tables = sorted({_table(log) for _, log in read})
     shared = tables != [_NO_TABLE]
@@ -130,9 +130,9 @@ def _progress(log: Sequence[LoggedBatch], *, shared: bool) -> dict[str, tuple[Ep
     found: dict[str, tuple[EpochPosition, int]] = {}
     for batch in log:
         known = batch.end.checkpoints if shared else {}
-        for partition, each in batch.end.ranges.items():
-            start = each.start if shared or not batch.finished else each.end
-            found[partition] = EpochPosition(each.epoch, known.get(partition, start)), each.end
+        for partition, range_ in batch.end.ranges.items():
+            start = range_.start if shared or not batch.finished else range_.end
+            found[partition] = EpochPosition(range_.epoch, known.get(partition, start)), range_.end
         for partition, held in batch.end.other_positions.items():
             found[partition] = EpochPosition(held.epoch, known.get(partition, held.next)), held.next
     return found
@@ -145,9 +145,9 @@ def _reads(log: Sequence[LoggedBatch], hub: str) -> bool:
 
 def _only_hub(hubs: Sequence[HubReference]) -> HubReference:
     """The last one. Raises `OptionError` if the hub was recreated meanwhile."""
-    for each in hubs:
-        if each.is_another(hubs[-1]):
-            raise _conflict("The checkpoints", f"they contain positions of {each} and of {hubs[-1]}")
+    for hub in hubs:
+        if hub.is_another(hubs[-1]):
+            raise _conflict("The checkpoints", f"they contain positions of {hub} and of {hubs[-1]}")
     return hubs[-1]
 
 
@@ -171,8 +171,8 @@ def _table(log: Sequence[LoggedBatch]) -> str:
 
 def _only(found: Collection[str], wanted: str | None, option: str, what: str) -> str:
     """The one of `found` that is `wanted`, or the only one. Raises `OptionError`."""
-    named = [each for each in found if wanted is None or each.lower() == wanted.lower()]
-    named = [each for each in named if each == wanted] or named
+    named = [name for name in found if wanted is None or name.lower() == wanted.lower()]
+    named = [name for name in named if name == wanted] or named
     if len(named) == 1:
         return named[0]
     shown = ", ".join(sorted(found)[:5]) + (" and more" if len(found) > 5 else "") or "none"
@@ -183,7 +183,7 @@ def _only(found: Collection[str], wanted: str | None, option: str, what: str) ->
 
 
 def _of_owners(owners: Iterable[str | None]) -> tuple[str, ...]:
-    named = sorted({each for each in owners if each})
+    named = sorted({owner for owner in owners if owner})
     if not named:
         return ()
     shown = ", ".join(named[:5]) + (f" and {len(named) - 5} more" if len(named) > 5 else "")

@@ -50,8 +50,8 @@ class LeaseTableProgress:
         """The end of the batch of `named` after `start`, of which the partitions `reserved` are still owned. The
         `checkpoints` are where the `table` has reading continue. Of partitions whose leases have `lapsed`, progress
         waits to be committed."""
-        read = {partition: each for partition, each in named.items() if partition in reserved}
-        positions = {p: EpochPosition(each.epoch, each.position.next) for p, each in lapsed.items()}
+        read = {partition: range_ for partition, range_ in named.items() if partition in reserved}
+        positions = {p: EpochPosition(progress.epoch, progress.position.next) for p, progress in lapsed.items()}
         positions |= {p: EpochPosition(range_.epoch, range_.start) for p, range_ in ranges.items()}
         return replace(
             self.query,

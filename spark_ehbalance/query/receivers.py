@@ -82,7 +82,7 @@ class Receivers:
         with self._lock:
             found = self._kept.pop(key, None)
             kept = found and found.receiver
-            useless = self._pop(each for each in self._kept if each.address == key.address)  # another epoch or query
+            useless = self._pop(other for other in self._kept if other.address == key.address)  # another epoch or query
         if kept is not None:
             if kept.next == position and kept.is_usable():
                 return kept
@@ -127,7 +127,7 @@ class Receivers:
         while True:
             time.sleep(self._check_interval)
             with self._lock:
-                closing = self._pop([key for key, each in self._kept.items() if not self._is_useful(each)])
+                closing = self._pop([key for key, kept in self._kept.items() if not self._is_useful(kept)])
                 if not self._kept:
                     self._thread = None
             _close(closing)

@@ -58,12 +58,12 @@ class Logged(NamedTuple):
 def _unknown_progress(progress: Mapping[str, Progress], found: Snapshot) -> dict[str, Progress]:
     """Progress the table is missing although ownership has not changed: it was unreachable when the query ended."""
     return {
-        partition: each
-        for partition, each in progress.items()
+        partition: finished
+        for partition, finished in progress.items()
         if (lease := found.leases.get(partition)) is not None
-        and lease.epoch == each.epoch
+        and lease.epoch == finished.epoch
         and lease.checkpoint is not None
-        and lease.checkpoint.next < each.position.next
+        and lease.checkpoint.next < finished.position.next
     }
 
 
@@ -105,8 +105,8 @@ def plan_replay(
     batch is `finished`.
     """
 
-    def unread(each: Range, holding: OwnedLease) -> bool:
-        return not finished if sought_since(each, holding) else holding.checkpoint.next == each.start
+    def unread(range_: Range, holding: OwnedLease) -> bool:
+        return not finished if sought_since(range_, holding) else holding.checkpoint.next == range_.start
 
     return {
         partition: replace(range_, epoch=holdings[partition].epoch, since_ms=holdings[partition].since_ms)

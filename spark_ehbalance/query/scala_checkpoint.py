@@ -71,7 +71,7 @@ def _hubs(folder: CheckpointFolder, planned: Sequence[int]) -> set[str]:
 
 def _only_hub(folder: CheckpointFolder, planned: Sequence[int]) -> str:
     found = _hubs(folder, planned)
-    if len({each.lower() for each in found}) != 1:
+    if len({name.lower() for name in found}) != 1:
         raise UnusableError(f"its sources have read {', '.join(sorted(found)) or 'no event hub'}: name one")
     return found.pop()
 
@@ -121,7 +121,7 @@ def _initial(folder: CheckpointFolder, source: int, hub: str) -> dict[str, int]:
 
 def _numbers(offset: Mapping[str, object], hub: str, file: str, others: set[str]) -> dict[str, int] | None:
     """The numbers of `hub` in an offset; None if it is one of another hub, or of another kind of source."""
-    if not offset or not all(isinstance(each, dict) for each in offset.values()):
+    if not offset or not all(isinstance(numbers, dict) for numbers in offset.values()):
         return None
     named = [name for name in offset if name.lower() == hub.lower()]  # Event Hubs ignores case
     if len(named) > 1:

@@ -51,7 +51,7 @@ class CheckpointFolder:
     def _batch_ids(self, folder: str) -> list[int]:
         """The ids of the batches that have a file in `folder`, which may be missing."""
         found = self.files.get_file_info(FileSelector(folder, allow_not_found=True))
-        names = [each.base_name for each in found if each.type is FileType.File]
+        names = [file.base_name for file in found if file.type is FileType.File]
         return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
 

@@ -79,7 +79,7 @@ def check_start(options: Options, states: Mapping[str, PartitionState]) -> None:
     """Check startingPosition where a first reading begins, in partitions with these `states`, and warn of a time that
     has not come. Raises `OptionError` if it is beyond a partition's last event: no event was read, so none is lost."""
     options.starting_position.check_ends({partition: state.end for partition, state in states.items()})
-    times = [each for each in map(options.starting_position.position, states) if isinstance(each, datetime)]
+    times = [position for position in map(options.starting_position.position, states) if isinstance(position, datetime)]
     if times and max(times) > datetime.now(timezone.utc) + CLOCKS_DIFFER:
         _LOG.warning(
             "startingPosition=%s has not come yet: what the event hub holds now is not read, and reading begins with "

@@ -72,7 +72,7 @@ class Steps:
         if is_dataclass(value):
             return f"{type(value).__name__}({', '.join(self._arguments(value))})"
         if isinstance(value, Mapping):
-            return "{" + ", ".join(f"{self._text(key)}: {self._text(each)}" for key, each in value.items()) + "}"
+            return "{" + ", ".join(f"{self._text(key)}: {self._text(item)}" for key, item in value.items()) + "}"
         if type(value) in (list, tuple):
             texts = ", ".join(map(self._text, value))
             return f"[{texts}]" if type(value) is list else f"({texts}{',' * (len(value) == 1)})"

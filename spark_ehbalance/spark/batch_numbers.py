@@ -48,9 +48,9 @@ def _reads_ehbalance(query: Any) -> bool:
     leaves = query.analyzedPlan().collectLeaves()
     sources = (leaves.apply(number) for number in range(leaves.size()))
     return any(
-        each.getClass().getSimpleName() == "StreamingRelationV2"
-        and each.sourceName().lower() == EhBalanceDataSource.name()
-        for each in sources
+        leaf.getClass().getSimpleName() == "StreamingRelationV2"
+        and leaf.sourceName().lower() == EhBalanceDataSource.name()
+        for leaf in sources
     )
 
 
@@ -59,9 +59,9 @@ def _last_batch(jvm: Any, session: Any, query: Any, sink: str) -> int | None:
     if sink.startswith(_FILES):
         log = jvm.org.apache.hadoop.fs.Path(sink[len(_FILES) : -1], "_spark_metadata")
         files = log.getFileSystem(session.sessionState().newHadoopConf())
-        names = [each.getPath().getName() for each in files.listStatus(log)] if files.exists(log) else []
+        names = [file.getPath().getName() for file in files.listStatus(log)] if files.exists(log) else []
         batches = (name.removesuffix(".compact") for name in names)
-        return max((int(each) for each in batches if each.isdecimal()), default=None)
+        return max((int(number) for number in batches if number.isdecimal()), default=None)
     if sink.startswith(_DELTA):
         table = jvm.org.apache.spark.sql.delta.DeltaLog.forTableWithSnapshot(session, query.sink().path())._2()
         known = table.transactions().get(str(query.id()))

@@ -113,7 +113,7 @@ class EhBalanceDataSource(WithImportPath, DataSource):
 
 def _columns(schema: StructType) -> Columns:
     """What the user asks for with `.schema(...)`, or all columns. Raises `OptionError`."""
-    return Columns.of((each.name, each.dataType.simpleString()) for each in schema)
+    return Columns.of((column.name, column.dataType.simpleString()) for column in schema)
 
 
 @dataclass
@@ -155,7 +155,7 @@ class BatchReader(DataSourceReader):
         tasks = plan_tasks(batch_ranges(self._options), self._options.min_partitions, local_cores(spark_master()))
         # Spark would make a task of its own of no tasks.
         connection = self._options.connection.current()
-        return [Task(tuple((each, level) for each in ranges), None, connection) for ranges in tasks or [()]]
+        return [Task(tuple((range_, level) for range_ in ranges), None, connection) for ranges in tasks or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one task. Called once per attempt of the task, in an executor's Python worker."""
@@ -258,7 +258,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         connection = self._options.connection.current()
         made = [
             Task(
-                tuple((each, None if split else self._options.level(each.epoch)) for each in ranges), owner, connection
+                tuple((range_, None if split else self._options.level(range_.epoch)) for range_ in ranges),
+                owner,
+                connection,
             )
             for ranges in tasks
         ]

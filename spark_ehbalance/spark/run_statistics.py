@@ -46,7 +46,7 @@ class RunStatistics:
             return
         self._newest = progress["batchId"]
         ends = list(end_offsets(progress))
-        events = sum(each.end - each.start for end in ends for each in end.ranges.values())
+        events = sum(range_.end - range_.start for end in ends for range_ in end.ranges.values())
         self.events += events
         self.batches += 1
         self._recent.append((now, events))
@@ -56,9 +56,12 @@ class RunStatistics:
         """What Spark says that the query does, and the answers of its planners to `Planner.handle`."""
         self._status = status
         if planners:
-            self._partitions = (sum(each["owned"] for each in planners), sum(each["all"] for each in planners))
-            self._behind = sum(each["behind"] for each in planners)
-            self._owners = [owner for each in planners for owner in each["owners"]]
+            self._partitions = (
+                sum(planner["owned"] for planner in planners),
+                sum(planner["all"] for planner in planners),
+            )
+            self._behind = sum(planner["behind"] for planner in planners)
+            self._owners = [owner for planner in planners for owner in planner["owners"]]
 
     def line(self, now: float) -> str:
         """All of it, in less than 80 columns as long as the numbers are not huge."""

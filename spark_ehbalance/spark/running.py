@@ -55,13 +55,13 @@ def run(*queries: StreamingQuery, timeout: float = 25.0) -> None:
 
 def _run(queries: Sequence[StreamingQuery], timeout: float, jvm: Any) -> None:
     watched = [_Watched(query) for query in queries]
-    with Display([each.name for each in watched]) as display, StopSignals(jvm).received() as signals:
+    with Display([query.name for query in watched]) as display, StopSignals(jvm).received() as signals:
         stops: list[threading.Thread] = []
         deadline = float("inf")
-        while any(each.query.isActive for each in watched) and time.monotonic() < deadline:
-            display.show([each.look() for each in watched])
+        while any(query.query.isActive for query in watched) and time.monotonic() < deadline:
+            display.show([query.look() for query in watched])
             number = signals.wait(_INTERVAL)
-            failed = next((each for each in watched if each.has_failed()), None)
+            failed = next((query for query in watched if query.has_failed()), None)
             if number is not None and stops:
                 display.show_message(f"{_name(number)} again: ended at once, what was not finished is read again")
                 _end_now(queries)
@@ -73,14 +73,14 @@ def _run(queries: Sequence[StreamingQuery], timeout: float, jvm: Any) -> None:
             why = f"query {failed.name} has failed" if failed else _name(number or 0)
             display.show_message(f"{why}: finishing the batch, {timeout:g} s at most; a second signal ends at once")
             deadline = time.monotonic() + timeout + _GRACE
-            stops = [threading.Thread(target=each.stop, args=(timeout, display), daemon=True) for each in watched]
-            for each in stops:
-                each.start()
+            stops = [threading.Thread(target=query.stop, args=(timeout, display), daemon=True) for query in watched]
+            for thread in stops:
+                thread.start()
         for thread in stops:
             thread.join(max(0.0, deadline - time.monotonic()))
         # A message by Spark Connect waits for a core, which the batch may have.
-        _end_now([each.query for each in watched if each.query.isActive])
-        display.show([each.look() for each in watched], last=True)
+        _end_now([query.query for query in watched if query.query.isActive])
+        display.show([query.look() for query in watched], last=True)
         events = sum(query.statistics.events for query in watched)
         batches = sum(query.statistics.batches for query in watched)
         in_batches = f"{batches:,} batch{'' if batches == 1 else 'es'}"
@@ -120,8 +120,8 @@ class _Watched:
             before = self.statistics.newest_batch
             missed = before is not None and newest.batchId > before + 1
             reports: list[Any] = list(self.query.recentProgress) if missed or before is None else [newest]
-            for each in reports:
-                self.statistics.add(json.loads(each.json), now)
+            for report in reports:
+                self.statistics.add(json.loads(report.json), now)
             self.statistics.update("", request_from_planners(self.query, newest, {"state": True}))
         return self.statistics
 
@@ -144,10 +144,10 @@ class _Watched:
 def _end_now(queries: Sequence[StreamingQuery]) -> None:
     """Break the batches off, without waiting for a function of `foreachBatch` that does not return."""
     threads = [threading.Thread(target=query.stop, daemon=True) for query in queries]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(_GRACE / len(threads))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(_GRACE / len(threads))
 
 
 def _deliver_events() -> None:

@@ -79,9 +79,9 @@ class _Writing:
 def _sent(messages: Sequence[Any]) -> SendResult:
     """What the tasks have sent that have told; of others there is no message."""
     sent = SendResult()
-    for each in messages:
-        if isinstance(each, TaskDone):
-            sent.add(each.sent)
+    for message in messages:
+        if isinstance(message, TaskDone):
+            sent.add(message.sent)
     return sent
 
 
@@ -159,7 +159,7 @@ def _as_arrow(rows: Iterable[Row], schema: StructType) -> Iterator[pa.RecordBatc
 
 def _batch(rows: list[Row], types: pa.Schema) -> pa.RecordBatch:
     columns = zip(*rows, strict=True)
-    arrays = [pa.array([_plain(each) for each in c], type) for c, type in zip(columns, types.types, strict=True)]
+    arrays = [pa.array([_plain(value) for value in c], type) for c, type in zip(columns, types.types, strict=True)]
     return pa.record_batch(arrays, schema=types)
 
 
@@ -167,4 +167,4 @@ def _plain(value: Any) -> Any:
     """As Arrow takes it: maps are lists of pairs."""
     if isinstance(value, dict):
         return list(value.items())
-    return [each.asDict() if isinstance(each, Row) else each for each in value] if isinstance(value, list) else value
+    return [item.asDict() if isinstance(item, Row) else item for item in value] if isinstance(value, list) else value

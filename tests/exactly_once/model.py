@@ -45,9 +45,9 @@ class Target:
 
     def commit(self, began: int, entry: Entry) -> Conflict | None:
         since = self.log[began:]
-        if any(each.changes_table for each in since):
+        if any(commit.changes_table for commit in since):
             return Conflict.TABLE
-        if any(each.marks.keys() & entry.marks.keys() for each in since):
+        if any(commit.marks.keys() & entry.marks.keys() for commit in since):
             return Conflict.MARKS
         self.log.append(entry)
         return None
@@ -88,7 +88,7 @@ class Writer:
         group: Group,
         planned: SequenceRanges,
         epochs: Mapping[str, int],
-        reads: Callable[[str, SequenceRange], set[int]] = lambda _, each: set(range(each.start, each.end)),
+        reads: Callable[[str, SequenceRange], set[int]] = lambda _, range_: set(range(range_.start, range_.end)),
     ) -> None:
         self._group = group
         self._planned = planned
@@ -119,9 +119,9 @@ class Writer:
         elif isinstance(step, Write):
             self._rows = [
                 (partition, number)
-                for partition, event in step.events.items()
+                for partition, range_ in step.events.items()
                 for number in sorted(self._read(partition))
-                if event.start <= number < event.end
+                if range_.start <= number < range_.end
             ]
         elif isinstance(step, Confirm):
             self._answer = frozenset(filter(self._is_lost, step.partitions))
@@ -145,6 +145,6 @@ class Writer:
         return self._reads(partition, planned) if self._is_lost(partition) else set(range(planned.start, planned.end))
 
     def _checkpoint(self) -> None:
-        for partition, each in self._planned.items():
+        for partition, range_ in self._planned.items():
             if not self._is_lost(partition):
-                self._group.leases[partition].checkpoint = each.end
+                self._group.leases[partition].checkpoint = range_.end

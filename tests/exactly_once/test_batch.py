@@ -25,4 +25,4 @@ def test_a_source_that_is_read_several_times_counts_once() -> None:
 
 def test_offsets_of_other_sources_are_left_out_however_deep() -> None:
     assert sources([*OTHERS, text(ONE), *OTHERS]) == [ONE]
-    assert list(end_offsets({"sources": [{"endOffset": each} for each in (*OTHERS, text(ONE))]})) == [ONE]
+    assert list(end_offsets({"sources": [{"endOffset": offset} for offset in (*OTHERS, text(ONE))]})) == [ONE]

@@ -22,12 +22,12 @@ def numbers(extent: SequenceRange | None) -> set[int]:
 @given(st.dictionaries(PARTITIONS, EXTENTS), st.dictionaries(PARTITIONS, NUMBERS))
 def test_unwritten_events_start_at_the_mark(read: dict[str, SequenceRange], marks: dict[str, int]) -> None:
     found, gaps = missing(read, marks), skipped(read, marks)
-    for partition, each in read.items():
+    for partition, range_ in read.items():
         mark = marks.get(partition, 0)
-        assert numbers(found.get(partition)) == {number for number in numbers(each) if number >= mark}
-        assert numbers(gaps.get(partition)) == (set(range(mark, each.start)) if partition in marks else set())
+        assert numbers(found.get(partition)) == {number for number in numbers(range_) if number >= mark}
+        assert numbers(gaps.get(partition)) == (set(range(mark, range_.start)) if partition in marks else set())
     assert found.keys() <= read.keys()
-    assert all(each.end == read[partition].end for partition, each in found.items()), "the mark will be the end"
+    assert all(range_.end == read[partition].end for partition, range_ in found.items()), "the mark will be the end"
 
 
 COMMITS = st.lists(st.dictionaries(st.sampled_from("abc"), NUMBERS, max_size=3))
@@ -39,8 +39,8 @@ def test_memory_and_the_log_since_are_what_the_whole_log_says(
 ) -> None:
     def at(version: int) -> dict[str, int | None]:
         newest: dict[str, int | None] = dict.fromkeys("abc")
-        for each in log[: version + 1]:
-            newest |= each
+        for commit in log[: version + 1]:
+            newest |= commit
         return {name: newest[name] for name in asked}
 
     asked_at = min(asked_at, len(log))

@@ -46,7 +46,7 @@ def schedules(make: Callable[[], Sequence[Writer]]) -> Iterator[Sequence[Writer]
 
 def writers_of(group: Group, *ranges: dict[str, SequenceRange]) -> list[Writer]:
     """Writers of these ranges, of which each later one has taken over the partitions of those before."""
-    return [Writer(group, each, {partition: group.claim(partition) for partition in each}) for each in ranges]
+    return [Writer(group, range_, {partition: group.claim(partition) for partition in range_}) for range_ in ranges]
 
 
 OVERLAPS = {
@@ -79,7 +79,7 @@ def test_two_writers_in_any_order_of_steps_write_each_event_once(
             assert numbers == list(range(len(numbers))), "each once, without a gap"
             assert len(numbers) >= lease.checkpoint, "the lease table is never ahead"
         last = ranges[-1]
-        assert all(written[p, n] == 1 for p, each in last.items() for n in range(each.start, each.end))
+        assert all(written[p, n] == 1 for p, range_ in last.items() for n in range(range_.start, range_.end))
     assert orders > 60
 
 
@@ -179,7 +179,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(data=st.data(), loses_answer=st.booleans(), fails=st.booleans())
     def a_query_goes_on(self, data: st.DataObject, loses_answer: bool, fails: bool) -> None:
-        if running := [each for each in self.writers if each and not each.ended]:
+        if running := [writer for writer in self.writers if writer and not writer.ended]:
             with contextlib.suppress(TargetError):  # the batch fails, and is begun again
                 data.draw(st.sampled_from(running)).step(loses_answer=loses_answer, fails=fails)
 

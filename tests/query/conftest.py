@@ -76,5 +76,5 @@ def rival(emulator: Emulator) -> Iterator[Callable[..., Receiver]]:
         return made[-1]
 
     yield come
-    for each in made:
-        each.close()
+    for reader in made:
+        reader.close()

@@ -20,7 +20,7 @@ def scala_folder(folder: Path, *batches: Line | tuple[Line, ...], first: int = 0
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / "metadata").write_text('{"id":"0b1f6dd5-9a5b-4c0c-b9ae-27b1bbf1d5c5"}')
     for number, batch in enumerate(batches, first):
-        lines = [_line(each) for each in (batch if isinstance(batch, tuple) else (batch,))]
+        lines = [_line(line) for line in (batch if isinstance(batch, tuple) else (batch,))]
         (folder / "offsets" / str(number)).write_text("\n".join(["v1", SETTINGS, *lines]))
         (folder / "offsets" / f".{number}.crc").write_bytes(b"crc")
         if number < first + len(batches) - unfinished:
@@ -39,4 +39,6 @@ def _line(line: Line) -> str:
         return "-"
     if isinstance(line, str):
         return line
-    return json.dumps({hub: {str(p): n for p, n in each.items()} for hub, each in line.items()}, separators=(",", ":"))
+    return json.dumps(
+        {hub: {str(p): n for p, n in numbers.items()} for hub, numbers in line.items()}, separators=(",", ":")
+    )

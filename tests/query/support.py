@@ -93,7 +93,7 @@ class CountedReceivers(Receivers):
 
     def take(self, key: ReceiverKey, position: int, prefetch: int) -> Receiver:
         receiver = super().take(key, position, prefetch)
-        if not any(receiver is each for each in self._taken):
+        if not any(known is receiver for known in self._taken):
             self._taken.append(receiver)
             self.opened.append(position)
         return receiver

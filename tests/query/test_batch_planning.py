@@ -36,7 +36,7 @@ def planned(inputs: PlanInputs) -> BatchPlan:
 
 
 def spans(inputs: PlanInputs) -> dict[str, tuple[int, int]]:
-    return {partition: (each.start, each.end) for partition, each in planned(inputs).ranges.items()}
+    return {partition: (range_.start, range_.end) for partition, range_ in planned(inputs).ranges.items()}
 
 
 # --- where a batch starts and ends -----------------------------------------------------------------------------

@@ -35,9 +35,9 @@ def test_a_client_without_what_is_used_is_refused_at_the_start(
 ) -> None:
     group.append(9)
     owner, named = MISSING[name]
-    for each in (owner, *getattr(owner, "__mro__", ())):
-        if name in vars(each):
-            monkeypatch.delattr(each, name)
+    for class_ in (owner, *getattr(owner, "__mro__", ())):
+        if name in vars(class_):
+            monkeypatch.delattr(class_, name)
     began = time.monotonic()
     with pytest.raises(ClientVersionError) as caught:
         group.query()

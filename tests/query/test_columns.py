@@ -14,7 +14,7 @@ from spark_ehbalance.eventhub.rows import ARROW_SCHEMA, SPARK_SCHEMA, record_bat
 from spark_ehbalance.query.columns import ALL_COLUMNS, Columns
 from tests.raising import raises
 
-TYPES = dict(each.split(" ") for each in SPARK_SCHEMA.split(", "))
+TYPES = dict(column.split(" ") for column in SPARK_SCHEMA.split(", "))
 
 bodies = st.lists(st.none() | st.binary(max_size=9), max_size=9)
 

@@ -131,11 +131,11 @@ class Spark:
         start = self.offsets[self.committed - 1] if self.committed else reader.initialOffset()
         tasks = reader.partitions(start, end)
         self._step()
-        ranges = [each for task in tasks if isinstance(task, Task) for each, _ in task.ranges]
+        ranges = [range_ for task in tasks if isinstance(task, Task) for range_, _ in task.ranges]
         assert sum(map(len, ranges)) <= ROWS
         # The sink takes a batch once, by its number: a batch that is run again replaces what was written of it.
-        self.rows[:] = [row for row in self.rows if not any(each.start <= row < each.end for each in ranges)]
-        self.rows.extend(number for each in ranges for number in range(each.start, each.end))
+        self.rows[:] = [row for row in self.rows if not any(range_.start <= row < range_.end for range_ in ranges)]
+        self.rows.extend(number for range_ in ranges for number in range(range_.start, range_.end))
         self._step()
         self.committed += 1
         self._step()
@@ -167,7 +167,8 @@ def test_the_same_is_read_whether_spark_tells_the_start_or_not(processes: list[t
         assert spark.rows == list(range(spark.newest)), "every event once, in order"
         assert spark.committed == len(spark.offsets)
         ends = [
-            tuple((each.start, each.end) for each in StreamOffset.from_json(e).ranges.values()) for e in spark.offsets
+            tuple((range_.start, range_.end) for range_ in StreamOffset.from_json(e).ranges.values())
+            for e in spark.offsets
         ]
         assert len(set(ends)) == len(ends), "no empty batch but the first"
         assert_started_with_what_was_logged(spark)
@@ -175,7 +176,7 @@ def test_the_same_is_read_whether_spark_tells_the_start_or_not(processes: list[t
 
 def assert_started_with_what_was_logged(spark: Spark) -> None:
     """A planner is started with the end that is finished, and with the one that is not; and the identity stays."""
-    logged = [StreamOffset.from_json(each) for each in spark.offsets]
+    logged = [StreamOffset.from_json(offset) for offset in spark.offsets]
     for planner in spark.planners:
         finished, unfinished = planner.started_with
         if unfinished is not None and not unfinished.is_initial:

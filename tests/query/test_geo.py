@@ -62,7 +62,7 @@ def test_queries_continue_where_no_event_that_was_read_is_lost(emulator: Emulato
     """Also after a position within the hub's events, an event that has aged out, and one that was compacted away."""
     group.append(SENT, PARTITIONS)
     query = group.query(shared=shared)
-    assert all(names_event(each.end_offset) for each in query.run(query.batch(limit=7)))
+    assert all(names_event(event.end_offset) for event in query.run(query.batch(limit=7)))
     emulator.promote(HUB)
     query = again(group, query, shared=shared)
     query.run(query.batch())

@@ -31,13 +31,13 @@ def logged() -> Iterator[list[str]]:
             lines.append(self.format(record))
 
     handler, loggers = Handler(), [logging.getLogger(), logging.getLogger("spark_ehbalance")]
-    for each in loggers:
-        each.addHandler(handler)
+    for logger_ in loggers:
+        logger_.addHandler(handler)
     loggers[1].setLevel(logging.DEBUG)
     yield lines
     loggers[1].setLevel(logging.NOTSET)
-    for each in loggers:
-        each.removeHandler(handler)
+    for logger_ in loggers:
+        logger_.removeHandler(handler)
 
 
 def test_names_in_the_lease_table(group: Group, logged: list[str]) -> None:

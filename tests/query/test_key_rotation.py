@@ -99,12 +99,12 @@ def test_tasks_carry_the_key_as_of_their_batch_to_executors_without_the_file(
     options = batch_options({"connectionString": f"file:{rotation.file}"})
     reader = pickle.dumps(BatchReader(options))  # as Spark does once per query
     rotation.rotate()
-    tasks = [pickle.dumps(each) for each in BatchReader(options).partitions()]
+    tasks = [pickle.dumps(task) for task in BatchReader(options).partitions()]
     rotation.file.unlink()
     monkeypatch.setattr(connection, "_NEWEST", {})  # another process
     rows = [batch for task in tasks for batch in pickle.loads(reader).read(pickle.loads(task))]
-    assert sum(each.num_rows for each in rows) == EVENTS
-    assert "oldKey" not in repr([pickle.loads(each) for each in tasks])
+    assert sum(row.num_rows for row in rows) == EVENTS
+    assert "oldKey" not in repr([pickle.loads(task) for task in tasks])
 
 
 @pytest.mark.parametrize("content", ["the old key", None, "", "half a str", "other"])

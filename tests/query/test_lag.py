@@ -37,7 +37,7 @@ def told(query: Query) -> dict[str, tuple[int, int, float | None]]:
     assert query.planner.address is not None
     answer = send(query.planner.address, {"lag": True})
     assert isinstance(answer, dict)
-    return {partition: tuple(each) for partition, each in answer["lag"].items()}
+    return {partition: tuple(lag) for partition, lag in answer["lag"].items()}
 
 
 def in_table(group: Group) -> dict[str, tuple[int, int]]:
@@ -60,9 +60,9 @@ def test_while_reading_and_at_rest(group: Group) -> None:
     sent_ms = 1000 * time.time()
     group.append(10, PARTITIONS)
     query.run(query.batch(limit=4 * PARTITIONS))
-    assert {p: each[:2] for p, each in told(query).items()} == dict.fromkeys(ALL, (0, 10)), "the sink is not finished"
+    assert {p: lag[:2] for p, lag in told(query).items()} == dict.fromkeys(ALL, (0, 10)), "the sink is not finished"
     query.planner.finish(query.finished)
-    assert {p: each[:2] for p, each in told(query).items()} == dict.fromkeys(ALL, (4, 10))
+    assert {p: lag[:2] for p, lag in told(query).items()} == dict.fromkeys(ALL, (4, 10))
     wait_until(lambda: in_table(group) == dict.fromkeys(ALL, (4, 10)), "the table has it")
     known, before, seconds = since(group)["1"], time.time(), told(query)["1"][2]
     assert known is not None

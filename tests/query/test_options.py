@@ -75,7 +75,7 @@ NO_OPTION = {
 }
 
 #: Options for queries with a lease table.
-NEED_A_TABLE = [name for name, each in OPTIONS.items() if each.only == OPTIONS["ownerId"].only and name != "strategy"]
+NEED_A_TABLE = [name for name, spec in OPTIONS.items() if spec.only == OPTIONS["ownerId"].only and name != "strategy"]
 
 #: What is set, and what the error says.
 REFUSED: list[tuple[dict[str, str], list[str]]] = [
@@ -142,20 +142,20 @@ REFUSED_BATCHES: list[tuple[dict[str, str], list[str]]] = [
 
 
 @pytest.mark.parametrize(
-    ("raw", "said", "batch"), [(*each, False) for each in REFUSED] + [(*each, True) for each in REFUSED_BATCHES]
+    ("raw", "said", "batch"), [(*case, False) for case in REFUSED] + [(*case, True) for case in REFUSED_BATCHES]
 )
 def test_what_is_refused(raw: dict[str, str], said: list[str], batch: bool) -> None:
     message = refusal(raw, batch=batch)
-    assert [each for each in said if each not in message] == []
+    assert [text for text in said if text not in message] == []
 
 
 def test_a_connection_by_key_and_one_by_identity() -> None:
     by_key = stream_options({"connectionString": NO_PATH, "eventHubName": "hub"}).connection
     by_path = stream_options({"connectionString": STRING, "eventHubName": "HUB"}).connection
     by_identity = stream_options(IDENTITY).connection
-    for each in (by_key, by_path, by_identity):
-        assert (each.namespace, each.hub.lower()) == ("ns.servicebus.windows.net", "hub")
-        assert each.group("$default") == by_key.group("$Default")
+    for connection in (by_key, by_path, by_identity):
+        assert (connection.namespace, connection.hub.lower()) == ("ns.servicebus.windows.net", "hub")
+        assert connection.group("$default") == by_key.group("$Default")
     assert by_identity.identity == Identity("default")
     managed = stream_options(IDENTITY | {"credential": "MANAGEDidentity"}).connection
     assert managed.identity == Identity("managedIdentity")
@@ -211,7 +211,7 @@ def test_names_are_the_same_in_any_case(case: Callable[[str], str]) -> None:
 ENGLISH = ("a ", "an ", "one of ", "true or false", "earliest, latest, a sequence number")
 
 
-@pytest.mark.parametrize("name", [name for name, each in (OPTIONS | STRATEGY_OPTIONS).items() if each.parse is not str])
+@pytest.mark.parametrize("name", [name for name, spec in (OPTIONS | STRATEGY_OPTIONS).items() if spec.parse is not str])
 def test_what_is_allowed_goes_on_the_sentence(name: str) -> None:
     """Whatever is wrong: the message is one sentence that can be read."""
     with pytest.raises(ValueError) as allowed:  # noqa: PT011
@@ -230,7 +230,11 @@ WRONG = [
     ("ownerId", ["", "a b", "a/b", "x" * 201, "ä", "a\nb"], ""),
     ("consumerGroup", ["", "a/b", "x" * 257, "a b"], ""),
     ("startingPosition", ["2026-13-01", '{"0": 3'], ""),
-    ("leaseTable", [f"/tmp/a{each}b" for each in [*"\"'[]{}<>|*?`", "\n", "\x00", "\x1f"]], "without quotes, brackets"),
+    (
+        "leaseTable",
+        [f"/tmp/a{character}b" for character in [*"\"'[]{}<>|*?`", "\n", "\x00", "\x1f"]],
+        "without quotes, brackets",
+    ),
     ("onMalformed", ["ignore"], "one of fail, keep, skip"),
     ("race.weight", ["size"], "one of count, load"),
     ("race.delayPerLease", ["0 s"], "a length of time over 0"),
@@ -289,20 +293,20 @@ def test_a_group_of_processors_has_defaults_of_its_own() -> None:
 
 KINDS = {"": Options} | {f"{name}.": kind for name, kind in PARAMETERS.items()}
 DECLARED = {
-    prefix + option_name(field): (kind, field, each)
+    prefix + option_name(field): (kind, field, spec)
     for prefix, kind in KINDS.items()
-    for field, each in declarations(kind).items()
+    for field, spec in declarations(kind).items()
 }
 TABLES = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "write_tables.py"))
 
 
 @pytest.mark.parametrize("name", DECLARED)
 def test_an_option_says_what_it_means_and_its_documented_default_is_its_default(name: str) -> None:
-    kind, field, each = DECLARED[name]
-    assert each.meaning
-    documented = re.fullmatch(r"`([^`]+)`", each.default.removeprefix("stream ").partition(",")[0])
+    kind, field, spec = DECLARED[name]
+    assert spec.meaning
+    documented = re.fullmatch(r"`([^`]+)`", spec.default.removeprefix("stream ").partition(",")[0])
     if documented and documented[1] not in OPTIONS:  # a default may also be that of another option
-        assert each.parse(documented[1]) == getattr(kind, field)
+        assert spec.parse(documented[1]) == getattr(kind, field)
     else:
         assert getattr(kind, field) is None
 
@@ -315,8 +319,8 @@ def test_the_documentation_has_the_tables_of_the_declarations(path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("product", "name", "instead"),
-    [("the Scala connector", *each) for each in SCALA_OPTIONS.items()]
-    + [("Spark's Kafka source", *each) for each in KAFKA_OPTIONS.items()],
+    [("the Scala connector", *spec) for spec in SCALA_OPTIONS.items()]
+    + [("Spark's Kafka source", *spec) for spec in KAFKA_OPTIONS.items()],
 )
 def test_each_option_of_other_sources_names_what_to_write_instead(product: str, name: str, instead: str) -> None:
     with raises(OptionError, "EHB_OPTION_UNKNOWN", option=name, hint=f", but of {product}: {instead}"):

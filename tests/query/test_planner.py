@@ -97,16 +97,16 @@ def test_a_control_message_of_another_batch_or_form_changes_nothing(group: Group
     a.run(first)
     group.append(10)
     second = a.batch()
-    invented = replace(second, ranges={p: each for p, each in second.ranges.items() if p in "01"})
+    invented = replace(second, ranges={p: range_ for p, range_ in second.ranges.items() if p in "01"})
     for end in (first, invented):
         assert a.planner.handle(message(end)) is True
     wrong = first.to_json()
     wrong["partitions"]["0"]["to"] = True
     malformed: list[Any] = [{"finished": {"format": 1}}, {"finished": wrong}, {}, [], 1, "leave", None]
     malformed += [message(first, leave=leave) for leave in ("false", 1, None, {})]
-    for each in malformed:
-        with pytest.raises(EhBalanceError):  # by its offset, too
-            a.planner.handle(each)
+    for content in malformed:
+        with pytest.raises(EhBalanceError):
+            a.planner.handle(content)
     before = group.snapshot().version
     wait_until(lambda: group.snapshot().version > before, "a renewal came")
     assert max(group.checkpoints().values()) <= 5, "none of it counts"
@@ -127,7 +127,7 @@ def test_a_query_leaves_when_the_driver_says_so(group: Group) -> None:
 
 def test_a_planner_knows_another_of_its_query(group: Group) -> None:
     a, b = group.query("a").planner, group.query("b").planner
-    own, other = (each.address or PlannerAddress("") for each in (a, b))
+    own, other = (planner.address or PlannerAddress("") for planner in (a, b))
 
     def ask(query: str, asker: PlannerAddress, table: str = group_name(str(group.table))) -> object:
         return a.handle({"query": query, "planner": list(asker), "group": table})
@@ -168,7 +168,8 @@ def test_a_sink_is_told_what_its_batch_reads_and_what_was_taken_meanwhile(
         Steal(by=thief, at_ms=0, partition="3", epoch=epoch + 1),
     )
     assert asked(a, end, look=True) == {**everything, "lost": ["3"]}
-    assert "partition 3: a seek has moved it on, and then another member has taken it" in caplog.text
+    assert "another member took a partition that a seek had moved" in caplog.text
+    assert "partition=3 " in caplog.text
     assert "not the one in flight" in asked(a, replace(end, owner="b"))["error"]
     a.stop()
     assert asked(a, end, look=True)["lost"] is None, "there is no look any more"

@@ -15,8 +15,8 @@ from tests.query.scala_folders import begin_at, scala_folder
 def read(folder: Path, hub: str | None = "hub") -> dict[str, int]:
     with opened(str(folder), {}) as files:
         found = scala_query_positions(files, hub)
-    assert all(isinstance(each, Position) for each in found.named.values())
-    return {p: each.next for p, each in found.named.items() if isinstance(each, Position)}
+    assert all(isinstance(position, Position) for position in found.named.values())
+    return {p: position.next for p, position in found.named.items() if isinstance(position, Position)}
 
 
 def refusal(folder: Path, hub: str | None = "hub") -> str:

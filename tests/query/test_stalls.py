@@ -63,7 +63,7 @@ def test_a_probe_without_an_event_is_repeated() -> None:
     probes = {"0": Probe(7, 1, 100.0), "1": Probe(7, 1, 100.0), "2": Probe(7, 1, 100.0), "3": Probe(9, 1, 100.0)}
     after = with_probe_results(probes, {"0": 7, "1": 7, "3": 7}, {"0": 12, "3": 12}, 160.0)
     assert after == probes | {"0": Probe(7, 1, 160.0, end=12), "1": Probe(7, 1, 160.0)}
-    assert {p: each.readable_to for p, each in after.items()} == {"0": 12, "1": 7, "2": 7, "3": 9}
+    assert {p: lease.readable_to for p, lease in after.items()} == {"0": 12, "1": 7, "2": 7, "3": 9}
 
 
 def test_a_probe_is_waited_for_only_while_its_partition_is_owned() -> None:

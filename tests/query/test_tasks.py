@@ -23,7 +23,7 @@ def some_ranges(draw: st.DrawFn) -> list[Range]:
 @given(some_ranges())
 def test_every_range_is_in_one_of_as_few_tasks_as_its_size_allows(ranges: list[Range]) -> None:
     tasks = plan_tasks(ranges, None)
-    assert [each for task in tasks for each in task] == ranges
+    assert [range_ for task in tasks for range_ in task] == ranges
     for task in tasks:
         assert 1 <= len(task) <= MAX_RANGES
         assert len(task) == 1 or sum(map(len, task)) < EVENTS_PER_TASK
@@ -41,7 +41,7 @@ def test_cores_share_the_events_evenly_in_no_more_tasks_than_their_threads_need(
     ranges: list[Range], cores: int
 ) -> None:
     tasks, small = plan_tasks(ranges, None, cores), plan_tasks(ranges, None)
-    assert [each for task in tasks for each in task] == ranges
+    assert [range_ for task in tasks for range_ in task] == ranges
     assert len(tasks) <= cores + len(ranges) // MAX_RANGES
     assert len(small) > cores or tasks == small, "small tasks stay together"
     total, largest = sum(map(len, ranges)), max(map(len, ranges), default=0)
@@ -53,7 +53,7 @@ def test_cores_share_the_events_evenly_in_no_more_tasks_than_their_threads_need(
 def test_a_partition_stays_in_its_task_while_backlogs_change_little() -> None:
     def tasks(lengths: list[int]) -> list[list[str]]:
         ranges = [Range(str(partition), 1, 0, length) for partition, length in enumerate(lengths)]
-        return [[each.partition for each in task] for task in plan_tasks(ranges, None, cores=2)]
+        return [[range_.partition for range_ in task] for task in plan_tasks(ranges, None, cores=2)]
 
     halves = [["0", "1", "2", "3"], ["4", "5", "6", "7"]]
     assert tasks([30_000] * 8) == tasks([31_000, 28_000, 30_000, 33_000] * 2) == halves

@@ -28,13 +28,13 @@ def readers(group: Group, monkeypatch: pytest.MonkeyPatch) -> Any:
         return made[-1]
 
     yield make
-    for each in made:
-        each.stop()
+    for reader in made:
+        reader.stop()
 
 
 def progress(*readers: StreamReader, id: str = "1", name: str | None = None, sink: str = "ForeachBatchSink") -> Any:
     """A query's event, with these sources."""
-    sources = [{"endOffset": each.initialOffset()} for each in readers]
+    sources = [{"endOffset": reader.initialOffset()} for reader in readers]
     report = {"id": id, "name": name, "sources": sources, "sink": {"description": sink}}
     return SimpleNamespace(progress=SimpleNamespace(json=json.dumps(report)))
 
@@ -44,12 +44,12 @@ def test_the_listener_ends_a_query_with_two_sources(group: Group, readers: Any) 
     listener = BatchEndListener()
     listener.onQueryProgress(progress(a))
     listener.onQueryProgress(progress(b))
-    for each in (a, b):
-        each.latestOffset(each.initialOffset())
+    for reader in (a, b):
+        reader.latestOffset(reader.initialOffset())
     listener.onQueryProgress(progress(a, b))
-    for each in (a, b):
+    for reader in (a, b):
         with raises(OptionError, "EHB_TWO_SOURCES", lease_table=re.compile("leases$")):
-            each.latestOffset(each.initialOffset())
+            reader.latestOffset(reader.initialOffset())
 
 
 def test_the_listener_warns_once_of_a_file_sink_with_a_lease_table(

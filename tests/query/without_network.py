@@ -56,5 +56,5 @@ def _answer(emulator: Emulator, question: dict[str, str]) -> dict[bytes, Any]:
 def _decoded(value: Any) -> Any:
     """As the client decodes it."""
     if isinstance(value, list):
-        return [each.encode() for each in value]
+        return [item.encode() for item in value]
     return value.encode() if isinstance(value, str) else value

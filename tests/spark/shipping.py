@@ -48,7 +48,7 @@ def make_environment(folder: Path) -> Path:
     """
     venv.create(folder, symlinks=True)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
-    ways = dict.fromkeys(sysconfig.get_path(each) for each in ("purelib", "platlib"))
+    ways = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
     (site / "needed.pth").write_text("\n".join(ways))  # of a folder that is added so Python reads no further .pth
     python = folder / "bin/python"
     found = subprocess.run([python, "-c", "import spark_ehbalance"], cwd=folder, env=environment(python), check=False)

@@ -57,7 +57,9 @@ class Shown:
         folder.mkdir()
 
     def keep(self, place: str, text: str) -> None:
-        with (self._folder / "".join(each if each.isalnum() else "-" for each in place)).open("a") as file:
+        with (self._folder / "".join(character if character.isalnum() else "-" for character in place)).open(
+            "a"
+        ) as file:
             file.write(text + "\n")
 
     def printed(self, place: str, show: Callable[[], Any]) -> None:
@@ -95,7 +97,7 @@ def _run(spark: SparkSession, shown: Shown, way: str, options: dict[str, str], f
     query.processAllAvailable()
     java: Any = query._jsq  # type: ignore[attr-defined]
     shown.keep(f"{way} query explain", java.explainInternal(True))
-    shown.keep(f"{way} progress", str([each.json for each in query.recentProgress]) + str(query.status))
+    shown.keep(f"{way} progress", str([progress.json for progress in query.recentProgress]) + str(query.status))
     shown.keep(f"{way} query", f"{stream!r} {query!r} {spark_ehbalance.lag(query)!r}")
     _look(spark, shown, folder)
     shown.keep(f"{way} metrics", scrape_page(int(options["metricsPort"])))
@@ -117,8 +119,8 @@ def _run(spark: SparkSession, shown: Shown, way: str, options: dict[str, str], f
 def _look(spark: SparkSession, shown: Shown, folder: Path) -> None:
     """The UI, the command lines and the local files while everything runs."""
     base = str(spark.sparkContext.uiWebUrl)
-    rest = [f"/api/v1/applications/{spark.sparkContext.applicationId}/{each}" for each in REST]
-    queries = [f"/StreamingQuery/statistics/?id={each.runId}" for each in spark.streams.active]
+    rest = [f"/api/v1/applications/{spark.sparkContext.applicationId}/{path}" for path in REST]
+    queries = [f"/StreamingQuery/statistics/?id={query.runId}" for query in spark.streams.active]
     for page in (*PAGES, *queries, *rest):
         with urllib.request.urlopen(base + page, timeout=60) as answer:
             shown.keep(f"ui {page}", answer.read().decode())

@@ -67,7 +67,7 @@ def test_queries_that_share_write_under_their_own_ids(
 ) -> None:
     """With the function of the documentation. Under one id Delta would leave out what either writes with a number that
     the other has had: here they take turns, and number their batches alike."""
-    (block,) = (each for each in blocks("docs/sharing.md") if "txnAppId" in each.text)
+    (block,) = (block for block in blocks("docs/sharing.md") if "txnAppId" in block.text)
     table, names = str(tmp_path / "table"), dict[str, Any]()
     exec(block.text.replace("/data/flights", table), names)
     for name in "abab":
@@ -75,5 +75,5 @@ def test_queries_that_share_write_under_their_own_ids(
         run_available(spark, shared_options, tmp_path / name, process=names["write"])
     assert held(table) == Counter(sent)
     ids = [json.loads((tmp_path / name / "checkpoint" / "metadata").read_text())["id"] for name in "ab"]
-    numbers = [DeltaTable(table).transaction_version(f"flights {each}") for each in ids]
+    numbers = [DeltaTable(table).transaction_version(f"flights {id}") for id in ids]
     assert None not in numbers, "each has written"

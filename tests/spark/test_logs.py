@@ -31,6 +31,6 @@ def test_sparks_worker_logging_has_each_line_once_with_its_level(level: str) -> 
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True, timeout=60
     )
     captured = [json.loads(line.split(":", 2)[2]) for line in done.stdout.splitlines() if "captured" in line]
-    assert [(each["level"], each["msg"]) for each in captured] == [("WARNING", "captured 1"), ("WARNING", "captured 2")]
+    assert [(line["level"], line["msg"]) for line in captured] == [("WARNING", "captured 1"), ("WARNING", "captured 2")]
     assert done.stderr.count("captured") == 0
     assert done.stderr.count("afterwards") == 1

@@ -30,7 +30,7 @@ def forms(key: str) -> list[bytes]:
     found = [bare, quote(bare, safe=""), bare.lower()]
     # Within a longer text in base64: by its place there, without what its neighbours have a part in.
     found += [base64.b64encode(b"\0" * place + bare.encode()).decode()[4:-4] for place in range(3)]
-    return [fromkey.encode() for fromkey in dict.fromkeys(found)]
+    return [place.encode() for place in dict.fromkeys(found)]
 
 
 def everything(folder: Path) -> dict[str, bytes]:

@@ -20,10 +20,10 @@ pytestmark = pytest.mark.spark
 Rows = list[tuple[str, int]]
 
 
-def fill(hub: Emulator, each: int, *, partitions: int = 8) -> set[tuple[str, int]]:
+def fill(hub: Emulator, count: int, *, partitions: int = 8) -> set[tuple[str, int]]:
     """Send `each` events to every partition; returns all that the hub has then."""
     for partition in range(partitions):
-        hub.append(HUB, str(partition), [b"event"] * each)
+        hub.append(HUB, str(partition), [b"event"] * count)
     return {
         (str(p), n) for p in range(partitions) for n in range(hub.partition_state(HUB, str(p)).next_sequence_number)
     }

@@ -75,7 +75,7 @@ def test_two_sources_with_one_lease_table_are_an_error_before_anything_is_writte
         run({**shared_options, "startingPosition": position}, how)
     assert written == []
     with DeltaStore(shared_options["leaseTable"]) as store:
-        read = [each.checkpoint.next for each in store.read().leases.values() if each.checkpoint is not None]
+        read = [lease.checkpoint.next for lease in store.read().leases.values() if lease.checkpoint is not None]
     assert set(read) <= {0 if position == "earliest" else 1}, "nothing counts as read"
 
 

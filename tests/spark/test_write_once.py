@@ -70,7 +70,9 @@ def held_by_name(spark: SparkSession, target: str) -> Events:
 
 
 def events_of(read: SequenceRanges) -> Events:
-    return Counter((partition, number) for partition, each in read.items() for number in range(each.start, each.end))
+    return Counter(
+        (partition, number) for partition, range_ in read.items() for number in range(range_.start, range_.end)
+    )
 
 
 class Writer:
@@ -471,8 +473,8 @@ def test_a_crash_between_sink_and_checkpoint_and_a_stolen_range_that_ended_early
     assert held(target).total() == 8 * 9
     run_available(spark, options, tmp_path, process=process)
     assert batches[:3] == [0, 0, 1], "the first one was run again"
-    expected = Counter(each for each in sent if each[1] % 10)
-    assert held(target) == Counter(each for each in expected if each[0] != "0" or each[1] < 10)
+    expected = Counter(event for event in sent if event[1] % 10)
+    assert held(target) == Counter(event for event in expected if event[0] != "0" or event[1] < 10)
     stolen[0].close()
     give_back(shared_options["leaseTable"], "0")
     run_available(spark, options, tmp_path, process=process)
