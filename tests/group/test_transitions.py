@@ -328,7 +328,7 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
     ),
     "claim: deadline passed although the owner renews": (
         ASKED,
-        [renew(), claim(BOB, overdue_handover=TO_BOB)],
+        [renew(), claim(BOB, overdue_handover=replace(TO_BOB))],
         {**BOBS, "renewal": 9},
     ),
     "claim: a member that left": (group(), [Leave(by=ANN, at_ms=AT), claim(unchanged_counter=EXPIRED)], BOBS),
@@ -489,6 +489,7 @@ def run_of(author: Author, lineage: str = "l", batch: int = 0, **more: Any) -> J
 def test_a_query_is_recorded_and_its_runs_are_counted() -> None:
     first = after(group(), run_of(STRANGER, batch=3, begun=4, planner="eve-0"))
     assert first.queries == {"l": QueryRecord("l", "eve-1", "eve", 1, 3, 4, "eve-0", AT, "here")}
+    assert_refused(first, run_of(STRANGER), "eve has joined already")
     ended = Advance(by=STRANGER, at_ms=AT + 1, lineage="l", batch=7, begun=8, planner="eve-1")
     again = after(first, ended, Leave(by=STRANGER, at_ms=AT))
     record = QueryRecord("l", "", "eve", 1, 7, 8, "eve-1", AT + 1, "here")
@@ -498,6 +499,8 @@ def test_a_query_is_recorded_and_its_runs_are_counted() -> None:
     assert again.queries["l"] == record, "the record stays, and says that the process has left"
     later = after(again, run_of(Author("eve", "eve-2"), batch=6, begun=6)).queries["l"]
     assert (later.run, later.start, later.batch, later.begun, later.planner) == ("eve-2", 2, 7, 8, "eve-1")
+    ahead = after(again, run_of(Author("eve", "eve-2"), begun=9, planner="eve-1b")).queries["l"]
+    assert (ahead.begun, ahead.planner) == (9, "eve-1b"), "the table had not learned of that batch"
     forgotten = after(first, Forget(by=ANN, at_ms=AT, member="eve", counter=first.members["eve"].counter))
     assert forgotten.queries == first.queries, "which is not to leave"
 

@@ -94,7 +94,7 @@ def test_a_batch_leads_from_request_to_progress() -> None:
     assert not one.engine.in_batch
     assert one.engine.loads.events == 8
     assert one.ann.query.progress == {"0": Progress(1, Position(4)), "1": Progress(1, Position(2))}
-    one.tell(protocol.BatchFinished(end))
+    one.tell(protocol.BatchFinished(replace(end)))
     assert one.engine.loads.events == 8, "Spark says it with each request"
     one.hold(_0=6)
     later = one.batch(end)
@@ -102,6 +102,8 @@ def test_a_batch_leads_from_request_to_progress() -> None:
     one.turn()
     later = one.batch(end)
     assert (spans(later), later.checkpoints) == ({"0": (5, 6)}, {}), "and after that"
+    one.tell(protocol.BatchFinished(replace(end)))
+    assert one.engine.in_batch, "that is not the end of the later batch"
 
 
 def test_newer_events_are_asked_for_once_after_a_batch() -> None:
@@ -211,7 +213,7 @@ def test_an_event_that_the_hub_does_not_have_is_a_loss() -> None:
     one.ask(end)
     with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):
         one.events_found(False)
-    for newest, known in (("1-3-3", 4), ("0-2-2", 3)):  # another one, or one before it
+    for newest, known in (("1-3-3", 4), ("0-1-3", 4), ("0-2-2", 3)):  # another one, or one before it
         one.ask(end)
         one.hold(newest, _0=known)
         with pytest.raises(DataLossError, match="EHB_POSITION_UNKNOWN"):

@@ -47,13 +47,14 @@ def test_a_later_process_that_has_left_still_fences_this_one() -> None:
         one.begin()
 
 
-def test_another_table_at_the_same_place_stops_this_member() -> None:
+@pytest.mark.parametrize("found", ["second", "another"])
+def test_another_table_at_the_same_place_stops_this_member(found: str) -> None:
     one = One()
     one.replace_table(replace(one.table, table=TableIdentity("first")))
     one.turn()
     assert one.ann.table == TableIdentity("first")
-    one.replace_table(replace(one.table, table=TableIdentity("second")))
-    with raises(DataLossError, "EHB_LEASE_TABLE_REPLACED", known="first", found="second"):
+    one.replace_table(replace(one.table, table=TableIdentity(found)))
+    with raises(DataLossError, "EHB_LEASE_TABLE_REPLACED", known="first", found=found):
         one.begin()
     assert not one.ann.owned
 
