@@ -1,16 +1,16 @@
-"""What a lease store can do. A store declares it once; members and queries ask here."""
+"""Capabilities of a lease store, declared once by each store."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Longest wait before a commit that lost a race is tried again, in seconds.
+#: Longest wait before a commit that lost a race is retried, in seconds.
 LONGEST_RETRY_WAIT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend can do; the defaults are a lease table's.
+    """Capabilities of a backend; the defaults are a lease table's.
 
     `members`: it keeps rows of members and queries, handovers, orders, loads and a history, and a row of each known
     partition. `epochs`: it counts changes of owner, which fences former owners, and stalls. `atomic`: a write is one
@@ -23,7 +23,7 @@ class Capabilities:
     atomic: bool = True
 
     def owner_level(self, epoch: int) -> int:
-        """The owner level of a lease's reader. Without epochs all readers have that of the Azure SDKs."""
+        """The owner level of a lease's reader; without epochs that of the Azure SDKs."""
         return epoch if self.epochs else 0
 
 

@@ -1,10 +1,8 @@
-"""Everything that members do to a group's state, as data, and `apply`, which decides what is valid. Operators' orders
-are in `orders`.
+"""Members' changes of a group's state, and `apply`, which rejects invalid ones. Operators' orders are in `orders`.
 
-An author makes a transition from a snapshot that it has seen, and others may change the table before it is written.
-So each transition carries its evidence (an epoch, a counter that did not change), and `apply` checks that evidence
-against the present state. No clock is read: that a lease expired or a deadline passed is the author's observation,
-and it holds until the lease shows a sign of life that the author has not seen.
+Others may change the table between the author's read and its write. So each transition carries its evidence (an epoch,
+a counter that did not change), and `apply` checks it against the present state. No clock is read: that a lease expired
+or a deadline passed is the author's observation, valid until the lease is renewed.
 """
 
 from __future__ import annotations
@@ -19,14 +17,14 @@ from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot, oldest_active
 from spark_ehbalance.group.working_copy import WorkingCopy
 
-#: Queries remembered, running ones not counted as surplus: hourly jobs that each begin a new checkpoint make as many in
-#: six weeks. A limit of time would let one machine with a fast clock have all others forgotten.
+#: Stopped queries that are remembered: six weeks of hourly jobs with new checkpoints. Not a limit of time, by which one
+#: fast clock would delete all others.
 _MOST_QUERIES = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A transition that is not valid in the present state, and why."""
+    """A transition that is invalid in the present state, with the reason."""
 
     transition: Transition
     reason: str
@@ -34,8 +32,9 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What some transitions made of a snapshot: `after` is `before` itself where nothing changed. `seconds` is what
-    writing it took, without the `lost_races` before; None if nothing was written."""
+    """The result of applying transitions to `before`; `after` is the same object if nothing changed.
+
+    `seconds` is the duration of the write, without the `lost_races` before it; None if nothing was written."""
 
     before: Snapshot
     after: Snapshot
@@ -71,7 +70,7 @@ class Transition(ABC):
 
     @abstractmethod
     def rejection(self, state: WorkingCopy) -> str | None:
-        """Why this transition is not valid in `state`; None if it is."""
+        """The reason why this transition is invalid in `state`; None if it is valid."""
 
     @abstractmethod
     def carry_out(self, state: WorkingCopy) -> None:
@@ -119,7 +118,7 @@ class Join(Transition):
         )
 
     def _part_from_namesake(self, state: WorkingCopy) -> None:
-        """What another query of the same name has owned, this one has not owned without a break."""
+        """Restart the tenure of leases that another query of the same name owned."""
         before = state.queries.get(self.lineage)
         if not self.lineage or (before is not None and before.owner == self.by.id):
             return
@@ -153,8 +152,9 @@ class Join(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance(Transition):
-    """Record the numbers of the last `batch` of the query that the sink has finished, and of the last that was `begun`,
-    which the run `planner` has planned. Goes along with other transitions."""
+    """Record the query's last `batch` that the sink finished and the last one `begun`, planned by the run `planner`.
+
+    Never committed alone."""
 
     lineage: str
     batch: int
@@ -166,7 +166,7 @@ class Advance(Transition):
             return fenced
         record = state.queries.get(self.lineage)
         if record is None or record.run != self.by.incarnation:
-            return "the table does not know this run of the query"
+            return "the table has no record of this run of the query"
         return None
 
     def carry_out(self, state: WorkingCopy) -> None:
@@ -178,7 +178,7 @@ class Advance(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat(Transition):
-    """The member's sign of life. A value that is not None replaces the last one."""
+    """Renew the membership. A value that is not None replaces the last one."""
 
     load: MemberLoad | None = None
     lease_duration_ms: int | None = None
@@ -205,7 +205,7 @@ class Heartbeat(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain(Transition):
-    """Set `member` to leaving: it gets no more partitions and passes on those it has; with `undo`, set it to active.
+    """Set `member` to leaving: it gets no partitions and hands over its own; with `undo`, set it to active.
 
     The author is the member itself or an operator, who need not be a member. `why` is the operator's reason.
     """
@@ -227,7 +227,7 @@ class Drain(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave(Transition):
-    """End the membership. Release its leases first: others can claim those it still holds only after they expire."""
+    """End the membership. Release its leases first: others can claim the rest only after they expire."""
 
     def rejection(self, state: WorkingCopy) -> str | None:
         return state.fenced(self.by)
@@ -251,7 +251,7 @@ class Forget(Transition):
             return fenced
         member = state.members.get(self.member)
         if member is None or member.counter != self.counter:
-            return f"{self.member} has shown a sign of life or has left"
+            return f"{self.member} has renewed or left"
         return None
 
     def carry_out(self, state: WorkingCopy) -> None:
@@ -324,9 +324,9 @@ class Restore(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordHub(Transition):
-    """Record when the hub was created whose positions the table has. The author need not be a member.
+    """Record the creation time of the hub whose positions the table contains. The author need not be a member.
 
-    With `moved` also in the place of another hub: the same commit sets all positions to those of the new one.
+    With `moved` it replaces another hub: the same commit sets all positions to the new hub's.
     """
 
     created_ms: int
@@ -336,11 +336,11 @@ class RecordHub(Transition):
         if state.table is None:
             return "the table has no partitions yet"
         other = state.table.hub_created_ms not in (None, self.created_ms)
-        return "the table has the positions of another event hub" if other and not self.moved else None
+        return "the table contains positions of another event hub" if other and not self.moved else None
 
     def carry_out(self, state: WorkingCopy) -> None:
         assert state.table is not None
-        if state.table.hub_created_ms not in (None, self.created_ms):  # what was unread is of the other hub
+        if state.table.hub_created_ms not in (None, self.created_ms):  # the lags are of the other hub
             for partition in [*state.leases]:
                 state.leases[partition] = replace(state.leases[partition], lag=None)
         state.table = replace(state.table, hub_created_ms=self.created_ms)
@@ -348,8 +348,8 @@ class RecordHub(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordLatest(Transition):
-    """Record what `latest` means for the whole group, at its first start: the moment `latest_ms` by the hub's clock
-    and, exactly, the `ends` of partitions, at which reading starts in those that were never read."""
+    """Record the meaning of `latest` at the group's first start: `latest_ms` by the hub's clock, and the exact `ends`
+    at which never-read partitions start."""
 
     latest_ms: int
     ends: Mapping[str, Position] = field(default_factory=dict)
@@ -357,7 +357,7 @@ class RecordLatest(Transition):
     def rejection(self, state: WorkingCopy) -> str | None:
         if state.table is None:
             return "the table has no partitions yet"
-        return None if state.table.latest_ms is None else "the group has started before"
+        return None if state.table.latest_ms is None else "the group started before"
 
     def carry_out(self, state: WorkingCopy) -> None:
         assert state.table is not None
@@ -370,8 +370,8 @@ class RecordLatest(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTransition(Transition):
-    """A change of one lease. `epoch` is the lease's epoch that the author saw: any change of owner since then makes
-    the transition invalid."""
+    """A change of one lease. `epoch` is the one that the author read; a later change of owner invalidates the
+    transition."""
 
     partition: str
     epoch: int
@@ -391,7 +391,7 @@ class LeaseTransition(Transition):
 
     @abstractmethod
     def invalid(self, lease: Lease) -> str | None:
-        """Why this is not valid for `lease`, whose epoch and author are checked already; None if it is."""
+        """The reason why this is invalid for `lease`, apart from its epoch and author; None if it is valid."""
 
     @abstractmethod
     def after(self, lease: Lease) -> Lease:
@@ -414,9 +414,9 @@ class LeaseTransition(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Take(LeaseTransition):
-    """Become the owner of a lease. `starting_position`: where reading begins if the lease has no checkpoint.
+    """Become the owner of a lease. Without a checkpoint, reading begins at `starting_position`.
 
-    It was resolved where `latest` means the moment `latest_ms`; None where that does not matter.
+    That was resolved with `latest` = `latest_ms`; None if it does not matter.
     """
 
     starting_position: Position | None = None
@@ -430,7 +430,7 @@ class Take(LeaseTransition):
 
     def invalid(self, lease: Lease) -> str | None:
         unknown = lease.checkpoint is None and self.starting_position is None
-        return "its starting position is not known" if unknown else None
+        return "its starting position is unknown" if unknown else None
 
     def after(self, lease: Lease) -> Lease:
         return replace(self._given_to(lease, self.by.id), checkpoint=lease.checkpoint or self.starting_position)
@@ -438,15 +438,14 @@ class Take(LeaseTransition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim(Take):
-    """Take a lease that has no owner, is the author's own from an earlier process, has expired, or has a handover to
-    the author whose deadline passed. At its limit the author may only claim what it owns already, which it has owned
-    since its earlier process claimed it.
+    """Take a lease without an owner, an expired one, one of an earlier process of the author, or one whose handover to
+    the author is overdue. At its limit the author may claim only its own leases.
 
-    `owned_since_ms`: when an earlier process of the author got the lease, by its own record. If the lease still says so
-    and is free, nobody has had it since that process gave it back, and the author has owned it without a break.
+    `owned_since_ms`: when an earlier process of the author got the lease. If a free lease still has this value, nobody
+    owned it since, and the author's tenure continues.
 
-    `unchanged_counter`: the author saw no other counter than this for the lease duration, so the lease expired.
-    `overdue_handover`: the author saw the deadline of this handover pass; then the owner's renewals do not count.
+    `unchanged_counter`: the author read only this counter for the lease duration, so the lease expired.
+    `overdue_handover`: the deadline of this handover passed; the owner's renewals do not count.
     """
 
     unchanged_counter: tuple[int, int] | None = None
@@ -480,8 +479,8 @@ class Claim(Take):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steal(Take):
-    """Take a live lease from its owner, who is not asked: the Event Processor's strategies do so. It may have no
-    checkpoint, where its owner is no member of ours."""
+    """Take a live lease without a handover, as the Event Processor's strategies do. A foreign owner's lease may have no
+    checkpoint."""
 
     def rejection(self, state: WorkingCopy) -> str | None:
         return (
@@ -496,7 +495,7 @@ class Steal(Take):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renew(LeaseTransition):
-    """The owner's sign of life. A `load` or a `lag` that is not None replaces the last one."""
+    """Renew an owned lease. A `load` or a `lag` that is not None replaces the last one."""
 
     load: Load | None = None
     lag: Lag | None = None
@@ -510,7 +509,7 @@ class Renew(LeaseTransition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defend(LeaseTransition):
-    """The sign of life of an owner that won the race for its own lease: nobody challenges it for a while."""
+    """Renew a lease whose owner won the race for it: nobody challenges it for a while."""
 
     def invalid(self, lease: Lease) -> str | None:
         pending = f"a handover to {lease.handover.to} is pending" if lease.handover else None
@@ -524,8 +523,8 @@ class Defend(LeaseTransition):
 class Checkpoint(LeaseTransition):
     """Record that the sink has finished all events up to `position`.
 
-    Also valid after the author released the lease, until another member claims it: a restarted source may learn late
-    that its last batch was finished. The epoch proves it, because only one member ever owns a lease in an epoch.
+    Also valid after the author released the lease, until another member claims it: a restarted query may find out late
+    that its last batch finished. The epoch proves it: only one member ever owns a lease in an epoch.
     """
 
     position: Position
@@ -547,8 +546,7 @@ class Checkpoint(LeaseTransition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset(LeaseTransition):
-    """Continue at `position`, forward or back: the hub no longer has the events at the checkpoint, or was recreated,
-    and the query's `failOnDataLoss` allows that."""
+    """Continue at `position`, because the events at the checkpoint are lost and `failOnDataLoss` is false."""
 
     position: Position
 
@@ -562,7 +560,7 @@ class Reset(LeaseTransition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release(LeaseTransition):
-    """Give up a lease; its checkpoint stays."""
+    """Release a lease; its checkpoint stays."""
 
     def invalid(self, lease: Lease) -> str | None:
         return self._owned_by_author(lease)
@@ -573,10 +571,10 @@ class Release(LeaseTransition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall(Transition):
-    """Release a lease whose partition delivers nothing although it has events, on behalf of the owner `by.id`.
+    """Release a lease whose partition has events but delivers none, on behalf of the owner `by.id`.
 
-    The author is a task, which is no member: `epoch` and `since_ms`, of the range that it reads, fence it. The epoch
-    rises, so that the checkpoint of its batch is rejected: the range was not read to its end.
+    The author is a task: `epoch` and `since_ms` of its range fence it. The epoch rises, so the checkpoint of the
+    incompletely read range is rejected.
     """
 
     partition: str
@@ -587,7 +585,7 @@ class Stall(Transition):
         lease = state.leases.get(self.partition)
         if lease is None:
             return f"partition {self.partition} is unknown"
-        # As a checkpoint, it is also valid after the owner released the lease.
+        # Like a checkpoint, it is also valid after the owner released the lease.
         if lease.owner in (self.by.id, None) and lease.still_owned(self.epoch, self.since_ms):
             return None
         return f"owned by {lease.owner} in epoch {lease.epoch}"
@@ -607,8 +605,7 @@ class Stall(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestHandover(LeaseTransition):
-    """Ask the owner to hand the lease over to `to` within `timeout_ms`. The author has checked the minimum tenure by
-    its own clock."""
+    """Request a handover to `to` within `timeout_ms`. The author checked the minimum tenure by its own clock."""
 
     to: str
     timeout_ms: int
@@ -633,7 +630,7 @@ class RequestHandover(LeaseTransition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandOver(LeaseTransition):
-    """Hand the lease over as requested. The owner's last `Checkpoint` goes before it in the same commit."""
+    """Hand the lease over as requested. The owner's last `Checkpoint` precedes it in the same commit."""
 
     def rejection(self, state: WorkingCopy) -> str | None:
         if refused := LeaseTransition.rejection(self, state):
@@ -651,7 +648,7 @@ class HandOver(LeaseTransition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelHandover(LeaseTransition):
-    """Cancel a handover, because the next owner has left or should not have the lease any more."""
+    """Cancel a handover whose next owner left or should no longer get the lease."""
 
     def invalid(self, lease: Lease) -> str | None:
         return None if lease.handover else "no handover is pending"
@@ -662,8 +659,7 @@ class CancelHandover(LeaseTransition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransfer(LeaseTransition):
-    """Remove an operator's transfer from the lease, so that the strategy decides again. The author has seen the minimum
-    tenure end or the destination leave."""
+    """Remove an operator's transfer: its minimum tenure ended or the destination left."""
 
     def invalid(self, lease: Lease) -> str | None:
         return None if lease.pin and lease.pin.transfer else "no transfer is marked"

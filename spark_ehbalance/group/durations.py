@@ -1,16 +1,15 @@
-"""How long a lease lasts: one duration for the whole group, written by its leader and used by all members.
+"""The lease duration: one for the whole group, set by its leader.
 
-All commits of a group form one line, in which each member must be able to commit once within a third of the duration:
+Commits of a group are sequential, and each member must be able to commit once within a third of the duration:
 
     needed   = 3 × Σ commit time of the active members / STORE_SHARE
     in force = the leader's leaseDuration × 1.25^n, the first that is at least `needed`
 
-It is raised at once. It is lowered when it has been clearly too long for a minimum tenure.
+It is raised at once, and lowered after it was clearly too long for a minimum tenure.
 
-A member's row states the duration by which the member renews (`Member.lease_duration_ms`), and others judge it by that
-alone. Duration and signs of life are in one snapshot, so nobody has to remember earlier durations: an owner that does
-not know of a shorter duration yet is judged by the longer one in its row, and an owner uses a longer one only once its
-row states it.
+A member's row contains the duration by which the member renews (`Member.lease_duration_ms`), and others use only that
+to decide whether it expired. Thus an owner that has not read a shorter duration yet still has the longer one, and an
+owner uses a longer one only once its row contains it.
 """
 
 from __future__ import annotations
@@ -21,15 +20,13 @@ from typing import NamedTuple
 from spark_ehbalance.group.model import MemberState
 from spark_ehbalance.group.snapshot import Snapshot
 
-#: All members together use up to this part of the commits that the store could carry one after the other, so that
-#: races stay rare.
+#: The part of the store's sequential commits that all members together use, so that races stay rare.
 STORE_SHARE = 0.3
 
-#: The longest time of a commit that counts, in seconds: a longer one was a suspended process, not the store.
+#: Longer commits count as this many seconds: the process was suspended.
 LONGEST_COMMIT = 1.0
 
-#: Durations are the leader's times a power of this, so that a measurement that fluctuates changes nothing; and one is
-#: lowered only if it is too long by more than this.
+#: Durations are the leader's times a power of this, so that fluctuating measurements change nothing.
 _STEP = 1.25
 
 
@@ -39,19 +36,20 @@ def renewal_interval(duration: float) -> float:
 
 
 def short_outage(duration: float) -> float:
-    """How long nobody may be able to write without any live member's being taken for dead: a live member renewed at
-    most a renewal interval before the outage, and retries within a fifth of the lease duration after it."""
+    """The longest outage of the store, in seconds, after which no live member is declared dead.
+
+    A live member renewed at most a renewal interval before it, and retries within a fifth of the duration after it."""
     return duration * 4 / 9
 
 
 def minimum_tenure(duration: float) -> float:
-    """Ten lease durations (5 minutes by default): moving averages of the load have then forgotten the last move."""
+    """Ten lease durations (5 minutes by default), after which moving averages do not reflect the last move."""
     return 10 * duration
 
 
 def needed(snapshot: Snapshot, unmeasured_ms: float = 0.0) -> float:
-    """The seconds that the group's active members need. Those that have not measured a commit count as the average, or
-    with `unmeasured_ms` where nobody has."""
+    """The lease duration, in seconds, that the active members need. Members without a measured commit count as the
+    average, or as `unmeasured_ms` if no member has one."""
     commits = [member.commit_ms for member in snapshot.members.values() if member.state is MemberState.ACTIVE]
     measured = [min(ms, 1000 * LONGEST_COMMIT) for ms in commits if ms is not None]
     average_ms = sum(measured) / len(measured) if measured else unmeasured_ms
@@ -59,21 +57,20 @@ def needed(snapshot: Snapshot, unmeasured_ms: float = 0.0) -> float:
 
 
 def raised(configured: float, seconds: float) -> float:
-    """The first of the durations that begin with `configured` that is at least `seconds`."""
+    """`configured`, raised in steps to at least `seconds`."""
     while configured < seconds:
         configured *= _STEP
     return configured
 
 
 def lowered(configured: float, seconds: float) -> float:
-    """The duration to lower to if `seconds` are needed: with room for some more, or it would soon be raised again."""
+    """The duration to lower to if `seconds` are needed, with a margin against raising it again soon."""
     return raised(configured, _STEP * seconds)
 
 
 class Durations(NamedTuple):
-    """The lease durations by which a group's members renew, in seconds: `by_member` as their rows state them, the
-    `shortest`, the `longest`, and the `default` of members whose rows state none. Nobody is taken for dead before the
-    duration that the group `needs`."""
+    """Lease durations of a group's members, in seconds: `by_member` from their rows, the `shortest`, the `longest`, and
+    the `default` of rows without one. Members are never declared dead earlier than `needs`."""
 
     by_member: Mapping[str, float]
     shortest: float
@@ -90,5 +87,5 @@ class Durations(NamedTuple):
         return cls(stated, min(values), max(values), default, needed(snapshot, unmeasured_ms))
 
     def allowed_silence(self, owner: str | None) -> float:
-        """The seconds without a sign of life after which `owner`, a member's id, is taken for dead."""
+        """The seconds without a renewal after which the member `owner` is declared dead."""
         return max(self.by_member.get(owner or "", self.default), self.needs)

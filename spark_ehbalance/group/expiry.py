@@ -1,10 +1,9 @@
-"""Which leases and members have expired, decided without comparing clocks of two machines.
+"""Expired leases and members, decided without comparing clocks of two machines.
 
-An observer notes when, on its own monotonic clock, it first saw each counter at its present value. A lease has expired
-when its counter has not changed for the lease duration, which is the one that its owner's row says (`durations`). A
-third of the lease duration is enough if the observer has seen no change since its first look and the stored time is
-older than lease duration + clock skew allowance: that shortens a cold start. It is not zero, because the table itself
-may have been unreachable for long: live owners renew within a third of the lease duration after its return.
+An observer records when, on its own monotonic clock, it first read each counter at its present value. A lease expires
+when its counter has not changed for the duration in its owner's row (`durations`). To shorten a cold start, a third is
+enough if the counter has not changed since the observer's first read and the stored time is older than lease duration +
+clock skew allowance. It is not zero, because after an outage of the table live owners need a third to renew.
 """
 
 from __future__ import annotations
@@ -27,17 +26,16 @@ CLOCK_SKEW_ALLOWANCE = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """When the observer first saw a value that has not changed since: `since`, in seconds of its monotonic clock."""
+    """A value that has not changed `since` that time, in seconds of the observer's monotonic clock."""
 
     since: float
-    #: The value has not changed since the observer's first look: only then does its stored time count.
+    #: Unchanged since the observer's first read: only then does its stored time count.
     cold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """What one observer has seen of a group's leases and members: in each mapping, what has not changed for longest
-    comes first."""
+    """One observer's observations of a group's leases and members; in each mapping the oldest come first."""
 
     #: By partition, for the lease's counter.
     leases: dict[str, Observation] = field(default_factory=dict)
@@ -51,7 +49,7 @@ class Observations:
     _last: Snapshot | None = None
 
     def updated(self, snapshot: Snapshot, now: float) -> Observations:
-        """The observations after a look at `snapshot` at monotonic time `now`, in seconds."""
+        """The observations after reading `snapshot` at monotonic time `now`, in seconds."""
         last = self._last
         if last is snapshot:
             return self
@@ -82,7 +80,7 @@ class Observations:
         )
 
     def restarted(self) -> Observations:
-        """The observations after a break so long that earlier looks prove nothing."""
+        """The observations after a break so long that earlier reads prove nothing."""
         return Observations(begun=self.begun)
 
 
@@ -90,7 +88,7 @@ def changed_rows(before: Mapping[str, _Row], after: Mapping[str, _Row]) -> list[
     """The rows of `after` that are other objects than in `before`: key, row before (None: there was none) and row."""
     if before is after:
         return []
-    if list(before) == list(after):  # as mostly, and in a tenth of the time
+    if list(before) == list(after):  # the usual case, in a tenth of the time
         rows = zip(after, before.values(), after.values(), strict=True)
         return list(compress(rows, map(is_not, before.values(), after.values())))
     return [(key, old, row) for key, row in after.items() if (old := before.get(key)) is not row]
@@ -99,7 +97,7 @@ def changed_rows(before: Mapping[str, _Row], after: Mapping[str, _Row]) -> list[
 def _noted(
     observed: dict[str, Observation], seen: Observation, changed: list[str], gone: Iterable[str] = ()
 ) -> dict[str, Observation]:
-    """`observed` after a look that has `seen` some values change, and found others `gone`."""
+    """`observed` with new observations `seen` of `changed` keys, without those that are `gone`."""
     if not changed and not gone:
         return observed
     noted = dict(observed)
@@ -112,13 +110,13 @@ def _noted(
 def expired_leases(
     observations: Observations, snapshot: Snapshot, durations: Durations, now: float, wall_ms: int
 ) -> frozenset[str]:
-    """The partitions of `snapshot` whose owner has shown no sign of life for the lease duration by which it is judged.
+    """The partitions of `snapshot` whose lease expired.
 
-    `observations` must include a look at `snapshot`, whose `durations` are given. `now` is the monotonic clock in
-    seconds, `wall_ms` the wall clock in milliseconds since 1970.
+    `observations` must include `snapshot`, and `durations` are its durations. `now` is the monotonic clock in seconds,
+    `wall_ms` the wall clock in milliseconds since 1970.
     """
     leases = snapshot.leases
-    # An owner that is no member any more is judged by the default.
+    # An owner that is no longer a member has the default duration.
     shortest = max(min(durations.shortest, durations.default), durations.needs)
     silent = _silent(
         observations.leases, leases, now, wall_ms, shortest, lambda p: durations.allowed_silence(leases[p].owner)
@@ -129,14 +127,14 @@ def expired_leases(
 def expired_members(
     observations: Observations, snapshot: Snapshot, durations: Durations, now: float, wall_ms: int
 ) -> frozenset[str]:
-    """The ids of the members of `snapshot` that have had no heartbeat for that duration; see `expired_leases`."""
+    """The ids of the members of `snapshot` whose heartbeat expired; see `expired_leases`."""
     shortest = max(durations.shortest, durations.needs)
     members = snapshot.members
     return frozenset(_silent(observations.members, members, now, wall_ms, shortest, durations.allowed_silence))
 
 
 def overdue_handovers(observations: Observations, snapshot: Snapshot, now: float) -> frozenset[str]:
-    """The partitions of `snapshot` whose pending handover the observer has seen for longer than its timeout."""
+    """The partitions of `snapshot` whose pending handover has exceeded its timeout."""
     return frozenset(
         partition
         for partition, handover in snapshot.ownership.pending.items()
@@ -145,14 +143,14 @@ def overdue_handovers(observations: Observations, snapshot: Snapshot, now: float
 
 
 def untenured_leases(observations: Observations, now: float, minimum: float) -> frozenset[str]:
-    """The partitions whose owner has changed within the last `minimum` seconds, as far as this observer knows.
+    """The partitions whose owner changed within the last `minimum` seconds.
 
-    Those that it found at its first look do not count, or a new member would get nothing for `minimum` seconds.
+    Those of the first read do not count, or a new member would get nothing for `minimum` seconds.
     """
     untenured = []
     for partition, seen in reversed(observations.epochs.items()):
         if seen.cold or now - seen.since >= minimum:
-            break  # the others have changed earlier
+            break  # the others changed earlier
         untenured.append(partition)
     return frozenset(untenured)
 
@@ -170,7 +168,7 @@ def _silent(
     for key, seen in observed.items():
         passed = now - seen.since
         if passed < shortest and not (seen.cold and passed >= shortest / 3):
-            break  # the others have changed later
+            break  # the others changed later
         seconds = max(shortest, duration(key))
         if passed < seconds:
             if not seen.cold or passed < seconds / 3:

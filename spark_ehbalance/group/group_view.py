@@ -1,4 +1,4 @@
-"""The view of a group: facts and findings from a snapshot and its history. Pure.
+"""Facts and findings about a group, from a snapshot and its history. Pure.
 
 `status`, `dashboard` and `ehbalance metrics` all present this view.
 """
@@ -181,9 +181,9 @@ def ranges(partitions: Sequence[str]) -> str:
 class GroupView:
     """The group at `now_ms`, milliseconds since 1970 by the viewer's clock.
 
-    `keeps_members` is false for the Azure SDKs' blob containers, where every owner counts as a member. `seen` is when
-    the viewer saw each member's last sign of life; otherwise the stored times count, by the writers' clocks.
-    `problem` is why the table cannot be read now.
+    `keeps_members` is false for the Azure SDKs' blob containers, where every owner counts as a member. `observed_ms` is
+    when the viewer read each member's last renewal; for others the stored times count, by the writers' clocks.
+    `problem` is the reason why the table cannot be read now.
     """
 
     snapshot: Snapshot
@@ -204,7 +204,7 @@ class GroupView:
 
     @cached_property
     def last_seen_ms(self) -> Mapping[str, int]:
-        """The last sign of life of each member and owner."""
+        """The time of the last renewal of each member and owner."""
         last = {member.id: member.renewed_at_ms for member in self.snapshot.members.values()}
         for lease in self.snapshot.leases.values():
             if lease.owner is not None:
@@ -233,7 +233,7 @@ class GroupView:
         return any(map(self.is_live, self.last_seen_ms))
 
     def backlog(self, lags: Collection[Lag]) -> tuple[int, float | None]:
-        """Unread events, and seconds since the oldest of them was enqueued (None: unknown)."""
+        """The number of unread events, and the age of the oldest in seconds (None: unknown)."""
         waits = [lag.seconds(self.now_ms) for lag in lags]
         return sum(lag.events for lag in lags), max((wait for wait in waits if wait is not None), default=None)
 
@@ -299,7 +299,7 @@ class GroupView:
         for partition, rows in takes.items():
             lease = self.snapshot.leases.get(partition)
             if lease is not None and lease.stalled:
-                continue  # its own finding
+                continue  # reported as `stalled`
             number = rows[-1].sequence_number
             stuck = [*takewhile(lambda row: row.sequence_number == number, reversed(rows))]  # noqa: B023
             given_back = sum(row.owner_before in (None, row.owner) for row in stuck)
@@ -323,7 +323,7 @@ class GroupView:
             return
         if not self.is_live(id):
             if not self._any_member_live:
-                return  # one finding says so of all
+                return  # reported once, as `no_live_member`
             silence, duration = self.silence_ms(id) / 1000, self._durations.allowed_silence(id)
             yield Finding("stale_member", _ids(leases), {"member": id, "silence": silence, "duration": duration})
             return

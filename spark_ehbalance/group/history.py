@@ -1,7 +1,4 @@
-"""The history of a group, for people, reports and audits: every change of owner and every order of an operator.
-
-It has no renewals and no checkpoints.
-"""
+"""The history of a group: every change of owner and every operator's order, without renewals and checkpoints."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ class OwnershipChange:
 
 
 def ownership_changes(outcome: Outcome) -> list[OwnershipChange]:
-    """The rows of history that the accepted transitions of `outcome` make."""
+    """The history rows of the accepted transitions of `outcome`."""
     changes = []
     for transition in outcome.accepted:
         if isinstance(transition, (Take, HandOver, Release, Stall, Restore, Order)):
@@ -82,13 +79,13 @@ def _order_text(transition: Transition) -> str | None:
 
 
 def _by_pin(before: Lease | None, after: Lease) -> str | None:
-    """The text of the pin that a move carries out."""
+    """The text of the pin behind a move."""
     pin = before.pin if before and before.owner != after.owner else None
     return _with_reason(f"ordered by {pin.by}", pin.why) if pin and pin.to == after.owner else None
 
 
 def _by_force(before: Lease | None, transition: Transition) -> str | None:
-    """Why a lease was claimed from another owner."""
+    """The reason for a claim from another owner."""
     if not isinstance(transition, Claim) or before is None or before.owner in (None, transition.by.id):
         return None
     if before.counter == transition.unchanged_counter:

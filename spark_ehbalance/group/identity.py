@@ -20,7 +20,7 @@ class Group:
 
     @classmethod
     def from_names(cls, namespace: str, hub: str, consumer_group: str) -> Group:
-        """The group of these names, which may be in any case, the namespace with any port."""
+        """The group of these names, in any case; the namespace with any port."""
         host, _, port = namespace.lower().partition(":")
         is_emulator = port not in ("", "5671") and is_loopback(host)
         return cls(f"{host}:{port}" if is_emulator else host, hub.lower(), consumer_group.lower())

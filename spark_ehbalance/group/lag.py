@@ -1,4 +1,4 @@
-"""How far reading is behind a partition's newest event. Pure."""
+"""The lag behind a partition's newest event. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What was unread of a partition at `at_ms` (ms since 1970): the events from the sequence number `next`, the first
-    that the sink has not finished, to before `end`. `unread_since_ms` is when the event `next` was enqueued; None where
-    there is no such event, or where that is not known."""
+    """A partition's unread events at `at_ms` (ms since 1970): from sequence number `next`, the first that the sink has
+    not finished, to before `end`. `unread_since_ms` is when the event `next` was enqueued; None if there is none or it
+    is unknown."""
 
     next: int
     end: int
@@ -18,24 +18,24 @@ class Lag:
 
     @property
     def events(self) -> int:
-        """How many events are unread."""
+        """The number of unread events."""
         return max(0, self.end - self.next)
 
     def seconds(self, now_ms: int) -> float | None:
-        """For how long the oldest unread event has waited: 0 where all are read, None where that is not known."""
+        """The age of the oldest unread event in seconds: 0 if all are read, None if unknown."""
         if not self.events:
             return 0.0
         return None if self.unread_since_ms is None else max(0, now_ms - self.unread_since_ms) / 1000
 
     def read_up_to(self, next: int) -> Lag:
-        """The same when reading has gone on to `next`, or was set back to it."""
+        """The lag once reading has moved to `next`, forward or back."""
         if next == self.next:
             return self
         return Lag(next, max(self.end, next), None, self.at_ms)
 
     def with_wait_from(self, other: Lag | None) -> Lag:
-        """The same with what `other`, measured before, says of when the event `next` was enqueued. Neither says a time
-        that is too late. Of a hub that was recreated the other says nothing."""
+        """The lag with the later `unread_since_ms` of this one and an earlier measurement: each is a lower bound. The
+        other does not count if the hub was recreated since."""
         if not self.events or other is None or other.unread_since_ms is None:
             return self
         if other.next != self.next or other.end > self.end:
@@ -45,7 +45,7 @@ class Lag:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far a query is behind in one partition; `seconds` as `Lag.seconds`."""
+    """A query's lag in one partition; `seconds` as `Lag.seconds`."""
 
     hub: str
     partition: str
@@ -55,23 +55,23 @@ class PartitionLag:
 
     @property
     def events(self) -> int:
-        """How many events are unread."""
+        """The number of unread events."""
         return self.end - self.next
 
 
 @dataclass(frozen=True, slots=True)
 class QueryLag:
-    """How far a query is behind in the partitions that it holds."""
+    """A query's lag in its owned partitions."""
 
     partitions: tuple[PartitionLag, ...]
 
     @property
     def events(self) -> int:
-        """How many events are unread in all."""
+        """The number of unread events."""
         return sum(partition.events for partition in self.partitions)
 
     @property
     def seconds(self) -> float | None:
-        """For how long the oldest unread event has waited; None where that is not known of a partition."""
+        """The age of the oldest unread event in seconds; None if unknown for some partition."""
         known = [partition.seconds for partition in self.partitions if partition.seconds is not None]
         return max(known, default=0.0) if len(known) == len(self.partitions) else None

@@ -3,8 +3,8 @@
 A *group* is one (namespace, event hub, consumer group). All values are immutable; nothing here reads a clock or does
 I/O.
 
-Times ending in `_ms` are milliseconds since 1970 by the writer's wall clock. People read them, and they shorten the
-wait of a cold start; they are never compared between machines to decide who is alive (see `expiry`).
+Times ending in `_ms` are milliseconds since 1970 by the writer's wall clock, for people and for the wait of a cold
+start. They are never compared between machines to decide who is alive (see `expiry`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from spark_ehbalance.group.position import Position
 class TableIdentity:
     """Identifies a lease table independently of its location.
 
-    `id` is created with the first partition, so an emptied table has another one afterwards. `hub_created_ms` is
-    when the event hub was created whose positions it contains; None if that is unknown. `latest_ms` is the moment, by
-    the hub's clock, of the group's first start, which `latest` means where no end was stored then; None before it.
+    `id` is created with the first partition, so an emptied table has another one afterwards. `hub_created_ms` is the
+    creation time of the event hub whose positions it contains; None if unknown. `latest_ms` is the time of the group's
+    first start by the hub's clock, the meaning of `latest` in partitions without a stored end; None before it.
     """
 
     id: str
@@ -33,9 +33,9 @@ class TableIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """A pending handover: the owner is asked to pass the lease on to `to`.
+    """A pending handover of the lease to `to`.
 
-    `timeout_ms` is a duration: each member measures it on its own clock, from when it first saw the request.
+    `timeout_ms` is a duration: each member measures it on its own clock, from its first read of the request.
     `requested_at_ms` distinguishes requests.
     """
 
@@ -85,11 +85,10 @@ class Lease:
     """One partition's row.
 
     `epoch` rises by one at every change of owner and never falls; it fences the store and, as the AMQP owner level, the
-    hub. `renewal` rises at every sign of life of the owner. `checkpoint` is None until the first claim has resolved the
-    starting position. `owned_since_ms` stays the same when a restarted owner claims its lease again, so that it tells
-    apart two times for which one member owned it. `defences` counts how often an owner won the race for its own lease
-    (strategy `race`). `sought` is the epoch that the last seek has given it; 0: there was none. `lag` is for people.
-    `stalled` counts the stalls at this checkpoint, see `changes.Stall`.
+    hub. `renewal` rises at every renewal. `checkpoint` is None until the first claim resolves the starting position.
+    `owned_since_ms` identifies a tenure: it stays the same when a restarted owner claims its lease again. `defences`
+    counts the races that an owner won for its own lease (strategy `race`). `sought` is the epoch of the last seek; 0:
+    none. `lag` is for people. `stalled` counts the stalls at this checkpoint, see `changes.Stall`.
     """
 
     partition: str
@@ -109,22 +108,22 @@ class Lease:
 
     @property
     def current_lag(self) -> Lag | None:
-        """What is unread after the checkpoint, as was last measured; None where nobody has."""
+        """The last measured lag, from the checkpoint on; None if it was never measured."""
         return None if self.lag is None or self.checkpoint is None else self.lag.read_up_to(self.checkpoint.next)
 
     @property
     def counter(self) -> tuple[int, int]:
-        """Changes with every sign of life; if it does not for the lease duration, the lease has expired."""
+        """Changes with every renewal; a lease whose counter does not change for the lease duration expires."""
         return self.epoch, self.renewal
 
     def still_owned(self, epoch: int, since_ms: int) -> bool:
-        """Whether nobody has taken the lease since its owner, who has owned it since `since_ms`, began to read in that
-        `epoch`: a seek raises the epoch too, and the owner finishes what it has begun."""
+        """Whether the owner since `since_ms` still owns the lease that it began to read in `epoch`: a seek raises the
+        epoch too, but not the tenure."""
         return self.epoch == epoch or (self.epoch == self.sought and 0 < self.owned_since_ms == since_ms)
 
     def renewed(self, at_ms: int, checkpoint: Position | None, load: Load | None, lag: Lag | None = None) -> Lease:
-        """The lease after a sign of life of its owner."""
-        # Not `dataclasses.replace`, which takes three times as long: a group does nothing more often.
+        """The lease after a renewal by its owner."""
+        # Not `dataclasses.replace`, which takes three times as long, in the most frequent operation.
         return Lease(
             self.partition,
             self.owner,
@@ -150,7 +149,7 @@ class Lease:
 
 
 class MemberState(str, Enum):
-    """`LEAVING`: the member finishes its batch, passes its partitions on and gets no more."""
+    """`LEAVING`: the member finishes its batch, hands over its partitions and gets no more."""
 
     ACTIVE = "active"
     LEAVING = "leaving"
@@ -160,15 +159,15 @@ class MemberState(str, Enum):
 class Member:
     """One running source's row.
 
-    `incarnation` is made at each start: of two processes with the same id the one that joined last is the member, and
-    everything that the other writes is refused. `joined` orders members by age without comparing clocks. `max_owned` is
-    the most partitions that it may own; None: no limit. `strategy` is the name of its strategy.
+    `incarnation` identifies the process: of two with the same id the one that joined last is the member, and writes of
+    the other are rejected. `joined` orders members by age without comparing clocks. `max_owned` is the most partitions
+    it may own; None: no limit.
 
-    `lease_duration_ms` is the time without a sign of life after which others may take its leases, as its last heartbeat
-    stated. `commit_ms` is the duration of its commits, without lost races; None until it is measured.
+    `lease_duration_ms` is the time without a renewal after which others may take its leases. `commit_ms` is the
+    duration of its commits, without lost races; None until measured.
 
-    For people: `asked_ms` is when Spark has last asked it for a batch, and `left_out` says of partitions that it owned
-    then and did not plan, although there may be something to read, why: see `left_out` in `query/batch_planning.py`.
+    For people: `asked_ms` is the time of Spark's last request for a batch, and `left_out` the owned partitions omitted
+    from it, with the reasons: see `omitted_partitions` in `query/batch_planning.py`.
     """
 
     id: str
@@ -195,12 +194,12 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class QueryRecord:
-    """What the table knows of one query: `lineage` identifies its Spark checkpoint.
+    """One query's row: `lineage` identifies its Spark checkpoint.
 
-    `run` is the process that joined last, the incarnation of a member; it is empty once that one has left, so that
-    `begun` is exact. `start` counts those processes. `batch` is the number of the last batch that the sink finished,
-    `begun` of the last one that it was given, as of the run's last commit, and `planner` the run that planned that one.
-    The record outlives the query, so that a stale checkpoint is detected.
+    `run` is the incarnation of the process that joined last; empty once it has left, so that `begun` is exact. `start`
+    counts the processes. As of the run's last commit, `batch` is the last batch that the sink finished, `begun` the
+    last one given to it, and `planner` the run that planned that one. The record outlives the query, so that a stale
+    checkpoint is detected.
     """
 
     lineage: str
@@ -216,7 +215,7 @@ class QueryRecord:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who makes a transition: a member id and the incarnation that it joined with."""
+    """The author of a transition: a member id and its incarnation."""
 
     id: str
     incarnation: str

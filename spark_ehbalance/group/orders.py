@@ -1,4 +1,4 @@
-"""What operators order about partitions: transfer, pin, unpin and seek. `Drain`, which members use too, is in
+"""Operators' orders about partitions: transfer, pin, unpin and seek. `Drain`, which members use too, is in
 `changes`."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark_ehbalance.group.working_copy import WorkingCopy
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order(Transition):
     """An order about one partition, valid in any epoch. The operator need not be a member. `why` is the operator's
-    reason. A refusal names what is allowed."""
+    reason. A rejection names what is allowed."""
 
     partition: str
     why: str = ""
@@ -32,7 +32,7 @@ class Order(Transition):
 
     @abstractmethod
     def invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
-        """Why this is not valid for `lease`; None if it is."""
+        """The reason why this is invalid for `lease`; None if it is valid."""
 
     @abstractmethod
     def after(self, lease: Lease, state: WorkingCopy) -> Lease:
@@ -41,8 +41,8 @@ class Order(Transition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveTo(Order):
-    """Pin or transfer the partition to the member `to`. An owner is asked to hand it over within `timeout_ms`; a
-    partition without an owner is left for `to` to claim."""
+    """Pin or transfer the partition to the member `to`: request a handover within `timeout_ms` if it has an owner, or
+    else leave it for `to` to claim."""
 
     to: str
     timeout_ms: int
@@ -59,8 +59,7 @@ class MoveTo(Order):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinTo(MoveTo):
-    """Keep the partition with the member `to`, whatever the strategy decides: from now on, or as soon as `to` can take
-    it."""
+    """Keep the partition with the member `to`, whatever the strategy decides, once `to` can take it."""
 
     def invalid(self, lease: Lease, state: WorkingCopy) -> str | None:
         if self.to not in state.members:
@@ -110,9 +109,9 @@ class Unpin(Order):
 class Seek(Order):
     """Continue at `position`, forward or back.
 
-    The epoch rises, so that late checkpoints of the last owner are refused. With `force` the owner stays the owner, and
-    plans its next batch from `position` in the new epoch. What it has begun before still ends, also if it is started
-    again (`sought`). Without an owner no batch continues: nobody has owned the partition since.
+    The epoch rises, so that late checkpoints of the last owner are rejected. With `force` the owner keeps the lease and
+    plans its next batch from `position` in the new epoch. A batch that it began before still ends, also after a restart
+    (`sought`). Without an owner no batch continues, because the tenure ends.
     """
 
     position: Position

@@ -1,4 +1,4 @@
-"""Who owns what: an index of a group's leases and members that leaves out their signs of life."""
+"""An index of a group's leases by owner, without their renewals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Ownership:
 
     @classmethod
     def from_rows(cls, leases: Mapping[str, Lease], members: Mapping[str, Member]) -> Ownership:
-        """The index of these rows, in one pass over them."""
+        """The index of these rows, in one pass."""
         owned: dict[str | None, list[str]] = defaultdict(list)
         pending: dict[str, Handover] = {}
         pins: dict[str, Pin] = {}

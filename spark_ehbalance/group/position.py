@@ -9,9 +9,9 @@ START_OFFSET = "-1"
 
 
 def names_event(offset: str | None) -> bool:
-    """Whether an offset identifies an event, also after a geo-replicated hub was promoted: such a hub's are texts.
+    """Whether an offset identifies an event in all regions: a geo-replicated hub's offsets are not numeric.
 
-    A number tells where an event lies in one region. Old ones are refused by a hub that is geo-replicated.
+    A numeric offset is valid in one region; geo-replicated hubs refuse old ones.
     """
     return offset is not None and not offset.removeprefix("-").isdecimal()
 
@@ -20,8 +20,8 @@ def names_event(offset: str | None) -> bool:
 class Position:
     """The last finished event: reading continues at `next`.
 
-    `sequence_number` is -1 before the first event of a partition. `offset` is Event Hubs' opaque string for the same
-    event, kept for other readers where it is known, and never parsed.
+    `sequence_number` is -1 before the first event of a partition. `offset` is Event Hubs' opaque text for the same
+    event, if known: kept for other readers, and never parsed.
     """
 
     sequence_number: int

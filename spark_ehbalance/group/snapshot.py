@@ -29,27 +29,27 @@ class Snapshot:
 
     @cached_property
     def ownership(self) -> Ownership:
-        """Who owns what."""
+        """The index of leases by owner."""
         return Ownership.from_rows(self.leases, self.members)
 
     @cached_property
     def leader(self) -> str | None:
-        """The active member that joined first, a query if there is one; it does the group's housekeeping. There is no
-        election: every write is a compare-and-swap, so two members that both act as leader do no harm."""
+        """The active member that joined first, preferably a query; it does the group's housekeeping. There is no
+        election: every write is a compare-and-swap, so two members may act as leader."""
         return oldest_active(self.members.values())
 
     @property
     def latest_ms(self) -> int | None:
-        """The moment that `latest` means for the whole group; None before it has started, and where the store keeps no
+        """The meaning of `latest` for the whole group; None before its first start, and if the store keeps no
         identity."""
         return self.table.latest_ms if self.table else None
 
     def running_query(self, member: Member) -> QueryRecord | None:
-        """The query that runs as `member`; None of a consumer."""
+        """The query that runs as `member`; None for a consumer."""
         return next((query for query in self.queries.values() if query.run == member.incarnation), None)
 
     def in_batch_since_ms(self, member: Member) -> int | None:
-        """When the table has heard of the member's batch; None if the last one of which it knows has ended."""
+        """When the member's batch in progress was recorded; None if its last recorded batch has ended."""
         query = self.running_query(member)
         return query.at_ms if query is not None and query.begun > query.batch else None
 
@@ -59,6 +59,6 @@ class Snapshot:
 
 
 def oldest_active(members: Iterable[Member]) -> str | None:
-    """The id of the active one of `members` that joined first; a consumer, which has no strategy, after all queries."""
+    """The id of the active one of `members` that joined first, consumers (without a strategy) after all queries."""
     active = [(not row.strategy, row.joined, row.id) for row in members if row.state is MemberState.ACTIVE]
     return min(active)[2] if active else None

@@ -1,9 +1,8 @@
 """The values of the options `startingPosition` and `endingPosition`.
 
 A value is `earliest`, `latest`, a sequence number (inclusive; also as `{"next": NUMBER}`), a time with its zone (the
-first event enqueued at or after it), or a JSON object with one of these per partition, and "*" for all partitions that
-it does not name. There a partition's position may also be `{"next": NUMBER, "offset": TEXT}`, as `ehbalance positions`
-prints it.
+first event enqueued at or after it), or a JSON object with one of these per partition, and "*" for all others. There a
+position may also be `{"next": NUMBER, "offset": TEXT}`, the output of `ehbalance positions`.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ class PartitionEnd(Enum):
 #: Sequence numbers are signed 64-bit integers.
 _LARGEST = 2**63 - 1
 
-#: Numbers of 13 digits are the milliseconds since 1970 of years 2001 to 2286. A partition seldom has so many events.
+#: Numbers of 13 digits are milliseconds since 1970 (years 2001 to 2286); few partitions have so many events.
 _MILLISECONDS = range(10**12, 10**13)
 
 
 @dataclass(frozen=True, slots=True)
 class AfterOffset:
-    """The position after the event with this `offset`, whose sequence number is not known."""
+    """The position after the event with this `offset`, whose sequence number is unknown."""
 
     offset: str
 
@@ -51,15 +50,15 @@ _ALLOWED_POSITION = "earliest, latest, a sequence number, a time such as 2026-01
 _ALLOWED = f'{_ALLOWED_POSITION}, or JSON of these by partition, such as {{"0": 4711, "*": "latest"}}'
 
 
-#: What `datetime` leaves out of a time: digits beyond its microseconds.
+#: Digits of a time beyond microseconds, which `datetime` ignores.
 _FINER = re.compile(r"(?<=[.,]\d{6})\d+")
 
-#: An offset from UTC at a time's end that is none, though `datetime` takes it.
+#: An invalid offset from UTC that `datetime` accepts.
 _NO_OFFSET = re.compile(r".*[+-]\d\d:?[6-9]\d", re.DOTALL)
 
 
 class AmbiguousPositionError(ValueError):
-    """A position with two readings. The text shows how to write each."""
+    """A position with two readings; the text contains the unambiguous form of each."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class StartingPositions:
 
     @classmethod
     def parse(cls, text: str) -> StartingPositions:
-        """The positions of an option's `text`. Raises `ValueError`, which names what is allowed."""
+        """The positions of an option's `text`. Raises `ValueError` with the allowed values."""
         if not text.startswith("{"):
             return cls(position_of_json(text))
         try:
@@ -106,7 +105,7 @@ class StartingPositions:
         return PartitionEnd.EARLIEST if position is None else position
 
     def first_sequence_number(self, partition: str) -> int | None:
-        """The sequence number to read first in `partition`; None if only the hub knows it."""
+        """The first sequence number to read in `partition`; None if only the hub can resolve it."""
         position = self.position(partition)
         if isinstance(position, Position):
             return position.next
@@ -118,7 +117,7 @@ def _invalid(partition: str, problem: str, allowed: str) -> OptionError:
 
 
 def parse_position(text: str) -> UnresolvedPosition:
-    """The single position of `text`. Raises `ValueError`, which names what is allowed."""
+    """The single position of `text`. Raises `ValueError` with the allowed values."""
     try:
         return position_of_json(json.loads(text) if text.startswith("{") else text)
     except AmbiguousPositionError:
@@ -128,7 +127,7 @@ def parse_position(text: str) -> UnresolvedPosition:
 
 
 def position_of_json(value: object) -> UnresolvedPosition:
-    """The position in a JSON `value`. Raises `ValueError`, which names what is allowed."""
+    """The position in a JSON `value`. Raises `ValueError` with the allowed values."""
     if isinstance(value, dict):
         return _described_position(value)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST:

@@ -15,7 +15,7 @@ _Row = TypeVar("_Row")
 
 
 class Rows(MutableMapping[str, _Row]):
-    """Rows that can be set and deleted, over a mapping that is not changed."""
+    """Rows that can be set and deleted, over an unchanged mapping."""
 
     def __init__(self, rows: Mapping[str, _Row]) -> None:
         self._rows = rows
@@ -30,7 +30,7 @@ class Rows(MutableMapping[str, _Row]):
         return self._rows[key]
 
     def get(self, key: str, default: Any = None) -> Any:
-        # As the mapping's own does, in a third of its time: it is asked twice for each transition.
+        # A third of the time of the inherited method, which runs twice for each transition.
         if key in self._set:
             return self._set[key]
         return default if key in self._deleted else self._rows.get(key, default)
@@ -56,13 +56,13 @@ class Rows(MutableMapping[str, _Row]):
         return key in self._set or (key in self._rows and key not in self._deleted)
 
     def changed(self) -> dict[str, _Row] | None:
-        """All rows as they are now; None if none differs from what it was."""
+        """All present rows; None if none has changed."""
         before = self._rows
         same = all(before.get(key) == row for key, row in self._set.items()) and self._deleted.isdisjoint(before)
         return None if same else self.all()
 
     def all(self) -> dict[str, _Row]:
-        """All rows as they are now."""
+        """All present rows."""
         # A mapping proxy's own `copy` copies the dictionary in one go; `dict(proxy)` copies it key by key.
         rows = self._rows.copy() if isinstance(self._rows, MappingProxyType) else dict(self._rows)
         rows.update(self._set)
@@ -110,18 +110,18 @@ class WorkingCopy:
         )
 
     def add(self, lease: Lease, by: Author) -> None:
-        """Set a lease. The first lease of all gives the table its identity."""
+        """Set a lease. The first one gives the table its identity."""
         if not self.leases:
             self.table = TableIdentity(by.incarnation)
         self.leases[lease.partition] = lease
 
     def fenced(self, author: Author) -> str | None:
-        """Why `author` may not write as a member; None if it may."""
+        """The reason why `author` may not write as a member; None if it may."""
         member = self.members.get(author.id)
         if member is None:
             return f"{author.id} is not a member"
         if member.incarnation != author.incarnation:
-            return f"a later process has joined as {author.id}"
+            return f"a later process joined as {author.id}"
         return None
 
     def is_active(self, id: str) -> bool:
@@ -129,11 +129,11 @@ class WorkingCopy:
         return id in self.members and self.members[id].state is MemberState.ACTIVE
 
     def unknown_member(self, id: str) -> str:
-        """The refusal of a transition about the member `id`, which there is not."""
+        """The rejection of a transition about the missing member `id`."""
         return f"{id} is not a member: members are {', '.join(sorted(self.members)) or 'none'}"
 
     def full(self, id: str, partition: str) -> str | None:
-        """Why the member `id` may not have `partition` as well; handovers pending to it count as its own."""
+        """The reason why the member `id` may not also own `partition`; handovers pending to it count as its own."""
         limit = self.members[id].max_owned
         if limit is None:
             return None
@@ -142,6 +142,6 @@ class WorkingCopy:
         return f"{id} has {taken} partitions, and maxPartitionsOwned={limit}" if taken >= limit else None
 
     def pinned_to_owner(self, lease: Lease) -> str | None:
-        """Why other members may not request or steal `lease`: an operator pinned it to its owner, which is active."""
+        """The reason why others may not request or steal `lease`: an operator pinned it to its active owner."""
         pinned = lease.pin is not None and lease.pin.to == lease.owner and self.is_active(lease.pin.to)
         return f"pinned to {lease.owner}" if pinned else None

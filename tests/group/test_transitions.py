@@ -197,7 +197,7 @@ REFUSALS = {
         claim(BOB, unchanged_counter=EXPIRED),
         "owned by ann",
     ),
-    "claim: no position": (NEVER_READ, claim(epoch=0), "its starting position is not known"),
+    "claim: no position": (NEVER_READ, claim(epoch=0), "its starting position is unknown"),
     "claim: full": (with_lease(BOB_FULL, FREE.leases["0"]), claim(), FULL),
     "claim: expired, full": (BOB_FULL, claim(unchanged_counter=EXPIRED), FULL),
     "steal: no owner": (FREE, steal(), "no other member owns it"),
@@ -537,7 +537,7 @@ def test_the_hub_of_a_table_is_noted_once() -> None:
     assert (known.table, known.leases) == (TableIdentity("t1", 7), leases)
     assert after(known, first) is known
     other = replace(first, created_ms=9)
-    assert_refused(known, other, "the table has the positions of another event hub")
+    assert_refused(known, other, "the table contains positions of another event hub")
     moved = after(known, replace(other, moved=True))
     assert (moved.table, moved.leases["5"].lag) == (TableIdentity("t1", 9), None)
     assert after(known, replace(first, moved=True)).leases == leases
@@ -550,7 +550,7 @@ def test_latest_is_one_moment_for_the_whole_group() -> None:
     started = after(table, first)
     assert started.table == TableIdentity("t1", latest_ms=70)
     assert started.leases == {"4": read, "5": Lease("5", checkpoint=Position(70)), "7": Lease("7")}
-    assert_refused(started, replace(first, latest_ms=90), "the group has started before")
+    assert_refused(started, replace(first, latest_ms=90), "the group started before")
     claim = Claim(by=ANN, at_ms=AT, partition="7", epoch=0, starting_position=Position(3), latest_ms=70)
     assert_refused(started, replace(claim, latest_ms=90), "does not match the group's first start")
     assert after(started, claim).leases["7"].checkpoint == Position(3)

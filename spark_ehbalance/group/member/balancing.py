@@ -1,4 +1,4 @@
-"""When a member asks its strategy, what it shows it, and what the leader does besides. Pure."""
+"""When a member balances, the view for its strategy, and the leader's other duties. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from spark_ehbalance.group.strategies.base import View
 
 
 def needs_rebalance(member: Membership, balanced: Ownership | None, now: Clocks) -> bool:
-    """Whether there is a reason to balance before the next interval: members or leases have changed since the last
-    balancing, when ownership was as `balanced`, or a lease or a handover has expired."""
+    """Whether to balance before the next interval: ownership differs from the last cycle's (`balanced`), or a lease or
+    a handover expired."""
     snapshot = member.snapshot
     if balanced is not snapshot.ownership and balanced != snapshot.ownership:
         return True
@@ -30,7 +30,7 @@ def needs_rebalance(member: Membership, balanced: Ownership | None, now: Clocks)
 
 
 def leads(member: Membership, snapshot: Snapshot, now: Clocks) -> bool:
-    """Whether `member` is the group's leader, or would be without the members whose heartbeats have expired."""
+    """Whether `member` is the group's leader, not counting members whose heartbeats expired."""
     durations, observations = member.duration.durations, member.group_state.observations
     dead = expired_members(observations, snapshot, durations, now.monotonic, now.wall_ms)
     return _leads(member.author.id, snapshot, dead)
@@ -44,8 +44,8 @@ def view(
     rng: random.Random,
     memory: Any,
 ) -> View:
-    """What `member` shows its strategy when `written_first` is written first: of the leases those of the hub's
-    `partitions`, all if these are not known. `memory` is what the strategy wants to remember."""
+    """The view for the strategy of `member`, with `written_first` applied and only leases of the hub's `partitions`
+    (all leases if empty). `memory` is the strategy's memory."""
     draft, observations, settings, duration = (
         member.snapshot,
         member.group_state.observations,
@@ -53,16 +53,16 @@ def view(
         member.duration,
     )
     durations, times = duration.durations, (now.monotonic, now.wall_ms)
-    if not is_routine(written_first):  # which changes nothing that a strategy goes by
+    if not is_routine(written_first):  # routine changes nothing that a strategy depends on
         draft = apply(draft, written_first).after
         observations, durations = observations.updated(draft, now.monotonic), duration.group_durations(draft)
-    handover = settings.handover_timeout + durations.needs  # till the owner can write it
+    handover = settings.handover_timeout + durations.needs  # until the owner can write it
     dead = expired_members(observations, draft, durations, *times) - {member.author.id}
     shown = View(
         me=member.author,
         at_ms=now.wall_ms,
         snapshot=draft,
-        # Its own are being renewed.
+        # Own leases never count as expired: they are about to be renewed.
         expired=expired_leases(observations, draft, durations, *times).difference(member.owned),
         live=frozenset(draft.members.keys() - dead),
         rng=rng,
@@ -78,7 +78,7 @@ def view(
 
 
 def forget_dead(view: View) -> list[Transition]:
-    """What removes members that died and own nothing any more, if the member that sees `view` is the leader."""
+    """Removals of dead members without leases, if the observer of `view` is the leader."""
     snapshot = view.snapshot
     dead = snapshot.members.keys() - view.live
     if not _leads(view.me.id, snapshot, dead):
@@ -97,10 +97,10 @@ def _leads(me: str, snapshot: Snapshot, dead: Set[str]) -> bool:
 
 
 def _only(partitions: Collection[str], view: View) -> View:
-    """`view` without leases of partitions that the hub does not have: it was recreated with fewer, or somebody else has
-    written them."""
+    """`view` without leases of partitions that the hub does not have: it was recreated with fewer, or a foreign program
+    wrote them."""
     leases = view.snapshot.leases
-    if not partitions or len(leases) <= len(partitions):  # the leases have all of the hub's
+    if not partitions or len(leases) <= len(partitions):  # no lease beyond the hub's partitions
         return view
     hub = frozenset(partitions)
     snapshot = replace(view.snapshot, leases={p: lease for p, lease in leases.items() if p in hub})

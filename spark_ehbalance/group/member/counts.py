@@ -1,4 +1,4 @@
-"""What a member has written, as plain numbers."""
+"""Counts of a member's commits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_ehbalance.group.history import OwnershipChange
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Since its process began: `commits`, the races that they `lost`, and `moves` by the history's events."""
+    """Counts since the process began: `commits`, `lost` races, and `moves` by event of the history."""
 
     commits: int = 0
     lost: int = 0

@@ -1,4 +1,4 @@
-"""Decisions as log lines in JSON, after `balance:`: what a member does and why. Pure."""
+"""Decisions with their reasons as log lines in JSON, after `balance:`. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from spark_ehbalance.group.strategies.base import Decision, View
 
 @dataclass(frozen=True, slots=True)
 class DecisionLog:
-    """Turns one member's decisions into log lines; `last` is what the last one says."""
+    """Formats one member's decisions as log lines; `last` is the last one's content."""
 
     last: object = None
 
     def note(self, member: str, view: View | None, decision: Decision) -> tuple[DecisionLog, int, str]:
-        """The next log, and the level and the line for `decision`, made by `member` on `view` (None if the strategy was
-        not asked).
+        """The next log, and the level and the line for the `decision` of `member` on `view` (None if the strategy did
+        not run).
 
         A repeated decision to do nothing, for the same reason, has level DEBUG.
         """
@@ -34,14 +34,14 @@ class DecisionLog:
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Since when (monotonic seconds) the members' limits leave partitions unowned, and whether that was logged."""
+    """The members' limits leave partitions unowned `since` (monotonic seconds); `warned` if that was logged."""
 
     since: float | None = None
     warned: bool = False
 
     def note(self, view: View, *, at_once: bool) -> tuple[Shortage, str | None]:
-        """As of `view`, and the warning, if it is due: `at_once`, or after a lease duration, in which others may still
-        be starting."""
+        """The shortage as of `view`, and the warning if due: `at_once`, or after a lease duration, in which others may
+        start."""
         limits, count = [view.snapshot.members[id].max_owned for id in view.active], len(view.snapshot.leases)
         room = sum(limit for limit in limits if limit is not None)
         if not limits or None in limits or room >= count:
@@ -50,13 +50,13 @@ class Shortage:
         if self.warned or not (at_once or view.now - since >= view.lease_duration):
             return Shortage(since, self.warned), None
         return Shortage(since, warned=True), (
-            f"nobody reads {count - room} of {count} partitions: maxPartitionsOwned of all members adds up to "
-            f"{room}. Raise maxPartitionsOwned, or start another query"
+            "The limits of all members leave partitions without an owner. Raise maxPartitionsOwned, or start another "
+            f"query. unowned={count - room} partitions={count} limits={room}"
         )
 
 
 def by_kind(transitions: Iterable[Transition]) -> dict[str, list[str]]:
-    """Kind of transition → the partitions of the transitions of that kind."""
+    """Kind of transition → partitions."""
     kinds: dict[str, list[str]] = {}
     for transition in transitions:
         if isinstance(transition, LeaseTransition):

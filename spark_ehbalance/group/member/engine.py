@@ -1,13 +1,13 @@
-"""What one member of a group does, as a function of its inputs. No clock, no I/O, no thread.
+"""The behaviour of one member, as a function of its inputs. No clock, no I/O, no thread.
 
-A driver passes inputs to `MemberEngine.handle` and carries out the outputs that it returns. Some outputs have an
-answer, which is the next input:
+A driver passes inputs to `MemberEngine.handle` and carries out the outputs that it returns. Some outputs have a
+result, which is the next input:
 
     ReadGroup  →  GroupRead, StoreFailed
     ResolvePositions     →  PositionsResolved
     Write      →  Committed, StoreFailed, RacesLost
 
-A turn leads from `Tick` through these to the next pause. The lease keeper drives an engine with a real clock, store and
+A turn lasts from `Tick` through these to the next pause. The lease keeper drives an engine with a real clock, store and
 hub; the simulator and the tests drive it with simulated ones.
 """
 
@@ -38,15 +38,14 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Partitions never read before that are claimed with one commit: finding where a time is in so many of them takes a few
-#: seconds, during which no lease is renewed.
+#: Never-read partitions claimed with one commit: resolving a time in that many takes seconds without renewals.
 _MOST_STARTS = 32
 
 
 @dataclass(slots=True)
 class _Turn:
-    """A turn in progress, after its look at `now`: what it has seen, decided and is to write. `decision` is None where
-    it does not balance. `latest_ms` is the moment, by the hub's clock, that `latest` means."""
+    """A turn in progress, after its read at `now`. `decision` is None if it does not balance. `latest_ms` is the
+    meaning of `latest` by the hub's clock."""
 
     read: protocol.GroupRead
     now: Clocks
@@ -64,9 +63,9 @@ class _Turn:
 
 @dataclass(eq=False)
 class MemberEngine:
-    """One query's part in its group. Not thread-safe: a driver with threads calls everything under one lock.
+    """One query's membership in its group. Not thread-safe: a driver with threads needs a lock.
 
-    `resume` is as in `Membership`. Where the group has not started before, `latest` means `latest_ms` and `ends`, as in
+    `resume` is as in `Membership`. At the group's first start `latest` means `latest_ms` and `ends`, as in
     `RecordLatest`.
     """
 
@@ -74,34 +73,34 @@ class MemberEngine:
     settings: Settings
     rng: random.Random
     _: KW_ONLY
-    #: What the query has reported; at first what earlier processes of it have left.
+    #: State reported by the query; at first that of its earlier processes.
     query: QueryState = field(default_factory=QueryState)
     resume: Mapping[str, ResumePoint] = field(default_factory=dict)
     latest_ms: int = 0
     ends: Mapping[str, Position] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        #: How many members share the hub, as of the last turn.
+        #: Number of members, as of the last turn.
         self.members = 1
-        #: While this is set, balance again at once as long as there is something to take.
+        #: Balance again at once as long as there is something to take.
         self.rebalancing = False
-        #: Balancing cycles that ended, and those of them after which there was nothing left to take.
+        #: Ended balancing cycles, and those after which nothing was left to take.
         self.cycles = 0
         self.idle_cycles = 0
-        #: Times in a row that the store was not available.
+        #: Consecutive store failures.
         self.failures = 0
         self._member = Membership.initial(self.author, self.settings, self.resume)
         self._pace = Pace()
-        self._balanced: Ownership | None = None  # who owned what at the last balancing
+        self._balanced: Ownership | None = None  # at the last balancing
         self._memory: Any = None  # the strategy's
         self._turn: _Turn | None = None
-        self._look_begun: float | None = None  # the time before the look whose answer is to come
+        self._look_begun: float | None = None  # the time before the read in progress
         self._stopping = False
         self._hang = Hang()
         self._tidied = (0, 0.0)  # version and time
 
     def handle(self, input: protocol.Input, now: Clocks) -> list[protocol.Output]:
-        """What to do after `input`, at that time. After `Fail` the engine is not used any more."""
+        """The outputs for `input` at the time `now`. `Fail` is the last one."""
         try:
             match input:
                 case protocol.Tick():
@@ -123,95 +122,93 @@ class MemberEngine:
             self._member = replace(self._member, owned_leases=OwnedLeases())
             return [protocol.Fail(error)]
 
-    # --- what the query reports --------------------------------------------------------------------------------
+    # --- reports of the query ----------------------------------------------------------------------------------
 
     def begin_batch(self, epochs: Mapping[str, int], now: float) -> frozenset[str]:
-        """Begin a batch with partitions and the epochs that it was planned with. Returns those that may be read; they
-        are kept until the batch ends, unless another member takes them by force."""
+        """Begin a batch planned with these partitions and epochs. Returns the partitions that may be read; they are
+        kept until the batch ends, unless another member takes them by force."""
         held = self.readable(now)
         partitions = frozenset(p for p, epoch in epochs.items() if p in held and held[p].epoch == epoch)
         self.query = replace(self.query, in_flight=partitions, batch_began=now)
         return partitions
 
     def record_batch(self, batch: int, planner: str) -> None:
-        """The sink is given the batch with this number, planned by that run, which the next commit tells the table."""
+        """Record with the next commit that the sink got this batch, planned by the run `planner`."""
         self.query = replace(self.query, begun=batch, planner=planner)
 
     def finish_batch(self, progress: Mapping[str, Progress], batch: int = 0) -> None:
-        """The batch with this number has ended, and the sink has finished `progress`, which is checkpointed with the
-        next commit."""
+        """End the batch: the sink finished `progress`, which the next commit checkpoints."""
         self.query = self.query.finished(progress, batch)
 
     def reset(self, resets: Mapping[str, Progress]) -> None:
-        """Reading goes on at these positions, which may be further back than the checkpoints."""
+        """Continue reading at these positions, possibly before the checkpoints."""
         self.query = self.query.reset(resets)
 
     def measure(self, loads: Mapping[str, Load], load: MemberLoad | None = None) -> None:
-        """The moving averages of the loads of owned partitions, and of the member; written with the next renewals."""
+        """Set the moving averages of the loads of owned partitions and of the member; the next renewals record them."""
         self.query = replace(self.query, loads=loads, load=load)
 
     def note_request(self, at_ms: int, left_out: Mapping[str, str]) -> None:
-        """Spark has asked for a batch at that time, and these partitions were left out of it; see `Member`."""
+        """Record the time of Spark's request for a batch and the partitions omitted from it; see `Member`."""
         self.query = replace(self.query, asked_ms=at_ms, left_out=left_out)
 
-    # --- what the query may know -------------------------------------------------------------------------------
+    # --- state for the query -----------------------------------------------------------------------------------
 
     @property
     def table(self) -> TableIdentity | None:
-        """Identifies the lease table; None while no partition was added, and in stores that keep no identity."""
+        """The lease table's identity; None before the first partition, and in stores that keep none."""
         return self._member.group_state.table
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The group as of the last look, with the leases as of the last commit; None before the first look."""
+        """The group as of the last read, with the leases as of the last commit; None before the first read."""
         look = self._member.read_state.snapshot
         return None if look is None else replace(look, leases=self.leases)
 
     @property
     def recorded_batch(self) -> int:
-        """The number of the query's last begun batch that the table contains."""
+        """The query's last begun batch that the table contains."""
         return self._member.commit_state.begun
 
     @property
     def leases(self) -> Mapping[str, Lease]:
-        """All leases as of the last look or commit."""
+        """All leases as of the last read or commit."""
         return self._member.group_state.leases
 
     @property
     def owned(self) -> Mapping[str, OwnedLease]:
-        """All partitions that this member owns, as of the last look or commit."""
+        """The owned partitions as of the last read or commit."""
         return self._member.owned
 
     @property
     def leaving(self) -> str | None:
-        """Why everything owned is to be given back; None if it is not."""
+        """The reason to release all owned partitions; None if there is none."""
         if self._hang.active:
             return "the query hangs"
         return "this member is leaving" if self.query.leaving or self._member.read_state.drained else None
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the query, or an operator, wants everything given back for good."""
+        """Whether the query or an operator requested to release all partitions for good."""
         return self.query.leaving or (self._member.read_state.drained and not self._hang.drained)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is owned, in flight, or waiting to be committed."""
+        """Whether nothing is owned, in flight or uncommitted."""
         return not (self._member.owned or self.query.in_flight or self.query.progress)
 
     def plannable(self) -> dict[str, OwnedLease]:
-        """The owned partitions that are not to be given away."""
+        """The owned partitions without a pending handover or release."""
         if self.leaving:
             return {}
         return {p: holding for p, holding in self._member.owned.items() if not holding.handover_pending}
 
     def readable(self, now: float) -> Mapping[str, OwnedLease]:
-        """The partitions that a batch may be planned with at monotonic time `now`: not to be given away, and not free
-        for others to take; see `Membership.valid`."""
+        """The plannable partitions whose leases are valid at monotonic time `now`; see `Membership.still_valid`."""
         return self._member.still_valid(self.plannable(), now)
 
     def due(self) -> float:
-        """The monotonic time of the next turn, unless something is reported before."""
+        """The monotonic time of the next turn, unless a report makes it due earlier."""
         if self._stopping or self.query.reset_since_read:
             return self._pace.paused_until
         member, pace = self._member, self._pace
@@ -235,9 +232,9 @@ class MemberEngine:
     # --- the turn ----------------------------------------------------------------------------------------------
 
     def _group_read(self, read: protocol.GroupRead, now: Clocks) -> list[protocol.Output]:
-        """Take in what a look at the table has found, and what the query has reported; decide what to write.
+        """Process the table's new state and the query's reports, and decide what to write.
 
-        From here on no batch is planned with what this turn gives away.
+        From here on no batch is planned with partitions that this turn releases.
         """
         snapshot = read.snapshot
         self._member = member = self._member.after_read(snapshot, now, self.query, self._look_begun)
@@ -250,7 +247,7 @@ class MemberEngine:
         if self._stopping:
             self._turn = _Turn(read, now, latest_ms, True, shutdown(member, query, now))
             return self._write(now)
-        # The end of a batch that hangs is not waited for.
+        # Do not wait for the end of a batch that hangs.
         in_flight = frozenset[str]() if self._hang.active else query.in_flight
         to_write = pending(member, query, in_flight, now, leaving=leaving)
         drain = Drain(by=self.author, at_ms=now.wall_ms, member=self.author.id)
@@ -264,8 +261,8 @@ class MemberEngine:
         return [*self._decided(turn), *self._write(now)]
 
     def _balances(self, now: Clocks) -> bool:
-        """Whether to balance in this turn: once per interval, and in a reactive group whenever it is unsettled; not
-        while it is the others' turn to commit."""
+        """Whether to balance in this turn: once per interval, and in a reactive group whenever ownership changed; not
+        while the others have precedence."""
         if now.monotonic < self._pace.others_until:
             return False
         if now.monotonic >= self._pace.balance_at:
@@ -273,12 +270,12 @@ class MemberEngine:
         return self.settings.reactive and balancing.needs_rebalance(self._member, self._balanced, now)
 
     def _balance(self, turn: _Turn) -> Sequence[str]:
-        """Ask the strategy. Returns the partitions for which the hub must be asked where reading starts."""
+        """Run the strategy. Returns the partitions whose starting positions the hub must resolve."""
         member, read = self._member, turn.read
         latest = turn.latest_ms, self.ends
         turn.decided = [*found(member, read.partitions, read.hub_created_ms, *latest, turn.now.wall_ms)]
         if not member.joined:
-            # First be seen, then see who else is there, then decide: members that start together share at once.
+            # Join, then read the other members, then decide: members that start together share at once.
             turn.decision = Decision("nothing yet, because this member is joining", rebalance_now=True)
             return ()
         self._balanced = member.snapshot.ownership
@@ -299,10 +296,10 @@ class MemberEngine:
         return unread[:_MOST_STARTS]
 
     def _hub_answered(self, positions: Mapping[str, Position] | None, now: Clocks) -> list[protocol.Output]:
-        """Claim partitions that were never read with the `positions` at which reading starts. A claim whose position is
-        missing will be refused. If the hub cannot be asked, write what is pending, and decide nothing."""
+        """Add the starting `positions` to claims of never-read partitions; a claim without one will be rejected. If the
+        hub is unreachable, write only pending transitions."""
         turn = self._turn
-        assert turn is not None, "it was asked in a turn"
+        assert turn is not None, "positions are resolved in a turn"
         if positions is None:
             turn.decided, turn.view = [], None
             turn.decision = Decision("nothing, because the hub does not answer")
@@ -317,13 +314,13 @@ class MemberEngine:
 
     @staticmethod
     def _decided(turn: _Turn) -> list[protocol.Output]:
-        assert turn.decision is not None, "it balances"
+        assert turn.decision is not None
         return [protocol.DecisionMade(turn.decision, turn.view)]
 
     def _write(self, now: Clocks) -> list[protocol.Output]:
-        """Commit what the turn has to write, unless it may wait."""
+        """Commit the turn's transitions, unless they may wait."""
         turn = self._turn
-        assert turn is not None, "it writes in a turn"
+        assert turn is not None
         snapshot, at, changes, member = turn.read.snapshot, turn.now, turn.to_write, self._member
         if not turn.stopping:
             self._pace = self._pace.admit(changes, at.monotonic, member.renewal_due(self._pace.ahead))
@@ -337,16 +334,16 @@ class MemberEngine:
         return self._committed(Outcome(snapshot, snapshot), 0.0, now)
 
     def _committed(self, outcome: Outcome, seconds: float, now: Clocks) -> list[protocol.Output]:
-        """Take in the result of the turn's commit, which ends the turn."""
+        """Process the result of the turn's commit, which ends the turn."""
         turn, snapshot = self._turn, outcome.after
-        assert turn is not None, "it commits in a turn"
+        assert turn is not None
         self._turn = None
         for rejection in outcome.rejected:
             if isinstance(rejection.transition, Checkpoint):
-                _LOG.info("partition %s: checkpoint refused: %s", rejection.transition.partition, rejection.reason)
+                _LOG.info("Checkpoint rejected: %s. partition=%s", rejection.reason, rejection.transition.partition)
         self._member = self._member.after_commit(outcome, turn.now, now.monotonic, self.query)
         self.query = self.query.after_commit(outcome)
-        # Where the store keeps no rows of members, the others are known by what they own.
+        # If the store keeps no rows of members, every owner counts as one.
         self.failures, self.members = 0, len(snapshot.members.keys() | snapshot.ownership.owned.keys() - {None})
         in_handover = self._member.in_handover(snapshot)
         decision = turn.decision
@@ -389,7 +386,7 @@ class MemberEngine:
         return []
 
     def _tidies(self, snapshot: Snapshot, now: Clocks) -> bool:
-        """Whether this member is to tidy the store up after this turn; it is then taken to have done so."""
+        """Whether this member must run the store's maintenance after this turn; records that it did."""
         versions, passed = snapshot.version - self._tidied[0], now.monotonic - self._tidied[1]
         if not (
             tidying_due(versions, passed, self.settings.tidy_interval) and balancing.leads(self._member, snapshot, now)
@@ -400,14 +397,13 @@ class MemberEngine:
 
 
 def _claimed_unread(decided: Sequence[Transition], view: View) -> list[str]:
-    """The partitions to be claimed that were never read."""
+    """The never-read partitions to be claimed."""
     taken, leases = [transition for transition in decided if isinstance(transition, Take)], view.snapshot.leases
     return [x.partition for x in taken if x.starting_position is None and leases[x.partition].checkpoint is None]
 
 
 def _came_to_nothing(decision: Decision, outcome: Outcome) -> bool:
-    """Whether the store could write none of what was decided, though no other member was faster: it is tried again in
-    the next cycle, not at once."""
+    """Whether the store wrote none of the decision although no race was lost: it is retried in the next cycle."""
     written = (*outcome.accepted, *(rejection.transition for rejection in outcome.rejected))
     settled = {getattr(transition, "partition", None) for transition in written}
     decided = {getattr(transition, "partition", None) for transition in decision.transitions}

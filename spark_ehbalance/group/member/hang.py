@@ -1,4 +1,4 @@
-"""A query that hangs: what it owns is given back until its batch ends. Pure."""
+"""A query that hangs releases its partitions until its batch ends. Pure."""
 
 from __future__ import annotations
 
@@ -15,34 +15,33 @@ _LOG = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """Whether the batch in flight runs for longer than `maxStall`. `drained`: because of that, this member itself has
-    set its state to leaving."""
+    """Whether the batch in flight has exceeded `maxStall`. `drained`: this member set its own state to leaving for
+    that."""
 
     active: bool = False
     drained: bool = False
 
     @property
     def is_over(self) -> bool:
-        """Whether the batch has ended, and this turn undoes what was set because of it."""
+        """Whether the batch has ended, so that this turn ends the leaving state."""
         return self.drained and not self.active
 
     def checked(self, query: QueryState, limit: float | None, now: float, owned: Iterable[str]) -> Hang:
-        """As of monotonic time `now`, with maxStall=`limit` seconds. `owned` is for the log."""
+        """The state at monotonic time `now`, with maxStall=`limit` seconds. `owned` is for the log."""
         ran = now - query.batch_began
         active = limit is not None and bool(query.in_flight) and ran > limit
         if active and not self.active:
             _LOG.error(
-                "the batch has run for %.0f s, longer than maxStall=%g s: giving back partitions %s. The query goes on "
-                "owning nothing until the batch ends",
-                ran, limit, ", ".join(owned),
+                "The batch exceeds maxStall: releasing all partitions. seconds=%.0f maxStall=%g partitions=%s",
+                ran, limit, ",".join(owned),
             )  # fmt: skip
         elif self.active and not active:
-            _LOG.warning("the batch that took too long has ended: taking part again")
+            _LOG.warning("The batch that exceeded maxStall has ended: claiming partitions again.")
         return replace(self, active=active)
 
     def drain(self, row: Member | None, drain: Drain) -> tuple[Hang, list[Drain]]:
-        """Let the others take what is given back, as long as the query hangs: `drain` this member, whose row is given,
-        or undo that. What an operator has ordered is not undone."""
+        """While the query hangs, `drain` this member, whose `row` is given, so that others take its partitions;
+        afterwards undo that, but not an operator's order."""
         if row is None or not (self.active or self.drained):
             return self, []
         is_active = row.state is MemberState.ACTIVE

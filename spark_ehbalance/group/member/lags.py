@@ -1,4 +1,4 @@
-"""What is unread goes into the lease table along with what is written anyway. Pure."""
+"""Lags, written to the lease table along with renewals and checkpoints. Pure."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from spark_ehbalance.group.changes import Checkpoint, Renew, Transition
 from spark_ehbalance.group.lag import Lag
 from spark_ehbalance.group.model import Lease
 
-#: What is unread of a partition from a sequence number on, as the hub has told; None if it has not.
+#: The lag of a partition from a sequence number on, as reported by the hub; None if unknown.
 LagLookup = Callable[[str, int], Lag | None]
 
 
 def current(find_lag: LagLookup, lease: Lease | None, partition: str, next: int) -> Lag | None:
-    """What is unread of `partition` from `next` on, also by what its `lease` says."""
+    """The lag of `partition` from `next` on, with the wait recorded in its `lease`."""
     lag = find_lag(partition, next)
     return lag and lag.with_wait_from(lease.lag if lease else None)
 
 
 def with_lags(transitions: Iterable[Transition], leases: Mapping[str, Lease], find_lag: LagLookup) -> list[Transition]:
-    """`transitions` with the lag of each partition that they renew. They are routine as much as before."""
+    """`transitions` with the lags of the partitions that they renew."""
     complete: list[Transition] = []
     for transition in transitions:
         lease = leases.get(transition.partition) if isinstance(transition, Renew | Checkpoint) else None

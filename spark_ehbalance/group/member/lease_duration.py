@@ -1,5 +1,5 @@
-"""The lease duration as one member sees it: the group's, the one by which others judge this member, and, if it is the
-leader, the group's next one. The rule is in `group.durations`. No clock, no I/O."""
+"""One member's lease duration and, for the leader, the group's next one. The rule is in `group.durations`. No clock, no
+I/O."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: What a commit takes is the median of the last few, so that one that met a busy moment counts for nothing. From the
-#: second on it is known: members that start together are to know what they need before the first leases expire.
+#: Commits in the median, so that one slow commit does not count. Two are enough: members that start together need the
+#: median before the first leases expire.
 _MOST_COMMITS, _FEWEST_COMMITS = 9, 2
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseDuration:
-    """What the member `author`, which is configured with `configured` seconds, goes by. `following` comes first, after
-    each look and commit. Each method that changes something returns the next.
+    """The durations that apply to the member `author`, in seconds. Call `updated` after each read and commit.
 
-    `group` is the group's duration in seconds, `own` the one by which others judge this member: what its row says, or
-    the group's if that is shorter. `durations` are those of all members, as of the last look or commit, `commits` the
-    seconds of the last ones. As the leader, it has found the group's too long since `too_long_since` (monotonic).
+    `configured` is the member's option, `group` the group's duration, `own` the one after which others declare this
+    member dead: its row's, or the group's if shorter. `durations` are those of all members as of the last read or
+    commit, `commits` the seconds of the last commits. For the leader the group's is too long since `too_long_since`
+    (monotonic).
     """
 
     author: Author
@@ -39,20 +39,20 @@ class LeaseDuration:
 
     @classmethod
     def initial(cls, author: Author, configured: float) -> LeaseDuration:
-        """That of a member that has not looked yet."""
+        """The state before the first read."""
         return cls(author, configured, configured, configured, Durations({}, configured, configured, configured, 0.0))
 
     def updated(self, snapshot: Snapshot) -> LeaseDuration:
         """Adopt the durations in `snapshot`."""
         in_table, row = snapshot.lease_duration_ms, snapshot.members.get(self.author.id)
         group = self.configured if in_table is None else in_table / 1000
-        said = row.lease_duration_ms if row is not None and row.incarnation == self.author.incarnation else None
-        own = min(group, self.configured if said is None else said / 1000)
-        # What commits need is no reason to warn. What is measured may have fallen since the leader has decided.
+        stated = row.lease_duration_ms if row is not None and row.incarnation == self.author.incarnation else None
+        own = min(group, self.configured if stated is None else stated / 1000)
+        # No warning if commits need it, even if they have become faster since.
         if group not in (self.group, self.configured) and lowered(self.configured, needed(snapshot)) <= self.configured:
             _LOG.warning(
-                "leaseDuration=%g s, but the group uses %g s, as set by %s: using %g s",
-                self.configured, group, f"member {snapshot.leader}" if snapshot.leader else "one that has left", group,
+                "The group's lease duration applies, not the configured one. group=%g leaseDuration=%g leader=%s",
+                group, self.configured, snapshot.leader,
             )  # fmt: skip
         durations = Durations.from_snapshot(snapshot, group, self.first_commit_ms)
         return replace(self, group=group, own=own, durations=durations)
@@ -63,25 +63,25 @@ class LeaseDuration:
 
     @property
     def shortest(self) -> float:
-        """Seconds of silence before which nobody is taken for dead, and of which breaks are short or long."""
+        """Seconds without a renewal before which no member is declared dead."""
         return max(self.durations.shortest, self.durations.needs)
 
     def with_commit(self, seconds: float) -> LeaseDuration:
-        """A commit has taken so long, without lost races."""
+        """The state after a commit of this duration, without lost races."""
         return replace(self, commits=(*self.commits, min(LONGEST_COMMIT, seconds))[-_MOST_COMMITS:])
 
     @property
     def commit_ms(self) -> float | None:
-        """What a commit takes; None if that is not known yet."""
+        """The median duration of commits; None until known."""
         return 1000 * median_low(self.commits) if len(self.commits) >= _FEWEST_COMMITS else None
 
     @property
     def first_commit_ms(self) -> float:
-        """What a commit counts as while no member says what it takes: who judges others has made one at least."""
+        """The duration of a commit while no member's row has one."""
         return 1000 * min(self.commits, default=0.0)
 
     def next_change(self, snapshot: Snapshot, now: float, at_ms: int) -> tuple[LeaseDuration, list[SetLeaseDuration]]:
-        """What changes the group's duration, if this member is the leader and that is due."""
+        """The change of the group's duration, if this member is the leader and one is due."""
         right = replace(self, too_long_since=None)
         if snapshot.leader != self.author.id or snapshot.table is None:
             return right, []
@@ -93,6 +93,6 @@ class LeaseDuration:
         if wanted_ms >= present:
             return right, []
         since = now if self.too_long_since is None else self.too_long_since
-        lowers = now - since >= minimum_tenure(wanted_ms / 1000)  # not of a value that makes no sense
+        lowers = now - since >= minimum_tenure(wanted_ms / 1000)  # of the new one: the present may be absurd
         change = SetLeaseDuration(by=self.author, at_ms=at_ms, lease_duration_ms=wanted_ms)
         return replace(self, too_long_since=since), [change] if lowers else []

@@ -1,6 +1,4 @@
-"""Loads, as moving averages: arrival rate and backlog of each partition, measured where it is planned; and of the
-member the sums, the time of a batch, and how busy its host is. All readings are passed in.
-"""
+"""Moving averages of a member's load: arrival rate and backlog of each partition, batch duration, CPU. No clock."""
 
 from __future__ import annotations
 
@@ -10,13 +8,13 @@ from dataclasses import dataclass, field, replace
 
 from spark_ehbalance.group.model import Load, MemberLoad
 
-#: Time constant of the moving averages in seconds. Long against a batch, so that a burst moves no partition.
+#: Time constant of the moving averages in seconds: longer than a batch, so that a burst moves no partition.
 _MEMORY = 60.0
 
 #: Seconds between two measurements: more would only measure the hub watcher's own interval.
 _INTERVAL = 1.0
 
-#: Seconds until a partition's measurements are reported: until then the last owner's stay.
+#: Seconds before a partition's measurements replace those of its last owner.
 _WARM_UP = 10.0
 
 
@@ -43,7 +41,7 @@ class _Measured:
 
 @dataclass(frozen=True, slots=True)
 class CpuTime:
-    """Seconds that the host's cores have been `busy`, and in `total`, since it was started."""
+    """`busy` and `total` seconds of the host's cores since it started."""
 
     busy: float
     total: float
@@ -51,8 +49,8 @@ class CpuTime:
 
 @dataclass(frozen=True, slots=True)
 class LoadMeter:
-    """The moving averages of one member. Each method returns those after what its name says; times are monotonic
-    seconds. `events` are the sequence numbers in batches that have ended."""
+    """The moving averages of one member; methods return the next state. Times are monotonic seconds. `events` counts
+    the sequence numbers in ended batches."""
 
     events: int = 0
     _partitions: Mapping[str, _Measured] = field(default_factory=dict)
@@ -71,7 +69,7 @@ class LoadMeter:
         return replace(self, _began=now)
 
     def batch_ended(self, now: float, events: int = 0) -> LoadMeter:
-        """The sink has finished the batch, which has this number of sequence numbers; may be called repeatedly."""
+        """The sink finished the batch with this number of sequence numbers. Idempotent."""
         if self._began is None:
             return self
         seconds = now - self._began
@@ -81,9 +79,8 @@ class LoadMeter:
     def measured(
         self, now: float, ends: Mapping[str, int], positions: Mapping[str, int], cpu: CpuTime | None = None
     ) -> LoadMeter:
-        """The partitions in `positions`, at which reading continues, have these `ends` (the sequence numbers after
-        their last events); `cpu` is a reading of the host's cores, None where it has none. Itself if it is too early
-        for a new measurement."""
+        """The state after measuring `ends` (the sequence numbers after the last events) of the partitions in
+        `positions`, at which reading continues. `cpu` is None if the host does not report it. Unchanged if not due."""
         if not self.is_due(now):
             return self
         partitions = {p: self._measure(p, now, ends[p], positions[p]) for p in positions if p in ends}
@@ -96,7 +93,7 @@ class LoadMeter:
         )
 
     def loads(self) -> dict[str, Load]:
-        """The load of each partition that was measured for long enough, as of the last measurement."""
+        """The load of each partition measured for long enough."""
         return {
             p: partition.load
             for p, partition in self._partitions.items()
@@ -104,7 +101,7 @@ class LoadMeter:
         }
 
     def member_load(self) -> MemberLoad:
-        """The load of the member, with all partitions, also those measured for a moment only."""
+        """The load of the member, including partitions measured only briefly."""
         loads = [partition.load for partition in self._partitions.values()]
         batch_seconds = self._batch.value if self._batch else 0.0
         rate, backlog = sum(load.rate for load in loads), sum(load.backlog for load in loads)
@@ -127,9 +124,7 @@ class LoadMeter:
 
 
 def _weight(since: float, before: float, now: float) -> float:
-    """The weight of what was measured from `before` to `now` in a moving average that began at `since`.
-
-    At first that gives the plain mean since the beginning.
-    """
+    """The weight of a measurement from `before` to `now` in a moving average that began at `since`: initially the
+    mean."""
     passed = now - before
     return max(1 - math.exp(-passed / _MEMORY), passed / (now - since)) if passed > 0 else 0.0

@@ -1,4 +1,4 @@
-"""What one member owns in the lease table, and what it believes about the group. No clock, no I/O."""
+"""One member's owned leases and its state of the group. No clock, no I/O."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: The longest time between two tries to read the table, as a part of the lease duration: a pause of a sixth, with
-#: jitter, and two requests that time out after a sixth each.
+#: The longest time between two reads of the table, as a part of the lease duration: a pause of a sixth, with jitter,
+#: and two requests that time out after a sixth each.
 _BETWEEN_TRIES = 2 / 3
 
-#: Renewed, and lasts: of nothing.
+#: `renewed` and `lasts` without any lease.
 _NEVER = (float("inf"), 0.0)
 
 
@@ -39,9 +39,8 @@ class Clocks:
 
 @dataclass(frozen=True, slots=True)
 class OwnedLease:
-    """A partition that this member owns: the lease's epoch, its checkpoint, when it was last renewed (monotonic
-    seconds), and for how many seconds from then nobody else takes it. With a `handover_pending` no new batch is planned
-    with it. `since_ms` is the lease's `owned_since_ms`; `sought` and `stalled` are the lease's."""
+    """An owned lease, last `renewed` at that monotonic time and valid for `lasts` seconds from then. With a
+    `handover_pending` no new batch is planned with it. `since_ms` is the lease's `owned_since_ms`."""
 
     epoch: int
     checkpoint: Position
@@ -54,13 +53,13 @@ class OwnedLease:
 
     @property
     def ends(self) -> float:
-        """The monotonic time from which others may take it."""
+        """The monotonic time of expiry."""
         return self.renewed + self.lasts
 
 
 class ResumePoint(NamedTuple):
-    """What an earlier process of a member was reading of a partition: from sequence number `next` on, under a lease
-    with that `owned_since_ms` (0: not known) and that epoch."""
+    """A position in a partition at which an earlier process of the member was reading: sequence number,
+    `owned_since_ms` (0: unknown) and epoch of its lease."""
 
     next: int
     since_ms: int = 0
@@ -69,15 +68,14 @@ class ResumePoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReadState:
-    """What the last look has found. `drained`: an operator, or this member itself, has set its state to leaving.
+    """The result of the last read. `drained`: an operator or this member set its state to leaving.
 
-    Times are monotonic: of this look's answer, of when it and the one `before` it had `begun`, when the table was first
-    seen as it is, and `unwritable_at`, the last time at which it was seen not to have changed for half a lease
-    duration. All live members try to write within a third, so nobody can write, and nobody's lease expires for anybody
-    else. `tried` is when a look was last tried, `away` whether the store could not be read then.
+    Times are monotonic: `at` the end of the read, `begun` its begin, `before` the begin of the one before, `changed_at`
+    the first read of the present version, and `unwritable_at` the last read at which the table had not changed for half
+    a lease duration. All live members try to write within a third, so none can write, and no lease expires. `tried` is
+    the last attempt, `away` whether it failed.
 
-    A process may be suspended between a look's begin and its answer, so what the answer contains was only true at the
-    begin.
+    A process may be suspended during a read, so its result is only valid as of its begin.
     """
 
     snapshot: Snapshot | None = None
@@ -93,13 +91,13 @@ class ReadState:
 
 @dataclass(frozen=True, slots=True)
 class CommitState:
-    """What the commits of this process have achieved: `Member.joined` (None: it has not joined), `QueryRecord.start`
-    and `QueryRecord.begun`. Times are monotonic: of the last heartbeat, and of the begin of the last commit that
-    changed something. `failing`: the last try failed.
+    """The result of this process's commits: `Member.joined` (None: it has not joined), `QueryRecord.start` and
+    `QueryRecord.begun`. Times are monotonic: of the last heartbeat, and of the begin of the last effective commit.
+    `failing`: the last attempt failed.
     """
 
     joined: int | None = None
-    #: Partition and epoch of leases that an earlier process of this member claimed between this one's look and its
+    #: Partition and epoch of leases that an earlier process of this member claimed between this one's read and its
     #: join. They are claimed again, because the hub cannot fence that process by the same epoch.
     unclaimed: frozenset[tuple[str, int]] = frozenset()
     start: int = 0
@@ -111,8 +109,8 @@ class CommitState:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """What is believed since the last look or commit: all `leases`, which lease `table` it is (None while no partition
-    was added), and since when nothing has changed."""
+    """The group's `leases`, `table` (None before the first partition) and observations, as of the last read or
+    commit."""
 
     leases: Mapping[str, Lease] = field(default_factory=dict)
     table: TableIdentity | None = None
@@ -121,25 +119,25 @@ class GroupState:
 
 @dataclass(frozen=True)
 class OwnedLeases:
-    """What this member owns, since that has changed: the `leases`, and what follows from them by partition."""
+    """The owned `leases`, also `by_partition`."""
 
     leases: Sequence[Lease] = ()
     by_partition: Mapping[str, OwnedLease] = field(default_factory=dict)
 
     @cached_property
     def first_due(self) -> tuple[float, float]:
-        """Of the holding that must be renewed first: when it was renewed, and how long it lasts."""
+        """`renewed` and `lasts` of the lease that must be renewed first."""
         return min(((lease.renewed, lease.lasts) for lease in self.by_partition.values()), key=_due, default=_NEVER)
 
 
 @dataclass(frozen=True)
 class Membership:
-    """What one process of a member owns and believes. `seen` returns what it is after a look at the table, `committed`
+    """One process's state as a member. `after_read` returns the next state after a read of the table, `after_commit`
     after a commit.
 
-    `resume` are the partitions that an earlier process of this member was reading. Besides the partitions that the
-    table says this member owns, these are claimed at once if they are free and would go on there. `duration` are the
-    lease durations in force, as of the last look or commit.
+    `resume` are the partitions that an earlier process of this member was reading: like the member's leases in the
+    table they are claimed at once, if they are free and would continue there. `duration` are the lease durations in
+    force.
     """
 
     author: Author
@@ -153,32 +151,32 @@ class Membership:
 
     @classmethod
     def initial(cls, author: Author, settings: Settings, resume: Mapping[str, ResumePoint] | None = None) -> Membership:
-        """That of a process that has not looked yet."""
+        """The state before the first read."""
         return cls(author, settings, resume or {}, LeaseDuration.initial(author, settings.lease_duration))
 
     @property
     def snapshot(self) -> Snapshot:
-        """As of the last look, which there must have been."""
-        assert self.read_state.snapshot is not None, "a look comes first"
+        """The snapshot of the last read; there must have been one."""
+        assert self.read_state.snapshot is not None, "a read comes first"
         return self.read_state.snapshot
 
     @property
     def joined(self) -> bool:
-        """Whether this process has become a member."""
+        """Whether this process is a member."""
         return self.commit_state.joined is not None
 
     @property
     def owned(self) -> Mapping[str, OwnedLease]:
-        """What this member owns, by partition."""
+        """The owned leases by partition."""
         return self.owned_leases.by_partition
 
-    # --- a look at the table -----------------------------------------------------------------------------------
+    # --- a read of the table -----------------------------------------------------------------------------------
 
     def after_read(self, snapshot: Snapshot, now: Clocks, query: QueryState, begun: float | None = None) -> Membership:
-        """Take in the group's state, by a look that had `begun` at that monotonic time (None: just now).
+        """The state after a read that had `begun` at that monotonic time (None: just now).
 
-        Raises `FencedError` if a later process uses this member's id, and `DataLossError` if this is another table or
-        one that was rolled back, which does not know how far the group has read.
+        Raises `FencedError` if a later process uses this member's id, and `DataLossError` if the table was replaced or
+        rolled back.
         """
         self._check_table(snapshot, query)
         member = self._following(snapshot)._observing(snapshot, now, now.monotonic if begun is None else begun)
@@ -200,7 +198,7 @@ class Membership:
                 what, epoch = f"epoch of partition {known.partition}", lease.epoch if lease else "missing"
                 raise DataLossError("EHB_LEASE_TABLE_STALE", what=what, known=known.epoch, found=epoch)
             if (lease.owner, lease.epoch) == (self.author.id, known.epoch) and lease.partition not in query.resets:
-                at, was = lease.checkpoint, known.checkpoint  # only a reset by the owner moves it back in its epoch
+                at, was = lease.checkpoint, known.checkpoint  # within an epoch only the owner's reset moves it back
                 if at and was and at.sequence_number < was.sequence_number:
                     what = f"position of partition {known.partition}"
                     raise DataLossError("EHB_LEASE_TABLE_STALE", what=what, known=was.next, found=at.next)
@@ -217,13 +215,13 @@ class Membership:
         raise FencedError("EHB_FENCED", host=host or "an unknown host", owner=self.author.id)
 
     def _record(self, snapshot: Snapshot) -> QueryRecord | None:
-        """What the table knows of this query."""
+        """This query's record."""
         return snapshot.queries.get(self.settings.lineage)
 
     @property
     def read_due(self) -> float:
-        """The monotonic time at which the next look is due, whatever else is: often enough to judge any member, also
-        one that is dead and renewed more often than this group does now."""
+        """The monotonic time of the next mandatory read: often enough to notice the expiry of any member, also of one
+        with a shorter lease duration than the group's."""
         return (
             float("inf")
             if self.read_state.snapshot is None
@@ -231,17 +229,16 @@ class Membership:
         )
 
     def read_failed(self, now: float, begun: float | None = None) -> Membership:
-        """The store could not be read at that monotonic time, by a look that had `begun` then (None: just now)."""
+        """The state after a failed read that had `begun` at that monotonic time (None: just now)."""
         suspended = begun is not None and now - begun >= self._between_tries  # the store may be back
         return replace(self, read_state=replace(self.read_state, tried=now, away=not suspended))
 
     def _observing(self, snapshot: Snapshot, now: Clocks, begun: float) -> Membership:
-        """With the next look, and the observations that follow from it."""
+        """The state with the read's result and the observations that follow."""
         last, at, observations = self.read_state, now.monotonic, self.group_state.observations
         if self._writes_failed_for_long(now) or at - last.at > self.duration.shortest / 2:
-            # A member that has not looked for long, because the store was away or its process was suspended, cannot
-            # know whether others were alive; one that cannot write must assume the same of others. Everybody gets a
-            # full lease duration again.
+            # After a long time without a read, others may have been alive; without a write, they may have been unable
+            # to write as well. All members get a full lease duration again.
             observations = observations.restarted()
         changed = last.snapshot is None or last.snapshot.version != snapshot.version
         unchanged_for_long = not changed and begun - last.changed_at > self.duration.durations.longest / 2
@@ -265,14 +262,14 @@ class Membership:
     # --- the result of a commit --------------------------------------------------------------------------------
 
     def commit_failed(self) -> Membership:
-        """The store could be read, but not be written."""
+        """The state after a failed write."""
         return replace(self, commit_state=replace(self.commit_state, failing=True))
 
     def after_commit(self, outcome: Outcome, now: Clocks, ended: float, query: QueryState) -> Membership:
-        """Take in the result of a commit that has `ended` at that monotonic time. Raises as `seen`.
+        """The state after a commit that `ended` at that monotonic time. Raises as `after_read`.
 
-        `now` is a time before the commit, so that this member never relies on a lease for longer than others do. What
-        others wrote until the commit was won counts as seen at its end, for the same reason.
+        `now` is a time before the commit, so that this member never relies on a lease for longer than others do. For
+        the same reason others' writes before the commit count as observed at its end.
         """
         snapshot = outcome.after
         if snapshot is self.read_state.snapshot and not outcome.accepted and not outcome.rejected:
@@ -285,7 +282,7 @@ class Membership:
         if not member._writes_failed_for_long(now):
             observations = observations.updated(snapshot, ended)
         elif outcome.accepted:
-            # Others' time counts from the next look, before which all of them could see this commit.
+            # Others' time counts from the next read, because all of them can read this commit before.
             observations = observations.restarted()
         belief, written = replace(self.group_state, observations=observations), self._written(outcome, now.monotonic)
         return replace(member, group_state=belief, commit_state=written)._holding(snapshot, now, _renewed(outcome))
@@ -304,20 +301,19 @@ class Membership:
             written = replace(written, heartbeat=at)
         return replace(written, at=at, failing=False) if outcome.accepted else written
 
-    # --- what follows from both --------------------------------------------------------------------------------
+    # --- derived from both -------------------------------------------------------------------------------------
 
     def renewal_due(self, ahead: float = 0.0) -> float:
-        """The monotonic time at which the next commit must be under way, earlier by the part `ahead` of the interval
-        between renewals."""
+        """The monotonic time of the next renewal, earlier by the part `ahead` of its interval."""
         renewed, lasts = min(self.owned_leases.first_due, (self.commit_state.heartbeat, self.duration.own), key=_due)
         return renewed + (1 - ahead) * self.settings.renewal_part * lasts
 
     def still_valid(self, holdings: Mapping[str, OwnedLease], now: float) -> Mapping[str, OwnedLease]:
-        """Those of `holdings` that nobody else may take at monotonic time `now`: renewed within the lease duration.
+        """Those of `holdings` that have not expired at monotonic time `now`.
 
-        All of them, if the table could not be written a short time ago, as others then wait for a full lease duration
-        again; or while the store is away, because nobody else can take them in the table either, and the hub's epochs
-        still keep two readers apart. A process that was suspended holds nothing until it has looked again.
+        All of them if the table was unwritable a short time ago, because others then wait for a full lease duration
+        again; and while the store is unavailable, because nobody can take them in the table, and the hub's epochs keep
+        two readers apart. A process that was suspended owns nothing until its next read.
         """
         unwritable = now - self.read_state.unwritable_at < renewal_interval(self.duration.own)
         away = self.read_state.away and now - self.read_state.tried < self._between_tries
@@ -327,7 +323,7 @@ class Membership:
 
     @property
     def _between_tries(self) -> float:
-        """Seconds without a try to read the table after which this process counts as suspended."""
+        """Seconds without an attempt to read the table after which this process counts as suspended."""
         return max(2 * self.settings.balance_interval, _BETWEEN_TRIES * self.duration.own)
 
     def in_handover(self, snapshot: Snapshot) -> bool:
@@ -336,7 +332,7 @@ class Membership:
         return any(me in (leases[p].owner, handover.to) for p, handover in snapshot.ownership.pending.items())
 
     def join(self, at_ms: int, query: QueryState) -> list[Join]:
-        """What makes this process, with its `query`, a member, if it is not one in the last snapshot."""
+        """The transition by which this process becomes a member, if it is not one in the last snapshot."""
         row, record, settings = self.snapshot.members.get(self.author.id), self._record(self.snapshot), self.settings
         known = not settings.lineage or (record is not None and record.run == self.author.incarnation)
         if self.joined and row is not None and row.incarnation == self.author.incarnation and known:
@@ -357,7 +353,7 @@ class Membership:
         ]
 
     def advance(self, at_ms: int, query: QueryState) -> list[Advance]:
-        """What has the table know which batch is finished, and which one is begun, if it does not yet."""
+        """The transition that records the finished and the begun batch, unless they are recorded."""
         record, batch, begun, planner = self._record(self.snapshot), query.batch, query.begun, query.planner
         if not self.joined or not record:
             return []
@@ -367,7 +363,7 @@ class Membership:
         return [Advance(by=self.author, at_ms=at_ms, lineage=record.lineage, batch=batch, begun=begun, planner=planner)]
 
     def heartbeat(self, at_ms: int, query: QueryState) -> Heartbeat:
-        """This member's sign of life. It says the group's duration: from then on others judge this member by that."""
+        """The heartbeat. It contains the group's lease duration, which from then on applies to this member."""
         return Heartbeat(
             by=self.author,
             at_ms=at_ms,
@@ -379,7 +375,7 @@ class Membership:
         )
 
     def _following(self, snapshot: Snapshot) -> Membership:
-        """With the lease durations that `snapshot` states."""
+        """The state with the lease durations of `snapshot`."""
         duration = self.duration.updated(snapshot)
         if duration.own >= self.duration.own:
             return replace(self, duration=duration)
@@ -387,20 +383,21 @@ class Membership:
         return replace(self, duration=duration, owned_leases=replace(self.owned_leases, by_partition=holdings))
 
     def _writes_failed_for_long(self, now: Clocks) -> bool:
-        """Whether it could not write for so long that other live members may not have been able to either."""
+        """Whether writes failed for so long that other live members may have been unable to write, too."""
         if not self.commit_state.failing or self.read_state.snapshot is None:
             return False
         return now.monotonic - self.commit_state.at > short_outage(self.duration.shortest)
 
     def _holding(self, snapshot: Snapshot, now: Clocks, renewed: Set[str] | None = None) -> Membership:
-        """Hold what `snapshot` says is own; `renewed` are partitions renewed by a commit (None: there was none)."""
+        """The state with the leases owned in `snapshot`; `renewed` are partitions renewed by a commit (None: a
+        read)."""
         own, seen, held = snapshot.owned_by(self.author.id), self.group_state.leases, self.owned
         if unclaimed := self.commit_state.unclaimed:
             own = [lease for lease in own if (lease.partition, lease.epoch) not in unclaimed]
         belief = replace(self.group_state, leases=snapshot.leases, table=snapshot.table or self.group_state.table)
         if own == self.owned_leases.leases and not renewed:
             return replace(self, group_state=belief)
-        # What another has given to this member counts from then on, which was after the last look that did not show it.
+        # A lease from another member counts from the handover, which followed the last read without it.
         since = self.read_state.before if renewed is None else self.read_state.begun
         holdings = {}
         for lease in own:
@@ -408,29 +405,28 @@ class Membership:
             if before is not None and not again and seen.get(lease.partition) is lease:
                 holdings[lease.partition] = before
                 continue
-            assert lease.checkpoint is not None, "a claim without a position is refused"
+            assert lease.checkpoint is not None, "a claim without a position is rejected"
             same_epoch = before is not None and before.epoch == lease.epoch
             renewed_at, lasts = now.monotonic if again else since, self.duration.own
             if before is not None and same_epoch and not again:
                 renewed_at, lasts = before.renewed, before.lasts
             if renewed is None and before is not None and not same_epoch:
                 _LOG.info(
-                    "partition %s: goes on at %d with epoch %d, because of %s",
+                    "Continuing after a %s. partition=%s next=%d epoch=%d",
+                    "seek" if lease.sought == lease.epoch else "foreign change of the lease",
                     lease.partition, lease.checkpoint.next, lease.epoch,
-                    "a seek" if lease.sought == lease.epoch else "somebody else's change of the lease table",
                 )  # fmt: skip
             pending = lease.handover is not None
             counted = lease.owned_since_ms, lease.sought, lease.stalled
             holdings[lease.partition] = OwnedLease(lease.epoch, lease.checkpoint, renewed_at, lasts, pending, *counted)
         for partition in sorted(held.keys() - holdings.keys()):
             lease_now = snapshot.leases.get(partition)  # a new table has none
-            owner = (lease_now.owner if lease_now else None) or "nobody"
-            _LOG.info("partition %s: no longer owned, now by %s", partition, owner)
+            _LOG.info("Partition no longer owned. partition=%s owner=%s", partition, lease_now and lease_now.owner)
         return replace(self, group_state=belief, owned_leases=OwnedLeases(own, holdings))
 
 
 def _renewed(outcome: Outcome) -> frozenset[str]:
-    """The partitions that `outcome` has renewed."""
+    """The partitions renewed by `outcome`."""
     before, after = outcome.before.leases, outcome.after.leases
     written = {transition.partition for transition in outcome.accepted if isinstance(transition, LeaseTransition)}
     return frozenset(p for p in written if p not in before or before[p].counter != after[p].counter)

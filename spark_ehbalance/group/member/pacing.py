@@ -1,4 +1,4 @@
-"""When a member looks, balances and commits. No clock: all times are seconds on the member's monotonic clock."""
+"""When a member reads, balances and commits. No clock: times are seconds on the member's monotonic clock."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from spark_ehbalance.group.member.member_settings import TIDY_INTERVAL, Settings
 from spark_ehbalance.group.member.pending import is_routine, without_progress
 from spark_ehbalance.group.strategies.base import Decision
 
-#: Intervals are drawn between these factors, as the Azure SDKs do, so that members do not march in step.
+#: Jitter of intervals, as in the Azure SDKs, so that members do not act in lockstep.
 _JITTER = (0.8, 1.2)
 
-#: Renewals are made up to this part of their interval before they are due. Members that started together, or waited for
-#: the store together, would otherwise renew at the same moments forever: 200 lost four races per commit, not a half.
+#: Renewals are early by up to this part of their interval. Otherwise members that started together renew at the same
+#: moments forever: 200 members lost four races per commit instead of half a race.
 _RENEWED_AHEAD = 0.2
 
 _NEVER = float("inf")
 
-#: Seconds before the first retry when the store is away; doubled from try to try, up to half a renewal interval,
-#: because everybody must have renewed within a third of the lease duration after the store's return.
+#: Seconds before the first retry when the store is unavailable; doubled up to half a renewal interval, because all
+#: members must renew within a third of the lease duration after the store's return.
 FIRST_PAUSE = 0.1
 
-#: The leader tidies the store up after so many versions, if that comes before `Settings.tidy_interval`: a new reader
-#: goes through as many log files at most, which takes it about a second on a storage account.
+#: Versions between two maintenance runs of the leader, if `Settings.tidy_interval` is not over earlier: a new reader
+#: reads at most as many log files, about a second on a storage account.
 _TIDY_VERSIONS = 100
 
 
 def tidying_due(versions: int, passed: float, interval: float = TIDY_INTERVAL) -> bool:
-    """Whether the leader must tidy up, so many versions and seconds after it last did."""
+    """Whether the leader must run maintenance, `versions` and `passed` seconds after the last run."""
     return versions >= _TIDY_VERSIONS or (versions > 0 and passed >= interval)
 
 
 def jittered(interval: float, rng: random.Random) -> float:
-    """A random time around `interval`, so that members do not act in step."""
+    """A random time around `interval`, so that members do not act in lockstep."""
     return interval * rng.uniform(*_JITTER)
 
 
@@ -45,10 +45,10 @@ class Pace:
     """When one member acts: it balances at `balance_at`, reads at `read_at`, and does nothing before `paused_until`,
     because the store was unavailable or too many races were lost. Each method that changes it returns the next.
 
-    Before `others_until` no commit is for anything else than renewals that are due, before `routine_at` none for
-    routine alone, and before `progress_at` none for progress alone, unless the member is `hurried`: others are to go on
-    from there. Something waits for one of them `held_until`. `latency` is that of a commit, as a moving average.
-    `ahead` is the part of their interval by which the next renewals are made before they are due.
+    Before `others_until` only due renewals are committed, before `routine_at` no commit contains only routine, and
+    before `progress_at` none only progress, unless the member is `hurried` because others wait for its progress. A
+    commit waits `held_until` then. `latency` is the moving average of a commit's duration. `ahead` is the part of
+    their interval by which the next renewals are early.
     """
 
     balance_at: float = 0.0
@@ -71,12 +71,11 @@ class Pace:
 
     @property
     def is_holding(self) -> bool:
-        """Whether what was to be committed waits."""
+        """Whether a commit waits."""
         return self.held_until < _NEVER
 
     def admit(self, transitions: list[Transition], now: float, renewal_due: float) -> Pace:
-        """Commit `transitions` in this turn, unless it now `holds` all of them: progress goes along with everything
-        else."""
+        """Admit `transitions` to a commit in this turn, or hold all of them (`is_holding`)."""
         until = max(self.others_until, self.routine_at if is_routine(transitions) else 0.0)
         if not self.hurried and now < self.progress_at and not without_progress(transitions):
             until = max(until, self.progress_at)
@@ -95,12 +94,12 @@ class Pace:
         waited: float,
         decision: Decision | None,
     ) -> Pace:
-        """A turn that began at `now` has ended. `in_handover`: a handover from or to this member is pending. `took`:
-        the seconds of its commit, of which it `waited` some for others that won the race; None: there was none.
-        `decision`: None if it did not balance."""
+        """The pace after a turn that began at `now`. `in_handover`: a handover from or to this member is pending.
+        `took`: seconds of its commit, including `waited` for others that won the race; None: no commit. `decision`:
+        None if the turn did not balance."""
         latency = self.latency if took is None else 0.7 * self.latency + 0.3 * min(LONGEST_COMMIT, took)
-        # Only routine waits for that: renewals that are due, and what changes owners, never do. But who had to wait for
-        # others then lets them go first for as long: otherwise some win again and again, and others not for a lease.
+        # Only routine waits, never due renewals and changes of owners. A member that waited for others gives them
+        # precedence for as long; otherwise some win again and again, and others lose their leases.
         spacing = members * latency / STORE_SHARE
         look = min(max(settings.read_interval, spacing), settings.balance_interval)
         read_at = now + jittered(settings.handover_read_interval if in_handover else look, rng)
@@ -116,18 +115,18 @@ class Pace:
             after = decision.rebalance_after or (0.0 if decision.rebalance_now else wait)
             pace = replace(pace, balance_at=now + min(wait, after))
         if settings.read_interval >= settings.balance_interval:
-            pace = replace(pace, read_at=max(now, pace.balance_at))  # each balancing begins with a look
+            pace = replace(pace, read_at=max(now, pace.balance_at))  # each balancing begins with a read
         if not settings.capabilities.atomic:
-            pace = replace(pace, routine_at=pace.balance_at)  # each write is a request: it waits for the next look
+            pace = replace(pace, routine_at=pace.balance_at)  # each write is a request: it waits for the next read
         return pace
 
 
 def pause(settings: Settings, rng: random.Random, failures: int, renewal_interval: float) -> float:
-    """How many seconds to wait after the store was away for so many tries in a row."""
-    longest = min(renewal_interval / 2, settings.balance_interval)  # who tries keeps what it holds
+    """Seconds to wait after consecutive store `failures`."""
+    longest = min(renewal_interval / 2, settings.balance_interval)  # a member that retries keeps its leases
     return jittered(min(FIRST_PAUSE * 2 ** min(failures, 16), longest), rng)
 
 
 def contended_pause(rng: random.Random) -> float:
-    """How many seconds to wait after a commit has lost too many races."""
+    """Seconds to wait after a commit lost too many races."""
     return jittered(LONGEST_RETRY_WAIT, rng)

@@ -1,5 +1,4 @@
-"""What a member has to write apart from the strategy's decisions: membership, signs of life, progress, what it gives
-back. Pure."""
+"""A member's transitions apart from the strategy's decisions: membership, renewals, progress, releases. Pure."""
 
 from __future__ import annotations
 
@@ -29,33 +28,32 @@ from spark_ehbalance.group.model import Lease, Load
 from spark_ehbalance.group.position import Position, partition_order
 from spark_ehbalance.group.snapshot import Snapshot
 
-#: How far the query has come; and with it all that no other member's decisions depend on.
+#: The query's progress; and all transitions on which no other member's decisions depend.
 _PROGRESS = frozenset({Advance, Checkpoint})
 _ROUTINE = _PROGRESS | {Heartbeat, Renew}
 
-#: A load is written again when it has changed by more than this part, and by more than so many events per second:
-#: moving averages always change a little, and each change makes everybody decide again. A backlog counts as a rate over
-#: so many seconds.
+#: A load is written again if it changed by more than this part and by more than this rate (events per second), because
+#: each change makes all members decide again. A backlog counts as a rate over this many seconds.
 _LOAD_CHANGE, _LEAST_LOAD_CHANGE, _BACKLOG_SECONDS = 0.05, 0.1, 60.0
 
 
 def is_routine(transitions: Iterable[Transition]) -> bool:
-    """Whether all of `transitions` may wait for the next commit that is due."""
+    """Whether all of `transitions` may wait for the next due commit."""
     return all(type(transition) in _ROUTINE for transition in transitions)
 
 
 def without_progress(transitions: Iterable[Transition]) -> list[Transition]:
-    """What of `transitions` is about more than how far the query has come."""
+    """`transitions` without progress."""
     return [transition for transition in transitions if type(transition) not in _PROGRESS]
 
 
 def pending(
     member: Membership, query: QueryState, in_flight: frozenset[str], now: Clocks, *, leaving: bool
 ) -> list[Transition]:
-    """Everything to write without balancing, after a look: join, heartbeat, progress, what is given back, renewals.
+    """The transitions after a read, without balancing: join, heartbeat, progress, releases, renewals.
 
-    A member that is `leaving` releases what is not `in_flight`. Renewals go along with every commit once a part
-    of their time has passed, so that few commits are for renewals alone.
+    A member that is `leaving` releases all partitions not `in_flight`. Every commit includes early renewals, so that
+    few commits contain only renewals.
     """
     by, at_ms, snapshot, part = member.author, now.wall_ms, member.snapshot, member.settings.early_renewal_part
     transitions: list[Transition] = [*member.join(at_ms, query)]
@@ -88,12 +86,12 @@ def found(
     ends: Mapping[str, Position],
     at_ms: int,
 ) -> Iterator[Transition]:
-    """What the table does not know yet: the hub's `partitions`, when the hub was created, and `latest_ms` and `ends`,
-    which `latest` means for the whole group."""
+    """Transitions that record new `partitions` of the hub, its creation time, and `latest_ms` and `ends`, the meaning
+    of `latest` for the whole group."""
     by, snapshot, members = member.author, member.snapshot, member.settings.capabilities.members
     new_table, creates = not snapshot.leases, False
     if member.joined or new_table:
-        # What was created while the group was at work is read from its first event, as Kafka's partitions are.
+        # Partitions added while the group runs are read from their first event, as in Kafka.
         start = Position.before(0) if member.joined and member.group_state.leases and members else None
         for partition in filterfalse(member.group_state.leases.__contains__, partitions):
             creates = new_table
@@ -101,12 +99,12 @@ def found(
     if creates and hub_created_ms is not None:
         yield RecordHub(by=by, at_ms=at_ms, created_ms=hub_created_ms)
     if members and (creates or snapshot.table) and snapshot.latest_ms is None:
-        # With the first commit: a query that is stopped before its first batch has started all the same.
+        # With the first commit, so that a query stopped before its first batch counts as started.
         yield RecordLatest(by=by, at_ms=at_ms, latest_ms=latest_ms, ends=ends)
 
 
 def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transition]:
-    """The last commit: progress, then all leases given back, then the membership."""
+    """The last commit: progress, then releases, then the leave."""
     if not member.joined:
         return []
     by, at_ms = member.author, now.wall_ms
@@ -116,7 +114,7 @@ def shutdown(member: Membership, query: QueryState, now: Clocks) -> list[Transit
     for partition, holding in member.owned.items():
         if holding.handover_pending:
             transitions.append(HandOver(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
-        # Refused after a handover, which changes the epoch; accepted if the next owner has left meanwhile.
+        # Rejected after a handover, which changes the epoch; accepted if the next owner has left.
         transitions.append(Release(by=by, at_ms=at_ms, partition=partition, epoch=holding.epoch))
     return [*transitions, *member.advance(at_ms, query), Leave(by=by, at_ms=at_ms)]
 
@@ -128,7 +126,7 @@ def _unclaimed(member: Membership) -> list[Lease]:
 
 
 def _progress(member: Membership, query: QueryState, at_ms: int) -> list[Transition]:
-    """How far reading has come: resets first, because checkpoints go on from there."""
+    """Resets and checkpoints, resets first because checkpoints continue from there."""
     by = member.author
     resets: list[Transition] = [
         Reset(by=by, at_ms=at_ms, partition=p, epoch=to.epoch, position=to.position) for p, to in query.resets.items()
@@ -147,7 +145,7 @@ def _progress(member: Membership, query: QueryState, at_ms: int) -> list[Transit
 
 
 def _changed_load(member: Membership, query: QueryState, partition: str) -> Load | None:
-    """The load of `partition` if it differs from the table's; None: the table's stays."""
+    """The load of `partition` if it differs enough from the table's."""
     load, lease = query.loads.get(partition), member.group_state.leases.get(partition)
     if load is None or lease is None or lease.load is None:
         return load
@@ -158,9 +156,9 @@ def _changed_load(member: Membership, query: QueryState, partition: str) -> Load
 
 
 def _resumed(member: Membership, snapshot: Snapshot, at_ms: int) -> list[Transition]:
-    """Claims of what an earlier process of this member had: each start gets a new epoch, which fences that process.
+    """Claims of an earlier process's leases: each start gets a new epoch, which fences that process.
 
-    What exceeds this member's limit is released, preferably not what it was reading; handovers to it that exceed the
+    Leases beyond this member's limit are released, preferably not those it was reading; handovers to it beyond the
     limit are cancelled.
     """
     by, limit = member.author, member.settings.max_owned
@@ -176,12 +174,11 @@ def _resumed(member: Membership, snapshot: Snapshot, at_ms: int) -> list[Transit
 
 
 def _claims(member: Membership, own: Sequence[Lease], held: int, at_ms: int) -> list[Transition]:
-    """Claims of leases that an earlier process of this member had. This one holds `held` others; leases beyond its
-    limit are released."""
+    """Claims of `own` leases of an earlier process; leases beyond the limit, of which `held` are used, are released."""
     by, limit = member.author, member.settings.max_owned
     kept = own if limit is None else own[: max(0, limit - held)]
     transitions: list[Transition] = []
-    for lease in own[len(kept) :]:  # before the claims, which the limit would refuse
+    for lease in own[len(kept) :]:  # before the claims, which the limit would reject
         transitions.append(Claim(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch))
         transitions.append(Release(by=by, at_ms=at_ms, partition=lease.partition, epoch=lease.epoch + 1))
     for lease in kept:
@@ -192,7 +189,7 @@ def _claims(member: Membership, own: Sequence[Lease], held: int, at_ms: int) -> 
 
 
 def _resumable(member: Membership, snapshot: Snapshot) -> list[Lease]:
-    """The leases that an earlier process of this member had, those that it was reading first."""
+    """The leases of an earlier process of this member, those that it was reading first."""
     owner, resumable = member.author.id, []
     candidates = {lease.partition for lease in snapshot.owned_by(owner)} | member.resume.keys()
     for partition in sorted(candidates & snapshot.leases.keys(), key=partition_order):

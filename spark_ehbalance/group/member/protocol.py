@@ -1,4 +1,4 @@
-"""What goes into a `MemberEngine`, and what comes out of it. Fields that repeat an input have no place in `repr`."""
+"""Inputs and outputs of a `MemberEngine`. `repr` omits fields that repeat an input."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from spark_ehbalance.group.strategies.base import Decision, View
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed: `MemberEngine.due`, or something was reported."""
+    """The turn is due (`MemberEngine.due`), or the query reported something."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRead:
-    """The lease table contains `snapshot`. The hub has these `partitions`, and was created then, if that is known."""
+    """The lease table contains `snapshot`. The hub has these `partitions` and creation time (None: unknown)."""
 
     snapshot: Snapshot
     partitions: tuple[str, ...]
@@ -30,15 +30,14 @@ class GroupRead:
 
 @dataclass(frozen=True, slots=True)
 class PositionsResolved:
-    """Reading starts at these `positions`, without those of partitions for which the hub gave no answer. None: it gave
-    none at all."""
+    """The resolved starting `positions`, without partitions for which the hub did not answer; None: for none at all."""
 
     positions: Mapping[str, Position] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The commit has this `outcome`, after so many seconds, in which it may have lost races."""
+    """The commit has this `outcome`, after `seconds` including lost races."""
 
     outcome: Outcome
     seconds: float = 0.0
@@ -46,24 +45,24 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class RacesLost:
-    """The commit has lost too many races and was given up."""
+    """The commit failed after too many lost races."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFailed:
-    """The lease table could not be read or, if that was what was tried, not be written."""
+    """The lease table could not be read or, if `writing`, written."""
 
     writing: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRequested:
-    """The next turn is due at once."""
+    """The next turn is due now."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebalancingBegan:
-    """Balance at once, and again as long as there is something to take, until `RebalancingEnded`."""
+    """Balance now, and again as long as there is something to take, until `RebalancingEnded`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +72,12 @@ class RebalancingEnded:
 
 @dataclass(frozen=True, slots=True)
 class LeaveRequested:
-    """Take nothing more, and give back everything that is not in flight, from the next turn on, which is now."""
+    """Take no more partitions, and release all not in flight, beginning with a turn that is due now."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """The next turn is the last one, and due at once: it commits the progress, gives all leases back and leaves."""
+    """The next turn is due now and the last one: it commits the progress, releases all leases and leaves."""
 
 
 Request = ReadRequested | RebalancingBegan | RebalancingEnded | LeaveRequested | StopRequested
@@ -95,7 +94,7 @@ class ReadGroup:
 
 @dataclass(frozen=True, slots=True)
 class ResolvePositions:
-    """Ask the hub where reading starts in `partitions`, if `latest` means that moment of the hub's clock."""
+    """Resolve the starting positions of `partitions`; `latest` means `latest_ms` of the hub's clock."""
 
     partitions: Sequence[str]
     latest_ms: int
@@ -111,7 +110,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class DecisionMade:
-    """A balancing cycle has come to `decision`, on `view`; without it the strategy was not asked. To be logged."""
+    """Log the `decision` of a balancing cycle on `view` (None: the strategy did not run)."""
 
     decision: Decision
     view: View | None = field(repr=False)
@@ -119,7 +118,7 @@ class DecisionMade:
 
 @dataclass(frozen=True, slots=True)
 class CommitEnded:
-    """A commit has had this `outcome`: record what it did. With `tidies` tidy the store up as well."""
+    """Record the history of a commit; with `tidies` also run the store's maintenance."""
 
     outcome: Outcome = field(repr=False)
     tidies: bool
@@ -127,12 +126,12 @@ class CommitEnded:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The last turn has ended: the member has left the group."""
+    """The member has left the group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The query ends with this error: `FencedError` or `DataLossError`."""
+    """End the query with this `FencedError` or `DataLossError`."""
 
     error: EhBalanceError
 

@@ -1,4 +1,4 @@
-"""What a query has reported to its member."""
+"""State reported by the query to its group member."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_ehbalance.group.position import Position
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The position up to which the sink has finished a partition under `epoch`."""
+    """The position up to which the sink finished a partition under `epoch`."""
 
     epoch: int
     position: Position
@@ -20,13 +20,13 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class QueryState:
-    """The state of a query as far as its member must know it. Each method returns the state after what its name says.
+    """State reported by a query; methods return the next state.
 
-    `progress` and `resets` are by partition, and stay until they are committed. `in_flight` are the partitions of
-    the current batch, which began at monotonic time `batch_began`. `loads` are moving averages by partition, `load`
-    is that of the member. `leaving`: the query takes no new partitions and gives its own back. `batch` is the
-    number of the last batch that the sink has finished, `begun` of the last one that it was given, which the run
-    `planner` has planned. `asked_ms` and `left_out` are those of `Member`.
+    `progress` and `resets` are by partition, until they are committed. `in_flight` are the partitions of the current
+    batch, which began at monotonic time `batch_began`. `loads` are moving averages by partition, `load` the member's.
+    `leaving`: the query takes no new partitions and releases its own. `batch` is the last batch that the sink
+    finished, `begun` the last one given to it, planned by the run `planner`. `asked_ms` and `left_out` are those of
+    `Member`.
     """
 
     progress: Mapping[str, Progress] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class QueryState:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     def finished(self, progress: Mapping[str, Progress], batch: int) -> QueryState:
-        """The batch with this number has ended, and the sink has finished `progress`."""
+        """The state after the batch ended and the sink finished `progress`."""
         return replace(
             self,
             batch=batch,
@@ -55,7 +55,7 @@ class QueryState:
         )
 
     def reset(self, resets: Mapping[str, Progress]) -> QueryState:
-        """Reading goes on at `resets`, which may be further back, whatever was finished before."""
+        """The state after a reset of positions, which discards earlier progress."""
         return replace(
             self,
             progress={p: progress for p, progress in self.progress.items() if p not in resets},
@@ -64,11 +64,11 @@ class QueryState:
         )
 
     def after_read(self) -> QueryState:
-        """The member has taken in what was reported."""
+        """The state after the member's read."""
         return replace(self, progress_since_read=False, reset_since_read=False)
 
     def after_commit(self, outcome: Outcome) -> QueryState:
-        """What was committed or refused need not be written again."""
+        """The state without the progress and resets that `outcome` accepted or rejected."""
         if not (self.progress or self.resets):
             return self
         progress, resets = dict(self.progress), dict(self.resets)

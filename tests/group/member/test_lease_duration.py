@@ -292,7 +292,9 @@ def test_a_member_that_is_configured_otherwise_says_so_once(caplog: pytest.LogCa
     LeaseDuration.initial(BOB, 20).updated(group).updated(group)
     (line,) = caplog.records
     assert line.levelname == "WARNING"
-    assert line.message == "leaseDuration=20 s, but the group uses 30 s, as set by member ann: using 30 s"
+    assert line.message == (
+        "The group's lease duration applies, not the configured one. group=30 leaseDuration=20 leader=ann"
+    )
     LeaseDuration.initial(ANN, 30).updated(group)
     LeaseDuration.initial(ANN, 16).updated(table((ANN, 16), (BOB, 16), in_force=20, commit_ms=1000))
     assert len(caplog.records) == 1, "who is configured with it says nothing, nor where commits need it"

@@ -106,7 +106,7 @@ def test_an_operator_s_seek_moves_the_owner_on_at_its_next_look(caplog: pytest.L
     one.others(Seek(by=OPERATOR, at_ms=AT_MS, partition="0", position=Position(70), force=True))
     one.begin()
     assert (one.ann.owned["0"].epoch, one.ann.owned["0"].checkpoint) == (2, Position(70))
-    assert "partition 0: goes on at 71 with epoch 2, because of a seek" in caplog.text
+    assert "Continuing after a seek. partition=0 next=71 epoch=2" in caplog.text
 
 
 # --- who is taken for dead -------------------------------------------------------------------------------------
