@@ -48,7 +48,7 @@ def test_names_in_the_lease_table(group: Group, logged: list[str]) -> None:
         Join(by=ann, at_ms=0, host=f"host{HOSTILE}", strategy=f"strategy{HOSTILE}", lease_duration_ms=60_000),
         Steal(by=ann, at_ms=0, partition="0", epoch=group.leases()["0"].epoch),
     )
-    wait_until(lambda: any("no longer owned. partition=0 owner=ann" in line for line in logged), "the query has noticed")
+    wait_until(lambda: any("no longer owned. partition=0 owner=ann" in line for line in logged), "the loss is logged")
     assert any(plain(ann.id) in line for line in logged)
     assert [line for line in logged if not line.isprintable()] == []
 

@@ -1,6 +1,7 @@
-"""Strategies: who should own what. Each is a pure function in a file of its own, chosen by the option `strategy`.
+"""Strategies assign partitions to members. Each is a pure function in a module of its own; the option `strategy` names
+the module.
 
-A module in this folder with a `STRATEGY` is found by itself, and is called as its file.
+Modules in this folder with a `STRATEGY` are discovered automatically.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ DECLARATIONS: dict[str, Declaration] = dict(_found())
 #: The class of each strategy's parameters.
 PARAMETERS: dict[str, type[Parameters]] = {name: declaration.parameters for name, declaration in DECLARATIONS.items()}
 
-#: The strategies that decide as soon as a member or a lease changes.
+#: Strategies that decide as soon as a member or a lease changes.
 REACTIVE = frozenset(name for name, declaration in DECLARATIONS.items() if declaration.reactive)
 
 
 @dataclass(frozen=True)
 class NamedStrategy:
-    """The strategy called `name`, with its parameters: the default ones unless given.
+    """The strategy `name` with `parameters` (None: the defaults).
 
-    It also resolves stuck handovers, and follows a common rule in a group whose members have different strategies.
+    It also resolves stuck handovers, and applies a common rule while members have different strategies.
     """
 
     name: str

@@ -11,8 +11,7 @@ P partitions and K owners:
     owners own more than ceil(P / K)               → steal a random one of theirs
     own < floor, and owners own more than floor    → steal a random one of theirs
 
-Where the floor is over the limit of some owners, which the SDKs do not know, the others share what is left in the same
-way.
+If some owners' limits are below the floor, the others share the rest in the same way; the SDKs have no limits.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def next_partition(distribution: Distribution, view: View) -> tuple[str | None, 
         return rng.choice(distribution.unclaimed), f"claim, because {own} is below the share of {share}"
     ceiling = floor + 1 if remainder else floor
     for limit in (ceiling, floor):
-        # Only an owner below the floor takes from one that owns one more than the floor.
+        # Only an owner below the floor steals from one that owns one more than the floor.
         if limit == floor and own >= floor:
             break
         candidates = [
@@ -58,11 +57,11 @@ def next_partition(distribution: Distribution, view: View) -> tuple[str | None, 
         ]
         if candidates:
             return rng.choice(candidates), f"steal, because {own} is below the share of {share} and none is unclaimed"
-    # Not in the SDKs, which have no pins: the pins of one owner must not leave the others uneven.
+    # Not in the SDKs: pins of one owner must not leave the others uneven.
     uneven = [p for owner, theirs in owned.items() if len(theirs) > own + 1 for p in distribution.movable(owner)]
     if uneven:
-        return rng.choice(uneven), f"steal, because {own} is below the share of {share} and somebody has two more"
-    return None, f"nothing, because {own} is below the share of {share} but nobody has too many"
+        return rng.choice(uneven), f"steal, because {own} is below the share of {share} and another owner has two more"
+    return None, f"nothing, because {own} is below the share of {share} but no owner has too many"
 
 
 STRATEGY = Declaration(

@@ -1,4 +1,4 @@
-"""What a strategy takes and returns. Strategies do no I/O and read no clock."""
+"""Input and output of a strategy. Strategies do no I/O and read no clock."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from spark_ehbalance.group.expiry import Observations, untenured_leases
 from spark_ehbalance.group.model import Author, MemberState
 from spark_ehbalance.group.snapshot import Snapshot
 
-#: handover timeout = max(handoverTimeout, 3 × average batch time), at most 10 × handoverTimeout. The batches of a query
-#: that falls behind grow longer and longer; a query that hangs is not waited for longer than the maximum.
+#: handover timeout = max(handoverTimeout, 3 × average batch time), at most 10 × handoverTimeout, because batches of a
+#: lagging query grow and a query may hang.
 _BATCHES, _MAXIMUM_TIMEOUTS = 3, 10
 
 
@@ -23,15 +23,13 @@ _BATCHES, _MAXIMUM_TIMEOUTS = 3, 10
 class View:
     """A group as one member sees it in one cycle.
 
-    `expired` are the partitions whose owner has shown no sign of life for the lease duration; `live` the ids of the
-    members that have, `me` included. `overdue` are the partitions whose pending handover has passed its deadline.
-    `max_owned` is the most partitions that this member may own; None: no limit. `handover_timeout_ms` is the option
-    `handoverTimeout`; `request` says how long a handover may take.
+    `expired` are the partitions whose lease expired, `live` the ids of the live members including `me`, `overdue` the
+    partitions whose pending handover is past its deadline. `max_owned` is the most partitions that this member may own;
+    None: no limit. `handover_timeout_ms` is the option `handoverTimeout`.
 
-    `pinned` are the partitions that an operator has decided about: a strategy neither takes nor gives them. `now` is
-    the observer's monotonic clock in seconds; `observations` tell since when, by that clock, each row has not changed,
-    for strategies with waiting times of their own. `lease_duration` is in seconds. `memory` is what the same strategy
-    left in this member's last `Decision`, None at first.
+    `pinned` are the partitions assigned by an operator: a strategy does not move them. `now` is the observer's
+    monotonic clock in seconds; `observations` contain the age of each row by that clock, for strategies with waiting
+    times. `lease_duration` is in seconds. `memory` is that of the member's last `Decision`, None at first.
     """
 
     me: Author
@@ -51,7 +49,7 @@ class View:
 
     @property
     def active(self) -> tuple[str, ...]:
-        """The live members that may be given partitions, oldest first."""
+        """The live members that may get partitions, oldest first."""
         rows = map(self.snapshot.members.__getitem__, self.live)
         return tuple(
             [id for _, id in sorted([(row.joined, row.id) for row in rows if row.state is MemberState.ACTIVE])]
@@ -59,18 +57,18 @@ class View:
 
     @property
     def untenured(self) -> frozenset[str]:
-        """The partitions that have changed hands within the minimum tenure."""
+        """The partitions whose owner changed within the minimum tenure."""
         return untenured_leases(self.observations, self.now, minimum_tenure(self.lease_duration))
 
     def limit(self, id: str) -> int | None:
-        """The most partitions that the member `id` may own; None: no limit, as for an owner that is no member."""
+        """The most partitions that the member `id` may own; None: no limit or not a member."""
         if id == self.me.id:
             return self.max_owned
         member = self.snapshot.members.get(id)
         return None if member is None else member.max_owned
 
     def upcoming_owners(self) -> Mapping[str, str]:
-        """Partition → the active member that a pending handover or an operator's order gives it to."""
+        """Partition → the active member that gets it by a pending handover or an operator's order."""
         ownership = self.snapshot.ownership
         if not ownership.pending and not self.pinned:
             return {}
@@ -79,24 +77,24 @@ class View:
         return pending | {partition: pin.to for partition, pin in ownership.pins.items() if partition in self.pinned}
 
     def claim(self, partition: str) -> Claim:
-        """The transition that takes a lease which is unowned, expired, or to come here by an overdue handover."""
+        """The claim of a lease that is unowned, expired, or overdue in a handover to this member."""
         lease = self.snapshot.leases[partition]
-        still = lease.counter if partition in self.expired else None
+        unchanged = lease.counter if partition in self.expired else None
         overdue = lease.handover if partition in self.overdue else None
         return Claim(
             by=self.me,
             at_ms=self.at_ms,
             partition=partition,
             epoch=lease.epoch,
-            unchanged_counter=still,
+            unchanged_counter=unchanged,
             overdue_handover=overdue,
         )
 
     def request(self, partition: str, *, to: str | None = None, timeout_ms: int | None = None) -> RequestHandover:
-        """The transition that asks a lease's owner to hand it over to `to`, by default this member.
+        """The request to hand a lease over to `to`, by default this member.
 
-        Unless given, timeout = max(handoverTimeout, 3 × the owner's average batch time), at most 10 × handoverTimeout:
-        a partition that is claimed before its batch has ended is read twice.
+        The default timeout is max(handoverTimeout, 3 × the owner's average batch time), at most 10 × handoverTimeout:
+        events of a partition claimed before its batch ended are read twice.
         """
         return RequestHandover(
             by=self.me,
@@ -115,32 +113,32 @@ class View:
 
     @property
     def longest_timeout_ms(self) -> int:
-        """The longest that an owner may take."""
+        """The longest timeout of a handover."""
         return _MAXIMUM_TIMEOUTS * self.handover_timeout_ms
 
     def cancel(self, partition: str) -> CancelHandover:
-        """The transition that cancels a pending handover."""
+        """The cancellation of a pending handover."""
         epoch = self.snapshot.leases[partition].epoch
         return CancelHandover(by=self.me, at_ms=self.at_ms, partition=partition, epoch=epoch)
 
     def defend(self, partition: str) -> Defend:
-        """The transition by which an owner defends its lease in a race."""
+        """The defence of an own lease in a race."""
         epoch = self.snapshot.leases[partition].epoch
         return Defend(by=self.me, at_ms=self.at_ms, partition=partition, epoch=epoch)
 
     def steal(self, partition: str) -> Steal:
-        """The transition that takes a live lease from its owner."""
+        """The steal of a live lease from its owner."""
         epoch = self.snapshot.leases[partition].epoch
         return Steal(by=self.me, at_ms=self.at_ms, partition=partition, epoch=epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do in this cycle, and why; doing nothing has a reason as well.
+    """The transitions of one cycle, with the reason for them or for having none.
 
-    `rebalance_now`: decide again at once, in the same cycle. `rebalance_after`: seconds until it decides again,
-    at the latest in the next cycle; it precedes `rebalance_now`. `memory` comes back with this member's next view: an
-    immutable value.
+    `rebalance_now`: decide again at once, in the same cycle. `rebalance_after`: decide again after this many seconds,
+    at the latest in the next cycle; it precedes `rebalance_now`. `memory`, an immutable value, is part of this member's
+    next view.
     """
 
     reason: str
@@ -150,5 +148,5 @@ class Decision:
     memory: Any = field(default=None, repr=False)
 
 
-#: A pure function. Its parameters, if any, are bound when the strategy is chosen by name.
+#: A pure function, with its parameters bound.
 Strategy = Callable[[View], Decision]

@@ -1,7 +1,7 @@
-"""Our own strategy: members are known before they own anything; only the surplus moves, by handover.
+"""The product's own strategy: members register before they own anything; only the surplus moves, by handover.
 
-Every member computes the same target from the same snapshot and acts only on what is to be its own, so that no two
-members want the same partition. Ownership is projected: a pending handover counts as done. The target changes it as
+Every member computes the same target from the same snapshot and acts only on its own partitions in it, so that no two
+members claim the same partition. Ownership is projected: a pending handover counts as done. The target changes it as
 little as possible:
 
     1. unassigned partitions go to the least loaded member, the heaviest first
@@ -11,8 +11,8 @@ little as possible:
     tolerance = 0.1 in a skewed group, else 0
     weight    = 1, or by the partition's share of the load in a skewed group (see `weights`)
 
-In a skewed group a partition that has changed hands within the minimum tenure stays where it is, so that nothing
-oscillates. A group in which no partition is owned waits for members that start at the same time:
+In a skewed group a partition whose owner changed within the minimum tenure does not move, so that nothing oscillates.
+A group in which no partition is owned waits for members that start at the same time:
 
     one more = leaseDuration / 60 × (1 + live members / 20)
     wait     = one more after the last join, at most 3 × one more
@@ -34,16 +34,16 @@ from spark_ehbalance.group.strategies.declaration import Declaration
 from spark_ehbalance.group.strategies.plan import Plan, initial_plan, is_even
 from spark_ehbalance.group.strategies.weights import TOLERANCE, weights
 
-#: The part of the lease duration for which a new group waits for one member more: half a second by default, a few
-#: commits on a storage account; twice as long for this many members, whose joins queue up.
+#: The part of the lease duration for which a new group waits for one more member: half a second by default, a few
+#: commits on a storage account; twice as long for this many members, whose joins queue.
 _DELAY, _MEMBERS_THAT_DOUBLE_IT = 1 / 60, 20
 
-#: The longest wait, in waits for one member more.
+#: The longest wait, in waits for one more member.
 _LONGEST_DELAY = 3
 
 
 def cooperative(view: View) -> Decision:
-    """Claim what is free and should be this member's, request what others own and should be; cancel the rest."""
+    """Claim this member's free partitions of the target, request those that others own, and cancel other handovers."""
     weight = weights(view.snapshot)
     if weight is None and is_even(view):
         return _nothing(_explained(view, len(view.snapshot.ownership.owned.get(view.me.id, ()))))
@@ -61,7 +61,7 @@ def cooperative(view: View) -> Decision:
             transitions.append(view.claim(partition))
             claims += 1
         elif partition in mine and owner != me and handover is None:
-            # In a skewed group the owner's batches may grow long; a claim by force would have them read twice.
+            # In a skewed group the owner's batches may be long, and a claim by force reads them twice.
             timeout_ms = None if weight is None else view.longest_timeout_ms
             transitions.append(view.request(partition, timeout_ms=timeout_ms))
             requests += 1
@@ -82,17 +82,17 @@ def cooperative(view: View) -> Decision:
 def assignment(view: View) -> Mapping[str, str]:
     """Partition → the active member that should own it; without an entry where no member may take it.
 
-    The result is the same for all members that see the same snapshot and the same live members.
+    The result is the same for all members with the same snapshot and the same live members.
     """
     return _target(view, weights(view.snapshot)).target
 
 
 def _nothing(what: str) -> Decision:
-    return Decision(f"nothing, because {what}, and all is under way or done")
+    return Decision(f"nothing, because {what}, and all moves are pending or done")
 
 
 def _explained(view: View, mine: int) -> str:
-    return f"{mine} of {len(view.snapshot.leases)} are to be this owner's among {len(view.live)}"
+    return f"this owner's target is {mine} of {len(view.snapshot.leases)} among {len(view.live)}"
 
 
 def _nobody_owns(view: View) -> bool:
@@ -103,8 +103,8 @@ def _nobody_owns(view: View) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _InitialDelay:
-    """The wait of a group in which no partition is owned: this member has seen that since `began`, and no join after
-    number `joined` since `last_join`. Times are in seconds on this member's monotonic clock."""
+    """The wait of a group in which no partition is owned, as observed since `began`; the last join, number `joined`,
+    was at `last_join`. Times are in seconds on this member's monotonic clock."""
 
     began: float
     joined: int
@@ -119,13 +119,13 @@ class _InitialDelay:
         return before if before.joined == joined else cls(before.began, joined, view.now)
 
     def left(self, view: View) -> float:
-        """Seconds to wait for others: members that start together then share from the start, without moves."""
+        """Seconds to wait for others, so that members that start together share without moves."""
         one_more = view.lease_duration * _DELAY * (1 + len(view.live) / _MEMBERS_THAT_DOUBLE_IT)
         return min(self.last_join + one_more, self.began + _LONGEST_DELAY * one_more) - view.now
 
 
 def _target(view: View, weight: Mapping[str, float] | None) -> Plan:
-    """The assignment that all members compute; without a `weight` the group is not skewed."""
+    """The assignment that all members compute; `weight` is None if the group is not skewed."""
     skewed = weight is not None
     plan, unassigned = initial_plan(view, dict.fromkeys(view.snapshot.leases, 1.0) if weight is None else weight)
     for partition, id in plan.excess(view.pinned):
@@ -143,8 +143,8 @@ def _target(view: View, weight: Mapping[str, float] | None) -> Plan:
 STRATEGY = Declaration(
     cooperative,
     origin="ours",
-    rule="free partitions go at once to the members that should have them; only the surplus moves, by handover, "
-    "weighted by load where it is skewed",
+    rule="free partitions go at once to the members of the target; only the surplus moves, by handover, weighted by "
+    "load if it is skewed",
     reactive=True,
     resolves_stuck_handovers=True,
 )

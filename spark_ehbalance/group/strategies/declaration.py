@@ -1,4 +1,4 @@
-"""How a strategy declares itself: each file with a strategy ends with `STRATEGY = Declaration(...)`."""
+"""Declarations of strategies: each strategy's module ends with `STRATEGY = Declaration(...)`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_ehbalance.group.strategies.base import Decision, Strategy
 
 @dataclass(frozen=True)
 class Parameters:
-    """A strategy's parameters: a frozen dataclass whose fields are made by `settings.option_specs.option_field`.
+    """The base of a strategy's parameters: a frozen dataclass with fields made by `settings.option_specs.option_field`.
 
     The field `delay_per_lease` of the strategy `race` is the option `race.delayPerLease`. A strategy without
     parameters has this class itself.
@@ -21,16 +21,16 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A strategy. Its name is that of its file.
+    """A strategy, named after its module.
 
     `decide` takes a view and, if the strategy has parameters, the keyword `parameters`. `origin` and `rule` are its
-    line in the documentation. `reactive`: it decides as soon as a member or a lease changes; without this it decides in
-    its next cycle, as the processors do that most strategies come from. `resolves_stuck_handovers`: it does so by
-    itself. `by_leases_alone`: it needs no handovers and no rows of members, as an owner is known by what it owns.
+    line in the documentation. `reactive`: it decides as soon as a member or a lease changes, not only in the next
+    cycle. `resolves_stuck_handovers`: it needs no common rule for them. `by_leases_alone`: it needs no handovers and no
+    rows of members.
 
-    What follows is held against it by the common tests. `moves`: how it takes partitions from live members, if it does.
-    `one_a_cycle`: a member takes one partition a cycle, so that a group needs as many cycles as it has partitions.
-    `tolerates_uneven_loads`: where loads are known, a group may stay as uneven as the strategy's parameters allow.
+    The common tests check the rest. `moves`: how it takes partitions from live members. `one_a_cycle`: a member takes
+    one partition a cycle. `tolerates_uneven_loads`: with known loads, a group may stay as uneven as the parameters
+    allow.
     """
 
     decide: Callable[..., Decision]
@@ -45,7 +45,7 @@ class Declaration:
     tolerates_uneven_loads: bool = False
 
     def bound(self, parameters: Parameters | None) -> Strategy:
-        """The function with its parameters: the default ones unless given."""
+        """The function with its parameters bound (None: the defaults)."""
         if self.parameters is Parameters:
             return self.decide
         return partial(self.decide, parameters=parameters or self.parameters())

@@ -1,4 +1,4 @@
-"""How the partitions are distributed among the owners, as the Event Processor's strategies see it."""
+"""The distribution of partitions among owners, for the Event Processor's strategies."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from spark_ehbalance.group.strategies.shares import whole_share
 
 @dataclass(slots=True)
 class Distribution:
-    """What the live owners own. Not frozen: a strategy plays its moves through on its own copy.
+    """The live owners' partitions. Mutable: a strategy simulates its moves on a copy.
 
-    A `pinned` partition counts as its owner's, and is neither `unclaimed` nor `movable`. `limits` are the limits of the
-    owners that have one, less the partitions that are to come to them by a handover or an operator's order.
+    A `pinned` partition counts as its owner's, and is neither `unclaimed` nor `movable`. `limits` are the limits of
+    owners that have one, less their incoming handovers and operators' orders.
     """
 
     unclaimed: list[str] = field(default_factory=list)
@@ -26,7 +26,7 @@ class Distribution:
 
     @classmethod
     def from_view(cls, view: View) -> Distribution:
-        """The distribution in `view`. As with the Event Processor an owner is known by what it owns; oneself always."""
+        """The distribution in `view`. As in the Event Processor only `me` counts as an owner without partitions."""
         expired, leases = view.expired, view.snapshot.leases
         owned: dict[str, tuple[str, ...]] = {view.me.id: ()}
         free: list[str] = []
@@ -52,11 +52,11 @@ class Distribution:
         return len(self.unclaimed) + sum(map(len, self.owned.values()))
 
     def share(self) -> tuple[int, int]:
-        """The number that every owner should own, as far as its limit allows, and how many should own one more."""
+        """The partitions that every owner should own within its limit, and the number of owners with one more."""
         return whole_share(self.total, [self.limits.get(owner, self.total) for owner in self.owned])
 
     def is_full(self, owner: str) -> bool:
-        """Whether `owner` may not own one more."""
+        """Whether `owner` has reached its limit."""
         return len(self.owned[owner]) >= self.limits.get(owner, math.inf)
 
     def movable(self, owner: str) -> list[str]:
@@ -64,7 +64,7 @@ class Distribution:
         return [partition for partition in self.owned[owner] if partition not in self.pinned]
 
     def move(self, partition: str, to: str) -> None:
-        """Play a claim or a steal through."""
+        """Simulate a claim or a steal."""
         if partition in self.unclaimed:
             self.unclaimed.remove(partition)
         else:

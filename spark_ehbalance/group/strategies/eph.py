@@ -1,4 +1,4 @@
-"""EventProcessorHost's partition manager: grab one's share of what is free at once, then steal one by one.
+"""EventProcessorHost's partition manager: claim the share of free partitions at once, then steal one by one.
 
 Source: `PartitionManager` of the EventProcessorHost in the older Azure SDKs for .NET and Java. With P partitions and K
 owners:
@@ -8,9 +8,8 @@ owners:
     own < target, and partitions are free    → claim min(target - own, free) random ones
     the biggest owner owns ≥ own + 2         → steal a random one of its partitions
 
-Its cycle fetches a lease again before it acquires it: `apply` does so when it checks a transition against the newest
-state. It renews with the token that it holds in memory and does not retry: the keeper renews by the epoch that it
-holds, and a refused renewal means that the lease is lost.
+Its cycle fetches a lease again before it acquires it; here `apply` checks a transition against the newest state. It
+renews with the token in memory and does not retry; here a rejected renewal means that the lease is lost.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from spark_ehbalance.group.strategies.base import Decision, View
 from spark_ehbalance.group.strategies.declaration import Declaration
 from spark_ehbalance.group.strategies.distribution import Distribution
 
-#: The least surplus of an owner that is stolen from: with less, nothing would be gained.
+#: The least surplus of an owner that others steal from; less gains nothing.
 _WORTH_STEALING = 2
 
 
@@ -37,11 +36,11 @@ def eph(view: View) -> Decision:
     if own < target and distribution.unclaimed:
         grabbed = view.rng.sample(distribution.unclaimed, min(target - own, len(distribution.unclaimed)))
         return Decision(f"grab {len(grabbed)}, because {what}", tuple(map(view.claim, grabbed)))
-    # An owner whose partitions are all pinned has nothing to give, however big it is.
+    # Owners whose partitions are all pinned do not count.
     big = [owner for owner, theirs in owned.items() if len(theirs) - own >= _WORTH_STEALING]
     able = [owner for owner in big if distribution.movable(owner)]
     if not able:
-        return Decision(f"nothing, because {what}, and nobody has {_WORTH_STEALING} more and may give one")
+        return Decision(f"nothing, because {what}, and no owner has {_WORTH_STEALING} more and a movable one")
     most = max(len(owned[owner]) for owner in able)
     biggest = view.rng.choice([owner for owner in able if len(owned[owner]) == most])
     stolen = view.rng.choice(distribution.movable(biggest))
@@ -51,6 +50,6 @@ def eph(view: View) -> Decision:
 STRATEGY = Declaration(
     eph,
     origin="EventProcessorHost",
-    rule="its share of what is free, at once; else one stolen from the biggest owner, if that has two more",
+    rule="its share of the free partitions at once; else one stolen from the biggest owner, if that has two more",
     moves="steal",
 )

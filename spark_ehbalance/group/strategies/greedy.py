@@ -5,8 +5,8 @@ cycle after cycle without a pause:
 
     repeat the rule of `balanced` until it takes nothing
 
-Here the cycles are played through on one view, so that all their claims are one commit, and a cycle follows at once as
-long as there was something to take.
+Here the cycles are simulated on one view, so that all claims are one commit; another cycle follows at once as long as
+there was something to take.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_ehbalance.group.strategies.distribution import Distribution
 
 
 def greedy(view: View) -> Decision:
-    """Claim and steal, one after the other, until this owner has its share."""
+    """Claim and steal until this owner has its share."""
     distribution = Distribution.from_view(view)
     transitions: list[Transition] = []
     first_reason = ""

@@ -1,4 +1,4 @@
-"""Stuck handovers, which every strategy resolves: its own, and those of the strategy before it."""
+"""Resolution of stuck handovers, common to all strategies."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from spark_ehbalance.group.strategies.base import Decision, Strategy, View
 
 
 def with_stuck_handovers_resolved(strategy: Strategy) -> Strategy:
-    """`strategy`, which also claims what is to come to this member by a handover past its deadline, and cancels, as the
-    owner or the leader, the handovers to members that are gone or leaving."""
+    """`strategy`, extended: claims partitions whose handover to this member is overdue and, as the owner or the leader,
+    cancels handovers to members that have left or are leaving."""
 
     def decide(view: View) -> Decision:
         decision = strategy(view)

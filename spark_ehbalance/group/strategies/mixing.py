@@ -1,12 +1,10 @@
-"""What a group does whose members have different strategies, as while it is changed query by query.
+"""The common rule of a group whose members have different strategies, as during a change query by query.
 
-Two strategies that both keep a group balanced may still undo each other's moves. As long as the live active members
-name different strategies, each of them decides by `cooperative`: it only asks for a surplus, every member computes the
-same target, and pending handovers of any strategy count as done. No combination has to be refused. When the last member
-of the old strategy has gone, the others find a balanced group, and go on by their own rule.
+Two strategies may undo each other's moves. As long as the live active members have different strategies, each decides
+by `cooperative`: it only requests a surplus, every member computes the same target, and pending handovers count as
+done. When the last member of the old strategy has left, the others continue with their own.
 
-A strategy's memory is its own: it starts with none where another strategy decided before, because times that were noted
-before a group was mixed mean nothing after it.
+A strategy starts without memory after another one decided: times from before a group was mixed are meaningless.
 """
 
 from __future__ import annotations
@@ -21,19 +19,19 @@ from spark_ehbalance.group.strategies.cooperative import cooperative
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """The memory that the strategy `by` left for its own next decision."""
+    """The memory of the strategy `by`."""
 
     by: Strategy
     memory: Any
 
 
 def with_mixed_fallback(strategy: Strategy) -> Strategy:
-    """`strategy` in a group in which all members have the same, `cooperative` in any other."""
+    """`strategy` if all members have the same one, else `cooperative`."""
 
     def decide(view: View) -> Decision:
         names = _strategies(view)
         mixed = len(names) > 1
-        if mixed and "" in names:  # a consumer, whose client balances by number and would undo moves by load
+        if mixed and "" in names:  # a consumer, whose client balances counts and would undo moves by load
             leases = {p: replace(lease, load=None) for p, lease in view.snapshot.leases.items()}
             view = replace(view, snapshot=replace(view.snapshot, leases=leases))
         chosen, last = cooperative if mixed else strategy, view.memory

@@ -1,8 +1,8 @@
 """Operators' orders, which precede every strategy.
 
-A pinned partition is taken by the member that it is pinned to, and by no other, as long as that member is alive, active
-and has room; otherwise any member may have it, so that a pin never leaves a partition unread. A member that owns
-`maxPartitionsOwned` partitions does not make room for a pin: it logs so, and takes the partition once it has room.
+Only the member that a partition is pinned to takes it, as long as that member is live, active and below its limit;
+otherwise any member may, so that a pin never leaves a partition unread. A member at `maxPartitionsOwned` does not
+release a partition for a pin.
 
 Source of the idea: brokers' transfer shedders, in which operators name a destination.
 """
@@ -18,7 +18,7 @@ from spark_ehbalance.group.strategies.base import Decision, Strategy, View
 
 
 def with_overrides(strategy: Strategy) -> Strategy:
-    """`strategy` with the operators' orders carried out; it sees the partitions that they decide in `View.pinned`."""
+    """`strategy`, extended by operators' orders; `View.pinned` contains their partitions."""
 
     def overridden(view: View) -> Decision:
         if not view.snapshot.ownership.pins:
@@ -26,7 +26,7 @@ def with_overrides(strategy: Strategy) -> Strategy:
         pins, refused = effective_pins(view)
         ordered = _ordered(view, pins)
         decision = strategy(replace(view, pinned=frozenset(pins)))
-        # A strategy need not know of pins: its decisions about pinned partitions are dropped.
+        # Strategies may ignore pins: their decisions about pinned partitions are dropped.
         decided = [
             transition
             for transition in decision.transitions
@@ -45,7 +45,7 @@ def with_overrides(strategy: Strategy) -> Strategy:
 
 
 def effective_pins(view: View) -> tuple[dict[str, str], list[str]]:
-    """The pinned partitions with the members that are to own them, and those that this member has no room for."""
+    """Pinned partition → member that should own it, and the partitions beyond this member's limit."""
     leases, members, active = view.snapshot.leases, view.snapshot.members, view.active
     owners = {partition: None if partition in view.expired else lease.owner for partition, lease in leases.items()}
     pending = {partition: handover.to for partition, handover in view.snapshot.ownership.pending.items()}
@@ -66,7 +66,7 @@ def effective_pins(view: View) -> tuple[dict[str, str], list[str]]:
 
 
 def _ordered(view: View, pins: Mapping[str, str]) -> list[Transition]:
-    """The transitions by which this member gets what is pinned to it."""
+    """The transitions by which this member gets its pinned partitions."""
     ordered: list[Transition] = []
     for partition in (partition for partition, to in pins.items() if to == view.me.id):
         lease = view.snapshot.leases[partition]
@@ -83,8 +83,8 @@ def _ordered(view: View, pins: Mapping[str, str]) -> list[Transition]:
 
 
 def _ended(view: View) -> list[Transition]:
-    """The transitions that end transfer orders: to this member after the minimum tenure, and, by the oldest active
-    member, to members that are gone."""
+    """The transitions that end transfers: to this member after the minimum tenure, and, as the oldest active member, to
+    members that have left."""
     me, active, leases, untenured = view.me, view.active, view.snapshot.leases, view.untenured
     ended: list[Transition] = []
     for partition, pin in view.snapshot.ownership.pins.items():

@@ -1,4 +1,4 @@
-"""An assignment in the making, computed in the same way by all members that see the same group."""
+"""A target assignment, computed equally by all members with the same snapshot."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def projected(view: View) -> Mapping[str, tuple[str, ...]]:
 
 
 def is_even(view: View) -> bool:
-    """Whether the plan for partitions of equal weight is what there is already: every partition has an active owner,
-    nothing is pending or pinned, no limit is exceeded, and no move would help."""
+    """Whether partitions of equal weight need no change: every one has an active owner, nothing is pending or pinned,
+    no limit is exceeded, and no move helps."""
     ownership, members = view.snapshot.ownership, view.snapshot.members
     owned, active = ownership.owned, view.active
     if view.expired or view.pinned or ownership.pending or not owned.keys() <= set(active):
@@ -47,8 +47,8 @@ def is_even(view: View) -> bool:
 
 
 def initial_plan(view: View, weights: Mapping[str, float]) -> tuple[Plan, set[str]]:
-    """The plan that has `projected` ownership, and the partitions without a member to stay with: unowned, expired, or a
-    leaving member's. Pinned partitions are never among the latter."""
+    """The plan with `projected` ownership, and the unassigned partitions: unowned, expired, or a leaving member's, but
+    never pinned."""
     members, upcoming = view.snapshot.members, view.upcoming_owners()
     plan = Plan({id: members[id].max_owned for id in view.active}, weights)
     unassigned, elsewhere = set(view.expired - upcoming.keys()), view.expired.union(upcoming)
@@ -58,16 +58,16 @@ def initial_plan(view: View, weights: Mapping[str, float]) -> tuple[Plan, set[st
             plan.give(staying, owner)
         elif owner is None or owner in members:
             unassigned.update(staying)
-        # else: the owner is no member any more and has not released the lease, which will expire
+        # else: the owner has left without a release, and the lease will expire
     for partition, to in upcoming.items():
         plan.give((partition,), to)
     return plan, unassigned - view.pinned
 
 
 class Plan:
-    """An assignment in the making. The order of the members decides between equals; `weights` are in partition order.
+    """A mutable assignment. The order of the members decides between equals.
 
-    Every member adds the weights up in the same order, for the same rounding.
+    `weights` are in partition order, so that every member adds them up with the same rounding.
     """
 
     def __init__(self, limits: Mapping[str, int | None], weights: Mapping[str, float]) -> None:
@@ -99,7 +99,7 @@ class Plan:
         self._loads[source] -= self._weights[partition]
 
     def give_to_least_loaded(self, unassigned: AbstractSet[str]) -> None:
-        """Give each to the member that is least loaded by then, the heaviest first; to none where none has room."""
+        """Give the partitions to the least loaded member with room, the heaviest first."""
         weights, owned = self._weights, self._owned
         able = [(self._loads[id], index, id) for index, id in enumerate(self._with_room())]
         heapq.heapify(able)
@@ -117,7 +117,7 @@ class Plan:
                 heapq.heappop(able)
 
     def excess(self, pinned: AbstractSet[str]) -> list[tuple[str, str]]:
-        """The partitions over the members' limits that are not pinned, as (partition, member)."""
+        """The unpinned partitions beyond the members' limits, as (partition, member)."""
         excess = []
         for id, partitions in self._owned.items():
             limit = self._limits[id]

@@ -1,7 +1,7 @@
-"""The lease race: members wait the longer the more they hold, so the member that holds least is first to grab a lease.
+"""The lease race: the more leases a member owns the longer it waits, so the one with the fewest grabs a lease first.
 
-Source: the lease race with delays. A lease is contested once per normal lease time. With `own` leases held, `least`
-held by the other member that holds least, and for a lease of weight w (1, or by load):
+Source: the lease race with delays. A lease is contested once per normal lease time. With `own` owned leases, `least`
+owned by the other member with the fewest, and for a lease of weight w (1, or by load):
 
     wait = (max(0, own - least) + w/2) × delayPerLease       to take a lease
     wait = max(0, own - least - w/2) × delayPerLease         to defend one's own
@@ -40,7 +40,7 @@ from spark_ehbalance.settings.parsing import one_of, parse_duration
 #: one normal lease. The source has 60 s, with a much longer maximum lease.
 _NORMAL_LEASE, _MINIMUM_GRAB = 1 / 2, 1 / 4
 
-#: The fewest seconds until the next decision, so that a race is no busy loop.
+#: The fewest seconds until the next decision, so that a race is not a busy loop.
 _SHORTEST_WAIT = 0.05
 
 
@@ -51,17 +51,17 @@ class RaceParameters(Parameters):
     #: The source has 0.1 to 1 s. A commit to a storage account takes up to 0.2 s, and a difference of one lease should
     #: show.
     delay_per_lease: float = option_field(
-        0.2, parse_duration, "wait for each partition held before taking another; more than a commit takes"
+        0.2, parse_duration, "wait per owned partition before taking another; longer than a commit"
     )
     weight: str = option_field(
         "count",
         one_of("count", "load"),
-        "what is held: `count` of partitions or, where it is skewed, their `load`",
+        "`count` of the owned partitions or, if it is skewed, their `load`",
     )
 
 
 def race(view: View, parameters: RaceParameters) -> Decision:
-    """Claim free leases, challenge members that have more, defend one's own leases."""
+    """Claim free leases, challenge members with more, and defend own leases."""
     contest = _Contest(view, parameters, _group_load(view, parameters.weight))
     contest.claim()
     contest.challenge()
@@ -71,7 +71,7 @@ def race(view: View, parameters: RaceParameters) -> Decision:
 
 @dataclass(frozen=True, slots=True)
 class _GroupLoad:
-    """What all members can see: each active member's load and number of leases, pending handovers counting as done."""
+    """Each active member's load and number of leases; pending handovers count as done."""
 
     weights: Mapping[str, float]
     loads: Mapping[str, float]
@@ -97,7 +97,7 @@ def _group_load(view: View, weight: str) -> _GroupLoad:
     pinned, total = dict.fromkeys(owned, 0.0), sum(weight_of.values())
     if view.pinned:
         pinned = {id: sum(weight_of[p] for p in partitions if p in view.pinned) for id, partitions in owned.items()}
-        # A pinned partition that nobody owns is not raced for.
+        # Unowned pinned partitions are not contested.
         total -= sum(weight_of[p] for p in view.pinned.difference(*owned.values()))
     share = _fair_share(total, [(pinned[id], snapshot.members[id].max_owned) for id in owned])
     tolerance, smallest = 0.0 if by_load is None else TOLERANCE, min(weight_of.values(), default=0.0)
@@ -117,17 +117,17 @@ def _fair_share(total: float, bounds: list[tuple[float, int | None]]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """What one member remembers of its races. Times are by its own clock."""
+    """One member's memory of its races. Times are by its own clock."""
 
-    #: Lease → since when it is seen to be free.
+    #: Free lease → when it was first observed.
     free: Mapping[str, float] = field(default_factory=dict)
-    #: Since when there is something to win from others.
+    #: When there was first something to win from others.
     challenging: float | None = None
-    #: Lease that is worth a challenge → its epoch, its defences, and since when it is seen with them.
+    #: Lease worth a challenge → its epoch, its defences, and when these were first observed.
     watched: Mapping[str, tuple[int, int, float]] = field(default_factory=dict)
     #: Lease → when it was challenged last.
     challenged: Mapping[str, float] = field(default_factory=dict)
-    #: Lease of one's own → its epoch, and when it was last contested.
+    #: Own lease → its epoch, and when it was last contested.
     contested: Mapping[str, tuple[int, float]] = field(default_factory=dict)
 
 
@@ -155,7 +155,7 @@ class _Contest:
         self._actions: list[str] = []
 
     def claim(self) -> None:
-        """Claim free leases whose wait is over; beyond the fair share one at a time, as others may be to have them."""
+        """Claim free leases whose wait is over; beyond the fair share one at a time, because others may claim them."""
         view, claims = self._view, 0
         free = self._claimable()
         if not free:
@@ -176,7 +176,7 @@ class _Contest:
         self._actions.append(f"claim {claims} of {len(free)} that are free")
 
     def challenge(self) -> None:
-        """Request leases from members that hold so much more that this member wins the race for them."""
+        """Request leases from members with so much more that this member wins the race for them."""
         view, group = self._view, self._group
         if not self._has_room() or self._load >= group.fair_share - ROUNDING:
             return
@@ -237,7 +237,7 @@ class _Contest:
         view, group = self._view, self._group
         has = f"{group.counts.get(view.me.id, 0)} of {len(group.weights)} are this owner's"
         actions = ", ".join(self._actions)
-        reason = f"{actions}; {has}" if actions else f"nothing, because {has} and there is none to win"
+        reason = f"{actions}; {has}" if actions else f"nothing, because {has} and no lease can be won"
         after = max(_SHORTEST_WAIT, min(self._due) - view.now) if self._due else None
         memory = _Memory(self._free, self._challenging, self._watched, self._challenged, self._contested)
         return Decision(reason, tuple(self._transitions), rebalance_after=after, memory=memory)
@@ -277,7 +277,7 @@ class _Contest:
         return richer
 
     def _prizes(self, owner: str, load: float) -> list[str]:
-        """The leases that this member would win from `owner`; from now on their grabs are watched."""
+        """The leases that this member would win from `owner`; records when they were first observed."""
         view, weights, prizes = self._view, self._group.weights, list[str]()
         pending, leases, watched = view.snapshot.ownership.pending, view.snapshot.leases, self._memory.watched
         for partition in view.snapshot.ownership.owned.get(owner, ()):
@@ -301,8 +301,8 @@ class _Contest:
 STRATEGY = Declaration(
     race,
     origin="lease race with delays",
-    rule="the member that holds least is first to take a partition; the loser hands over, and the winner keeps it for "
-    "a minimum time",
+    rule="the member with the fewest partitions is first to take one; the loser hands over, and the winner keeps it "
+    "for a minimum time",
     parameters=RaceParameters,
     reactive=True,
 )

@@ -1,4 +1,4 @@
-"""The fair share: what each member has of a total that is shared out as evenly as the members' limits allow."""
+"""The fair share of a total, divided as evenly as the members' limits allow."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 
 def fair_share(total: float, limits: Iterable[float]) -> float:
-    """The share x with sum(min(limit, x)) = `total`; infinite where the limits add up to less than `total`."""
+    """The share x with sum(min(limit, x)) = `total`; infinite if the limits add up to less than `total`."""
     ordered = sorted(limits)
     for index, limit in enumerate(ordered):
         if limit * (len(ordered) - index) >= total:

@@ -1,8 +1,8 @@
 """The brokers' transfer shedder: one leader moves load from the most loaded members to the least loaded.
 
 Source: Pulsar's extensible load manager with its `TransferShedder`. Only the leader, the oldest active live member,
-decides moves, and names their destination. Free partitions are taken without it: every member computes in the same way
-who should have them, and takes its own part.
+decides moves and their destinations. Free partitions do not need it: every member computes the same assignment and
+claims its own.
 
     load(member) = CPU, from 0 to 1, if every member reports it
                    else sum of its partitions' demands / mean of the members' sums
@@ -36,14 +36,14 @@ from spark_ehbalance.group.strategies.weights import ROUNDING, demands
 from spark_ehbalance.settings.option_specs import option_field
 from spark_ehbalance.settings.parsing import number, parse_duration, whole
 
-#: Lease durations between two of the leader's cycles after which it has been away: no balance interval, with its
-#: jitter, is as long.
+#: Lease durations between two of the leader's cycles after which its memory is obsolete: longer than any balance
+#: interval with its jitter.
 _AWAY = 2
 
-#: Partitions of a member, the heaviest first, that may be moved in one cycle, and members that give load away in it.
+#: The heaviest partitions of a member that may move in one cycle, and the members that shed load in it.
 _TOP_PARTITIONS, _MAXIMUM_SOURCES = 10, 3
 
-#: Seconds: a member whose load was reported longer ago is neither source nor destination.
+#: Seconds after which a reported load is obsolete, so that its member is neither source nor destination.
 _LOAD_TIME_TO_LIVE = 1800.0
 
 
@@ -65,23 +65,23 @@ class TransferParameters(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """What the leader remembers. Times are by its own clock."""
+    """The leader's memory. Times are by its own clock."""
 
     looked: float
-    #: It leads since then: a member without a heartbeat since has not reported yet.
+    #: Start of its leadership: a member without a later heartbeat has not reported yet.
     since: float
     hits: int = 0
     cool_until: float = float("-inf")
-    #: The partitions that it has moved within the minimum tenure.
+    #: The partitions moved within the minimum tenure.
     moved: frozenset[str] = frozenset()
 
 
 def transfer(view: View, parameters: TransferParameters) -> Decision:
-    """Claim this member's part of the free partitions and, as the leader, move load."""
+    """Claim this member's free partitions of the assignment and, as the leader, move load."""
     claims = _claims(view)
     if view.active[:1] != (view.me.id,):
         what = f"claim {len(claims)}" if claims else "nothing"
-        return Decision(f"{what}, because the rest is for the leader, {''.join(view.active[:1])}", tuple(claims))
+        return Decision(f"{what}, because the leader, {''.join(view.active[:1])}, does the rest", tuple(claims))
     decision = _lead(view, parameters)
     reason = decision.reason
     if claims:
@@ -94,14 +94,14 @@ def _claims(view: View) -> list[Transition]:
 
 
 def _takers(view: View) -> Mapping[str, str]:
-    """Free partition → the member that is to claim it; without an entry where no member has room."""
+    """Free partition → the member that should claim it; no entry if no member has room."""
     free = view.expired.union(view.snapshot.ownership.owned.get(None, ())) - view.pinned
     owners = _target(view) if free else {}
     return {partition: owners[partition] for partition in sorted(free) if partition in owners}
 
 
 def _target(view: View) -> Mapping[str, str]:
-    """Partition → member: every member keeps what it has, and the rest goes to the least loaded."""
+    """Partition → member: members keep their partitions, and free ones go to the least loaded."""
     known = demands(view.snapshot)
     mean = sum(known.values()) / len(known) if known else 1.0
     plan, unassigned = initial_plan(view, {partition: known.get(partition, mean) for partition in view.snapshot.leases})
@@ -110,10 +110,10 @@ def _target(view: View) -> Mapping[str, str]:
 
 
 def _lead(view: View, parameters: TransferParameters) -> Decision:
-    """The leader's moves, and what it remembers."""
+    """The leader's moves and its next memory."""
     memory = view.memory
     if not isinstance(memory, _Memory) or view.now - memory.looked > _AWAY * view.lease_duration:
-        memory = _Memory(view.now, view.now)  # a new leader, or one after an outage of the table
+        memory = _Memory(view.now, view.now)  # a new leader, or an outage of the table
     recent = memory.moved & (view.untenured | view.snapshot.ownership.pending.keys())
     memory = replace(memory, looked=view.now, moved=recent)
     observations = view.observations.members
@@ -149,8 +149,8 @@ def _lead(view: View, parameters: TransferParameters) -> Decision:
 
 @dataclass(frozen=True, slots=True)
 class _Loads:
-    """The loads of members and partitions, in the same unit, with pending handovers counted as done; without an entry
-    where it is not known. `counted`: each partition's load is 1."""
+    """Known loads of members and partitions, in the same unit, with pending handovers counted as done. `counted`: each
+    partition's load is 1."""
 
     members: Mapping[str, float]
     partitions: Mapping[str, float]
@@ -178,7 +178,7 @@ def _loads(view: View) -> _Loads:
 def _by_cpu(
     view: View, owned: Mapping[str, tuple[str, ...]], weights: Mapping[str, float], busy: Mapping[str, float]
 ) -> _Loads:
-    """Loads by CPU: a partition has a part of its present owner's CPU, in proportion to its demand."""
+    """Loads by CPU: a partition's part of its owner's CPU is in proportion to its demand."""
     ownership = view.snapshot.ownership
     parts: dict[str, float] = {}
     for id, cpu in busy.items():
@@ -195,7 +195,7 @@ def _by_cpu(
 
 
 class _Balance:
-    """The members' loads, on which moves are played through."""
+    """The members' loads, on which moves are simulated."""
 
     def __init__(
         self, view: View, parameters: TransferParameters, loads: _Loads, fresh: Iterable[str], moved: frozenset[str]
@@ -207,7 +207,7 @@ class _Balance:
         self._counted = loads.counted
         self._loads = {id: loads.members[id] for id in fresh}
         self._owned = {id: loads.owned[id] for id in fresh}
-        self._mean = sum(self._loads.values()) / max(1, len(self._loads))  # moves leave it as it is
+        self._mean = sum(self._loads.values()) / max(1, len(self._loads))  # moves do not change it
 
     def __str__(self) -> str:
         if self._counted:
@@ -219,7 +219,7 @@ class _Balance:
         )
 
     def unbalanced(self) -> bool:
-        """Whether there is a reason to move something."""
+        """Whether there is a reason to move load."""
         if self._counted:
             return self._bound(max) - self._bound(min) > 1
         idle = any(not owned for owned in self._owned.values()) and any(
@@ -232,7 +232,7 @@ class _Balance:
         moves: dict[str, str] = {}
         heaviest: dict[str, list[str]] = {}
         while self.unbalanced() and (to := self._least_loaded()) is not None:
-            # A source may shed again, for another destination.
+            # A source may shed again to another destination.
             full = len(heaviest) >= _MAXIMUM_SOURCES
             for source in sorted(heaviest if full else self._loads, key=lambda id: (-self._loads[id], id)):
                 known = heaviest.get(source) or self._heaviest(source)
@@ -263,15 +263,15 @@ class _Balance:
         return min(able, key=lambda id: (self._loads[id], bool(self._owned[id]), id), default=None)
 
     def _heaviest(self, source: str) -> list[str]:
-        """The partitions of `source` that may be moved and whose loads are known, the heaviest first."""
+        """The movable partitions of `source` with known loads, the heaviest first."""
         weights = self._partitions
         movable = [p for p in self._owned[source] if weights.get(p, 0) > 0 and p not in self._fixed]
         top = None if self._counted else _TOP_PARTITIONS
         return sorted(movable, key=lambda p: (-weights[p], partition_order(p)))[:top]
 
     def _picked(self, heaviest: list[str], source: str, to: str) -> list[str]:
-        """The partitions of `heaviest` that together make up at most half the difference of `source` and `to`, without
-        lifting `to` over the mean; else a single one that makes the difference smaller."""
+        """The partitions of `heaviest` with at most half the difference of `source` and `to` in sum, without lifting
+        `to` over the mean; else a single one that reduces the difference."""
         weights, gap = self._partitions, self._loads[source] - self._loads[to]
         rest = min(gap / 2, self._mean - self._loads[to])
         most = min(len(self._owned[source]) - 1, self._room(to))

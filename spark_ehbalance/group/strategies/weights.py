@@ -1,33 +1,31 @@
-"""How much partitions weigh where they are shared out by load."""
+"""Weights of partitions for balancing by load."""
 
 from __future__ import annotations
 
 from spark_ehbalance.group.snapshot import Snapshot
 
-#: In a skewed group a member gives nothing away before its load is over the mean by this part, as with the Kinesis
-#: client 3.
+#: In a skewed group a member sheds load only if it exceeds the mean by this part, as in the Kinesis client 3.
 TOLERANCE = 0.1
 
-#: Loads and weights are sums, which are not exact: less than this is no difference.
+#: Smaller differences of loads and weights are rounding errors.
 ROUNDING = 1e-9
 
-#: The skew (heaviest load / mean load) at which weighing by load begins, and at which it is full. Keys hashed evenly
-#: onto partitions stay below the first: ten thousand keys on 32 partitions have a skew of 1.2.
+#: The skew (heaviest load / mean load) at which weights by load begin, and at which they are full. Evenly hashed keys
+#: stay below the first: ten thousand keys on 32 partitions have a skew of 1.2.
 SKEW_BEGINS, SKEW_FULL = 1.5, 3.0
 
-#: Events per second and partition below which load is noise that is not worth a move.
+#: Events per second and partition below which load is noise.
 MINIMUM_RATE = 1.0
 
-#: Seconds in which a backlog should be gone: a backlog counts as its events spread over them.
+#: A backlog counts as its events spread over this many seconds.
 CATCH_UP = 60.0
 
-#: The least weight of a partition, however idle: its connection and its tasks have a cost as well.
+#: The least weight of a partition: an idle one also costs a connection and tasks.
 MINIMUM_WEIGHT = 0.1
 
 
 def demands(snapshot: Snapshot) -> dict[str, float]:
-    """The demand of each partition whose load is known, in events per second: rate + backlog / CATCH_UP. Empty where
-    the loads are but noise."""
+    """Partition → demand in events per second (rate + backlog / CATCH_UP) if known. Empty if the loads are noise."""
     known = {p: load.rate + load.backlog / CATCH_UP for p, lease in snapshot.leases.items() if (load := lease.load)}
     return known if known and sum(known.values()) / len(known) >= MINIMUM_RATE else {}
 
