@@ -91,7 +91,7 @@ class _Hub:
     def created_ms(self) -> None:
         return None
 
-    def clear(self, owner_levels: Mapping[str, int], /) -> None:
+    def disconnect_readers(self, owner_levels: Mapping[str, int], /) -> None:
         """Nobody reads."""
 
 

@@ -67,12 +67,14 @@ def metrics_table() -> str:
 def error_conditions() -> str:
     """A section for each error class, a subsection for each condition: messages link to these anchors."""
     lines = []
-    for error in [name for name, value in vars(errors).items() if getattr(value, "__module__", "") == errors.__name__]:
-        bases = [base.__name__ for base in getattr(errors, error).__bases__]
+    for error in [value for value in vars(errors).values() if getattr(value, "__module__", "") == errors.__name__]:
+        if not isinstance(error, type):
+            continue
+        bases = [base.__name__ for base in error.__bases__]
         base = "" if bases in (["EhBalanceError"], ["Exception"]) else f" Base: `{'`, `'.join(bases)}`."
-        lines.append(f"## {error}\n\n{inspect.getdoc(getattr(errors, error))}{base}\n")
+        lines.append(f"## {error.__name__}\n\n{inspect.getdoc(error)}{base}\n")
         for name, condition in CONDITIONS.items():
-            if condition.error == error:
+            if condition.error == error.__name__:
                 sentence = condition.sentence.replace("{", "<").replace(":g}", ">").replace("}", ">")
                 lines.append(f"### {name}\n\n`{sentence}`\n" + (f"\n{condition.remedy}\n" if condition.remedy else ""))
     return "\n".join(lines) + "\n"

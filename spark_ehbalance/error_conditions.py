@@ -34,6 +34,9 @@ CONDITIONS = {
     ),
     "EHB_OPTION_NOT_APPLICABLE": Condition("OptionError", "{option} cannot be set here: {reason}."),
     "EHB_OPTIONS_CONFLICT": Condition("OptionError", "{options} cannot be combined: {reason}."),
+    "EHB_CONNECTION_STRING_INVALID": Condition(
+        "OptionError", "connectionString is invalid: {problem}. Allowed: {allowed}."
+    ),
     "EHB_SECRET_EXPOSED": Condition(
         "OptionError",
         "{option} would expose a secret: {reason}. Allowed: {allowed}.",
@@ -79,7 +82,7 @@ CONDITIONS = {
     ),
     "EHB_CLIENT_UNSUPPORTED": Condition(
         "ClientVersionError",
-        "azure-eventhub {version} on {host} is not supported: {reason}.",
+        "azure-eventhub {version} on {host} is not supported: {reason}. Tested: {tested}.",
         "Install [a tested version](platforms.md#versions) on the driver and on every executor.",
     ),
     "EHB_DELTA_UNSUPPORTED": Condition(
@@ -96,7 +99,7 @@ CONDITIONS = {
     ),
     "EHB_NETWORK_INVALID": Condition(
         "HubUnavailableError",
-        "{problem}.",
+        "Cannot connect to {target}: {problem}.",
         "Correct the named option or the machine's settings: [Networks](security.md#networks). A retry is pointless.",
     ),
     "EHB_CREDENTIALS_REFUSED": Condition(
@@ -105,7 +108,7 @@ CONDITIONS = {
         "[Keys](security.md#secrets), [Entra ID](security.md#entra-id) and [roles](security.md#rights).",
     ),
     "EHB_TOKEN_UNAVAILABLE": Condition(
-        "HubUnavailableError",
+        "EhBalanceError",
         "No token could be fetched: {reason}.",
         "The credential failed: [Entra ID](security.md#entra-id).",
     ),
@@ -122,6 +125,12 @@ CONDITIONS = {
         "[A partition stalls](operations.md#a-partition-stalls). If it recurs, another reader has an owner level, or "
         "the network drops data. A compacted hub needs [`compacted`](operations.md#compacted-hubs); with it, a batch "
         "whose last events are gone ends once another event is sent to the partition.",
+    ),
+    "EHB_SEND_TIMEOUT": Condition(
+        "HubUnavailableError",
+        "{where} accepted no batch for sendTimeout={timeout:g} s: {reason}. If Spark retries the task, events that it "
+        "already sent are duplicated.",
+        "As [`EHB_HUB_UNREACHABLE`](#ehb_hub_unreachable).",
     ),
     "EHB_EVENTS_LOST": Condition(
         "DataLossError",

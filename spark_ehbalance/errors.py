@@ -106,3 +106,9 @@ class FencedError(EhBalanceError):
 
 class TargetError(EhBalanceError):
     """A table cannot be written exactly once, or not now."""
+
+
+def describe(error: BaseException) -> str:
+    """`error` as a parameter of another error or a field of a log line: `reason`, or the text of another exception."""
+    text = error.reason if isinstance(error, EhBalanceError) else str(error).removesuffix(".")
+    return text or type(error).__name__

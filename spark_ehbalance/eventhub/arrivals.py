@@ -1,4 +1,4 @@
-"""When events were enqueued, as far as the hub's responses bracket that: a few marks of each partition.
+"""Estimates when events were enqueued, from marks left by the hub's responses.
 
 All times are milliseconds since 1970.
 """
@@ -10,13 +10,13 @@ from bisect import bisect_right
 from collections import defaultdict
 from typing import NamedTuple
 
-#: Marks of a partition: of events of the last day, two neighbours are apart by about half of their age at most.
+#: Maximum number of marks per partition: within a day, neighbouring marks are at most about half their age apart.
 _MOST = 32
 
 
 class _Mark(NamedTuple):
-    """The events from `number` on were enqueued at the time `since` or later, the one before it at the time `before`,
-    None if there is none."""
+    """Events from `number` on were enqueued at `since` or later, the previous one at `before`; None if there is
+    none."""
 
     number: int
     since: int
@@ -24,31 +24,31 @@ class _Mark(NamedTuple):
 
 
 class Arrivals:
-    """The marks of a hub's partitions. For several threads.
+    """The marks of a hub's partitions. Thread-safe.
 
-    They bracket the time of an event to within an interval between two responses. Of a backlog that came before the
-    first response they know nothing but its last event.
+    They limit the time of an event to the interval between two responses. Of events before the first response only the
+    last one has a time.
     """
 
     def __init__(self) -> None:
         self._marks: defaultdict[str, list[_Mark]] = defaultdict(list)
         self._lock = threading.Lock()
 
-    def answered(self, partition: str, end: int, enqueued_ms: int | None, asked_ms: int) -> None:
-        """At the time `asked_ms` or later the last event was `end - 1`, which was enqueued at `enqueued_ms`; None if
-        there never was one. A lower end is that of a hub that was recreated."""
+    def record(self, partition: str, end: int, enqueued_ms: int | None, requested_ms: int) -> None:
+        """Record a response to a request at `requested_ms`: the last event was `end - 1`, enqueued at `enqueued_ms`, or
+        None if there never was one. A lower `end` means a recreated hub."""
         with self._lock:
             marks = self._marks[partition]
             if marks and end < marks[-1].number:
                 marks.clear()
             if marks and end == marks[-1].number:
                 marks.pop()
-            marks.append(_Mark(end, max(enqueued_ms or 0, asked_ms), enqueued_ms))
+            marks.append(_Mark(end, max(enqueued_ms or 0, requested_ms), enqueued_ms))
             if len(marks) > _MOST:
                 _thin(marks)
 
-    def enqueued(self, partition: str, number: int) -> int | None:
-        """The earliest time at which the event `number` can have been enqueued; None if nothing is known of it."""
+    def enqueued_ms(self, partition: str, number: int) -> int | None:
+        """Earliest possible enqueued time of the event `number`; None if unknown."""
         with self._lock:
             marks = self._marks[partition]
             after = bisect_right(marks, number, key=_number)
@@ -64,7 +64,7 @@ def _number(mark: _Mark) -> int:
 
 
 def _thin(marks: list[_Mark]) -> None:
-    """Remove the mark whose neighbours are closest, for its age."""
+    """Remove the mark whose neighbours are closest relative to its age."""
     now = marks[-1].since
 
     def distance(i: int) -> float:

@@ -1,4 +1,4 @@
-"""What an error of the client means for who reads or writes, in words that say what to do about it."""
+"""Translates errors of Azure's client into the package's errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 from azure.eventhub.exceptions import EventHubError
 
-from spark_ehbalance.errors import HubUnavailableError, MissingError
+from spark_ehbalance.errors import EhBalanceError, HubUnavailableError, MissingError, describe
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.network import NetworkError
 from spark_ehbalance.eventhub.server_busy import BUSY
@@ -15,17 +15,18 @@ from spark_ehbalance.eventhub.service_errors import (
     ErrorKind,
     classify,
     condition_of,
-    credentials_help,
-    explained,
+    credentials_to_check,
+    hub_text,
     is_refusal,
+    missing_error,
 )
 from spark_ehbalance.eventhub.wire.values import MalformedError
 from spark_ehbalance.settings.secrets import looks_secret
 
-#: How the client begins when the service has refused a token, in three lines.
+#: First of the three lines of the client's error for a refused token.
 _TOKEN_REFUSED = "CBS Token authentication failed."
 
-#: Characters of an error that are repeated: those of the service have fewer.
+#: Maximum number of characters of a server's text in an error: those of the service have fewer.
 _LONGEST = 1000
 
 #: Seconds for which a hub must be reported missing: the service moves hubs between its machines and loses links, and
@@ -38,27 +39,26 @@ class CredentialsRefusedError(HubUnavailableError):
 
 
 class TransientError(Exception):
-    """The connection broke or was refused for a reason that may pass: a new receiver, or sender, may succeed."""
+    """The connection broke or was refused, possibly temporarily: retry with a new receiver or sender."""
 
 
 class ServerBusyError(TransientError, HubUnavailableError):
-    """The service was too busy, which is counted: to be tried again after `busy_wait`. A request for
-    properties was repeated before."""
+    """The service throttled the request: retry after `busy_wait`. Requests for properties were already repeated."""
 
 
 class MissingHubCheck:
-    """Decides when to believe that a hub, or its partition or consumer group, is missing. `since` is the monotonic time
-    of the first of the latest answers that agree on that."""
+    """Decides when a hub, consumer group or partition counts as missing. `since` is the monotonic time of the first of
+    the latest consecutive reports."""
 
     def __init__(self) -> None:
         self.since: float | None = None
 
     def answered(self) -> None:
-        """Note an answer other than an error."""
+        """Record an answer other than an error."""
         self.since = None
 
     def is_confirmed_by(self, error: Exception) -> bool:
-        """Note an error; returns whether the errors of the last two seconds agree that the hub is missing."""
+        """Record an error; returns whether all answers of the last two seconds report the hub as missing."""
         if not isinstance(error, MissingError):
             self.since = None
             return False
@@ -67,13 +67,15 @@ class MissingHubCheck:
 
 
 def connection_error(error: BaseException, connection: Connection, partition: str | None) -> Exception:
-    """What to raise when no connection could be opened: an error that names the option to look at."""
+    """The error for a connection that could not be opened: `NetworkError` if a retry is pointless, else
+    `TransientError`."""
     problem = connection.network.problem(error, connection.namespace)
     if problem is not None and connection.network.is_final(error):
-        return NetworkError(_of(partition) + problem)
+        target = connection.hub_name if partition is None else f"partition {partition} of {connection.hub_name}"
+        return NetworkError("EHB_NETWORK_INVALID", target=target, problem=problem)
     if problem is None and isinstance(error, MalformedError):
-        problem = f"{connection.namespace} sent {error}: check that it is the address of an event hub"
-    return TransientError(problem or f"no connection could be made to {connection.namespace}")
+        problem = f"{connection.namespace} sent {error}; it may not be the address of an event hub"
+    return TransientError(problem or f"no connection to {connection.namespace}")
 
 
 def translate_error(
@@ -88,32 +90,26 @@ def translate_error(
     if connection.network.problem(error, namespace) is not None:
         return connection_error(error, connection, partition)
     text = error_message(error)
-    what = classify(condition_of(error), text)
-    if is_refusal(error) and what not in FINAL:
-        advice = credentials_help(connection.identity is None, sends=sends, reference=connection.reference)
-        return CredentialsRefusedError(
-            f"{_of(partition)}event hub {hub!r} at {namespace} refused the credentials: {text.rstrip('.')}. {advice}"
-        )
-    if what in FINAL:
-        return MissingError(explained(what, namespace, hub, consumer_group, partition))
-    if what is ErrorKind.BUSY:
-        BUSY.note(connection.hub_name)
-        return ServerBusyError(text)
+    kind = classify(condition_of(error), text)
+    if kind in FINAL:
+        return missing_error(kind, namespace, hub, consumer_group, partition)
+    place, reason = hub_text(namespace, hub, partition), text.rstrip(".")
+    if is_refusal(error):
+        check = credentials_to_check(connection.identity is None, sends=sends, reference=connection.reference)
+        return CredentialsRefusedError("EHB_CREDENTIALS_REFUSED", hub=place, reason=reason, check=check)
+    if kind is ErrorKind.BUSY:
+        BUSY.record(connection.hub_name)
+        return ServerBusyError("EHB_HUB_UNREACHABLE", what=f"{place} is too busy", reason=reason)
     return TransientError(text)
 
 
 def error_message(error: Exception) -> str:
-    """What an error says, in one line. Those of the client's private parts say the least in their first line. A server
-    may say anything, also the token that it was given."""
-    given = getattr(error, "description", None) or str(error)
-    lines = (given.decode(errors="replace") if isinstance(given, bytes) else str(given)).splitlines()
-    if isinstance(error, EventHubError):
+    """The text of an error, in one line. A server may repeat the token that it received, which is hidden."""
+    if isinstance(error, EhBalanceError):
+        return describe(error)
+    text = getattr(error, "description", None) or str(error)
+    lines = (text.decode(errors="replace") if isinstance(text, bytes) else str(text)).splitlines()
+    if isinstance(error, EventHubError):  # its other lines are for developers
         lines = lines[: 3 if lines[:1] == [_TOKEN_REFUSED] else 1]
-    text = " ".join(lines) or type(error).__name__
-    if looks_secret(text := text[:_LONGEST]):
-        return "it said what looks like a key or a token, which is not repeated here"
-    return text
-
-
-def _of(partition: str | None) -> str:
-    return "" if partition is None else f"partition {partition}: "
+    line = (" ".join(lines) or type(error).__name__)[:_LONGEST]
+    return "the text is not shown, as it may contain a key or a token" if looks_secret(line) else line

@@ -1,4 +1,4 @@
-"""The connection options: which hub, and how to authenticate; checked, and the client that they make."""
+"""Checks the connection options, and creates clients: which hub, and how to authenticate."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 
 from azure.eventhub import EventHubConsumerClient, EventHubProducerClient
 
-from spark_ehbalance.errors import OptionError
+from spark_ehbalance.errors import OptionError, describe
 from spark_ehbalance.eventhub import connection_string, credentials
 from spark_ehbalance.eventhub.credentials import Identity
-from spark_ehbalance.eventhub.network import DIRECT, Network, NetworkError, is_server
+from spark_ehbalance.eventhub.network import DIRECT, Network, NetworkError, is_host
 from spark_ehbalance.group.identity import Group
+from spark_ehbalance.settings.option_texts import invalid_option
 from spark_ehbalance.settings.secrets import (
     REFERENCES,
     is_hidden_by_spark,
@@ -38,8 +39,8 @@ _FORM = (
 
 @dataclass(frozen=True)
 class Connection:
-    """One event hub and how to authenticate: `identity` or `connection_string`, which is not in `repr`. `reference` is
-    where the connection string was read, None if it was given itself."""
+    """An event hub and how to authenticate: `identity` or `connection_string`, which `repr` hides. `reference` is where
+    the connection string was read; None if the option contains it."""
 
     namespace: str
     hub: str
@@ -50,80 +51,86 @@ class Connection:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str | None], network: Network | None = None) -> Connection:
-        """From `connectionString`, or `fullyQualifiedNamespace` with the options of a credential; `eventHubName`; and
-        `network`, or what `Network.from_options` takes. Raises `OptionError`, which never repeats a secret."""
+        """Parse `connectionString`, or `fullyQualifiedNamespace` with the credential options; `eventHubName`; and
+        those of `Network.from_options` unless `network` is set. Raises `OptionError`, without secrets."""
         text, namespace = options["connectionString"], options["fullyQualifiedNamespace"]
         if text is None and namespace is None:
-            raise OptionError("neither connectionString nor fullyQualifiedNamespace is set: one of them is needed")
+            raise OptionError(
+                "EHB_OPTION_REQUIRED",
+                option="connectionString or fullyQualifiedNamespace",
+                reason="no other option names the namespace",
+            )
         others = [n for n in ("fullyQualifiedNamespace", *credentials.OPTIONS) if options.get(n) is not None]
         if text is not None and others:
-            raise OptionError(f"connectionString and {others[0]} are both set: set one way in")
-        made = cls._by_key(text, options) if text is not None else cls._by_identity(str(namespace), options)
-        made = replace(made, network=Network.from_options(options) if network is None else network)
-        if problem := made._plaintext_problem():
-            raise OptionError(problem)
-        return made
+            options_set = f"connectionString and {others[0]}"
+            raise OptionError("EHB_OPTIONS_CONFLICT", options=options_set, reason="they are two ways to authenticate")
+        connection = cls._by_key(text, options) if text is not None else cls._by_identity(str(namespace), options)
+        connection = replace(connection, network=Network.from_options(options) if network is None else network)
+        if reason := connection._plaintext_problem():
+            option = "UseDevelopmentEmulator=true in connectionString"
+            raise OptionError("EHB_OPTION_NOT_APPLICABLE", option=option, reason=reason)
+        return connection
 
     @classmethod
-    def _by_key(cls, given: str, options: Mapping[str, str | None]) -> Connection:
-        text = resolve_secret("connectionString", given)
-        allowed = f"allowed is {_FORM}; or {REFERENCES}"
+    def _by_key(cls, option: str, options: Mapping[str, str | None]) -> Connection:
+        text = resolve_secret("connectionString", option)
         try:
             parts = connection_string.parse(text)
         except ValueError as problem:
-            raise OptionError(f"option connectionString is wrong: {problem}; {allowed}") from None
+            raise _invalid(str(problem)) from None
         namespace = parts["Endpoint"]
         if looks_secret(namespace):
-            raise OptionError(f"option connectionString has a secret as its Endpoint: {allowed}")
-        if not is_server(namespace):
-            raise OptionError(f"option connectionString is wrong: its Endpoint is no host name; {allowed}")
-        text = connection_string.joined(parts)
-        if not is_reference(given) and not is_hidden_by_spark(given):
-            raise OptionError(f"connectionString without SharedAccessKey would be shown by Spark: write {REFERENCES}")
-        hub, inside = options["eventHubName"], parts.get("EntityPath")
-        if (name := inside if hub is None else hub) is None:
-            raise OptionError("eventHubName is not set, and connectionString has no EntityPath: one of them is needed")
-        if hub is not None and inside is not None and hub.lower() != inside.lower():
-            raise OptionError(
-                f"eventHubName={redacted(hub)} contradicts EntityPath={redacted(inside)} in connectionString"
-            )
-        reference = given if is_reference(given) else None
-        return cls(namespace, _hub_name(name), connection_string=text, reference=reference)
+            raise _invalid("its Endpoint contains a secret")
+        if not is_host(namespace):
+            raise _invalid("its Endpoint is not a host name")
+        if not is_reference(option) and not is_hidden_by_spark(option):
+            reason = "Spark hides only connection strings with SharedAccessKey"
+            raise OptionError("EHB_SECRET_EXPOSED", option="connectionString", reason=reason, allowed=REFERENCES)
+        hub, entity_path = options["eventHubName"], parts.get("EntityPath")
+        if (name := entity_path if hub is None else hub) is None:
+            reason = "connectionString has no EntityPath"
+            raise OptionError("EHB_OPTION_REQUIRED", option="eventHubName", reason=reason)
+        if hub is not None and entity_path is not None and hub.lower() != entity_path.lower():
+            names = f"eventHubName={redacted(hub)} and EntityPath={redacted(entity_path)} in connectionString"
+            raise OptionError("EHB_OPTIONS_CONFLICT", options=names, reason="they name two event hubs")
+        reference = option if is_reference(option) else None
+        text = connection_string.join(parts)
+        return cls(namespace, _checked_hub(name), connection_string=text, reference=reference)
 
     @classmethod
     def _by_identity(cls, namespace: str, options: Mapping[str, str | None]) -> Connection:
-        given, namespace = namespace, connection_string.host_of(namespace)
-        if "." not in namespace or not is_server(namespace):
-            raise OptionError(
-                f"option fullyQualifiedNamespace={redacted(given)} is wrong: allowed is a host name such as "
-                "NAMESPACE.servicebus.windows.net"
-            )
+        host = connection_string.host_of(namespace)
+        if "." not in host or not is_host(host):
+            allowed = "a host name such as NAMESPACE.servicebus.windows.net"
+            raise invalid_option("fullyQualifiedNamespace", namespace, allowed)
         if options["eventHubName"] is None:
-            raise OptionError("eventHubName is not set: it is needed with fullyQualifiedNamespace")
-        return cls(namespace, _hub_name(options["eventHubName"]), Identity.from_options(options))
+            reason = "fullyQualifiedNamespace names no event hub"
+            raise OptionError("EHB_OPTION_REQUIRED", option="eventHubName", reason=reason)
+        return cls(host, _checked_hub(options["eventHubName"]), Identity.from_options(options))
 
     @property
     def hub_name(self) -> str:
-        """The hub with its namespace, as in its `Group`."""
+        """Namespace and hub, normalised as in `Group`."""
         group = self.group("")
         return f"{group.namespace}/{group.hub}"
 
     def group(self, consumer_group: str) -> Group:
-        """The group that readers of `consumer_group` of this hub belong to."""
+        """The group of this hub's readers in `consumer_group`."""
         return Group.from_names(self.namespace, self.hub, consumer_group)
 
     def consumer_client(self, consumer_group: str, **settings: Any) -> EventHubConsumerClient:
-        """A new client, which connects later; `settings` are more of its arguments. Raises `NetworkError` if this
-        machine cannot read the CA file, or may not connect without TLS."""
+        """A new client, which connects later; `settings` are further arguments. Raises `NetworkError` if this machine
+        cannot read the CA file, or must not connect without TLS."""
         return self._client(EventHubConsumerClient, {"consumer_group": consumer_group} | settings)
 
     def producer_client(self, **settings: Any) -> EventHubProducerClient:
-        """The same for sending."""
+        """As `consumer_client`, for sending."""
         return self._client(EventHubProducerClient, settings)
 
     def _client(self, kind: type[_Client], settings: dict[str, Any]) -> _Client:
-        if problem := self._plaintext_problem():
-            raise NetworkError(problem)
+        if reason := self._plaintext_problem():
+            problem = f"UseDevelopmentEmulator=true in connectionString cannot be used: {reason}"
+            raise NetworkError("EHB_NETWORK_INVALID", target=self.hub_name, problem=problem)
         settings = self.network.client_settings(self.namespace) | settings
         if self.connection_string is not None:
             newest = _NEWEST.get(self, self.connection_string)
@@ -132,15 +139,18 @@ class Connection:
         return kind(fully_qualified_namespace=self.namespace, eventhub_name=self.hub, credential=tokens, **settings)
 
     def _plaintext_problem(self) -> str | None:
-        """Why the client must not be used, as it would speak without TLS; None if it may be."""
-        pairs = (each.partition("=") for each in (self.connection_string or "").split(";"))
-        # more spellings than the client of today takes
-        asked = any(k.strip().lower() == "usedevelopmentemulator" and v.strip().lower() != "false" for k, _, v in pairs)
-        return self.network.plaintext_problem(self.namespace) if asked else None
+        """Why the client must not connect without TLS; None if it uses TLS or may do so."""
+        pairs = (part.partition("=") for part in (self.connection_string or "").split(";"))
+        # more spellings than today's client accepts
+        is_plaintext = any(
+            key.strip().lower() == "usedevelopmentemulator" and value.strip().lower() != "false"
+            for key, _, value in pairs
+        )
+        return self.network.plaintext_problem(self.namespace) if is_plaintext else None
 
-    def renew(self) -> None:
-        """Replace a refused key or token: the next client uses the key that `reference` contains now, or a new token.
-        Only this process reads the reference again; without a usable key there, the old one stays."""
+    def renew_credentials(self) -> None:
+        """Replace a refused key or token in this process: the next client uses the key that `reference` contains now,
+        or a new token. An unusable key there leaves the old one in place."""
         if self.identity is not None:
             self.identity.tokens().renew()
         if self.reference is not None:
@@ -148,32 +158,36 @@ class Connection:
                 _NEWEST[self] = self._read_again()
             except OptionError as error:
                 _LOG.warning(
-                    "the key of %s was refused, and %s has no other: %s", self.hub_name, socket.gethostname(), error
-                )
+                    "No new key after the old one was refused: hub=%s host=%s reason=%s",
+                    self.hub_name, socket.gethostname(), describe(error),
+                )  # fmt: skip
 
-    def current(self) -> Connection:
-        """The same hub with the key that `reference` contains now; unchanged if there is no usable key."""
+    def with_current_key(self) -> Connection:
+        """The same hub with the key that `reference` contains now; unchanged if that is not usable."""
         with contextlib.suppress(OptionError):
             return self if self.reference is None else replace(self, connection_string=self._read_again())
         return self
 
     def _read_again(self) -> str:
-        """The connection string that `reference` contains now. Raises `OptionError`, also if it is of another hub."""
+        """The connection string that `reference` contains now. Raises `OptionError`, also if it names another hub."""
         options = {"connectionString": self.reference, "fullyQualifiedNamespace": None, "eventHubName": self.hub}
         found = Connection.from_options(options, self.network)
         if found.hub_name != self.hub_name:
-            raise OptionError(f"option connectionString={self.reference} names {found.hub_name} now")
+            reason = f"it now names {found.hub_name}"
+            raise OptionError("EHB_SECRET_UNAVAILABLE", option="connectionString", value=self.reference, reason=reason)
         assert found.connection_string is not None
         return found.connection_string
 
 
-#: The newest connection string of this process for a connection whose key was refused.
+#: Connection with a refused key → the process's newest connection string for it.
 _NEWEST: dict[Connection, str] = {}
 
 
-def _hub_name(name: str) -> str:
+def _invalid(problem: str) -> OptionError:
+    return OptionError("EHB_CONNECTION_STRING_INVALID", problem=problem, allowed=f"{_FORM}; or {REFERENCES}")
+
+
+def _checked_hub(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,255}", name, re.ASCII):
-        raise OptionError(
-            f"option eventHubName={redacted(name)} is wrong: allowed are up to 256 letters, digits and any of _ - ."
-        )
+        raise invalid_option("eventHubName", name, "up to 256 letters, digits and any of _ - .")
     return name

@@ -1,4 +1,4 @@
-"""Connection strings as people paste them. Pure. No message repeats a value, which may be a secret."""
+"""Parses connection strings as pasted by users. Pure. Errors never repeat a value, which may be a secret."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _QUOTES = ('""', "''", "“”")
 
 
 def parse(text: str) -> dict[str, str]:
-    """The parts of a connection string by name, with the host as `Endpoint`; `joined` makes it one again.
+    """The parts of a connection string by name, with the host as `Endpoint`. `join` is the inverse.
 
-    Quotes around it, blanks around its parts and names, and a name's case do not count. Raises `ValueError`, which says
-    what is wrong.
+    Ignores surrounding quotes, blanks around parts and names, and the case of names. Raises `ValueError` with the
+    problem.
     """
     text = text.strip()
     if len(text) > 1 and text[0] + text[-1] in _QUOTES:
         text = text[1:-1]
     parts: dict[str, str] = {}
     for number, part in enumerate(text.rstrip("; ").split(";"), 1):
-        given, _, value = (each.strip() for each in part.partition("="))
-        name = _NAMES.get(given.lower(), given)
+        key, _, value = (text.strip() for text in part.partition("="))
+        name = _NAMES.get(key.lower(), key)
         if not name or not value:
-            raise ValueError(f"{name} is empty" if name in _NAMES.values() else f"its part {number} is not NAME=VALUE")
+            raise ValueError(f"{name} is empty" if name in _NAMES.values() else f"part {number} is not NAME=VALUE")
         if name.lower() in map(str.lower, parts):
-            raise ValueError(f"its part {number} has a name that is there twice")
+            raise ValueError(f"part {number} repeats a name")
         parts[name] = value
     if problem := _problem(parts):
         raise ValueError(problem)
@@ -42,8 +42,8 @@ def parse(text: str) -> dict[str, str]:
 def _problem(parts: dict[str, str]) -> str | None:
     if "HostName" in parts:
         return (
-            "HostName is of an IoT Hub's service string: the portal shows the hub's own one, which begins with "
-            "Endpoint=, under Built-in endpoints as Event Hub-compatible endpoint"
+            "HostName belongs to an IoT Hub's service connection string; the portal shows the Event Hub-compatible "
+            "endpoint, which begins with Endpoint=, under Built-in endpoints"
         )
     if "Endpoint" not in parts:
         return "it has no Endpoint"
@@ -54,13 +54,13 @@ def _problem(parts: dict[str, str]) -> str | None:
     return None
 
 
-def joined(parts: dict[str, str]) -> str:
-    """The connection string of these `parts`, as the client reads it."""
+def join(parts: dict[str, str]) -> str:
+    """The connection string with these `parts`, as the client reads it."""
     return ";".join(f"{name}={value}" for name, value in (parts | {"Endpoint": f"sb://{parts['Endpoint']}/"}).items())
 
 
 def host_of(address: str) -> str:
-    """The host, and port if there is one, of an address with or without scheme; that of HTTPS does not count."""
+    """Host and port, if any, of an address with or without scheme; without the default port of HTTPS."""
     scheme = _SCHEME.match(address)
     host = address[scheme.end() if scheme else 0 :].removesuffix("/").strip()
     return host.removesuffix(":443") if scheme and scheme[1].lower() == "https" else host

@@ -1,7 +1,7 @@
-"""Credentials of Entra ID: one of azure-identity by name, or one that a function of the user makes.
+"""Entra ID credentials: one of azure-identity by name, or one returned by a user's callable.
 
-Names and a client secret travel from the driver to planner and workers: each process makes the credential, and
-fetches its tokens.
+The driver sends names and a client secret to planner and workers; each process creates the credential and fetches its
+own tokens.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from azure.core.credentials import TokenCredential
 
 from spark_ehbalance.errors import EhBalanceError, OptionError
 from spark_ehbalance.eventhub.tokens import TokenCache, error_text
+from spark_ehbalance.settings.option_texts import invalid_option
 from spark_ehbalance.settings.secrets import redacted, resolve_secret
 
-#: The options that are read here.
+#: The credential options.
 OPTIONS = ("credential", "clientId", "tenantId", "clientSecret")
 
-#: The same as storage options.
+#: The same options as storage options.
 STORAGE_OPTIONS = ("credential", "client_id", "tenant_id", "client_secret")
 
 _Names = tuple[str, str, str, str]
 
-#: The value of `credential` that takes a client secret, and that a client secret stands for.
+#: The value of `credential` that requires a client secret, and the default if one is set.
 SERVICE_PRINCIPAL = "servicePrincipal"
 
 
 class _Kind(NamedTuple):
-    """A class of azure-identity, and its arguments for a client id, a tenant id and a client secret: none if it takes
-    none."""
+    """A class of azure-identity, and its arguments for client id, tenant id and client secret."""
 
     name: str
     client_id: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class _Kind(NamedTuple):
     client_secret: tuple[str, ...] = ()
 
 
-#: Values of the option `credential`. Each takes what else it needs from the environment.
+#: Values of the option `credential`. The classes read further settings from the environment.
 CREDENTIALS = {
     "default": _Kind(
         "DefaultAzureCredential",
@@ -64,7 +64,7 @@ _CALLABLE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 @dataclass(frozen=True)
 class Identity:
-    """How a process gets tokens of Entra ID: by a credential's name, or by `package.module:callable`."""
+    """Where a process gets Entra ID tokens: a credential's name, or `package.module:callable`."""
 
     credential: str = "default"
     client_id: str | None = None
@@ -73,118 +73,126 @@ class Identity:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str | None], names: _Names = OPTIONS) -> Identity:
-        """From the options of these `names`. A callable is called here once, to see what it returns.
+        """Parse the options with these `names`. Calls a callable once, to check what it returns.
 
         Raises `OptionError`.
         """
-        wanted, client, tenant, secret = (options.get(name) for name in names)
-        wanted = (wanted or ("default" if secret is None else SERVICE_PRINCIPAL)).strip()
+        credential, client, tenant, secret = (options.get(name) for name in names)
+        credential = (credential or ("default" if secret is None else SERVICE_PRINCIPAL)).strip()
         for name, id in zip(names[1:3], (client, tenant), strict=True):
             if id is not None and not re.fullmatch(r"[\w.-]{1,200}", id, re.ASCII):
-                raise OptionError(
-                    f"option {name}={redacted(id)} is wrong: allowed are letters, digits and any of _ - ."
-                )
-        if secret is not None and wanted.lower() != SERVICE_PRINCIPAL.lower():
+                raise invalid_option(name, id, "letters, digits and any of _ - .")
+        if secret is not None and credential.lower() != SERVICE_PRINCIPAL.lower():
             raise OptionError(
-                f"{names[3]} and {names[0]}={redacted(wanted)} are both set: allowed is {SERVICE_PRINCIPAL}"
+                "EHB_OPTIONS_CONFLICT",
+                options=f"{names[3]} and {names[0]}={redacted(credential)}",
+                reason=f"a client secret requires {names[0]}={SERVICE_PRINCIPAL}",
             )
-        identity = cls(wanted, client, tenant)
+        identity = cls(credential, client, tenant)
         if identity.is_callable:
             identity._check_callable(names)
             return identity
-        known = {name.lower(): name for name in CREDENTIALS}.get(wanted.lower())
+        known = {name.lower(): name for name in CREDENTIALS}.get(credential.lower())
         if known is None:
-            raise OptionError(
-                f"option {names[0]}={redacted(wanted)} is wrong: allowed is one of {', '.join(CREDENTIALS)}, or "
-                "package.module:callable, which returns a TokenCredential"
+            raise invalid_option(
+                names[0],
+                credential,
+                f"one of {', '.join(CREDENTIALS)}, or package.module:callable, which returns a TokenCredential",
             )
         for name, argument, id in ((names[1], "client_id", client), (names[2], "tenant_id", tenant)):
             if id is not None and not getattr(CREDENTIALS[known], argument):
-                who = ", ".join(k for k, each in CREDENTIALS.items() if getattr(each, argument))
+                others = ", ".join(other for other, kind in CREDENTIALS.items() if getattr(kind, argument))
                 raise OptionError(
-                    f"option {name}={redacted(id)} is wrong: {names[0]}={known} takes none; allowed is one with {who} "
-                    "or a callable"
+                    "EHB_OPTION_NOT_APPLICABLE",
+                    option=f"{name}={redacted(id)}",
+                    reason=f"{names[0]}={known} takes none, unlike {others} and callables",
                 )
         if known != SERVICE_PRINCIPAL:
             return cls(known, client, tenant)
-        for name, given in zip(names[1:], (client, tenant, secret), strict=True):
-            if given is None:
-                raise OptionError(f"{name} is not set: {names[0]}={known} needs {', '.join(names[1:])}")
+        for name, value in zip(names[1:], (client, tenant, secret), strict=True):
+            if value is None:
+                reason = f"{names[0]}={known} needs {', '.join(names[1:])}"
+                raise OptionError("EHB_OPTION_REQUIRED", option=name, reason=reason)
         return cls(known, client, tenant, resolve_secret(names[3], str(secret)))
 
     @property
     def is_callable(self) -> bool:
-        """Whether a function of the user makes the credential."""
+        """Whether a user's callable returns the credential."""
         return ":" in self.credential
 
     def tokens(self) -> TokenCache:
-        """The credential, one for the whole process: it keeps its tokens."""
+        """The process's credential, which caches its tokens."""
         with _LOCK:
             if self not in _TOKENS:
-                _TOKENS[self] = TokenCache(self._made)
+                _TOKENS[self] = TokenCache(self._create)
             return _TOKENS[self]
 
     def options(self, names: _Names = OPTIONS) -> dict[str, str]:
-        """The options of these `names` that mean it."""
+        """The options with these `names` that `from_options` parses into this identity."""
         values = (self.credential, self.client_id, self.tenant_id, self.client_secret)
         return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
-    def _made(self) -> TokenCredential:
+    def _create(self) -> TokenCredential:
         if self.is_callable:
-            return self._called(OPTIONS)
+            return self._call(OPTIONS)
         from azure import identity  # slow to import, and often not needed
 
         kind = CREDENTIALS[self.credential]
-        given = dict.fromkeys(kind.client_id, self.client_id) | dict.fromkeys(kind.tenant_id, self.tenant_id)
-        given |= dict.fromkeys(kind.client_secret, self.client_secret)
-        made: TokenCredential = getattr(identity, kind.name)(**{n: id for n, id in given.items() if id is not None})
-        return made
+        values = dict.fromkeys(kind.client_id, self.client_id) | dict.fromkeys(kind.tenant_id, self.tenant_id)
+        values |= dict.fromkeys(kind.client_secret, self.client_secret)
+        arguments = {name: value for name, value in values.items() if value is not None}
+        credential: TokenCredential = getattr(identity, kind.name)(**arguments)
+        return credential
 
     # --- callables ---------------------------------------------------------------------------------------------
 
     def _check_callable(self, names: _Names) -> None:
         if not _CALLABLE.fullmatch(self.credential):
-            raise OptionError(
-                f"option {names[0]}={redacted(self.credential)} is wrong: allowed is package.module:callable, such as "
-                "my_package.azure:credential"
-            )
+            allowed = "package.module:callable, such as my_package.azure:credential"
+            raise invalid_option(names[0], self.credential, allowed)
         if self not in _TOKENS:
-            made = self._called(names)
+            credential = self._call(names)
             with _LOCK:
-                _TOKENS.setdefault(self, TokenCache(self._made, first=made))
+                _TOKENS.setdefault(self, TokenCache(self._create, first=credential))
 
-    def _called(self, names: _Names) -> TokenCredential:
+    def _call(self, names: _Names) -> TokenCredential:
         """The credential that the callable returns. Raises `OptionError`."""
-        wrong = f"option {names[0]}={redacted(self.credential)} is wrong:"
         module, _, path = self.credential.partition(":")
         ids = {"client_id": self.client_id, "tenant_id": self.tenant_id}
-        given = {name: id for name, id in ids.items() if id is not None}
+        arguments = {name: id for name, id in ids.items() if id is not None}
         try:
             function: Any = importlib.import_module(module)
             for part in path.split("."):
                 function = getattr(function, part)
-            made = function(**given)
-            get_token = getattr(made, "get_token", None)
+            credential: TokenCredential = function(**arguments)
+            get_token = getattr(credential, "get_token", None)
         except EhBalanceError:
             raise
-        except (Exception, SystemExit) as error:  # of whatever kind: the module is anybody's code
-            called = f"called with {' and '.join(given)}" if given else "called without arguments"
-            raise OptionError(
-                f"{wrong} imported and {called} by Python {'.'.join(map(str, sys.version_info[:2]))} on "
-                f"{socket.gethostname()}, it has raised {error_text(error)}. The module must be installed for Spark's "
-                "driver and executors, or be given to both with --py-files"
-            ) from None
+        except (Exception, SystemExit) as error:  # any type: the module is user code
+            called = f"with {' and '.join(arguments)}" if arguments else "without arguments"
+            raise self._unusable(names, f"importing and calling it {called} raised {error_text(error)}") from None
         if not callable(get_token) or inspect.iscoroutinefunction(get_token):
-            raise OptionError(
-                f"{wrong} what it has returned is of the type {type(made).__name__}: allowed is a TokenCredential, "
-                "which has the method get_token(*scopes) and is not of azure.identity.aio"
+            kind = type(credential).__name__
+            raise self._unusable(
+                names,
+                f"it returned a {kind}, not a TokenCredential, which has a method get_token(*scopes) and is not from "
+                "azure.identity.aio",
             )
-        credential: TokenCredential = made
         return credential
 
+    def _unusable(self, names: _Names, reason: str) -> OptionError:
+        return OptionError(
+            "EHB_CREDENTIAL_UNUSABLE",
+            option=names[0],
+            value=redacted(self.credential),
+            python=".".join(map(str, sys.version_info[:2])),
+            host=socket.gethostname(),
+            reason=reason,
+        )
 
-def forget() -> None:
-    """Forget all credentials of this process and their tokens."""
+
+def clear_cache() -> None:
+    """Drop all credentials of this process and their tokens."""
     global _LOCK
     _LOCK = threading.Lock()
     _TOKENS.clear()
@@ -194,4 +202,4 @@ _LOCK = threading.Lock()
 _TOKENS: dict[Identity, TokenCache] = {}
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=forget)  # the locks may be held, by threads that the child does not have
+    os.register_at_fork(after_in_child=clear_cache)  # threads that the child lacks may hold the locks

@@ -1,7 +1,7 @@
-"""The way to the hub: transport, proxy, address and trusted certificates; and errors that name the option to check.
+"""Network settings: transport, proxy, address and trusted certificates; and errors that name the option to check.
 
-What azure-eventhub does with these settings decides what is refused here: a proxy works with a websocket only; the
-server's certificate must be for the host that is called, so for the custom address where there is one.
+The checks follow azure-eventhub: it uses a proxy only with a websocket, and requires a certificate for the host that it
+connects to, which is the custom address if there is one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from azure.eventhub import TransportType
 
 from spark_ehbalance.errors import HubUnavailableError, OptionError
 from spark_ehbalance.group.identity import is_loopback
+from spark_ehbalance.settings.option_texts import invalid_option
 from spark_ehbalance.settings.parsing import flag
 from spark_ehbalance.settings.secrets import REFERENCES, is_reference, redacted, resolve_secret
 
@@ -33,16 +34,16 @@ _AMQP_PORT, _WEBSOCKET_PORT = 5671, 443
 #: and through a proxy. The client has no time limit of its own for a TLS handshake.
 _STEP = 10.0
 
-#: A name or an IPv4 address: the client cannot call an IPv6 address.
+#: A name or an IPv4 address: the client does not support IPv6 addresses.
 _HOST = r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?"
 
 _ENDPOINT_FORM = "HOST or HOST:PORT, such as gateway.example.com:443, with a name or an IPv4 address as HOST"
 _PROXY_FORM = f"http://HOST:PORT or http://USER:PASSWORD@HOST:PORT; or {REFERENCES}"
 
-#: What the client says when it cannot open a connection.
+#: The client's text for a connection that could not be opened.
 _NOT_OPENED = "Failed to initiate the connection"
 
-#: The names of the errors of the websocket's library, which is imported only where it is used.
+#: Error classes of the websocket library, by name: it is imported only where it is used.
 _NO_ADDRESS, _PROXY_REFUSED, _BAD_STATUS = (
     "WebSocketAddressException",
     "WebSocketProxyException",
@@ -51,12 +52,12 @@ _NO_ADDRESS, _PROXY_REFUSED, _BAD_STATUS = (
 
 
 class NetworkError(HubUnavailableError):
-    """The way to the hub is set wrong on this machine: trying again is of no use. The text names the option."""
+    """The network settings are invalid on this machine, so a retry is pointless. The text names the option."""
 
 
 @dataclass(frozen=True)
 class Proxy:
-    """An HTTP proxy. User and password are not in `repr`."""
+    """An HTTP proxy. `repr` hides user and password."""
 
     host: str
     port: int
@@ -66,8 +67,8 @@ class Proxy:
 
 @dataclass(frozen=True)
 class Network:
-    """How the hub is reached. `endpoint` is a host and a port, None the port of the transport. `plaintext_emulator`:
-    whether an emulator on another host may be reached without TLS."""
+    """How to reach the hub. `endpoint` is a host and a port, or None for the transport's port. `plaintext_emulator`
+    allows an emulator on another host without TLS."""
 
     transport: str = AMQP
     proxy: Proxy | None = None
@@ -77,18 +78,22 @@ class Network:
 
     @classmethod
     def from_options(cls, options: Mapping[str, str | None]) -> Network:
-        """From the options with the names in `OPTIONS`. Raises `OptionError`, which never repeats a password."""
+        """Parse the options named in `OPTIONS`. Raises `OptionError`, without passwords."""
         transport, proxy, endpoint, ca_file, plaintext = (options.get(name) for name in OPTIONS)
-        made = cls(
+        network = cls(
             proxy=None if proxy is None else _proxy(proxy),
             transport=_transport(transport, proxied=proxy is not None),
             plaintext_emulator=plaintext is not None and _plaintext_emulator(plaintext),
             endpoint=None if endpoint is None else _endpoint(endpoint),
             ca_file=None if ca_file is None else _ca_file(ca_file),
         )
-        if made.plaintext_emulator and ca_file is not None:
-            raise OptionError("allowPlaintextEmulator and caFile are both set: without TLS there is nothing to verify")
-        return made
+        if network.plaintext_emulator and ca_file is not None:
+            raise OptionError(
+                "EHB_OPTIONS_CONFLICT",
+                options="allowPlaintextEmulator and caFile",
+                reason="without TLS there is no certificate to verify",
+            )
+        return network
 
     @property
     def websocket(self) -> bool:
@@ -98,7 +103,7 @@ class Network:
     def client_settings(self, namespace: str) -> dict[str, Any]:
         """The keyword arguments of the client. Raises `NetworkError` if this machine cannot read the CA file."""
         settings: dict[str, Any] = {
-            # always said, because a custom address alone would mean a websocket
+            # always set, because a custom address alone would imply a websocket
             "transport_type": TransportType.AmqpOverWebsocket if self.websocket else TransportType.Amqp,
             "ssl_context": self._tls(namespace),
         }
@@ -114,190 +119,186 @@ class Network:
         return settings
 
     def plaintext_problem(self, namespace: str) -> str | None:
-        """Why `namespace` must not be called without TLS, as UseDevelopmentEmulator=true has it; None if it may be.
+        """Why UseDevelopmentEmulator=true must not disable TLS to `namespace`; None if it may.
 
-        Whoever is on the way, such as a proxy, could read the token, so nothing may leave this machine.
+        Proxies and routers could read the token, so nothing unencrypted may leave this machine.
         """
         if self.ca_file is not None:
-            return "connectionString with UseDevelopmentEmulator=true, which switches TLS off, and caFile are both set"
+            return "it disables TLS, and caFile is set"
         host = self.endpoint[0] if self.endpoint is not None else namespace.partition(":")[0]
-        others = [each for each in (host, self.proxy and self.proxy.host) if each and not is_loopback(each)]
-        if not others or self.plaintext_emulator:
+        remote = [name for name in (host, self.proxy and self.proxy.host) if name and not is_loopback(name)]
+        if not remote or self.plaintext_emulator:
             return None
         return (
-            f"UseDevelopmentEmulator=true in connectionString switches TLS off, and {others[0]} is not on this "
-            "machine: allowed are localhost and 127.0.0.0/8; for an emulator elsewhere set allowPlaintextEmulator=true"
+            f"it disables TLS, and {remote[0]} is not on this machine; allowed are localhost, 127.0.0.0/8 and, with "
+            "allowPlaintextEmulator=true, other hosts"
         )
 
     def opening_timeout(self, seconds: float) -> float:
-        """The client's `socket_timeout`: `seconds`, but for a websocket, which would have no longer to connect."""
+        """The client's `socket_timeout`: `seconds`, but longer for a websocket, where it also limits connecting."""
         return _STEP if self.websocket else seconds
 
     def _tls(self, namespace: str) -> ssl.SSLContext:
         path = self.ca_file or certifi.where()
         try:
-            found = os.stat(path)
-            return _context(path, (found.st_mtime_ns, found.st_size))
+            status = os.stat(path)
+            return _context(path, (status.st_mtime_ns, status.st_size))
         except OSError as error:  # also one of ssl
-            option = f"option caFile={path}" if self.ca_file else f"the list of authorities of certifi, {path},"
-            raise NetworkError(
-                f"{option} cannot be read on {socket.gethostname()}, which connects to {namespace}: {error.strerror}. "
-                "The file must be at this path on the driver's machine and on each executor's"
-            ) from None
+            file = f"caFile={path}" if self.ca_file else f"certifi's list of authorities, {path},"
+            problem = f"{file} is not readable on {socket.gethostname()}: {error.strerror}"
+            raise NetworkError("EHB_NETWORK_INVALID", target=namespace, problem=problem) from None
 
     # --- errors --------------------------------------------------------------------------------------------------
 
     def problem(self, error: BaseException, namespace: str) -> str | None:
-        """Why no connection to `namespace` could be opened, in one line that names the option to check; None if `error`
-        has another reason."""
-        chain = list(_chain(error))
-        opening = any(_NOT_OPENED in str(each) for each in chain)
-        return next((text for each in chain if (text := self._problem(each, namespace, opening=opening))), None)
+        """Why no connection to `namespace` could be opened, in one line that names the option to check; None for other
+        errors."""
+        causes = list(_causes(error))
+        opening = any(_NOT_OPENED in str(cause) for cause in causes)
+        return next((text for cause in causes if (text := self._problem(cause, namespace, opening=opening))), None)
 
     def is_final(self, error: BaseException) -> bool:
-        """Whether the settings are wrong, so that a retry cannot succeed."""
+        """Whether the settings are invalid, so that a retry is pointless."""
         return any(
-            isinstance(each, NetworkError | ssl.SSLCertVerificationError)
-            or (type(each).__name__ == _PROXY_REFUSED and _status(each) in (401, 403, 407))
-            for each in _chain(error)
+            isinstance(cause, NetworkError | ssl.SSLCertVerificationError)
+            or (type(cause).__name__ == _PROXY_REFUSED and _status(cause) in (401, 403, 407))
+            for cause in _causes(error)
         )
 
     def _problem(self, error: BaseException, namespace: str, *, opening: bool) -> str | None:
-        """The reason that `error` alone gives."""
+        """`problem` by `error` alone, without its causes."""
         kind, host = type(error).__name__, socket.gethostname()
         server, option = self._server(namespace)
         if isinstance(error, NetworkError):
-            return str(error)
+            return str(error.parameters["problem"])
         if isinstance(error, ssl.SSLCertVerificationError):
-            why = error.verify_message.rstrip(".")
-            return (
-                f"the certificate of {server} is not accepted ({why}): check {option}, caFile and the clock of {host}"
-            )
+            reason = error.verify_message.rstrip(".")
+            check = f"check {option}, caFile and the clock of {host}"
+            return f"the certificate of {server} is not trusted ({reason}); {check}"
         if kind == _BAD_STATUS:
-            return f"{server} refuses the websocket (status {_status(error)}): check {option}"
-        called, option = self._called(namespace)
+            return f"{server} refuses the websocket (status {_status(error)}); check {option}"
+        peer, option = self._peer(namespace)
         if kind == _PROXY_REFUSED:
-            return f"{called} refuses the connection to {server} (status {_status(error) or 'unknown'}): check {option}"
+            return f"{peer} refuses the connection to {server} (status {_status(error) or 'unknown'}); check {option}"
         if isinstance(error, socket.gaierror) or kind == _NO_ADDRESS:
-            return f"the name of {called} does not resolve on {host}: check {option}"
+            return f"the name of {peer} does not resolve on {host}; check {option}"
         if opening and (isinstance(error, OSError) or kind == "WebSocketTimeoutException"):
             firewall = ""
-            if called.endswith(f":{_AMQP_PORT}") and self.endpoint is None:
-                firewall = f", and whether the port is open from here: transportType={WEBSOCKET} uses {_WEBSOCKET_PORT}"
-            why = getattr(error, "strerror", None) or str(error)
-            return f"no connection could be made to {called} ({why}): check {option}{firewall}"
+            if peer.endswith(f":{_AMQP_PORT}") and self.endpoint is None:
+                firewall = f" and the firewall (transportType={WEBSOCKET} uses port {_WEBSOCKET_PORT})"
+            reason = getattr(error, "strerror", None) or str(error)
+            return f"no connection to {peer} ({reason}); check {option}{firewall}"
         return None
 
     def _server(self, namespace: str) -> tuple[str, str]:
-        """Host and port of the server, and the option that names it."""
+        """The server as host:port, and the option that names it."""
         default = _WEBSOCKET_PORT if self.websocket else _AMQP_PORT
         if self.endpoint is not None:
             return f"{self.endpoint[0]}:{self.endpoint[1] or default}", "customEndpointAddress"
         host = namespace if ":" in namespace and not self.websocket else f"{namespace.partition(':')[0]}:{default}"
         return host, "connectionString or fullyQualifiedNamespace"
 
-    def _called(self, namespace: str) -> tuple[str, str]:
-        """Host and port that this machine connects to, and the option that names it."""
+    def _peer(self, namespace: str) -> tuple[str, str]:
+        """The server or proxy to which this machine connects, as host:port, and the option that names it."""
         if self.proxy is not None:
             return f"the proxy {self.proxy.host}:{self.proxy.port}", "httpProxy"
         server, option = self._server(namespace)
         if self.websocket and ("https_proxy" in os.environ or "HTTPS_PROXY" in os.environ):
-            # which of the two is called depends on no_proxy; the variable may hold a password
-            return f"{server}, or the proxy that the environment names,", f"{option}, and https_proxy and no_proxy"
+            # no_proxy decides which of the two; the variable may contain a password
+            return f"{server} or the proxy in the environment", f"{option}, https_proxy and no_proxy"
         return server, option
 
 
-#: Straight to the hub's own address.
+#: A direct connection to the hub's own address.
 DIRECT = Network()
 
-#: The options that make a `Network`, in the order of its fields.
+#: The options of a `Network`, in the order of `from_options`.
 OPTIONS = ("transportType", "httpProxy", "customEndpointAddress", "caFile", "allowPlaintextEmulator")
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
 
 
-def _transport(given: str | None, *, proxied: bool) -> str:
-    if given is None:
+def _transport(value: str | None, *, proxied: bool) -> str:
+    if value is None:
         return WEBSOCKET if proxied else AMQP
-    found = next((each for each in (AMQP, WEBSOCKET) if each.lower() == given.lower()), None)
-    if found is None:
-        raise OptionError(f"option transportType={redacted(given)} is wrong: allowed is one of {AMQP}, {WEBSOCKET}")
-    if proxied and found == AMQP:
-        raise OptionError(
-            f"transportType={AMQP} and httpProxy are both set: a proxy works with {WEBSOCKET} only, leave one out"
-        )
-    return found
+    transport = {name.lower(): name for name in (AMQP, WEBSOCKET)}.get(value.lower())
+    if transport is None:
+        raise invalid_option("transportType", value, f"one of {AMQP}, {WEBSOCKET}")
+    if proxied and transport == AMQP:
+        options = f"transportType={AMQP} and httpProxy"
+        raise OptionError("EHB_OPTIONS_CONFLICT", options=options, reason=f"a proxy requires {WEBSOCKET}")
+    return transport
 
 
-def _endpoint(given: str) -> tuple[str, int | None]:
-    text = re.sub(r"^sb://|/$", "", given)
-    if not is_server(text):
-        raise OptionError(f"option customEndpointAddress={redacted(given)} is wrong: allowed is {_ENDPOINT_FORM}")
+def _endpoint(value: str) -> tuple[str, int | None]:
+    text = re.sub(r"^sb://|/$", "", value)
+    if not is_host(text):
+        raise invalid_option("customEndpointAddress", value, _ENDPOINT_FORM)
     host, _, port = text.partition(":")
     return host, int(port) if port else None
 
 
-def _plaintext_emulator(given: str) -> bool:
+def _plaintext_emulator(value: str) -> bool:
     try:
-        return flag(given)
+        return flag(value)
     except ValueError as allowed:
-        raise OptionError(f"option allowPlaintextEmulator={redacted(given)} is wrong: allowed is {allowed}") from None
+        raise invalid_option("allowPlaintextEmulator", value, allowed) from None
 
 
-def is_server(text: str) -> bool:
+def is_host(text: str) -> bool:
     """Whether `text` is HOST or HOST:PORT, with a name or an IPv4 address as HOST."""
     match = re.fullmatch(f"{_HOST}(:(?P<port>[0-9]{{1,5}}))?", text)
     return match is not None and (match["port"] is None or 1 <= int(match["port"]) <= 65535)
 
 
-def _proxy(given: str) -> Proxy:
-    text = resolve_secret("httpProxy", given)
-    visible = "(not shown, as it may hold a password)" if "@" in text or is_reference(given) else redacted(given)
-    wrong = OptionError(f"option httpProxy={visible} is wrong: allowed is {_PROXY_FORM}")
+def _proxy(value: str) -> Proxy:
+    text = resolve_secret("httpProxy", value)
+    visible = "(not shown, as it may contain a password)" if "@" in text or is_reference(value) else redacted(value)
+    invalid = OptionError("EHB_OPTION_INVALID", option="httpProxy", value=visible, allowed=_PROXY_FORM)
     try:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise wrong from None
+        raise invalid from None
     host = parts.hostname or ""
     if parts.scheme != "http" or not re.fullmatch(_HOST, host) or not port or parts.path.strip("/") or parts.query:
-        raise wrong
-    if parts.username is not None and text == given:
-        raise OptionError(f"option httpProxy holds a user or a password, which would be shown: write {REFERENCES}")
-    user, password = (None if each is None else unquote(each) for each in (parts.username, parts.password))
+        raise invalid
+    if parts.username is not None and text == value:
+        reason = "it contains a user or a password"
+        raise OptionError("EHB_SECRET_EXPOSED", option="httpProxy", reason=reason, allowed=REFERENCES)
+    user, password = (None if part is None else unquote(part) for part in (parts.username, parts.password))
     if password and not user:
-        raise wrong
+        raise invalid
     return Proxy(host, port, user or None, password)
 
 
-def _ca_file(given: str) -> str:
-    """The path, once the file was read here: on executors it is read at the same path."""
-    path = os.path.abspath(given)
+def _ca_file(value: str) -> str:
+    """The absolute path, after a test that reads the file. Executors read it at the same path."""
+    path = os.path.abspath(value)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
     except ssl.SSLError:
-        why = "it holds no certificates in PEM form"
+        problem = "no PEM certificates in the file"
     except OSError as error:
-        why = f"it cannot be read: {error.strerror}"
+        problem = f"not readable: {error.strerror}"
     else:
         return path
-    raise OptionError(
-        f"option caFile={redacted(given)} is wrong: {why}; allowed is the path of a PEM file of certificates"
-    )
+    allowed = "the path of a PEM file of certificates"
+    raise OptionError("EHB_FILE_INVALID", file=f"caFile={redacted(value)}", problem=problem, allowed=allowed)
 
 
 # --- TLS -------------------------------------------------------------------------------------------------------------
 
 
 class _Context(ssl.SSLContext):
-    """A client's context that limits the time of a handshake."""
+    """A client context with a time limit for the handshake."""
 
     def wrap_socket(self, sock: socket.socket, *arguments: Any, **settings: Any) -> ssl.SSLSocket:
         before = sock.gettimeout()
-        if before is None:  # the client would wait for ever
+        if before is None:  # no limit by the client
             sock.settimeout(_STEP)
-        with sock:  # the client has this one until the handshake is over: shut down, it ends that
+        with sock:  # the client owns it until the handshake ends: shutting it down aborts the handshake
             wrapped = super().wrap_socket(sock.dup(), *arguments, **settings)
         wrapped.settimeout(before)
         return wrapped
@@ -305,8 +306,8 @@ class _Context(ssl.SSLContext):
 
 @functools.lru_cache(4)
 def _context(path: str, _: tuple[int, int]) -> ssl.SSLContext:
-    """One for all connections of the process, as long as the file is the same: to read certifi's takes more time than
-    the rest of opening a connection. Strictness is that of the client's own context."""
+    """The process's context for an unchanged file: reading certifi's takes longer than connecting. As strict as the
+    client's own context."""
     context = _Context(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(path)
     return context
@@ -315,25 +316,26 @@ def _context(path: str, _: tuple[int, int]) -> ssl.SSLContext:
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 
-#: Where the client's errors keep what has caused them.
-_CAUSES = ("error", "details", "inner_exception")
+#: Attributes of the client's errors that contain their causes.
+_CAUSE_ATTRIBUTES = ("error", "details", "inner_exception")
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """`error` and what has caused it, the first cause first."""
-    found: list[BaseException] = []
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The causes of `error`, the first cause first, and `error` itself last."""
+    chain: list[BaseException] = []
     waiting = [error]
     while waiting:
-        each = waiting.pop()
-        if any(each is known for known in found):
+        error = waiting.pop()
+        if any(error is known for known in chain):
             continue
-        found.append(each)
-        causes = (each.__context__, each.__cause__, *each.args, *(getattr(each, name, None) for name in _CAUSES))
+        chain.append(error)
+        values = (getattr(error, name, None) for name in _CAUSE_ATTRIBUTES)
+        causes = (error.__context__, error.__cause__, *error.args, *values)
         waiting += [cause for cause in causes if isinstance(cause, BaseException)]
-    yield from reversed(found)
+    yield from reversed(chain)
 
 
 def _status(error: BaseException) -> int | None:
     """The HTTP status in the text of an error."""
-    found = re.search(r"status:? (\d{3})\b", str(error))
-    return int(found[1]) if found else None
+    match = re.search(r"status:? (\d{3})\b", str(error))
+    return int(match[1]) if match else None

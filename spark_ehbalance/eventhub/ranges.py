@@ -1,4 +1,4 @@
-"""Ranges of events: how much of each partition a batch reads, in how many pieces, and from where. Pure."""
+"""Offset ranges: how many events of each partition a batch reads, in how many pieces, and from where. Pure."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from itertools import pairwise
 from spark_ehbalance.errors import DataLossError
 from spark_ehbalance.eventhub.metadata import PartitionState
 
-#: Event Hubs allows 5 readers without owner level of a partition and group; one is left for a second attempt of a task.
+#: Event Hubs allows 5 readers without owner level per partition and group; one is reserved for a retry of a task.
 MAX_PIECES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The events of one partition from sequence number `start` up to but not including `end`.
+    """The events of a partition with sequence numbers from `start` to `end`, exclusive.
 
-    `epoch` is that of the lease under which they are read, 0 without leases; `since_ms` is the `owned_since_ms` of that
-    lease, 0 where it is not known. The length is `end - start`, which is more than the number of events where sequence
-    numbers have gaps.
+    `epoch` and `since_ms` are the lease's epoch and `owned_since_ms`; 0 without leases, or if unknown. The length is
+    `end - start`, more than the number of events if sequence numbers have gaps.
 
-    In a hub whose offsets are texts (a geo-replicated one), `start_offset` and `end_offset` are those of the last event
-    before `start` and before `end`, as far as they are known; else None.
+    In a geo-replicated hub, `start_offset` and `end_offset` are the offsets of the last events before `start` and
+    `end`; None if unknown.
     """
 
     partition: str
@@ -39,10 +38,10 @@ class Range:
 
 
 def limit_by_backlog(backlogs: Mapping[str, int], limit: int | None) -> dict[str, int]:
-    """The number of events to read of each partition: `limit` together, in proportion to the backlogs.
+    """The number of events to read per partition: `limit` in total, in proportion to the backlogs.
 
-    As with maxOffsetsPerTrigger of Spark's Kafka source, each partition with a backlog gets one event at least, so that
-    none starves beside a large one, even if these are more than `limit`.
+    As with maxOffsetsPerTrigger of Spark's Kafka source, each partition with a backlog gets at least one event, even
+    beyond `limit`, so that none starves.
     """
     total = sum(backlogs.values())
     if limit is None or total <= limit:
@@ -53,7 +52,7 @@ def limit_by_backlog(backlogs: Mapping[str, int], limit: int | None) -> dict[str
     if left <= 0:
         return first
     counts = {partition: first[partition] + left * more // total_rest for partition, more in rest.items()}
-    # Largest remainder method: the events left over by rounding down go to the partitions that lost most by it.
+    # Largest remainder method: partitions with the largest remainders get the events that rounding down left over.
     by_remainder = sorted(rest, key=lambda p: (-(left * rest[p] % total_rest), p))
     for partition in by_remainder[: limit - sum(counts.values())]:
         counts[partition] += 1
@@ -61,12 +60,10 @@ def limit_by_backlog(backlogs: Mapping[str, int], limit: int | None) -> dict[str
 
 
 def split(ranges: list[Range], min_pieces: int | None) -> list[Range]:
-    """`ranges` cut into at least `min_pieces`, larger ones into more, as with minPartitions of Spark's Kafka source.
-
-    No range is cut into more pieces than Event Hubs allows readers of a partition at once.
-    """
+    """Split `ranges` into at least `min_pieces`, as with minPartitions of Spark's Kafka source: larger ranges into
+    more, each into at most `MAX_PIECES`."""
     counts = [1] * len(ranges)
-    # The range with the largest pieces gets one piece more, until there are enough.
+    # Repeatedly split the range with the largest pieces.
     largest = [(-float(len(whole)), index) for index, whole in enumerate(ranges) if len(whole) > 1]
     heapify(largest)
     for _ in range(0 if min_pieces is None else min_pieces - len(ranges)):
@@ -89,21 +86,20 @@ def split(ranges: list[Range], min_pieces: int | None) -> list[Range]:
 def retained_start(
     partition: str, position: int, state: PartitionState, fail_on_data_loss: bool, *, is_known: bool = True
 ) -> tuple[int, str]:
-    """The sequence number at which reading of `partition` goes on, and a warning ("" if it is `position`).
+    """The sequence number from which to continue reading `partition`, and a warning ("" if it is `position`).
 
-    A `position` before the first retained event, or after the last one (the hub was recreated), means that events are
-    lost; so does one behind an event that the hub does not have (not `is_known`). Raises `DataLossError` for that if
-    `fail_on_data_loss`.
+    Events are lost if `position` is before the first retained event, after the last one (recreated hub), or after an
+    event that the hub does not have (not `is_known`): raises `DataLossError` if `fail_on_data_loss`.
     """
     if is_known and state.begin <= position <= state.end:
         return position, ""
     if position < state.begin:
-        why = f"the first retained event is {state.begin}: it has aged out"
+        reason = f"they aged out, and the first retained event is {state.begin}"
     elif position > state.end:
-        why = f"the last event is {state.end - 1}: the event hub was recreated"
+        reason = f"the event hub was recreated, and its last event is {state.end - 1}"
     else:
-        why = "the hub has no event at the offset before it: a promotion to another region may have lost it"
-    what = f"partition {partition}: reading was to go on at sequence number {position}, but {why}"
+        reason = "the hub has no event at the previous offset; a promotion to another region may have lost it"
+    error = DataLossError("EHB_EVENTS_LOST", partition=partition, position=position, reason=reason)
     if fail_on_data_loss:
-        raise DataLossError(f"{what}. Set failOnDataLoss=false to go on at {state.begin}")
-    return state.begin, f"{what}. Going on at {state.begin}, because failOnDataLoss=false"
+        raise error
+    return state.begin, f"{error.reason}. Continuing because failOnDataLoss=false: next={state.begin}"

@@ -1,4 +1,4 @@
-"""A receiver of one partition that stays open and knows its position."""
+"""A long-lived receiver of one partition that tracks its position."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from spark_ehbalance.errors import (
     MalformedEventError,
     MissingError,
     OptionError,
+    describe,
 )
 from spark_ehbalance.eventhub import rows
 from spark_ehbalance.eventhub.client_errors import TransientError, connection_error, error_message, translate_error
 from spark_ehbalance.eventhub.connection import Connection
-from spark_ehbalance.eventhub.rows import FAIL, Rows, settle, until_gap
+from spark_ehbalance.eventhub.rows import FAIL, Rows, apply_policy, until_gap
 from spark_ehbalance.eventhub.tokens import TokenUnavailableError
 from spark_ehbalance.eventhub.wire.client import check_open, check_usable, cut_off_after, private_calls
 from spark_ehbalance.eventhub.wire.decoder import Decoder
@@ -36,23 +37,23 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Seconds for which the client waits on its socket at a time. Its default of 0.2 delays every short read by that.
+#: Timeout of the client's socket in seconds. Its default of 0.2 would delay every short read.
 SOCKET_TIMEOUT = 0.02
 
-#: Seconds for TLS and SASL together: several round trips, possibly to another continent.
+#: Seconds to open a connection with TLS and SASL: several round trips, possibly to another continent.
 _OPEN_TIMEOUT = 20.0
 
-#: Seconds for the answer to whether a group exists: several round trips, also to another continent.
+#: Seconds to check that a consumer group exists: several round trips, possibly to another continent.
 _GROUP_PATIENCE = 2.0
 
-#: Partitions whose readers are disconnected at once: each takes a connection, and mostly waits.
+#: Partitions whose readers are disconnected concurrently: each needs a connection, and mostly waits.
 _AT_ONCE = 8
 
 
 class DisconnectedError(Exception):
-    """Another receiver has the partition: this one was disconnected or refused by the rules for owner levels.
+    """Disconnected or refused in favour of another receiver, by the rules for owner levels.
 
-    `epoch` is the other receiver's owner level, None if the error does not name it.
+    `epoch` is the other receiver's owner level, None if the error does not contain it.
     """
 
     def __init__(self, text: str, epoch: int | None) -> None:
@@ -61,18 +62,18 @@ class DisconnectedError(Exception):
 
 
 class OffsetNotFoundError(TransientError):
-    """Event Hubs has no such offset: it is beyond the last event, a number in a geo-replicated hub, or, possibly, that
-    of an event that was lost."""
+    """Event Hubs does not have the offset: it is beyond the last event, a number in a geo-replicated hub, or possibly
+    belongs to a lost event."""
 
 
-#: As the client names the conditions `com.microsoft:georeplication:invalid-offset` and `com.microsoft:argument-error`,
-#: with which a hub without geo-replication refuses what is no number, or is beyond its last event.
+#: The client's names of the conditions for such offsets: `com.microsoft:georeplication:invalid-offset` and, without
+#: geo-replication, `com.microsoft:argument-error`.
 _NO_SUCH_OFFSET = ("georeplication:invalid-offset", "argument-error")
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionAddress:
-    """One partition of a hub, for one consumer group."""
+    """A partition of a hub, and a consumer group."""
 
     connection: Connection
     consumer_group: str
@@ -80,8 +81,8 @@ class PartitionAddress:
 
 
 class RowFormat(NamedTuple):
-    """How events become rows: the columns, to which `sequenceNumber` is added; `json_properties` as for
-    `rows.record_batch`, `on_malformed` as for `unreadable.settle`."""
+    """How events become rows: the columns besides `sequenceNumber`; `json_properties` as for `rows.record_batch`,
+    `on_malformed` as for `rows.apply_policy`."""
 
     columns: frozenset[str] = rows.COLUMNS
     json_properties: bool = False
@@ -89,14 +90,14 @@ class RowFormat(NamedTuple):
 
 
 class Receiver:
-    """Receives the events of a partition as rows, in order and without a gap, from `start` on: a sequence number, the
-    time at or after which the first event was enqueued, or (a text) the offset of the first event.
+    """Receives the events of a partition as rows, in order and without gaps, from `start`: a sequence number, the
+    earliest enqueued time, or (text) the offset of the first event.
 
-    With an `owner_level` all receivers of the partition with the same or a lower level, or none, are disconnected; with
-    None it shares the partition with up to four others. `prefetch` is how many events the hub sends ahead.
+    An `owner_level` disconnects all receivers of the partition with the same, a lower or no level; with None the
+    receiver shares the partition with up to four others. `prefetch` is the number of events that the hub sends ahead.
 
-    Unless `gaps` is set, as for a compacted hub, a gap in the sequence numbers ends the receiver after the rows before
-    it: one that starts at the gap shows whether there are such events.
+    Unless `gaps` is set, as for a compacted hub, a gap in the sequence numbers closes the receiver after the rows
+    before it: a new one at the gap shows whether these events exist.
 
     Connects at the first call of `receive`. For one thread at a time. Receiving raises `DisconnectedError`,
     `TransientError`, `MalformedEventError`, `CredentialsRefusedError`, `NetworkError`, `MissingError` or
@@ -113,19 +114,19 @@ class Receiver:
         row_format: RowFormat = RowFormat(),
         gaps: bool = False,
     ) -> None:
-        #: The lowest sequence number that the next event can have, None if it is not known.
+        #: Lowest possible sequence number of the next event, None if unknown.
         self.next = start if isinstance(start, int) else None
-        #: The sequence number of the first event of the last call, None if it is not known.
+        #: Sequence number of the first event of the last call, None if unknown.
         self.first: int | None = None
         self.closed = False
         self._gaps = gaps
-        self._began = False  # events have come
+        self._began = False  # events were received
         self._address = address
         self._start = start
         self._owner_level = owner_level
         self._prefetch = prefetch
         self._on_malformed = row_format.on_malformed
-        self._failure: str | None = None  # of the event after those that were returned
+        self._failure: str | None = None  # of the event after the returned ones
         self._skipped = 0
         self._link: LinkReader | None = None
         self._schema = rows.schema_of(row_format.columns)
@@ -138,10 +139,10 @@ class Receiver:
         self._client_error: Any = None  # the client's conversion of an error
 
     def receive(self, most: int, wait: float, wanted: int | None = None) -> pa.RecordBatch:
-        """Up to `most` rows; none if none came within `wait` seconds, or if it is closed.
+        """Up to `most` rows; none if none arrived within `wait` seconds, or if it is closed.
 
-        Waits for more events only while they come without a pause. `wanted` is the number of events for this call and
-        later ones, if it is known: the hub sends no more.
+        Waits for further events only while they arrive without a pause. `wanted` limits the number of events that the
+        hub sends for this call and later ones.
         """
         if self.closed:
             return pa.RecordBatch.from_pylist([], self._schema)
@@ -153,7 +154,7 @@ class Receiver:
                 received = self._decoder.record_batch(link.receive(most, wait, wanted))
             finally:
                 link.release()
-        return self._settled(received)
+        return self._checked(received)
 
     def confirm(self, wait: float) -> None:
         """Connect, and wait until the hub has accepted the receiver, for at most `wait` seconds. Raises as `receive`
@@ -162,10 +163,10 @@ class Receiver:
             self._opened().confirm(wait)
 
     def is_usable(self) -> bool:
-        """Whether it can be kept for later: not if it was disconnected, or if its token is about to expire."""
+        """Whether it can be kept for later: it is connected, and its token does not expire soon."""
         try:
             return self._link is not None and self._link.is_usable()
-        except Exception:  # any error ends it
+        except Exception:  # any error closes it
             return False
 
     def close(self) -> None:
@@ -178,30 +179,32 @@ class Receiver:
         if self._link is not None:
             self._link.close()
 
-    def _settled(self, received: Rows) -> pa.RecordBatch:
+    def _checked(self, received: Rows) -> pa.RecordBatch:
         sound = received if self._gaps else until_gap(received, self.next if self._began else None)
         if len(sound.batch) < len(received.batch):
-            _LOG.info("partition %s: a gap in what has come: reading again from there", self._address.partition)
+            _LOG.info("Sequence numbers have a gap, reopening the receiver: partition=%s", self._address.partition)
             self.close()
-        batch, self.first, self.next, self._failure, skipped, problem = settle(sound, self.next, self._on_malformed)
+        batch, self.first, self.next, self._failure, skipped, problem = apply_policy(
+            sound, self.next, self._on_malformed
+        )
         self._began = self._began or self.first is not None
         if self._failure is not None and self.first is None:
             self._fail(self._failure)
         if skipped:
             self._skipped += skipped
             _LOG.warning(
-                "partition %s: %d events left out, because onMalformed=skip, %d since the receiver was opened: %s",
+                "Skipped malformed events (onMalformed=skip): partition=%s skipped=%d since_opened=%d first=%s",
                 self._address.partition, skipped, self._skipped, problem,
             )  # fmt: skip
         return batch
 
     def _fail(self, failure: str) -> NoReturn:
         self.close()
-        raise MalformedEventError(f"partition {self._address.partition}: {failure}")
+        raise MalformedEventError("EHB_EVENT_MALFORMED", partition=self._address.partition, problem=failure)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Closes the receiver when an error ends the block, and raises what `receive` raises."""
+        """Closes the receiver on an error, and translates it into one that `receive` raises."""
         try:
             try:
                 yield
@@ -215,7 +218,7 @@ class Receiver:
             self.close()
             if isinstance(self._start, str) and getattr(error, "error", None) in _NO_SUCH_OFFSET:
                 raise OffsetNotFoundError(str(error).splitlines()[0]) from error
-            raise _meaning(error, self._address) from error
+            raise _translated(error, self._address) from error
         except (TransientError, EhBalanceError):
             self.close()
             raise
@@ -223,7 +226,7 @@ class Receiver:
     # --- connecting ------------------------------------------------------------------------------------------------
 
     def _opened(self) -> LinkReader:
-        """The link that the client has opened, taken over from it."""
+        """The link, taken over from the client after it was opened."""
         if self._link is None:
             with private_calls():
                 self._consumer = self._make_consumer()
@@ -245,25 +248,24 @@ class Receiver:
             prefetch=self._prefetch,
             event_position_inclusive=True,
         )
-        # No keep-alive thread: every close would wait for it, and a process that forks must not have one. The service
-        # drops a receiver that is idle for too long, and it is opened again.
+        # No keep-alive thread: every close would wait for it, and a forking process must not have one. An idle receiver
+        # that the service drops is opened again.
         consumer._keep_alive = 0
         return consumer
 
     def _open(self) -> None:
-        """Open the connection and attach the link, without any credit yet."""
+        """Open the connection and attach the link, without granting credit."""
         deadline = time.monotonic() + _OPEN_TIMEOUT
         with cut_off_after(_OPEN_TIMEOUT, lambda: self._consumer._handler._connection):
             try:
                 with private_calls():
                     while not self._consumer._open():
                         if time.monotonic() >= deadline:
-                            raise TransientError(
-                                f"{self._address.connection.namespace} has not attached the link in time"
-                            )
+                            namespace = self._address.connection.namespace
+                            raise TransientError(f"{namespace} did not attach the link in {_OPEN_TIMEOUT:g} s")
             except TokenUnavailableError as error:
-                raise TransientError(str(error)) from None
-            except (ClientVersionError, OptionError):  # the latter: a credential's callable cannot be called here
+                raise TransientError(describe(error)) from None
+            except (ClientVersionError, OptionError):  # the latter: a credential's callable failed
                 raise
             except Exception as error:
                 if self._consumer.running:
@@ -272,10 +274,10 @@ class Receiver:
 
 
 def check_group(address: PartitionAddress) -> None:
-    """Raise `MissingError` if the consumer group of an existing hub does not exist; `ClientVersionError` too. Whatever
-    else is wrong is left to those who read.
+    """Raise `MissingError` if the consumer group of an existing hub does not exist, or `ClientVersionError`. Ignores
+    other errors, which readers report.
 
-    Opens a receiver without an owner level: answers to requests do not depend on the group.
+    Opens a receiver without an owner level, because the management link ignores the group.
     """
     try:
         with contextlib.closing(Receiver(address, START_OFFSET, owner_level=None, prefetch=1)) as receiver:
@@ -283,11 +285,11 @@ def check_group(address: PartitionAddress) -> None:
     except MissingError:
         raise
     except (DisconnectedError, TransientError, HubUnavailableError) as error:
-        _LOG.debug("consumer group %s: %s", address.consumer_group, error)
+        _LOG.debug("Consumer group not checked: group=%s reason=%s", address.consumer_group, describe(error))
 
 
 def disconnect_readers(owner_levels: Mapping[PartitionAddress, int]) -> None:
-    """Disconnect the readers of each partition that have this owner level or a lower one. A failure is logged only."""
+    """Disconnect readers with these owner levels or lower ones. Logs failures."""
 
     def disconnect(address: PartitionAddress, owner_level: int) -> None:
         try:
@@ -295,14 +297,14 @@ def disconnect_readers(owner_levels: Mapping[PartitionAddress, int]) -> None:
                 receiver.receive(1, 0.0, 0)
         except (DisconnectedError, TransientError, EhBalanceError) as error:
             _LOG.warning(
-                "partition %s: former owners' receivers could not be disconnected: %s", address.partition, error
+                "Former owners' receivers not disconnected: partition=%s reason=%s", address.partition, describe(error)
             )
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(disconnect, owner_levels, owner_levels.values()))
 
 
-def _meaning(error: EventHubError, address: PartitionAddress) -> Exception:
+def _translated(error: EventHubError, address: PartitionAddress) -> Exception:
     text = error_message(error)
     # The first epoch in the text is the other receiver's; the word alone may be part of a hub's name.
     epoch = re.search(r" epoch (?:of )?'(\d+)'", text)

@@ -1,4 +1,4 @@
-"""Resolves starting positions, such as `latest` or a time, and offsets, in a partition as it is now, by receivers."""
+"""Resolves starting positions, such as `latest` or a time, and offsets to sequence numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from spark_ehbalance.errors import HubUnavailableError, OptionError
+from spark_ehbalance.errors import HubUnavailableError, OptionError, describe
 from spark_ehbalance.eventhub.client_errors import CredentialsRefusedError, ServerBusyError, TransientError
 from spark_ehbalance.eventhub.metadata import PartitionState
 from spark_ehbalance.eventhub.poll_schedule import MOST_REQUESTS
@@ -31,19 +31,19 @@ _LOG = logger(__name__)
 
 _T = TypeVar("_T")
 
-#: Events received at a time where an offset is looked for, as Azure's client does by default.
+#: Events per receive call while searching an offset: the default of Azure's client.
 _MOST = 300
 
-#: No event of a hub ages out before: the shortest retention that can be set.
+#: Minimum age at which events are deleted: the shortest retention of a hub.
 _SHORTEST_RETENTION = timedelta(hours=1)
 
-#: Partitions in which something is looked for at once: each takes a connection, and mostly waits.
+#: Partitions that are resolved concurrently: each needs a connection, and mostly waits.
 _AT_ONCE = 8
 
-#: Partitions that are requested between two log lines: five seconds' worth.
+#: Partitions per log line: five seconds of requests.
 _LOGGED = round(5 * MOST_REQUESTS)
 
-#: Seconds after which a receiver at which nothing comes has nothing to deliver: some round trips to another continent.
+#: Seconds without an event after which a receiver has none to deliver: several round trips to another continent.
 QUIET = 5.0
 
 
@@ -54,13 +54,11 @@ def resolve(
     timeout: float,
     highest_level: int | None = None,
 ) -> Position:
-    """The position from which reading begins at `position`, in a partition with this `state`.
+    """Resolve `position` in a partition with this `state`.
 
-    A time or an offset is resolved by a receiver, which raises `HubUnavailableError` after `timeout` seconds. If a
-    reader with an owner level shuts out readers without one, its level is taken for a moment if it is at most
-    `highest_level`: that reader must be one that opens again. Raises `OptionError` for a position with the offset of
-    another event.
-    """
+    Resolves times and offsets with a receiver; raises `HubUnavailableError` after `timeout` seconds. If a reader with
+    an owner level of at most `highest_level` refuses readers without one, uses that level, which disconnects the reader
+    for a moment. Raises `OptionError` if the offset belongs to another event than the sequence number."""
     if position is PartitionEnd.EARLIEST:
         return Position.before(state.begin)
     if position is PartitionEnd.LATEST:
@@ -82,14 +80,13 @@ def latest_ends(
     partitions: Iterable[str],
     request_states: Callable[[list[str]], Mapping[str, PartitionState]],
 ) -> dict[str, Position]:
-    """The current ends of those of `partitions` whose starting position is `latest`. `request_states` may take a while:
-    40 s for 1,000 partitions."""
+    """The current ends of the `partitions` that start at `latest`. `request_states` may take 40 s for 1,000."""
     latest = [partition for partition in partitions if positions.position(partition) is PartitionEnd.LATEST]
     ends = dict[str, Position]()
     for first in range(0, len(latest), _LOGGED):
         if ends:
             _LOG.info(
-                "startingPosition=latest: the ends of %d of %d partitions are known. Reading starts when all are",
+                "Resolving startingPosition=latest before the first read: resolved=%d partitions=%d",
                 len(ends),
                 len(latest),
             )
@@ -107,14 +104,14 @@ def resolve_start(
     state: PartitionState,
     timeout: float,
 ) -> Position:
-    """The position at which a member of a group begins, as `resolve`. To the group `latest` is the moment of its first
-    start, and it is `now`, both by the hub's clock.
+    """Resolve the starting position of a group's member, at `now`, where `latest` is the time of the group's first
+    start, both by the hub's clock.
 
-    If events may have aged out since then it is before the first retained one, which means that events are lost.
+    If events may have aged out since then, the result is before the first retained event, which counts as data loss.
     """
-    moment = latest if position is PartitionEnd.LATEST else position
-    # Azure's event processors read with owner level 0 and reconnect, so this may disconnect one for a moment.
-    found = resolve(moment, address, state, timeout, highest_level=0)
+    start = latest if position is PartitionEnd.LATEST else position
+    # May disconnect an Azure event processor for a moment: they read with owner level 0 and reconnect.
+    found = resolve(start, address, state, timeout, highest_level=0)
     had_events = state.last_enqueued is not None and state.last_enqueued >= latest
     if (
         position is PartitionEnd.LATEST
@@ -129,15 +126,17 @@ def resolve_start(
 def _checked(
     position: Position, address: PartitionAddress, state: PartitionState, timeout: float, highest_level: int | None
 ) -> Position:
-    """The same position. Raises `OptionError` if its offset is that of another event: this source reads from the
-    number on, and other clients from the offset."""
+    """Return `position`, or raise `OptionError` if its offset belongs to another event: this source reads from the
+    number, other clients from the offset."""
     if position.offset in (None, START_OFFSET) or not state.begin < position.next <= state.end:
         return position
     number = position_after_offset(position.offset, address, state, timeout, highest_level).sequence_number
     if number != position.sequence_number:
         raise OptionError(
-            f"partition {address.partition}: the offset {redacted(position.offset)} is not that of the event before "
-            f'{{"next": {position.next}}}: leave one of them out'
+            "EHB_POSITION_INVALID",
+            partition=address.partition,
+            problem=f"offset {redacted(position.offset)} does not belong to the event before next={position.next}",
+            allowed="next or offset alone",
         )
     return position
 
@@ -145,11 +144,11 @@ def _checked(
 def position_after_offset(
     offset: str, address: PartitionAddress, state: PartitionState, timeout: float, highest_level: int | None = None
 ) -> Position:
-    """The position after the event with this `offset`, in a partition with this `state`. `highest_level` as `resolve`.
+    """The position after the event at `offset`, in a partition with this `state`. `highest_level` as for `resolve`.
 
-    If there is no such event, it is the one before the first event after it; and before the first retained event, which
-    means that events are lost, if that is the first one after it. Raises `HubUnavailableError` if the hub refuses
-    `offset`, or if no event comes within `timeout` seconds.
+    Without such an event, the position of the first later one; if that is the first retained event, the position before
+    it, which counts as data loss. Raises `HubUnavailableError` if the hub refuses `offset`, or if no event arrives
+    within `timeout` seconds.
     """
     if offset == state.last_offset:
         return state.end_position
@@ -163,24 +162,22 @@ def position_after_offset(
         try:
             number, found = _received(address, offset, timeout, what, first, highest_level=highest_level)
         except OffsetNotFoundError as error:
-            raise HubUnavailableError(f"partition {address.partition}: {what} could not be found: {error}") from error
+            raise _not_found(address, what, error) from error
     if found == offset:
         return Position(number, offset)
     return Position.before(number if offset == START_OFFSET or number > state.begin else max(0, number - 1))
 
 
 def find_offset(address: PartitionAddress, sequence_number: int, owner_level: int | None, timeout: float) -> str | None:
-    """The offset that stands for this sequence number in a checkpoint; None if it is not found within `timeout`
-    seconds.
+    """The offset for this sequence number in a checkpoint; None if it is not found within `timeout` seconds.
 
-    It is that of the event with this number. Where a compacted hub has that event no longer, it is that of the last one
-    before, and `START_OFFSET` if there is none. A reader of the same or a lower owner level is disconnected for a
-    moment: it must be one that opens again.
+    Where a compacted hub has deleted the event: the offset of the last one before it, or `START_OFFSET`. Disconnects
+    readers with the same or a lower owner level for a moment, so they must reconnect.
     """
-    deadline, back = time.monotonic() + timeout, 0
+    deadline, distance = time.monotonic() + timeout, 0
     with contextlib.suppress(HubUnavailableError):
         while True:
-            start, most = max(0, sequence_number - back), min(1 + back, _MOST)
+            start, most = max(0, sequence_number - distance), min(1 + distance, _MOST)
 
             def last(receiver: Receiver, deadline: float, most: int = most) -> tuple[str | None] | None:
                 return _last_up_to(receiver, sequence_number, most, deadline)
@@ -189,45 +186,45 @@ def find_offset(address: PartitionAddress, sequence_number: int, owner_level: in
             (found,) = _received(address, start, left, "an offset", last, level=owner_level, prefetch=most, gaps=True)
             if found is not None or start == 0:
                 return found or START_OFFSET
-            back = max(1, 2 * back)
+            distance = max(1, 2 * distance)
     return None
 
 
 def resolve_all(
     addresses: Iterable[PartitionAddress],
     deadline: float,
-    look: Callable[[PartitionAddress, float], _T | None],
+    resolve_one: Callable[[PartitionAddress, float], _T | None],
     *,
     needed: bool = False,
 ) -> dict[str, _T]:
-    """What `look`, which takes the seconds left until the monotonic time `deadline`, finds in each partition, if it
-    finds anything.
+    """Results of `resolve_one` by partition, without None. It receives the seconds left until the monotonic time
+    `deadline`.
 
-    A partition where it raises `HubUnavailableError` is logged and omitted; if nothing is found but `needed`, the first
-    error is raised.
+    Logs and omits partitions where it raises `HubUnavailableError`; if no result remains but `needed`, raises the first
+    error.
     """
     errors: list[HubUnavailableError] = []
 
-    def found_in(address: PartitionAddress) -> tuple[str, _T | None]:
+    def resolved(address: PartitionAddress) -> tuple[str, _T | None]:
         try:
-            return address.partition, look(address, deadline - time.monotonic())
+            return address.partition, resolve_one(address, deadline - time.monotonic())
         except HubUnavailableError as error:
             errors.append(error)
             return address.partition, None
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        results = {partition: found for partition, found in pool.map(found_in, addresses) if found is not None}
+        results = {partition: result for partition, result in pool.map(resolved, addresses) if result is not None}
     if errors and needed and not results:
         raise errors[0]
     for error in errors:
-        _LOG.warning("%s. The partition is not read until this succeeds", error)
+        _LOG.warning("Partition not read until this succeeds: %s", error)
     return results
 
 
 def has_event(position: Position, address: PartitionAddress, timeout: float, owner_level: int | None) -> bool | None:
-    """Whether a geo-replicated hub has the event at `position`, or it has aged out; None if nothing comes there.
+    """Whether a geo-replicated hub has the event at `position`, or it has aged out; None if no event arrives there.
 
-    The receiver has the `owner_level`. Raises `HubUnavailableError` after `timeout` seconds.
+    Raises `HubUnavailableError` after `timeout` seconds.
     """
     assert position.offset is not None
     what = f"the event at offset {position.offset}"
@@ -239,8 +236,8 @@ def has_event(position: Position, address: PartitionAddress, timeout: float, own
 
 
 def probe_end(start: int, address: PartitionAddress, timeout: float, owner_level: int | None) -> int | None:
-    """The sequence number behind the events that come at once to a receiver at `start` with that `owner_level`; None if
-    none comes within `timeout` seconds."""
+    """The sequence number after the first events received from `start`; None if none arrives within `timeout`
+    seconds."""
 
     def end(receiver: Receiver, deadline: float) -> int | None:
         first = _first_number(receiver, deadline, _MOST)
@@ -262,10 +259,10 @@ def _received(
     highest_level: int | None = None,
     **settings: Any,
 ) -> _T:
-    """What `read` returns for a receiver that begins at `start`, and for the deadline; it is tried again with a new
-    one until it is not None. `settings` are more of the receiver's. Raises `HubUnavailableError`, which says `what` was
-    not found, at the deadline, and `OffsetNotFoundError`."""
-    last_error: Exception = TimeoutError("no event came")
+    """The first result of `read`, called with a new receiver at `start` and the deadline until it is not None.
+    `settings` are further arguments of the receiver. Raises `OffsetNotFoundError`, and at the deadline
+    `HubUnavailableError`, which contains `what`."""
+    last_error: Exception = TimeoutError("no event arrived")
     refused = False
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
@@ -277,34 +274,37 @@ def _received(
             if found is not None:
                 return found
         except DisconnectedError as other:
-            # A reader with an owner level shuts out readers without one. The same level disconnects it for a moment; a
-            # reader of this group opens again. Its epoch is lower than the lease's if its batch began before a seek.
+            # The same level disconnects the reader for a moment; this group's readers reconnect. Its epoch is lower
+            # than the lease's if its batch began before a seek.
             if other.epoch is not None and highest_level is not None and other.epoch <= highest_level:
                 level = other.epoch
             last_error = other
         except OffsetNotFoundError:
             raise
-        except TransientError as broken:
-            last_error = broken
-        except CredentialsRefusedError as refusal:
-            if refused:  # with a fresh token as well
+        except TransientError as error:
+            last_error = error
+        except CredentialsRefusedError as error:
+            if refused:  # with a new token as well
                 raise
-            refused, last_error = True, refusal
-            address.connection.renew()
+            refused, last_error = True, error
+            address.connection.renew_credentials()
         time.sleep(busy_wait() if isinstance(last_error, ServerBusyError) else 0.2)
-    raise HubUnavailableError(
-        f"partition {address.partition}: {what} could not be found within {timeout:g} s: {last_error}"
-    )
+    raise _not_found(address, what, last_error, f" within {timeout:g} s")
+
+
+def _not_found(address: PartitionAddress, what: str, error: Exception, limit: str = "") -> HubUnavailableError:
+    what = f"Partition {address.partition}: {what} was not found{limit}"
+    return HubUnavailableError("EHB_HUB_UNREACHABLE", what=what, reason=describe(error))
 
 
 def _first_event(receiver: Receiver) -> tuple[int, str | None] | None:
-    """Sequence number and, if it can be read, offset of the first event of `receiver`; None if none came."""
+    """Sequence number and offset, if readable, of the first event of `receiver`; None if none arrived."""
     events = receiver.receive(1, wait=1.0)
     return (sequence_numbers(events)[0].as_py(), events["offset"][0].as_py()) if events.num_rows else None
 
 
 def _event_or_quiet(receiver: Receiver, _: float) -> tuple[tuple[int, str | None] | None]:
-    """What `_first_event` returns, once an event has come or none has for a while."""
+    """`_first_event`, after an event arrived or none did for `QUIET` seconds."""
     quiet = time.monotonic() + QUIET
     while True:
         if (found := _first_event(receiver)) is not None or time.monotonic() > quiet:
@@ -312,8 +312,8 @@ def _event_or_quiet(receiver: Receiver, _: float) -> tuple[tuple[int, str | None
 
 
 def _last_up_to(receiver: Receiver, sequence_number: int, most: int, deadline: float) -> tuple[str | None] | None:
-    """The offset of the last event of `receiver` up to `sequence_number`, received `most` at a time, or None if it
-    begins with a later one; nothing if no event says so before the deadline."""
+    """The offset of the last event of `receiver` up to `sequence_number`, or `(None,)` if it begins with a later one;
+    None if no event shows that before the deadline."""
     last: str | None = None
     while not receiver.closed and time.monotonic() < deadline:
         events = receiver.receive(most, wait=1.0)
@@ -327,7 +327,7 @@ def _last_up_to(receiver: Receiver, sequence_number: int, most: int, deadline: f
 
 
 def _first_number(receiver: Receiver, deadline: float, most: int = 1) -> int | None:
-    """The sequence number of the first event of `receiver`; None if none came before the deadline."""
+    """The sequence number of the first event of `receiver`; None if none arrived before the deadline."""
     while receiver.first is None and not receiver.closed and time.monotonic() < deadline:
         receiver.receive(most, wait=1.0)
     return receiver.first

@@ -1,4 +1,4 @@
-"""Events as rows: the columns of the source, which are those of the Scala connector, and how an event fills them."""
+"""Converts events to rows with the columns of the Scala connector."""
 
 from __future__ import annotations
 
@@ -48,32 +48,26 @@ PARTITION_KEY, PUBLISHER = b"x-opt-partition-key", b"x-opt-publisher"
 #: Annotations that have a column of their own.
 COLUMN_ANNOTATIONS = frozenset((SEQUENCE_NUMBER, OFFSET, ENQUEUED_TIME, PARTITION_KEY, PUBLISHER))
 
-#: The annotation that counts the promotions of a geo-replicated hub, and its value in all other hubs, which is left out
-#: of `systemProperties`: the service sends it with every event, so that no row's map would be empty.
+#: The annotation that counts a geo-replicated hub's promotions, and its value in other hubs, which `systemProperties`
+#: omits: the service sends it with every event, so no row's map would be empty.
 EPOCH, NO_EPOCH = b"x-opt-sequence-number-epoch", -1
 
-#: Precedes bytes and texts where they are hashed, so that no sender can choose those that collide: Spark's workers have
-#: PYTHONHASHSEED=0.
+#: Salts hashed bytes and texts, so that no sender can choose colliding ones: Spark's workers have PYTHONHASHSEED=0.
 SALT = secrets.token_bytes(8)
 TEXT_SALT = SALT.hex()
 
-#: What a row is made of: the body or None; message properties and all annotations, which the row takes out of it; and
-#: the application's properties.
+#: The input of a row: the body or None; message properties and all annotations, which `record_batch` consumes; and the
+#: application properties.
 Event = tuple[bytes | None, dict[Any, Any], Mapping[Any, Any]]
 
-#: Keys in `systemProperties` of an event that cannot be read: the reason, and its bytes in base64.
+#: Keys in `systemProperties` of an unreadable event: the reason, and its bytes in base64.
 REASON, RAW = b"ehbalance-malformed", b"ehbalance-raw"
 
-#: The values of the option `onMalformed`: unreadable events fail the query, are kept as rows of what is left, or are
-#: skipped. If not even the sequence number can be read, each policy fails: where reading would continue is unknown.
+#: The values of the option `onMalformed`: unreadable events fail the query, become rows of their readable fields, or
+#: are skipped. An unreadable sequence number always fails, because the next position is unknown.
 POLICIES = FAIL, KEEP, SKIP = ("fail", "keep", "skip")
 
-_OTHER_POLICY = (
-    "Set onMalformed=skip to go on without such events, or onMalformed=keep to have a row for each with its bytes"
-)
-_PAST_IT = "Move the position past it with `ehbalance seek`"
-
-#: The sequence numbers that fit their column; and the largest time in milliseconds that fits its column, which has
+#: The sequence numbers that fit their column; and the largest time in milliseconds that fits its column of
 #: microseconds.
 _SEQUENCE_NUMBERS = range(-(2**63), 2**63)
 MOST_TIME = _SEQUENCE_NUMBERS[-1] // 1000
@@ -96,15 +90,15 @@ class Key(bytes):
 
 
 def large_map_key(key: Any) -> bytes:
-    """The text of `key` as a `Key`; plain `bytes` if rows look it up. Raises TypeError for a list or a map."""
+    """The text of `key` as a `Key`; plain `bytes` for a known annotation. Raises TypeError for a list or a map."""
     if isinstance(key, list | dict):
-        raise TypeError("a list or a map as a key")
+        raise TypeError("a key is a list or a map")
     text = key if isinstance(key, bytes) else _text(key).encode()
     return next((name for name in (*COLUMN_ANNOTATIONS, EPOCH) if name == text), None) or Key(text)
 
 
 class UnreadableError(Exception):
-    """An event cannot be read. `known` has those of its annotations with a column that can."""
+    """An unreadable event. `known` contains its readable annotations that have a column."""
 
     def __init__(self, reason: str, known: Mapping[Any, Any] | None = None) -> None:
         super().__init__(reason)
@@ -112,12 +106,13 @@ class UnreadableError(Exception):
 
 
 def check(system: Mapping[Any, Any]) -> None:
-    """Raise `UnreadableError` if there is no sequence number, or if it or the time does not fit its column."""
+    """Raise `UnreadableError` if the sequence number is missing, or it or the time does not fit its column."""
     number, time = system.get(SEQUENCE_NUMBER), system.get(ENQUEUED_TIME)
     if not _fits(number, _SEQUENCE_NUMBERS):
-        raise UnreadableError(f"{'it has no' if number is None else 'no column can hold its'} sequence number", system)
+        problem = "it has no sequence number" if number is None else "its sequence number does not fit the column"
+        raise UnreadableError(problem, system)
     if time and not _fits(time, _TIMES):
-        raise UnreadableError("no column can hold its time", system)
+        raise UnreadableError("its time does not fit the column", system)
 
 
 def _fits(value: Any, column: range) -> bool:
@@ -125,7 +120,7 @@ def _fits(value: Any, column: range) -> bool:
 
 
 def unreadable(raw: bytes, error: UnreadableError) -> Event:
-    """What is left of an event that cannot be read: its known annotations, the reason, and its `raw` bytes."""
+    """The substitute for an unreadable event: its known annotations, the reason, and its `raw` bytes."""
     system = {SEQUENCE_NUMBER: None, **error.known, REASON: str(error).encode(errors="replace")}
     for key, column in ((SEQUENCE_NUMBER, _SEQUENCE_NUMBERS), (ENQUEUED_TIME, _TIMES)):
         if not _fits(system.get(key), column):
@@ -147,7 +142,7 @@ def data_body(parts: Iterable[bytes | None]) -> bytes | None:
 
 
 def sequence_body(parts: Iterable[Iterable[Any]]) -> bytes | None:
-    """The body of an event that was sent as AMQP sequences, which have no bytes of their own: their text."""
+    """The body of an event sent as AMQP sequences, which have no bytes: their text."""
     return value_body([item for part in parts for item in part])
 
 
@@ -157,32 +152,32 @@ def value_body(value: Any) -> bytes | None:
 
 
 class Rows(NamedTuple):
-    """A batch; and why some rows, by index, are only what is left of an event that cannot be read."""
+    """A batch, and the problem of each row, by index, that substitutes an unreadable event."""
 
     batch: pa.RecordBatch
     unreadable: Mapping[int, str] = MappingProxyType({})
 
 
 def schema_of(columns: Collection[str]) -> pa.Schema:
-    """`ARROW_SCHEMA` with these columns only, and with the sequence number, which readers need."""
-    return pa.schema([each for each in ARROW_SCHEMA if each.name in columns or each.name == "sequenceNumber"])
+    """`ARROW_SCHEMA` with only these columns and the sequence number, which readers need."""
+    return pa.schema([field for field in ARROW_SCHEMA if field.name in columns or field.name == "sequenceNumber"])
 
 
 def from_columns(schema: pa.Schema, **columns: Callable[[], pa.Array]) -> pa.RecordBatch:
-    """A record batch of `schema` from functions that make each column. Others are not made."""
+    """A record batch of `schema`. Calls only the functions in `columns` that it needs."""
     return pa.RecordBatch.from_arrays([columns[name]() for name in schema.names], schema=schema)
 
 
 def record_batch(
     events: Iterable[Event], partition: str, *, json_properties: bool, schema: pa.Schema = ARROW_SCHEMA
 ) -> pa.RecordBatch:
-    """`events` of `partition` as a record batch of `schema`, which is one of `schema_of`.
+    """`events` of `partition` as a record batch of `schema`, which `schema_of` returned.
 
-    Property values: strings as they are, binary as a JSON array of its bytes, from -128 to 127, anything else as JSON
-    text; with `json_properties` all are JSON text, as in the Scala connector. If several keys of a map have the same
-    text, the last value counts.
+    Property values: strings unchanged, binary as a JSON array of signed bytes, anything else as JSON text; with
+    `json_properties` all are JSON text, as in the Scala connector. Of several keys with the same text the last one
+    counts.
     """
-    # No event is kept: many objects at a time would keep Python's garbage collector busy.
+    # No event is kept: many live objects would keep Python's garbage collector busy.
     bodies, columns = list[Any](), {name: list[Any]() for name in COLUMN_ANNOTATIONS}
     own, others = Maps(json_properties), Maps(json_properties)
     with_own, with_others = "properties" in schema.names, "systemProperties" in schema.names
@@ -201,7 +196,7 @@ def record_batch(
         partition=lambda: pa.repeat(pa.scalar(partition, pa.string()), len(bodies)),
         offset=lambda: _texts(columns[OFFSET]),
         sequenceNumber=lambda: pa.array(columns[SEQUENCE_NUMBER], pa.int64()),
-        enqueuedTime=lambda: pa.array([each * 1000 if each else None for each in columns[ENQUEUED_TIME]], TIME),
+        enqueuedTime=lambda: pa.array([time * 1000 if time else None for time in columns[ENQUEUED_TIME]], TIME),
         publisher=lambda: _texts(columns[PUBLISHER]),
         partitionKey=lambda: _texts(columns[PARTITION_KEY]),
         properties=own.column,
@@ -210,13 +205,13 @@ def record_batch(
 
 
 def sequence_numbers(batch: pa.RecordBatch) -> pa.Int64Array:
-    """The sequence numbers of a record batch's rows, which rise; null where an event's cannot be read."""
+    """The rising sequence numbers of a record batch; null for an unreadable one."""
     return batch.column("sequenceNumber")
 
 
-class Settled(NamedTuple):
-    """The rows to return, and the position after them. `failure` is why the next event fails the range, `skipped` is
-    how many were left out, and `problem` why the first of these was."""
+class CheckedRows(NamedTuple):
+    """The rows to return, and the position after them. `failure`: why the next event fails the range. `skipped`: number
+    of skipped events. `problem`: why the first one was skipped."""
 
     batch: pa.RecordBatch
     first: int | None  # sequence number of the first event, None if there is none
@@ -229,14 +224,14 @@ class Settled(NamedTuple):
 def until_gap(rows: Rows, expected: int | None) -> Rows:
     """The prefix of events with consecutive sequence numbers, and the event after it if it has none.
 
-    `expected` is the number of the first event, None if it may have any.
+    `expected` is the first event's number, None for any.
     """
     batch, unreadable = rows
     numbers = sequence_numbers(batch)
     numbered = next((at for at in sorted(unreadable) if not numbers[at].is_valid), len(numbers))
     if numbered:
-        found = numbers.slice(0, numbered).to_numpy()
-        wrong = found != np.arange(len(found)) + (found[0] if expected is None else expected)
+        values = numbers.slice(0, numbered).to_numpy()
+        wrong = values != np.arange(len(values)) + (values[0] if expected is None else expected)
         if wrong.any():
             end = int(wrong.argmax())
             return Rows(batch.slice(0, end), {at: why for at, why in unreadable.items() if at < end})
@@ -244,25 +239,24 @@ def until_gap(rows: Rows, expected: int | None) -> Rows:
     return Rows(batch.slice(0, end), {at: why for at, why in unreadable.items() if at < end})
 
 
-def settle(rows: Rows, expected: int | None, policy: str) -> Settled:
-    """Apply `policy` to the events that cannot be read.
+def apply_policy(rows: Rows, expected: int | None, policy: str) -> CheckedRows:
+    """Apply the `onMalformed` policy. The result ends before an event that fails the range.
 
-    `expected` is the lowest sequence number that the first event can have, None if it is not known. The rows before an
-    event that fails the range are returned.
+    `expected` is the lowest possible sequence number of the first event, None if unknown.
     """
     batch, unreadable = rows
     numbers = sequence_numbers(batch)
     if not len(numbers):
-        return Settled(batch, None, expected)
+        return CheckedRows(batch, None, expected)
     if not unreadable:
-        return Settled(batch, numbers[0].as_py(), numbers[-1].as_py() + 1)
+        return CheckedRows(batch, numbers[0].as_py(), numbers[-1].as_py() + 1)
     known, failure, skipped = numbers.to_pylist(), None, list[int]()
     for at in sorted(unreadable):
         number, lowest = known[at], known[at - 1] + 1 if at else expected
         if number is None or (lowest is not None and number < lowest):
-            failure = f"an event at {lowest} or later has no sequence number. {_PAST_IT}"
+            failure = f"an event at {lowest} or later has no readable sequence number"
         elif policy == FAIL:
-            failure = f"event {number} cannot be read: {unreadable[at]}. {_OTHER_POLICY}"
+            failure = f"event {number} is malformed: {unreadable[at]}"
         if failure is not None:
             batch, expected = batch.slice(0, at), lowest
             break
@@ -271,16 +265,16 @@ def settle(rows: Rows, expected: int | None, policy: str) -> Settled:
         expected = known[-1] + 1
     first = known[0] if batch.num_rows else None
     if not skipped:
-        return Settled(batch, first, expected, failure)
+        return CheckedRows(batch, first, expected, failure)
     kept = np.ones(batch.num_rows, np.bool_)
     kept[skipped] = False
     batch = batch.filter(pa.array(kept))
-    problem = f"event {known[skipped[0]]} cannot be read: {unreadable[skipped[0]]}"
-    return Settled(batch, first, expected, failure, len(skipped), problem)
+    problem = f"event {known[skipped[0]]} is malformed: {unreadable[skipped[0]]}"
+    return CheckedRows(batch, first, expected, failure, len(skipped), problem)
 
 
 class Maps:
-    """Builds a column of maps from AMQP values; `as_json` is as `json_properties` of `record_batch`."""
+    """Builds a column of maps from AMQP values; `as_json` as `json_properties` of `record_batch`."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
@@ -298,8 +292,8 @@ class Maps:
     def column(self) -> pa.MapArray:
         """All rows."""
         try:
-            if not all(type(each) is bytes for each in self._keys):
-                raise pa.ArrowInvalid("a key of another type may have the text of another key")
+            if not all(type(key) is bytes for key in self._keys):
+                raise pa.ArrowInvalid("keys of different types may have the same text")
             keys = pa.array(self._keys, pa.string())
         except pa.ArrowInvalid:
             keys = self._distinct_keys()
@@ -322,7 +316,7 @@ def _by_text(keys: Iterable[Any], values: Iterable[_T]) -> tuple[list[str], Coll
     return [key[len(TEXT_SALT) :] for key in last], last.values()
 
 
-def no_pairs(count: int) -> pa.MapArray:
+def empty_maps(count: int) -> pa.MapArray:
     """A column of `count` empty maps."""
     none = pa.nulls(0, pa.string())
     return pa.MapArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count + 1), none, none)
@@ -336,7 +330,7 @@ def texts(values: Iterable[Any], as_json: bool) -> pa.StringArray:
 def _forms(values: Iterable[Any], as_json: bool) -> list[str | bytes]:
     if as_json:
         return list(map(_json, values))
-    return [each if type(each) is bytes else _TEXT_OF.get(type(each), _json)(each) for each in values]
+    return [value if type(value) is bytes else _TEXT_OF.get(type(value), _json)(value) for value in values]
 
 
 def optional_text(value: Any) -> str | None:
@@ -366,7 +360,7 @@ def _bytes(value: bytes) -> str:
 
 
 #: Each byte as the Scala connector writes it: Java's bytes are signed.
-_SIGNED = [str(each - 256 * (each > 127)) for each in range(256)]
+_SIGNED = [str(byte - 256 * (byte > 127)) for byte in range(256)]
 
 
 def _float(value: float) -> str:

@@ -1,6 +1,6 @@
-"""One link by which events are sent, to a partition or to the hub, which then chooses one for each batch.
+"""A link that sends events to a partition, or to the hub, which then chooses a partition per batch.
 
-The client opens it; the batches come encoded (`wire.encoder`), as it takes 25 µs to encode an event.
+The client opens the link. `wire.encoder` encodes the batches, because the client takes 25 µs per event.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from azure.eventhub.exceptions import EventHubError
 
-from spark_ehbalance.errors import EhBalanceError
+from spark_ehbalance.errors import EhBalanceError, describe
 from spark_ehbalance.eventhub.client_errors import ServerBusyError, TransientError, translate_error
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.tokens import TokenUnavailableError
@@ -22,37 +22,39 @@ from spark_ehbalance.eventhub.wire.encoder import Batch
 from spark_ehbalance.eventhub.wire.frames import bounded_transport
 from spark_ehbalance.eventhub.wire.sending_link import Deadline, SendingLink
 
-#: Seconds for which the client waits on its socket at a time, as by default.
+#: Timeout of the client's socket in seconds: its default.
 _SOCKET_TIMEOUT = 0.2
 
 
 class Sender:
-    """Sends to one partition, or to the hub if `partition` is None. Connects at the first call. For one thread at a
-    time. Its calls raise what `translate_error` returns or `ClientVersionError`, and it is closed then. If batches are
-    `unanswered` then, events may be there twice once these are sent again."""
+    """Sends to a partition, or to the hub if `partition` is None. Connects at the first call. For one thread at a time.
+
+    Its calls raise the errors of `translate_error` or `ClientVersionError`, and close it. Sending `unanswered` batches
+    again may duplicate events.
+    """
 
     def __init__(self, connection: Connection, partition: str | None) -> None:
         self._connection, self._partition = connection, partition
         self._client: Any = None
         self._producer: Any = None
         self._link: SendingLink | None = None
-        #: How often the hub has answered that it is too busy.
+        #: Number of times that the hub throttled it.
         self.busy = 0
 
     def most_bytes(self, deadline: Deadline) -> int:
-        """The size of the largest batch that the hub takes, in bytes."""
+        """Maximum size of a batch, in bytes."""
         with self._errors():
             self._opened(deadline)
             return int(self._producer._max_message_size_on_link)
 
     @property
     def unanswered(self) -> list[Batch]:
-        """The batches that the hub may have without having answered."""
+        """Sent batches without an acknowledgement."""
         return self._link.unanswered if self._link is not None else []
 
     def send(self, window: list[Batch], deadline: Deadline) -> None:
-        """Send the batches of a window (`encoder.windows`) together, and wait until the hub has them, until the
-        attempt of `deadline` ends. Those that it has are removed from the list, also if this raises."""
+        """Send the batches of a window (`encoder.windows`) concurrently, and wait for their acknowledgements until the
+        attempt of `deadline` ends. Removes acknowledged batches from the list, also on an error."""
         with self._errors(), private_calls():
             link = self._opened(deadline)
             link.send(window, deadline)
@@ -91,25 +93,25 @@ class Sender:
             yield
         except TokenUnavailableError as error:
             self.close()
-            raise TransientError(str(error)) from None
+            raise TransientError(describe(error)) from None
         except EhBalanceError:
             self.close()
             raise
         except Exception as error:
             refusals = self._link.refusals if self._link is not None else []
-            meant = [
-                translate_error(self._converted(each), self._connection, self._partition, sends=True)
-                for each in (*refusals, error)
+            errors = [
+                translate_error(self._converted(cause), self._connection, self._partition, sends=True)
+                for cause in (*refusals, error)
             ]
-            self.busy = sum(isinstance(each, ServerBusyError) for each in meant)
+            self.busy = sum(isinstance(cause, ServerBusyError) for cause in errors)
             self.close()
-            # what does not pass, then what is waited for
+            # a final error first, then throttling
             raise min(
-                meant, key=lambda each: (isinstance(each, TransientError), not isinstance(each, ServerBusyError))
+                errors, key=lambda cause: (isinstance(cause, TransientError), not isinstance(cause, ServerBusyError))
             ) from error
 
     def _converted(self, error: Exception) -> Exception:
-        """The client's own error for one of its transport."""
+        """The client's error for an error of its transport."""
         if isinstance(error, EventHubError) or self._producer is None or not self._producer.running:
             return error
         try:
@@ -120,8 +122,8 @@ class Sender:
 
 
 def _wait_longer(opened: Any) -> None:
-    """Take the client's limit away, one second without an acknowledgement: it would break the connection to a hub that
-    stops reading for longer, and what was on its way would be there twice."""
+    """Remove the client's limit of one second without a TCP acknowledgement: it would break the connection to a hub
+    that pauses for longer, and resending would duplicate events."""
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # a websocket has the socket below
+        # a websocket wraps the socket
         getattr(opened, "sock", opened).setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 0)

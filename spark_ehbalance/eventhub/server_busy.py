@@ -1,4 +1,4 @@
-"""Counts the refusals "server busy" of this process, and logs a warning at most once a minute for each hub."""
+"""Counts this process's "server busy" refusals, and logs at most one warning a minute per hub."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Seconds between two log lines about one hub: each refusal is followed by a wait of four or five.
+#: Seconds between two log lines about one hub: a refused client retries after four or five.
 _LOG_INTERVAL = 60.0
 
 
 class BusyCount:
-    """Refusals of receivers and requests for properties, by hub. Thread-safe."""
+    """Refused receivers and requests for properties, by hub. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[str, int] = {}
         self._logged_at: dict[str, float] = {}
 
-    def note(self, hub: str, count: int = 1) -> None:
-        """Count refusals by `hub` (with its namespace)."""
+    def record(self, hub: str, count: int = 1) -> None:
+        """Add refusals by `hub`, which includes the namespace."""
         now = time.monotonic()
         with self._lock:
             total = self._counts[hub] = self._counts.get(hub, 0) + count
@@ -30,16 +30,15 @@ class BusyCount:
                 return
             self._logged_at[hub] = now
         _LOG.warning(
-            "%s was too busy (com.microsoft:server-busy), %d times since this process began: waiting 4 to 5 s each "
-            "time. If that goes on, give the namespace more throughput units, or let fewer queries read it",
+            "Event hub throttled a request (com.microsoft:server-busy), retrying in 4 to 5 s: hub=%s throttled=%d",
             hub, total,
         )  # fmt: skip
 
-    def of(self, hub: str) -> int:
-        """Refusals by `hub` (with its namespace)."""
+    def count(self, hub: str) -> int:
+        """Refusals by `hub` since the process started."""
         with self._lock:
             return self._counts.get(hub, 0)
 
 
-#: The count of this process.
+#: The process's count.
 BUSY = BusyCount()

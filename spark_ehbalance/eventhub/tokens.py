@@ -1,6 +1,6 @@
-"""Caches the tokens of one credential; fetches the next one before one expires, or after one was refused.
+"""Caches the tokens of a credential, and fetches the next one before one expires or after one was refused.
 
-Those of azure-identity hand a token out again until it has five minutes left, one from a callable may keep none.
+azure-identity returns a cached token until five minutes before it expires; a callable's credential may cache none.
 """
 
 from __future__ import annotations
@@ -20,53 +20,51 @@ from azure.core.credentials import AccessToken, TokenCredential
 from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.settings.secrets import may_be_secret, redacted
 
-#: What is left of a token's time, as a part of it, when the next one is fetched: half of it is left for a service that
-#: does not answer, and no two processes begin at the same moment.
+#: Remaining fraction of a token's lifetime at which the next one is fetched: about half is left for a service that does
+#: not answer, and the range spreads processes that started together.
 _EARLY = (0.4, 0.5)
 
-#: When so little of it is left, whoever needs a token waits for the next one. The client renews in the last tenth.
+#: Remaining fraction below which callers wait for the next token. The client renews in the last tenth.
 _LATE = 0.12
 
-#: Seconds after which a token that was just fetched may have been refused. Many receivers are refused at once when one
-#: token ends, and only the first of them needs a new one.
+#: Age in seconds below which a token is not dropped: an expired one is refused to many receivers at once, of which only
+#: the first needs a new one.
 _JUST_FETCHED = 0.5
 
-#: Seconds for a credential to answer: longer than azure-identity tries again. A callable may wait for ever.
+#: Time limit of a fetch in seconds: longer than azure-identity's retries. A callable may never return.
 _LONGEST_FETCH = 40.0
 
-#: Letters of an error by a credential that are repeated. That of `DefaultAzureCredential` has a paragraph for each
-#: credential that it has tried.
+#: Maximum length of a credential's error: that of `DefaultAzureCredential` has a paragraph per credential.
 _LONGEST_ERROR = 400
 
 
 class TokenUnavailableError(EhBalanceError):
-    """No token could be fetched. The text is one line, without anything that could be a secret."""
+    """No token could be fetched. The text contains no secret."""
 
 
-class _Held(NamedTuple):
-    """A token, since when it is held in seconds since 1970, and what is left of its time when the next one is due."""
+class _CachedToken(NamedTuple):
+    """A token, when it was fetched (seconds since 1970), and the remaining fraction at which the next one is due."""
 
     access: AccessToken
-    since: float
+    fetched_at: float
     early: float
 
     def left(self, now: float) -> float:
-        """Which part of the time for which it is held is left."""
-        return (self.access.expires_on - now) / max(1.0, self.access.expires_on - self.since)
+        """Remaining fraction of its lifetime."""
+        return (self.access.expires_on - now) / max(1.0, self.access.expires_on - self.fetched_at)
 
 
 class TokenCache(TokenCredential):
-    """A credential that keeps the tokens of another one: the `first` one, or which `make` makes when a token is needed;
-    after `renew` it makes another. For several threads.
+    """A credential that caches the tokens of another: `first`, or one that `make` returns on demand and again after
+    `renew`. Thread-safe.
 
-    Each fetch has a thread of its own, because nobody waits while the token in hand is good, and a callable may never
-    return.
+    Each fetch runs in its own thread: callers use the current token meanwhile, and a callable may never return.
     """
 
     def __init__(self, make: Callable[[], TokenCredential], first: TokenCredential | None = None) -> None:
         self._make = make
-        self._lock = threading.RLock()  # for all below, never held while something is fetched
-        self._held: dict[str, _Held] = {}
+        self._lock = threading.RLock()  # for all fields below; released during fetches
+        self._cached: dict[str, _CachedToken] = {}
         self._fetches: dict[str, Future[AccessToken]] = {}
         self._credential = first
 
@@ -82,54 +80,54 @@ class TokenCache(TokenCredential):
         **settings: Any,
     ) -> AccessToken:
         """A token for `scopes`. Raises `TokenUnavailableError`."""
-        if claims or tenant_id:  # what a service has asked for once, after it has refused a token
+        if claims or tenant_id:  # requested once by a service that refused a token
             settings |= {"claims": claims, "tenant_id": tenant_id, "enable_cae": enable_cae}
-            return _result(_started(partial(self._fetched, scopes, **settings)))
+            return _result(_start(partial(self._fetch, scopes, **settings)))
         key, now = " ".join(scopes), time.time()
         with self._lock:
-            held = self._held.get(key)
-            left = 0.0 if held is None else held.left(now)
-            if held is not None and left >= held.early:
-                return held.access
+            cached = self._cached.get(key)
+            left = 0.0 if cached is None else cached.left(now)
+            if cached is not None and left >= cached.early:
+                return cached.access
             fetch = self._fetches.get(key)
             if fetch is None:
-                fetch = self._fetches[key] = _started(partial(self._fetched, scopes))
-                fetch.add_done_callback(partial(self._end, key, held))
-        if held is not None and left >= _LATE:
-            return held.access
+                fetch = self._fetches[key] = _start(partial(self._fetch, scopes))
+                fetch.add_done_callback(partial(self._end, key, cached))
+        if cached is not None and left >= _LATE:
+            return cached.access
         try:
             return _result(fetch)
         except TokenUnavailableError:
-            self._end(key, held, fetch)  # also one that has not answered
-            if held is None or held.left(time.time()) <= 0:
+            self._end(key, cached, fetch)  # also after a timeout
+            if cached is None or cached.left(time.time()) <= 0:
                 raise
-            return held.access
+            return cached.access
 
     def renew(self) -> None:
-        """Drop the tokens, because one was refused; a new credential fetches the next one."""
+        """Drop the tokens after one was refused; a new credential fetches the next one."""
         now = time.time()
         with self._lock:
-            for key, held in list(self._held.items()):
-                if now - held.since > _JUST_FETCHED:
-                    del self._held[key]
+            for key, cached in list(self._cached.items()):
+                if now - cached.fetched_at > _JUST_FETCHED:
+                    del self._cached[key]
                     self._credential = None
 
-    # --- in a thread of its own ------------------------------------------------------------------------------------
+    # --- the fetching thread ----------------------------------------------------------------------------------------
 
-    def _end(self, key: str, held: _Held | None, fetch: Future[AccessToken]) -> None:
-        """`fetch` is over. If it has failed, the token in hand counts as new unless it has expired, so that the next
-        fetch has time. Nothing changes if it was given up before."""
-        access = None if held is None or held.left(time.time()) <= 0 else held.access
+    def _end(self, key: str, cached: _CachedToken | None, fetch: Future[AccessToken]) -> None:
+        """End `fetch` unless it was abandoned. After a failure an unexpired token counts as new, to delay the next
+        one."""
+        access = None if cached is None or cached.left(time.time()) <= 0 else cached.access
         if fetch.done() and fetch.exception() is None:
             access = fetch.result()
-        early = random.uniform(*_EARLY)  # of what is left now: a credential may hand out the same token again
+        early = random.uniform(*_EARLY)  # of the remaining time: a credential may return the same token again
         with self._lock:
             if self._fetches.get(key) is fetch:
                 del self._fetches[key]
                 if access is not None:
-                    self._held[key] = _Held(access, time.time(), early)
+                    self._cached[key] = _CachedToken(access, time.time(), early)
 
-    def _fetched(self, scopes: tuple[str, ...], **settings: Any) -> AccessToken:
+    def _fetch(self, scopes: tuple[str, ...], **settings: Any) -> AccessToken:
         with self._lock:
             credential = self._credential
         try:
@@ -138,15 +136,15 @@ class TokenCache(TokenCredential):
             access = AccessToken(str(access.token), int(access.expires_on))
         except EhBalanceError:
             raise
-        except Exception as error:  # of whatever kind: a callable's credential is anybody's code
-            raise TokenUnavailableError(f"no token could be fetched: {error_text(error)}") from None
+        except Exception as error:  # any type: a callable's credential is user code
+            raise _unavailable(error_text(error)) from None
         with self._lock:
             self._credential = credential
         return access
 
 
-def _started(fetch: Callable[[], AccessToken]) -> Future[AccessToken]:
-    """The result of `fetch`, which a new thread calls."""
+def _start(fetch: Callable[[], AccessToken]) -> Future[AccessToken]:
+    """Call `fetch` in a new thread."""
     future = Future[AccessToken]()
 
     def run() -> None:
@@ -157,8 +155,8 @@ def _started(fetch: Callable[[], AccessToken]) -> Future[AccessToken]:
 
     try:
         threading.Thread(target=run, name="ehbalance-token", daemon=True).start()
-    except RuntimeError as error:  # out of threads for a while, or the process ends
-        future.set_exception(TokenUnavailableError(f"no token could be fetched: {error_text(error)}"))
+    except RuntimeError as error:  # out of threads, or the process is exiting
+        future.set_exception(_unavailable(error_text(error)))
     return future
 
 
@@ -166,18 +164,20 @@ def _result(future: Future[AccessToken]) -> AccessToken:
     try:
         return future.result(_LONGEST_FETCH)
     except concurrent.futures.TimeoutError:
-        raise TokenUnavailableError(
-            f"no token could be fetched: the credential has not answered for {_LONGEST_FETCH:g} s"
-        ) from None
+        raise _unavailable(f"the credential did not answer within {_LONGEST_FETCH:g} s") from None
+
+
+def _unavailable(reason: str) -> TokenUnavailableError:
+    return TokenUnavailableError("EHB_TOKEN_UNAVAILABLE", reason=reason)
 
 
 def error_text(error: BaseException) -> str:
-    """One line for a credential's error; the error's own text only if an Azure package raised it."""
+    """A credential's error in one line; with its own text only if an Azure package raised it."""
     kind = type(error)
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"{kind.__name__}: there is no {redacted(error.name)}"
+        return f"{kind.__name__}: no module {redacted(error.name)}"
     if kind.__module__.partition(".")[0] not in ("azure", "msal"):
-        return f"{kind.__name__}, whose text is not shown, as it may hold a secret"
+        return f"{kind.__name__} (text not shown, as it may contain a secret)"
     words = ["…" if may_be_secret(word) else word for word in str(error).split()]
     text = " ".join(words)
     with contextlib.suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Keeps the state of a hub's partitions up to date in the background, by a `PollSchedule`."""
+"""Polls the states of a hub's partitions in the background, by a `PollSchedule`."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _LOG = logger(__name__)
 
 _T = TypeVar("_T")
 
-#: Newest events of a partition whose offsets are remembered: a batch may end at any of them, some minutes later.
+#: Number of newest events per partition whose offsets are kept: a batch may end at any of them minutes later.
 REMEMBERED_OFFSETS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the hub has answered. Times are monotonic: of the last answer, of the request of the last list of partitions
-    that was answered, and of the connection. `error`: why the last request was not answered, and `silent_since` when
-    the first one was made that was not. `gone`: the hub does not exist any more."""
+    """The hub's responses. Times are monotonic: of the last response, of the request for the last list of partitions,
+    and of the connection. `error`: why the last request failed; `silent_since`: time of the first one that failed.
+    `is_gone`: the hub no longer exists."""
 
     partitions: tuple[str, ...] = ()
     states: Mapping[str, PartitionState] = field(default_factory=dict)
@@ -53,12 +53,12 @@ class _Known:
     connected_at: float = 0.0
     error: HubUnavailableError | None = None
     silent_since: float = 0.0
-    gone: bool = False
+    is_gone: bool = False
 
 
 class HubWatcher:
-    """The current state of a hub's partitions, for several threads; a thread of its own requests it from `start` to
-    `stop`. `changed` is set when `states` returns something else than before, or may raise an error."""
+    """Current states of a hub's partitions. Thread-safe; polls in its own thread from `start` to `stop`. Sets `changed`
+    when the result of `states` changes or may be an error."""
 
     def __init__(
         self,
@@ -72,46 +72,45 @@ class HubWatcher:
         schedule: PollSchedule | None = None,
         remembered_offsets: int = 0,
     ) -> None:
-        """All times are seconds. `timeout` is how long the hub may be silent, and `patience` how long
-        `starting_positions`, `offsets`, `has_events` and `received` may take, by default as long.
-        `remembered_offsets`: of this many events that were a partition's newest, `offsets` need not ask the hub; of a
-        geo-replicated hub some always are."""
+        """All times are seconds. The hub may be silent for `timeout`; `starting_positions`, `offsets`, `has_events` and
+        `probe_ends` may take `patience`, by default `timeout`. `remembered_offsets`: number of events that were a
+        partition's newest whose offsets are kept for `offsets`; a geo-replicated hub's always are."""
         self._connection = connection
         self._consumer_group = consumer_group
         self._starting_positions = starting_positions
         self._timeout = timeout
         self._patience = timeout if patience is None else min(patience, timeout)
         self._condition = threading.Condition()
-        self._known = _Known()  # replaced as a whole, under the lock
+        self._known = _Known()  # immutable, replaced under the lock
         self._latest_ms, self._latest_at = 0, 0.0  # the second is in monotonic seconds
         self._latest_ends: dict[str, Position] = {}
         self._arrivals = Arrivals()
         self._offsets: dict[str, dict[int, str]] = {}  # by partition and sequence number, the oldest first
         self._remembered_offsets = remembered_offsets
-        self._schedule = schedule or PollSchedule()  # replaced as a whole, under the lock
-        self._list_since = 0.0  # a caller of `refresh` waits for the list as of a request after this time
+        self._schedule = schedule or PollSchedule()  # immutable, replaced under the lock
+        self._list_since = 0.0  # `refresh` waits for a list requested after this time
         self._missing = MissingHubCheck()
         self._changed = changed or threading.Event()
         self._stopping = False
 
     @property
     def name(self) -> str:
-        """The hub's name with its namespace, which tells it from all others."""
+        """Namespace and name of the hub."""
         return self._connection.hub_name
 
     @property
     def available(self) -> bool:
-        """Whether the hub has answered the last request."""
+        """Whether the hub answered the last request."""
         return self._known.error is None
 
     def start(self) -> None:
-        """Request the states of the partitions, of many only the first, then start the thread. Raises
-        `HubUnavailableError`, `MissingError` if hub or consumer group do not exist, `OptionError` if the starting
+        """Request the states of the partitions, at most `MOST_NEW`, then start the thread. Raises
+        `HubUnavailableError`, `MissingError` if hub or consumer group do not exist, or `OptionError` if the starting
         positions do not match the partitions."""
         with ExitStack() as stack:
             metadata = stack.enter_context(HubMetadata(self._connection, self._consumer_group))
-            with ThreadPoolExecutor(1) as beside:
-                group = beside.submit(check_group, self._address("0"))
+            with ThreadPoolExecutor(1) as pool:
+                group = pool.submit(check_group, self._address("0"))
                 self._poll(metadata, listing=True)
                 group.result()
             assert metadata.first_answer_ms is not None, "every hub has partitions"
@@ -124,113 +123,116 @@ class HubWatcher:
             stack.pop_all()  # the thread closes the connection
 
     def stop(self) -> None:
-        """Have the thread end soon; does not wait for it."""
+        """Signal the thread to end; does not wait for it."""
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
 
     def watch(self, partitions: Iterable[str], members: int = 1) -> None:
-        """The query waits for events of `partitions`; the group's `members` share the limit of requests."""
+        """Poll `partitions` for events; the group's `members` share the rate limit."""
         with self._condition:
             self._schedule, at_once = self._schedule.watch(partitions, members)
             if at_once:
                 self._condition.notify_all()
 
     def rest(self) -> None:
-        """The query runs a batch, and needs little until it calls `watch` again."""
+        """Poll rarely, during a batch, until the next `watch`."""
         with self._condition:
             self._schedule = self._schedule.rest()
 
     def catch_up(self, patience: float) -> None:
-        """Wait for the response to a request made after this call, of as many watched partitions as the limit allows,
-        for at most `patience` seconds, and not at all if the limit allows no request within them."""
+        """Wait at most `patience` seconds for a response to a new request for as many watched partitions as the rate
+        limit allows. Returns at once if it allows none in that time."""
         with self._condition:
             since = time.monotonic()
-            self._schedule = replace(self._schedule, wanted=True)
+            self._schedule = replace(self._schedule, is_urgent=True)
             if self._schedule.due() <= since + patience:
                 self._condition.notify_all()
                 self._condition.wait_for(lambda: self._schedule.requested_at > since or self._stopping, patience)
 
     def states(self) -> Mapping[str, PartitionState]:
-        """The last known state of each partition: the same mapping until one has changed. Raises `HubUnavailableError`
-        if the hub has been silent for the timeout, and `MissingError` if it is gone."""
+        """Last known states by partition; the same object until one changes. Raises `HubUnavailableError` if the hub
+        was silent for the timeout, and `MissingError` if it no longer exists."""
         known = self._known
-        if known.error is not None and (known.gone or time.monotonic() - known.silent_since > self._timeout):
+        if known.error is not None and (known.is_gone or time.monotonic() - known.silent_since > self._timeout):
             raise known.error
         return known.states
 
     def request_states(self, partitions: Iterable[str]) -> Mapping[str, PartitionState]:
-        """As `states`, once those of `partitions` are known. Raises what `refresh` raises."""
+        """As `states`, after requesting unknown ones of `partitions`. Raises as `refresh`."""
         if unknown := [partition for partition in partitions if partition not in self.states()]:
             self.refresh(unknown)
         return self.states()
 
     def latest_ends(self, partitions: Iterable[str]) -> Mapping[str, Position]:
-        """The ends at this watcher's start of at least those of `partitions` whose starting position is `latest`: the
-        hub is asked about those that `start` left out. Raises what `refresh` raises."""
+        """The ends at this watcher's start of at least the `partitions` that start at `latest`. Requests those that
+        `start` did not. Raises as `refresh`."""
         unknown = [partition for partition in partitions if partition not in self._latest_ends]
         self._latest_ends |= latest_ends(self._starting_positions, unknown, self.request_states)
         return self._latest_ends
 
     def lag(self, partition: str, next: int) -> Lag | None:
-        """What is unread of the partition from sequence number `next` on, as of the last answer; None before one."""
+        """Lag of a reader at sequence number `next`, as of the last response; None before the first."""
         with self._condition:
             state, known_at = self._known.states.get(partition), self._schedule.known_at.get(partition, 0.0)
             age = time.monotonic() - known_at
         if state is None:
             return None
-        enqueued_ms = self._arrivals.enqueued(partition, next) if next < state.end else None
+        enqueued_ms = self._arrivals.enqueued_ms(partition, next) if next < state.end else None
         return Lag(next, max(next, state.end), enqueued_ms, round(1000 * (time.time() - age)))
 
     def created_ms(self) -> int | None:
-        """When the hub was created (ms since 1970), as last known; None as in `HubMetadata`."""
+        """When the hub was created (ms since 1970); None as in `HubMetadata`."""
         return self._known.created_ms
 
     def latest_ms(self) -> int:
-        """The moment of `start` by the hub's clock, in milliseconds since 1970."""
+        """Time of `start` by the hub's clock, in milliseconds since 1970."""
         return self._latest_ms
 
     def connected_at(self) -> float:
-        """Identifies the connection by which the hub was asked last."""
+        """Identifies the last connection to the hub."""
         return self._known.connected_at
 
     def refresh(self, partitions: Iterable[str] | None = None) -> None:
-        """Wait for the states of these partitions (all, if it is None) and the list of partitions, requested after this
-        call. With many partitions that takes a while, because of the limit, in which others are served as well.
+        """Request the states of `partitions` (None: all) and the list of partitions again, and wait for the responses,
+        which takes a while for many partitions because of the rate limit.
 
-        Raises `HubUnavailableError` if the hub is silent for the timeout, `MissingError` if it is gone.
+        Raises `HubUnavailableError` if the hub is silent for the timeout, `MissingError` if it no longer exists.
         """
-        wanted = self._known.partitions if partitions is None else tuple(partitions)
-        since = self._renew(wanted)
-        if set(self._renewed(wanted, since)) != set(wanted).intersection(self._known.partitions):
-            raise self._known.error or HubUnavailableError(f"the event hub has not answered for {self._timeout:g} s")
+        requested = self._known.partitions if partitions is None else tuple(partitions)
+        since = self._refresh(requested)
+        if set(self._refreshed(requested, since)) != set(requested).intersection(self._known.partitions):
+            raise self._known.error or self._no_answer(self._timeout)
 
-    def _renew(self, wanted: Sequence[str], patience: float = float("inf")) -> float:
-        """Wait until the hub has answered for all that it has of `wanted` partitions, is silent for the timeout or is
-        gone; `patience` seconds at most. Returns the time of the call."""
+    def _no_answer(self, seconds: float) -> HubUnavailableError:
+        reason = f"no answer within {seconds:g} s"
+        return HubUnavailableError("EHB_HUB_UNREACHABLE", what=f"Event hub {self.name}", reason=reason)
+
+    def _refresh(self, requested: Sequence[str], patience: float = float("inf")) -> float:
+        """Request `requested` partitions, and wait until the hub has answered for all that it has, is silent for the
+        timeout or no longer exists; at most `patience` seconds. Returns the time of the call."""
         with self._condition:
             since = self._list_since = time.monotonic()
-            self._schedule = self._schedule.renew(wanted, since)
+            self._schedule = self._schedule.refresh(requested, since)
             self._condition.notify_all()
-            while (left := since + patience - time.monotonic()) > 0 and not self._known.gone:
-                if len(self._renewed(wanted, since)) == len(set(wanted).intersection(self._known.partitions)):
+            while (left := since + patience - time.monotonic()) > 0 and not self._known.is_gone:
+                if len(self._refreshed(requested, since)) == len(set(requested).intersection(self._known.partitions)):
                     break
-                heard = self._known.answered_at
+                previous = self._known.answered_at
 
-                def answered(heard: float = heard) -> bool:
-                    return self._known.answered_at > heard or self._known.gone
+                def answered(previous: float = previous) -> bool:
+                    return self._known.answered_at > previous or self._known.is_gone
 
                 if not self._condition.wait_for(answered, min(left, self._timeout)):
                     break
             return since
 
-    def _renewed(self, wanted: Sequence[str], since: float) -> list[str]:
-        """Those of `wanted` that were answered since they were to be renewed, once the partitions were listed after
-        `since`."""
+    def _refreshed(self, requested: Sequence[str], since: float) -> list[str]:
+        """The `requested` partitions that are no longer stale; none before the partitions were listed after `since`."""
         with self._condition:
             listed = self._known.listed_at > since
             known = [p for p in self._known.partitions if p not in self._schedule.stale] if listed else []
-            return [each for each in wanted if each in known]
+            return [partition for partition in requested if partition in known]
 
     # --- for the lease keeper -----------------------------------------------------------------------------------
 
@@ -239,18 +241,18 @@ class HubWatcher:
         return self._known.partitions
 
     def starting_positions(self, partitions: Sequence[str], latest_ms: int) -> dict[str, Position]:
-        """What `startingPosition` means in those of `partitions` where it can be resolved in time, if `latest` is the
-        moment `latest_ms` of the hub's clock: in `latest_ends` exactly, if that is the moment of `start`. Raises
-        `HubUnavailableError` if there is none."""
+        """The resolved `startingPosition` of `partitions`, as far as possible in time, with `latest` at `latest_ms` of
+        the hub's clock; by `latest_ends` if that is the time of `start`. Raises `HubUnavailableError` if none was
+        resolved."""
         deadline = time.monotonic() + self._patience
         latest = datetime.fromtimestamp(latest_ms / 1000, timezone.utc)
         states = self._known.states
         known = [partition for partition in partitions if partition in states]
         if not known:
-            since = self._renew(partitions, self._patience)
-            known = self._renewed(partitions, since)
+            since = self._refresh(partitions, self._patience)
+            known = self._refreshed(partitions, since)
             if not known:
-                raise self._known.error or HubUnavailableError("the event hub has not answered in time")
+                raise self._known.error or self._no_answer(self._patience)
 
         now = datetime.fromtimestamp(self._latest_ms / 1000 + time.monotonic() - self._latest_at, timezone.utc)
 
@@ -260,14 +262,14 @@ class HubWatcher:
                 return self._latest_ends[address.partition]
             return resolve_start(position, latest, now, address, state, left)
 
-        # The others have their turn next.
+        # The next call resolves the others.
         return resolve_all(map(self._address, known), deadline, resolved, needed=True)
 
     def offsets(self, positions: Mapping[str, int], owner_level: int | Mapping[str, int | None]) -> dict[str, str]:
-        """The offsets of the events with these sequence numbers, by partition, as far as they can be found in time.
+        """The offsets of the events with these sequence numbers, by partition, as far as they are found in time.
 
-        That of an event which was never a partition's newest is looked up by a receiver with `owner_level`, or that of
-        the partition.
+        If the event was never a partition's newest, reads its offset with a receiver of `owner_level`, or of the
+        partition's level.
         """
 
         def offset(address: PartitionAddress, left: float) -> str | None:
@@ -285,15 +287,15 @@ class HubWatcher:
         return resolve_all(map(self._address, positions), time.monotonic() + self._patience, offset)
 
     def has_events(self, positions: Mapping[str, Position], owner_levels: Mapping[str, int | None]) -> dict[str, bool]:
-        """`resolve.has_event` for each position, as far as that is known in time, by receivers with these levels."""
+        """`resolve.has_event` per partition, as far as known in time, by receivers with these levels."""
 
         def found(address: PartitionAddress, left: float) -> bool | None:
             return has_event(positions[address.partition], address, left, owner_levels[address.partition])
 
         return resolve_all(map(self._address, positions), time.monotonic() + self._patience, found)
 
-    def received(self, positions: Mapping[str, int], owner_levels: Mapping[str, int | None]) -> dict[str, int]:
-        """`resolve.probe_end` for each position, as far as an event comes in time, by receivers with these levels."""
+    def probe_ends(self, positions: Mapping[str, int], owner_levels: Mapping[str, int | None]) -> dict[str, int]:
+        """`resolve.probe_end` per partition, as far as an event arrives in time, by receivers with these levels."""
 
         def end(address: PartitionAddress, left: float) -> int | None:
             return probe_end(positions[address.partition], address, left, owner_levels[address.partition])
@@ -303,8 +305,8 @@ class HubWatcher:
     def _address(self, partition: str) -> PartitionAddress:
         return PartitionAddress(self._connection, self._consumer_group, partition)
 
-    def clear(self, owner_levels: Mapping[str, int]) -> None:
-        """Disconnect whoever reads these partitions with the given owner level or a lower one."""
+    def disconnect_readers(self, owner_levels: Mapping[str, int]) -> None:
+        """Disconnect readers of these partitions with the same or a lower owner level."""
         disconnect_readers({self._address(partition): level for partition, level in owner_levels.items()})
 
     # --- the thread ---------------------------------------------------------------------------------------------
@@ -317,23 +319,23 @@ class HubWatcher:
                 began = time.monotonic()
                 try:
                     self._poll(metadata, listing=listing)
-                except BaseException as error:  # a thread that ends would leave the query idle without a message
+                except BaseException as error:  # if the thread ended, the query would idle silently
                     self._failed(error, began)
 
     def _failed(self, error: BaseException, began: float) -> None:
         if not isinstance(error, HubUnavailableError):
-            error = HubUnavailableError(f"the event hub could not be asked: {error!r}")
+            error = HubUnavailableError("EHB_HUB_UNREACHABLE", what=f"Event hub {self.name}", reason=repr(error))
         if self._known.error is None:
-            _LOG.warning("%s. Trying again every %g s", error, self._schedule.intervals.retry)
+            _LOG.warning("Event hub unavailable, retrying: every=%g s error=%s", self._schedule.intervals.retry, error)
         with self._condition:
             since = self._known.silent_since if self._known.error else began
-            gone = self._missing.is_confirmed_by(error)
-            self._known = replace(self._known, error=error, silent_since=since, gone=gone)
+            is_gone = self._missing.is_confirmed_by(error)
+            self._known = replace(self._known, error=error, silent_since=since, is_gone=is_gone)
             self._changed.set()
             self._condition.notify_all()
 
     def _wait(self) -> bool:
-        """Wait until the next request is due; False if the thread must end."""
+        """Wait for the next request to be due; False if the thread must end."""
         with self._condition:
             if self._known.error:
                 self._condition.wait_for(lambda: self._stopping, self._schedule.intervals.retry)
@@ -343,11 +345,11 @@ class HubWatcher:
             return not self._stopping
 
     def _due(self) -> float:
-        """When the next request is due: for a caller of `refresh` as soon as the limit allows."""
+        """When the next request is due: for `refresh` as soon as the limit allows."""
         return self._schedule.not_before if self._known.listed_at <= self._list_since else self._schedule.due()
 
     def _poll(self, metadata: HubMetadata, *, listing: bool) -> None:
-        before, began, asked_ms = self._known, time.monotonic(), round(1000 * time.time())
+        before, began, requested_ms = self._known, time.monotonic(), round(1000 * time.time())
         partitions = metadata.partition_ids() if listing else before.partitions
         with self._condition:
             self._schedule, requested = self._schedule.choose(partitions, also_others=listing)
@@ -355,7 +357,7 @@ class HubWatcher:
         states = metadata.partition_states(requested)
         doubtful = frozenset[str]()
         if metadata.opened_at != before.connected_at:
-            # A geo-replicated hub may have been promoted: other events may have these numbers now.
+            # A geo-replicated hub may have been promoted: the numbers may belong to other events now.
             doubtful = frozenset(p for p, state in before.states.items() if names_event(state.last_offset))
             if again := doubtful & watched - states.keys():
                 requested += again
@@ -369,7 +371,7 @@ class HubWatcher:
             for partition, state in states.items():
                 at = state.last_enqueued
                 enqueued_ms = None if at is None else round(1000 * at.timestamp())
-                self._arrivals.answered(partition, state.end, enqueued_ms, asked_ms)
+                self._arrivals.record(partition, state.end, enqueued_ms, requested_ms)
             self._remember_offsets(states)
             created_ms = metadata.created_ms or before.created_ms
             now_known = {**kept, **states}
@@ -385,7 +387,7 @@ class HubWatcher:
                 metadata.opened_at,
             )
             if changed or before.error:
-                self._changed.set()  # not before: who sees it reads the new states, without the lock
+                self._changed.set()  # last: waiting threads read the new states without the lock
             self._condition.notify_all()
 
     def _remember_offsets(self, states: Mapping[str, PartitionState]) -> None:
@@ -394,12 +396,13 @@ class HubWatcher:
             if state.last_offset is not None and most:
                 known = self._offsets.setdefault(partition, {})
                 if known and state.end <= next(reversed(known)):
-                    known.clear()  # a hub that was created again has other offsets
+                    known.clear()  # a recreated hub has other offsets
                 known[state.end - 1] = state.last_offset
                 if len(known) > most:
                     del known[next(iter(known))]
 
     def _state(self, partition: str) -> PartitionState:
         if (state := self._known.states.get(partition)) is None:
-            raise HubUnavailableError(f"the state of partition {partition} is not known yet")
+            what, reason = f"Partition {partition} of event hub {self.name}", "its state is not known yet"
+            raise HubUnavailableError("EHB_HUB_UNREACHABLE", what=what, reason=reason)
         return state

@@ -88,7 +88,7 @@ FINDINGS: Mapping[str, Kind] = {
     "hub_away": Kind(
         _WARNING,
         "{member} has not reached the event hub for {silence}; the lag of {partitions} is unknown.",
-        "The hub is unreachable or too busy: see `Trying again every` in the driver's log.",
+        "The hub is unreachable or too busy: see `Event hub unavailable` in the driver's log.",
     ),
     "paused": Kind(
         _WARNING,

@@ -55,7 +55,7 @@ class Hub(Protocol):
         """Where reading starts in partitions that were never read, if `latest` means that moment of the hub's clock.
         Partitions for which the hub gave no answer are left out. Raises `HubUnavailableError` if it gave none."""
 
-    def clear(self, owner_levels: Mapping[str, int], /) -> None:
+    def disconnect_readers(self, owner_levels: Mapping[str, int], /) -> None:
         """Disconnect whoever reads these partitions with the given owner level or a lower one. Raises nothing."""
 
 
@@ -321,7 +321,9 @@ class Keeper:
         reader connects, and this query has none before there is something to read."""
         taken = [str(x.partition) for x in changes if x.owner == self._me and x.owner_before not in (None, self._me)]
         if taken:
-            self._recording.do(partial(self._hub.clear, dict.fromkeys(taken, store.capabilities.owner_level(0))))
+            self._recording.do(
+                partial(self._hub.disconnect_readers, dict.fromkeys(taken, store.capabilities.owner_level(0)))
+            )
 
     # --- what the threads share --------------------------------------------------------------------------------
 

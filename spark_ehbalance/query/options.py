@@ -17,7 +17,7 @@ from spark_ehbalance.errors import OptionError
 from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.connection_options import CONNECTION_OPTIONS, SECRET_OPTIONS
 from spark_ehbalance.eventhub.credentials import Identity
-from spark_ehbalance.eventhub.network import is_server
+from spark_ehbalance.eventhub.network import is_host
 from spark_ehbalance.eventhub.rows import FAIL, POLICIES
 from spark_ehbalance.eventhub.sending.write_options import CHECKPOINT_LOCATION, WRITE_OPTIONS, write_options
 from spark_ehbalance.group.capabilities import LEASE_TABLE, Capabilities
@@ -73,7 +73,7 @@ def _host(value: str) -> str:
 
 
 def _server(value: str) -> str:
-    if not is_server(value):
+    if not is_host(value):
         raise ValueError("a host, or HOST:PORT")
     return value.lower()
 

@@ -70,7 +70,7 @@ class Hub(lag_report.Hub, Protocol):
     def has_events(
         self, positions: Mapping[str, Position], owner_levels: Mapping[str, int | None]
     ) -> Mapping[str, bool]: ...
-    def received(self, positions: Mapping[str, int], owner_levels: Mapping[str, int | None]) -> Mapping[str, int]: ...
+    def probe_ends(self, positions: Mapping[str, int], owner_levels: Mapping[str, int | None]) -> Mapping[str, int]: ...
 
 
 class Planner:
@@ -386,7 +386,7 @@ class Planner:
     def _probe(self, probe: protocol.Probe) -> None:
         ends: Mapping[str, int] = {}
         try:
-            ends = self._hub.received(probe.positions, self._levels(probe.epochs))
+            ends = self._hub.probe_ends(probe.positions, self._levels(probe.epochs))
         finally:
             self._keeper.handle(protocol.Probed(probe.positions, ends))
             self._changed.set()

@@ -50,7 +50,7 @@ def query_samples(planner: Planner) -> Iterator[Sample]:
             (of.EVENTS, engine.loads.events),
             (of.STORE_AVAILABLE, not keeper.is_store_unavailable),
             (of.HUB_AVAILABLE, hub.available),
-            (of.BUSY, BUSY.of(hub.name)),
+            (of.BUSY, BUSY.count(hub.name)),
         )
     )
     yield from by_label(of.MOVES, counts.moves, *me)

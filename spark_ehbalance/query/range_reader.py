@@ -244,7 +244,7 @@ class _RangeReader:
         if self._since.token_renewed:
             raise refusal
         self._since.token_renewed, self._since.last_error = True, refusal
-        self._options.connection.renew()
+        self._options.connection.renew_credentials()
 
     # --- other readers -----------------------------------------------------------------------------------------
 

@@ -154,7 +154,7 @@ class BatchReader(DataSourceReader):
         level = self._options.owner_level
         tasks = plan_tasks(batch_ranges(self._options), self._options.min_partitions, local_cores(spark_master()))
         # Spark would make a task of its own of no tasks.
-        connection = self._options.connection.current()
+        connection = self._options.connection.with_current_key()
         return [Task(tuple((range_, level) for range_ in ranges), None, connection) for ranges in tasks or [()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -255,7 +255,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         owner = planner.owner if shared else None
         # Event Hubs allows one reader of a partition with an owner level, so that a split range is read without.
         split = self._options.min_partitions is not None
-        connection = self._options.connection.current()
+        connection = self._options.connection.with_current_key()
         made = [
             Task(
                 tuple((range_, None if split else self._options.level(range_.epoch)) for range_ in ranges),

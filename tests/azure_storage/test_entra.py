@@ -45,9 +45,9 @@ def container(storage: str) -> str:
 
 @pytest.fixture(autouse=True)
 def no_tokens_left() -> Iterator[None]:
-    credentials.forget()
+    credentials.clear_cache()
     yield
-    credentials.forget()
+    credentials.clear_cache()
 
 
 @contextlib.contextmanager

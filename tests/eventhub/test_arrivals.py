@@ -16,9 +16,9 @@ from spark_ehbalance.eventhub.arrivals import Arrivals
 def arrivals() -> Arrivals:
     """Of a partition that had 5 events at 200, the last one of 100, and after other answers 8 at 800, of 760."""
     made = Arrivals()
-    made.answered("0", 5, 100, 200)
-    made.answered("0", 5, 100, 700)
-    made.answered("0", 8, 760, 800)
+    made.record("0", 5, 100, 200)
+    made.record("0", 5, 100, 700)
+    made.record("0", 8, 760, 800)
     return made
 
 
@@ -34,21 +34,21 @@ def arrivals() -> Arrivals:
     ],
 )
 def test_between_two_answers(arrivals: Arrivals, number: int, known: int | None) -> None:
-    assert arrivals.enqueued("0", number) == known
-    assert arrivals.enqueued("1", number) is None
+    assert arrivals.enqueued_ms("0", number) == known
+    assert arrivals.enqueued_ms("1", number) is None
 
 
 def test_a_clock_ahead_of_the_hubs_is_not_believed(arrivals: Arrivals) -> None:
-    arrivals.answered("0", 10, 790, 900)
-    assert arrivals.enqueued("0", 8) == 790
+    arrivals.record("0", 10, 790, 900)
+    assert arrivals.enqueued_ms("0", 8) == 790
 
 
 def test_a_hub_that_was_made_anew_has_other_events(arrivals: Arrivals) -> None:
-    arrivals.answered("0", 2, 1000, 1100)
-    assert arrivals.enqueued("0", 5) is None
-    arrivals.answered("0", 0, None, 1200)
-    arrivals.answered("0", 6, 1300, 1400)
-    assert arrivals.enqueued("0", 4) == 1200
+    arrivals.record("0", 2, 1000, 1100)
+    assert arrivals.enqueued_ms("0", 5) is None
+    arrivals.record("0", 0, None, 1200)
+    arrivals.record("0", 6, 1300, 1400)
+    assert arrivals.enqueued_ms("0", 4) == 1200
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -56,14 +56,14 @@ def test_it_never_says_too_late_and_errs_by_a_part_of_the_age(seed: int) -> None
     """Events come now and then, for a day; responses every 20 s."""
     rng, arrivals = random.Random(seed), Arrivals()
     times = list(accumulate(rng.choice((10, 500, 20_000, 200_000)) for _ in range(1500)))
-    arrivals.answered("0", 0, None, 0)
+    arrivals.record("0", 0, None, 0)
     came = 0
     for asked in range(0, times[-1] + 2000, 20_000):
         while came < len(times) and times[came] <= asked:
             came += 1
-        arrivals.answered("0", came, times[came - 1] if came else None, asked)
+        arrivals.record("0", came, times[came - 1] if came else None, asked)
     for number in range(came):
-        known = arrivals.enqueued("0", number)
+        known = arrivals.enqueued_ms("0", number)
         assert known is not None
         assert known <= times[number]
         assert times[number] - known <= 20_000 + 0.7 * (times[-1] - times[number])
@@ -75,6 +75,6 @@ def test_whatever_the_clocks_of_hub_and_driver_say_it_answers(answers: list[tupl
     arrivals, end = Arrivals(), 0
     for more, enqueued_ms, asked_ms in answers:
         end += 1 + more
-        arrivals.answered("0", end, enqueued_ms, asked_ms)
-        known = arrivals.enqueued("0", end - 1)
+        arrivals.record("0", end, enqueued_ms, asked_ms)
+        known = arrivals.enqueued_ms("0", end - 1)
         assert known == enqueued_ms

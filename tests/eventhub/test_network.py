@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from spark_ehbalance.query.options import Options, stream_options
 from tests.eventhub.receiving import address_of, reading
 from tests.proxy import HttpProxy
 from tests.query.support import HUB, hub_options
+from tests.raising import assert_reports, raises
 
 PASSWORD = "hunter2 & more"
 NAMESPACE = "space.servicebus.windows.net"
@@ -77,37 +79,59 @@ def test_a_custom_address_has_the_port_of_the_transport(text: str, transport: st
     assert settings["transport_type"].value == TransportType[transport].value
 
 
+HIDDEN = "(not shown, as it may contain a password)"
+
+
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("options", "condition", "parameters"),
     [
-        ({"transportType": "Http"}, "transportType='Http' is wrong: allowed is one of Amqp, AmqpOverWebsocket"),
-        ({"transportType": "Amqp", "httpProxy": "http://a:1"}, "transportType=Amqp and httpProxy are both set"),
-        ({"httpProxy": "proxy:3128"}, "httpProxy='proxy:3128' is wrong: allowed is http://HOST:PORT"),
-        ({"httpProxy": "https://proxy:3128"}, "httpProxy='https://proxy:3128' is wrong"),
-        ({"httpProxy": "http://proxy:99999"}, "httpProxy='http://proxy:99999' is wrong"),
-        ({"httpProxy": "http://proxy:80/path"}, "httpProxy='http://proxy:80/path' is wrong"),
+        ({"transportType": "Http"}, "OPTION_INVALID", {"value": "'Http'", "allowed": "one of Amqp, AmqpOverWebsocket"}),
         (
-            {"httpProxy": f"http://me:{PASSWORD}@proxy:80"},
-            "httpProxy holds a user or a password, which would be shown: write",
+            {"transportType": "Amqp", "httpProxy": "http://a:1"},
+            "OPTIONS_CONFLICT",
+            {"options": "transportType=Amqp and httpProxy"},
         ),
-        ({"httpProxy": f"http://{PASSWORD}@proxy:80"}, "httpProxy holds a user or a password, which would be shown"),
-        ({"httpProxy": f"https://me:{PASSWORD}@proxy:80"}, "httpProxy=(not shown, as it may hold a password) is wrong"),
-        ({"httpProxy": "env:NO_SUCH_PROXY"}, "[EHB_SECRET_UNAVAILABLE] httpProxy='env:NO_SUCH_PROXY'"),
-        ({"httpProxy": "env:BAD_PROXY"}, "httpProxy=(not shown, as it may hold a password) is wrong"),
-        ({"customEndpointAddress": "[::1]:443"}, "customEndpointAddress='[::1]:443' is wrong: allowed is HOST or HOST"),
-        ({"customEndpointAddress": "host:0"}, "customEndpointAddress='host:0' is wrong"),
-        ({"customEndpointAddress": f"me:{PASSWORD}@host"}, "customEndpointAddress=(not shown, as it could be"),
-        ({"caFile": "/no/such/file.pem"}, "caFile='/no/such/file.pem' is wrong: it cannot be read: No such file"),
-        ({"caFile": __file__}, "it holds no certificates in PEM form; allowed is the path"),
+        ({"httpProxy": "proxy:3128"}, "OPTION_INVALID", {"allowed": re.compile("^http://HOST:PORT")}),
+        ({"httpProxy": "https://proxy:3128"}, "OPTION_INVALID", {"value": "'https://proxy:3128'"}),
+        ({"httpProxy": "http://proxy:99999"}, "OPTION_INVALID", {"value": "'http://proxy:99999'"}),
+        ({"httpProxy": "http://proxy:80/path"}, "OPTION_INVALID", {"value": "'http://proxy:80/path'"}),
+        ({"httpProxy": f"http://me:{PASSWORD}@proxy:80"}, "SECRET_EXPOSED", {"reason": re.compile("password")}),
+        (
+            {"httpProxy": f"http://{PASSWORD}@proxy:80"},
+            "SECRET_EXPOSED",
+            {"reason": re.compile("password")},
+        ),
+        ({"httpProxy": f"https://me:{PASSWORD}@proxy:80"}, "OPTION_INVALID", {"value": HIDDEN}),
+        ({"httpProxy": "env:NO_SUCH_PROXY"}, "SECRET_UNAVAILABLE", {"value": "'env:NO_SUCH_PROXY'"}),
+        ({"httpProxy": "env:BAD_PROXY"}, "OPTION_INVALID", {"value": HIDDEN}),
+        (
+            {"customEndpointAddress": "[::1]:443"},
+            "OPTION_INVALID",
+            {"value": "'[::1]:443'", "allowed": re.compile("^HOST or HOST")},
+        ),
+        ({"customEndpointAddress": "host:0"}, "OPTION_INVALID", {"value": "'host:0'"}),
+        (
+            {"customEndpointAddress": f"me:{PASSWORD}@host"},
+            "OPTION_INVALID",
+            {"value": "(not shown, as it could be a secret)"},
+        ),
+        (
+            {"caFile": "/no/such/file.pem"},
+            "FILE_INVALID",
+            {"file": "caFile='/no/such/file.pem'", "problem": re.compile("No such file")},
+        ),
+        ({"caFile": __file__}, "FILE_INVALID", {"problem": re.compile("PEM"), "allowed": re.compile("^the path")}),
     ],
 )
-def test_a_wrong_option_is_named(options: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_option_is_named(
+    options: dict[str, str], condition: str, parameters: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BAD_PROXY", f"http//me:{PASSWORD}@proxy:80")
-    given = {"connectionString": CONNECTION_STRING, **options}
-    with pytest.raises(OptionError) as caught:
-        stream_options(given)
-    assert why in str(caught.value)
+    with raises(OptionError, f"EHB_{condition}", **parameters) as caught:
+        stream_options({"connectionString": CONNECTION_STRING, **options})
     assert "hunter2" not in str(caught.value)
+    option = next(reversed(options))
+    assert option in str(caught.value)
 
 
 def test_the_password_is_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,9 +169,11 @@ def test_an_executor_without_the_file_says_option_path_and_host(tmp_path: Path) 
     path.unlink()
     with pytest.raises(NetworkError) as caught, reading(PartitionAddress(connection, "$Default", "0")):
         pass
-    for part in ("caFile", str(path), socket.gethostname(), NAMESPACE, "No such file"):
-        assert part in str(caught.value)
-    with pytest.raises(NetworkError, match="caFile"), HubMetadata(connection, "$Default") as metadata:
+    assert_reports(caught.value, "EHB_NETWORK_INVALID", target=NAMESPACE)
+    for part in ("caFile", str(path), socket.gethostname(), "No such file"):
+        assert part in caught.value.parameters["problem"]
+    problem = re.compile("caFile")
+    with raises(NetworkError, "EHB_NETWORK_INVALID", problem=problem), HubMetadata(connection, "$Default") as metadata:
         metadata.partition_ids()
 
 
@@ -175,7 +201,7 @@ def silent() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def planner_and_executor_say(options: Options) -> tuple[HubUnavailableError, Exception]:
+def planner_and_executor_errors(options: Options) -> tuple[HubUnavailableError, Exception]:
     """The errors of the management connection and of a receiver, each of which comes within seconds."""
     with pytest.raises(HubUnavailableError) as planner, HubMetadata(options.connection, "$Default") as metadata:
         metadata.partition_ids()
@@ -197,9 +223,9 @@ def by(emulator: Emulator, *, websocket: bool, **options: object) -> Options:
 def test_a_certificate_that_is_not_accepted_is_final(secure: Emulator, stranger: Path, websocket: bool) -> None:
     port = secure.websocket_port if websocket else secure.port
     for way in ({"caFile": stranger}, {"customEndpointAddress": f"127.1:{port}"}):
-        for error in planner_and_executor_say(by(secure, websocket=websocket, **way)):
+        for error in planner_and_executor_errors(by(secure, websocket=websocket, **way)):
             assert isinstance(error, NetworkError)
-            assert f":{port} is not accepted" in str(error)
+            assert f":{port} is not trusted" in str(error)
             assert "check customEndpointAddress, caFile" in str(error)
 
 
@@ -214,7 +240,7 @@ def test_a_server_that_cannot_be_reached_is_tried_again(
         free.close()
         ports = {"closed": closed, "silent": silent, "plain": plain_port}
         called = f"localhost:{ports[server]}" if server in ports else "no.such.invalid:1"
-        for error in planner_and_executor_say(by(secure, websocket=websocket, customEndpointAddress=called)):
+        for error in planner_and_executor_errors(by(secure, websocket=websocket, customEndpointAddress=called)):
             assert not isinstance(error, NetworkError)
             assert called in str(error)
             assert "check customEndpointAddress" in str(error)
@@ -222,7 +248,7 @@ def test_a_server_that_cannot_be_reached_is_tried_again(
 
 def test_the_namespace_itself_does_not_resolve() -> None:
     string = CONNECTION_STRING.replace(NAMESPACE, "no.such.invalid")
-    for error in planner_and_executor_say(stream_options({"connectionString": string})):
+    for error in planner_and_executor_errors(stream_options({"connectionString": string})):
         assert "the name of no.such.invalid:5671 does not resolve" in str(error)
         assert "check connectionString or fullyQualifiedNamespace" in str(error)
 
@@ -235,7 +261,7 @@ def test_a_server_that_says_nothing_in_amqp(websocket: bool, monkeypatch: pytest
         options = by(mute, websocket=websocket)
         mute.silence_connections()
         with HubMetadata(options.connection, "$Default", response_timeout=1.0) as metadata:
-            with pytest.raises(HubUnavailableError, match="did not answer"):
+            with raises(HubUnavailableError, "EHB_HUB_UNREACHABLE", what=re.compile("did not answer")):
                 metadata.partition_ids()
             mute.silence_connections(False)
             assert metadata.partition_ids() == ("0",)
@@ -248,7 +274,7 @@ def test_a_firewall_is_named_where_the_port_is_amqp_s() -> None:
     refused = ConnectionRefusedError(111, "Connection refused")
     error = RuntimeError("Failed to initiate the connection due to exception: ...")
     error.__cause__ = refused
-    assert "transportType=AmqpOverWebsocket uses 443" in str(Network().problem(error, NAMESPACE))
+    assert "transportType=AmqpOverWebsocket uses port 443" in str(Network().problem(error, NAMESPACE))
     assert "443" not in str(Network(endpoint=("gateway", 5671)).problem(error, NAMESPACE))
     assert Network().problem(refused, NAMESPACE) is None, "a connection that breaks later says nothing of the options"
 
@@ -261,7 +287,7 @@ def test_a_server_without_the_hub_s_path(secure: Emulator) -> None:
     with HttpProxy(handler=not_found) as server:
         string = {"customEndpointAddress": f"localhost:{server.port}", "transportType": WEBSOCKET}
         with Emulator({HUB: 1}) as plain:
-            errors = planner_and_executor_say(hub_options(plain, **string))
+            errors = planner_and_executor_errors(hub_options(plain, **string))
     for error in errors:
         assert f"localhost:{server.port} refuses the websocket (status 404)" in str(error)
         assert "check customEndpointAddress" in str(error)
@@ -294,15 +320,15 @@ def test_a_proxy_that_refuses_or_is_away(secure: Emulator, monkeypatch: pytest.M
         pass
     with HttpProxy(user="me", password=PASSWORD) as strict, HttpProxy({}) as closed:
         monkeypatch.setenv("WRONG", f"http://me:wrong@localhost:{strict.port}")
-        refuses = "refuses the connection to hub.test:443 (status {}): check httpProxy"
-        for address, is_final, said in (
+        refuses = "refuses the connection to hub.test:443 (status {}); check httpProxy"
+        for address, is_final, text in (
             ("env:WRONG", True, f"the proxy localhost:{strict.port} {refuses.format(407)}"),
             (f"http://localhost:{closed.port}", True, f"the proxy localhost:{closed.port} {refuses.format(403)}"),
             (f"http://localhost:{gone.port}", False, f"the proxy localhost:{gone.port} (Connection refused)"),
         ):
-            for error in planner_and_executor_say(through(secure, httpProxy=address)):
+            for error in planner_and_executor_errors(through(secure, httpProxy=address)):
                 assert isinstance(error, NetworkError) is is_final
-                assert said in str(error)
+                assert text in str(error)
                 assert "check httpProxy" in str(error)
                 assert "wrong" not in str(error)
 
@@ -324,6 +350,6 @@ def test_all_that_talks_to_the_hub_goes_through_the_proxy(
         assert (proxy.connected, proxy.refused) == (4, 0)
         if by_environment:
             monkeypatch.setenv("https_proxy", f"http://me:wrong@localhost:{proxy.port}")
-            for error in planner_and_executor_say(options):
-                assert "the proxy that the environment names, refuses the connection to hub.test:443" in str(error)
+            for error in planner_and_executor_errors(options):
+                assert "the proxy in the environment refuses the connection to hub.test:443" in str(error)
                 assert "wrong" not in str(error)

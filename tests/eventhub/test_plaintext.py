@@ -17,6 +17,7 @@ from spark_ehbalance.eventhub.connection import Connection
 from spark_ehbalance.eventhub.metadata import HubMetadata
 from spark_ehbalance.query.options import stream_options
 from tests.query.support import HUB
+from tests.raising import assert_reports, raises
 
 FAR = "hub.attacker.test"
 ALLOWED = {"allowPlaintextEmulator": "true"}
@@ -48,7 +49,8 @@ def partitions(given: str, **options: str) -> list[str]:
 
 
 def test_no_token_goes_to_another_host_in_clear(attacker: Emulator) -> None:
-    with pytest.raises(OptionError, match=f"{FAR} is not on this machine.*allowPlaintextEmulator=true"):
+    reason = re.compile(f"{FAR} is not on this machine.*allowPlaintextEmulator=true")
+    with raises(OptionError, "EHB_OPTION_NOT_APPLICABLE", option=re.compile("^UseDevelopmentEmulator"), reason=reason):
         partitions(string(f"{FAR}:{attacker.port}"))
     assert attacker.connections() == 0
     assert partitions(string(f"{FAR}:{attacker.port}"), **ALLOWED) == ["0"]
@@ -60,9 +62,9 @@ ON = "UseDevelopmentEmulator=true"
 @pytest.mark.parametrize(
     ("host", "emulator", "reason"),
     [
-        (FAR, "USEDEVELOPMENTEMULATOR=True;", "switches TLS off, and hub.attacker.test is not on this machine"),
-        (FAR, " UseDevelopmentEmulator = true ", "switches TLS off, and hub.attacker.test is not on this machine"),
-        (FAR, "UseDevelopmentEmulator=1", "switches TLS off, and hub.attacker.test is not on this machine"),
+        (FAR, "USEDEVELOPMENTEMULATOR=True;", "it disables TLS, and hub.attacker.test is not on this machine"),
+        (FAR, " UseDevelopmentEmulator = true ", "it disables TLS, and hub.attacker.test is not on this machine"),
+        (FAR, "UseDevelopmentEmulator=1", "it disables TLS, and hub.attacker.test is not on this machine"),
         ("LOCALHOST.evil.com", ON, "is not on this machine"),
         ("127.0.0.1.evil.com", ON, "is not on this machine"),
         ("evil.com:5672", ON, "is not on this machine"),
@@ -70,13 +72,17 @@ ON = "UseDevelopmentEmulator=true"
         ("2130706433", ON, "is not on this machine"),
         ("0.0.0.0", ON, "is not on this machine"),
         ("128.0.0.1", ON, "is not on this machine"),
-        ("localhost", f"UseDevelopmentEmulator=false;{ON}", "connectionString is wrong"),
-        ("localhost", f"{ON};ENDPOINT=sb://{FAR}", "connectionString is wrong"),
+        ("localhost", f"UseDevelopmentEmulator=false;{ON}", "part 6 repeats a name"),
+        ("localhost", f"{ON};ENDPOINT=sb://{FAR}", "part 6 repeats a name"),
     ],
 )
 def test_what_is_not_loopback_by_its_own_text_is_refused(host: str, emulator: str, reason: str) -> None:
-    with pytest.raises(OptionError, match=re.escape(reason)):
+    with pytest.raises(OptionError) as caught:
         stream_options({"connectionString": string(host, emulator)})
+    repeats = "repeats" in reason
+    condition = "EHB_CONNECTION_STRING_INVALID" if repeats else "EHB_OPTION_NOT_APPLICABLE"
+    parameter = {"problem" if repeats else "reason": re.compile(re.escape(reason))}
+    assert_reports(caught.value, condition, **parameter)
 
 
 @pytest.mark.parametrize(
@@ -98,14 +104,14 @@ def test_this_machine_is_allowed(host: str) -> None:
 
 
 def test_a_custom_address_counts_in_place_of_the_namespace(attacker: Emulator) -> None:
-    with pytest.raises(OptionError, match=f"{FAR} is not on this machine"):
+    with raises(OptionError, "EHB_OPTION_NOT_APPLICABLE", reason=re.compile(f"{FAR} is not on this machine")):
         partitions(string("localhost"), customEndpointAddress=f"{FAR}:{attacker.port}")
     assert attacker.connections() == 0
     assert partitions(string(FAR), customEndpointAddress=f"localhost:{attacker.port}") == ["0"]
 
 
 def test_a_proxy_is_another_host_too() -> None:
-    with pytest.raises(OptionError, match=r"proxy\.corp is not on this machine"):
+    with raises(OptionError, "EHB_OPTION_NOT_APPLICABLE", reason=re.compile(r"proxy\.corp is not on this machine")):
         stream_options({"connectionString": string("localhost"), "httpProxy": "http://proxy.corp:3128"})
     stream_options({"connectionString": string("localhost"), "httpProxy": "http://127.0.0.1:3128"})
 

@@ -80,8 +80,8 @@ def test_the_end_of_a_batch_makes_no_request_beside_that_of_who_catches_up() -> 
     assert schedule.due() >= 11.0
     schedule, at_once = schedule.watch(["0"], 1)
     assert not at_once
-    assert not schedule.wanted
-    assert replace(schedule, wanted=True).due() < 10.1
+    assert not schedule.is_urgent
+    assert replace(schedule, is_urgent=True).due() < 10.1
 
 
 @pytest.mark.parametrize("partitions", [8, 16, 24])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from spark_ehbalance.eventhub.receiver import DisconnectedError, Receiver, disco
 from spark_ehbalance.group.position import START_OFFSET
 from tests.eventhub.receiving import address_of, reading, receive_until_error
 from tests.query.support import HUB, hub_options, receive
+from tests.raising import raises
 from tests.waiting import wait_until
 
 Open = Callable[..., Receiver]
@@ -82,7 +84,7 @@ def test_epoch_in_a_hub_s_name_does_not_mean_disconnected(emulator: Emulator) ->
     connection = hub_options(emulator, connectionString=emulator.connection_string("epochs")).connection
     with (
         reading(address_of(emulator, connection)) as reader,
-        pytest.raises(MissingError, match="'epochs' at localhost"),
+        raises(MissingError, "EHB_HUB_NOT_FOUND", what=re.compile("'epochs' at localhost")),
     ):
         receive_until_error(reader, 0.5)
 

@@ -74,6 +74,6 @@ def test_what_the_service_sends_is_understood(condition: str, text: str, means: 
 )
 def test_the_other_receivers_level_is_found_in_the_text(text: str, level: int) -> None:
     error = ConnectionLostError(f"{text} {TO_RAISE} {TRACKED.format('ns:eventhub:hub~16383|$default')}")
-    told = receiver._meaning(error, None)  # type: ignore[arg-type]  # not needed for these
+    told = receiver._translated(error, None)  # type: ignore[arg-type]  # not needed for these
     assert isinstance(told, DisconnectedError)
     assert told.epoch == level

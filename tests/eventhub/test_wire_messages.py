@@ -119,10 +119,10 @@ NUMBER = text(b"x-opt-sequence-number", 0xA3)
         (b"\x41" + ANNOTATIONS, "."),
         (ANNOTATIONS + section(0x75, compound(0xC0, 1, b"\x41")), "."),
         (section(0x72, compound(0xC1, 2, NUMBER + text(b"7"))), "."),
-        (ordinary(7, encoded=b"\x80" + b"\xff" * 8), "^no column can hold its sequence number$"),
-        (ordinary(7, encoded=b"\x41"), "^no column can hold its sequence number$"),
-        (ordinary(7).replace(timestamp(1_700_000_000_007), timestamp(2**62)), "^no column can hold its time$"),
-        (ordinary(7).replace(timestamp(1_700_000_000_007), text(b"late")), "^no column can hold its time$"),
+        (ordinary(7, encoded=b"\x80" + b"\xff" * 8), "^its sequence number does not fit the column$"),
+        (ordinary(7, encoded=b"\x41"), "^its sequence number does not fit the column$"),
+        (ordinary(7).replace(timestamp(1_700_000_000_007), timestamp(2**62)), "^its time does not fit the column$"),
+        (ordinary(7).replace(timestamp(1_700_000_000_007), text(b"late")), "^its time does not fit the column$"),
     ],
 )
 def test_a_message_that_is_not_an_event_is_one_clear_error(message: bytes, reason: str) -> None:

@@ -145,7 +145,11 @@ OTHER = STRING.replace("EntityPath=hub", "EntityPath=copy")
 @pytest.mark.parametrize(
     ("texts", "condition", "parameters"),
     [
-        ({"sink.eventHubName": "hub"}, "sink.*: eventHubName='hub' contradicts EntityPath='copy'", {}),
+        (
+            {"sink.eventHubName": "hub"},
+            "EHB_OPTIONS_CONFLICT",
+            {"options": "sink.eventHubName='hub' and EntityPath='copy'"},
+        ),
         (
             {"source.jsonProperties": "false"},
             FORBIDDEN,
@@ -171,7 +175,7 @@ OTHER = STRING.replace("EntityPath=hub", "EntityPath=copy")
             INVALID,
             {"option": PREFIX + "sink.onUnsendable", "value": "'keep'", "allowed": "one of fail, skip"},
         ),
-        ({"sink.leaseTable": "/l"}, "sink.*: there is no option 'leasetable' for df.write", {}),
+        ({"sink.leaseTable": "/l"}, "EHB_OPTION_UNKNOWN", {"option": PREFIX + "sink.leasetable", "where": "df.write"}),
         (
             {"sink.connectionString": KEY},
             EXPOSED,

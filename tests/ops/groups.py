@@ -1,4 +1,4 @@
-"""A group for command-line tests: its lease table, an emulated event hub and `ehbalance`."""
+"""A group on the command line: its lease table, the event hub of an emulator that checks keys, and `ehbalance`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.ops.command import Command, Outcome
 
 HUB = "hub"
 
-#: Commands that connect to the event hub.
-_HUB_COMMANDS = {"init", "seek"}
+#: The commands that are told how to reach the event hub.
+_ASK_THE_HUB = {"init", "seek"}
 
 
 def state(table: Path) -> Snapshot:
@@ -26,7 +26,7 @@ def state(table: Path) -> Snapshot:
 
 
 def change(table: Path, /, **parts: Any) -> None:
-    """Replace parts of the state, and merge `leases` and `members`."""
+    """Replace parts of the state; of `leases` and `members` those that are given."""
     with DeltaStore(str(table)) as store:
         base = store.read()
         merged = {name: {**getattr(base, name), **parts[name]} for name in ("leases", "members") if name in parts}
@@ -45,7 +45,7 @@ def history(table: Path) -> list[OwnershipChange]:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs commands for the lease table at `table`, with the arguments `connection` if they connect to the hub."""
+    """Runs commands for the lease table at `table`, with the arguments `connection` where they ask the hub."""
 
     ehbalance: Command
     table: Path
@@ -66,7 +66,7 @@ class Group:
         return self.ehbalance.fails(code, command, self.table, *arguments, *self._hub(command))
 
     def _hub(self, command: str) -> Sequence[str]:
-        return self.connection if command in _HUB_COMMANDS else ()
+        return self.connection if command in _ASK_THE_HUB else ()
 
     @property
     def state(self) -> Snapshot:
@@ -74,7 +74,7 @@ class Group:
 
     @property
     def positions(self) -> dict[str, int]:
-        """Partition → next sequence number."""
+        """The sequence number at which reading of each partition continues."""
         return {p: lease.checkpoint.next for p, lease in self.state.leases.items() if lease.checkpoint}
 
 

@@ -1,4 +1,4 @@
-"""Foreign names and reasons in a lease table cannot control a terminal or a browser."""
+"""Names and reasons that others wrote into a lease table cannot control a terminal or a browser."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def hostile(table: Path) -> Path:
 
 
 def harmless(text: str) -> bool:
-    return all(character == "\n" or character.isprintable() for character in text)
+    return all(each == "\n" or each.isprintable() for each in text)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def harmless(text: str) -> bool:
         ["maintain"],
     ],
 )
-def test_commands_escape_them(ehbalance: Command, hostile: Path, arguments: list[str]) -> None:
+def test_no_command_prints_them_raw(ehbalance: Command, hostile: Path, arguments: list[str]) -> None:
     outcome = ehbalance(arguments[0], hostile, *arguments[1:])
     assert outcome.out + outcome.err
     assert harmless(outcome.out + outcome.err)

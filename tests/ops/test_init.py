@@ -53,10 +53,10 @@ def test_init_with_an_invalid_option(
 
 
 def test_init_with_invalid_names(group: Group, ehbalance: Command, table: Path) -> None:
-    assert "option transportType='udp' is wrong" in group.fails(2, "init", "--network", "transportType=udp")
+    assert "[EHB_OPTION_INVALID] transportType='udp'" in group.fails(2, "init", "--network", "transportType=udp")
     assert "consumerGroup='a b'" in group.fails(2, "init", "--consumer-group", "a b")
     assert "leaseTable=" in ehbalance.fails(2, "init", f"{table}[1]", *group.connection)
-    assert "contradicts EntityPath" in group.fails(2, "init", "--event-hub-name", "other")
+    assert "EntityPath=" in group.fails(2, "init", "--event-hub-name", "other")
     for command in ("init", "status"):
         assert "NAME=VALUE" in group.fails(2, command, "--storage-option", KEY), "which is not repeated"
     assert list(table.parent.iterdir()) == []
@@ -93,8 +93,8 @@ def test_init_without_the_hub_creates_nothing(
     def fails(string: str) -> str:
         return ehbalance.fails(1, "init", table, *connection_arguments(string, secrets))
 
-    assert "event hub 'nohub'" in fails(emulator.connection_string("nohub"))
-    assert "refused the credentials" in fails(emulator.connection_string(HUB, key=KEY + "not"))
+    assert "Event hub 'nohub'" in fails(emulator.connection_string("nohub"))
+    assert "EHB_CREDENTIALS_REFUSED" in fails(emulator.connection_string(HUB, key=KEY + "not"))
     emulator.refuse_connections()
     assert "did not answer" in fails(emulator.connection_string(HUB))
     assert not table.exists()

@@ -42,7 +42,7 @@ def test_the_installed_command_prints_json_and_exit_codes(used: Group, tmp_path:
     env = os.environ | {"EHBALANCE_CONNECTION_STRING": f"SharedAccessKey={KEY}"}
     wrong = subprocess.run([INSTALLED, "init", tmp_path / "x"], capture_output=True, text=True, timeout=60, env=env)
     assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert wrong.stderr.startswith("Error: option connectionString is wrong")
+    assert wrong.stderr.startswith("Error: [EHB_CONNECTION_STRING_INVALID] connectionString")
     assert wrong.stderr.count("\n") == 1
     assert KEY not in wrong.stderr
 

@@ -1,4 +1,4 @@
-"""Network options of commands that connect to the hub (`--network`)."""
+"""Commands that ask the hub reach it in other ways, by `--network`."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def test_init_and_seek_by_websocket_through_a_proxy(
     with HttpProxy({"hub.test:443": secure.websocket_port}, user="me", password=PASSWORD) as proxy:
         monkeypatch.setenv("HUB_PROXY", f"http://me:{PASSWORD}@localhost:{proxy.port}")
         options = ("httpProxy=env:HUB_PROXY", "customendpointaddress=hub.test", f"caFile={secure.ca_file}")
-        arguments = [argument for option in options for argument in ("--network", option)]
-        assert "the hub has 2 partitions" in ehbalance("init", table, *hub, *arguments).out
+        way = [each for option in options for each in ("--network", option)]
+        assert "the hub has 2 partitions" in ehbalance("init", table, *hub, *way).out
         change(table, leases={"0": Lease("0", checkpoint=Position(3))})  # as a query leaves it
         # a time takes a receiver
-        done = ehbalance("seek", table, "--all", "--to", "2020-01-01T00:00:00Z", *hub, *arguments)
+        done = ehbalance("seek", table, "--all", "--to", "2020-01-01T00:00:00Z", *hub, *way)
         assert (done.code, done.err) == (0, "")
         assert "Partition 0 continues at sequence number 0." in done.out
         assert proxy.connected >= 3
         assert not proxy.refused
         monkeypatch.setenv("HUB_PROXY", f"http://me:{PASSWORD[:-1]}@localhost:{proxy.port}")
-        error = ehbalance.fails(1, "init", table, *hub, *arguments)
+        error = ehbalance.fails(1, "init", table, *hub, *way)
         assert f"the proxy localhost:{proxy.port} refuses the connection to " in error
         assert PASSWORD[:-1] not in error

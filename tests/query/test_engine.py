@@ -125,7 +125,7 @@ def test_a_position_moved_to_retained_events_is_reported_once(caplog: pytest.Log
     assert one.ann.query.resets == {"0": Progress(1, Position.before(4))}
     one.hold(_0=6, begin=4)
     assert spans(one.batch()) == {"0": (4, 6)}
-    assert caplog.text.count("Going on at 4") == 1
+    assert caplog.text.count("failOnDataLoss=false: next=4") == 1
 
 
 def test_an_offset_names_progress_under_a_lapsed_lease() -> None:

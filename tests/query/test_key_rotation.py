@@ -28,6 +28,7 @@ from spark_ehbalance.query.range_reader import read_range
 from spark_ehbalance.query.receivers import RECEIVERS
 from spark_ehbalance.spark.datasource import BatchReader
 from tests.query.support import HUB, numbers
+from tests.raising import raises
 
 EVENTS = 100
 
@@ -119,12 +120,12 @@ def test_a_reference_without_the_new_key_is_one_line_and_leaves_the_old_key(
         rotation.file.write_text(rotation.emulator.connection_string("other"))
     elif content != "the old key":
         rotation.file.write_text(content)
-    with pytest.raises(HubUnavailableError, match="refused the credentials") as caught:
+    with raises(HubUnavailableError, "EHB_CREDENTIALS_REFUSED") as caught:
         read(options)
     if content == "the old key":
-        assert f"connectionString=file:{rotation.file}, which was read again" in str(caught.value)
+        assert f"connectionString=file:{rotation.file}, which was read again" in str(caught.value.parameters["check"])
     else:
-        assert "was refused, and" in caplog.text
-        assert options.connection.current() is options.connection
+        assert "No new key after the old one was refused" in caplog.text
+        assert options.connection.with_current_key() is options.connection
     assert "oldKey" not in str(caught.value)
     assert "\n" not in str(caught.value)

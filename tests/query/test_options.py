@@ -80,11 +80,11 @@ NEED_A_TABLE = [name for name, spec in OPTIONS.items() if spec.only == OPTIONS["
 #: What is set, and what the error says.
 REFUSED: list[tuple[dict[str, str], list[str]]] = [
     # the way in
-    ({}, ["connectionString", "fullyQualifiedNamespace", "one of them is needed"]),
-    (KEYED | IDENTITY, ["connectionString and fullyQualifiedNamespace", "one way in"]),
-    ({"connectionString": NO_PATH}, ["eventHubName is not set, and connectionString has no EntityPath"]),
+    ({}, ["connectionString", "fullyQualifiedNamespace", "EHB_OPTION_REQUIRED"]),
+    (KEYED | IDENTITY, ["connectionString and fullyQualifiedNamespace", "EHB_OPTIONS_CONFLICT"]),
+    ({"connectionString": NO_PATH}, ["eventHubName is required: connectionString has no EntityPath"]),
     (KEYED | {"eventHubName": "other"}, ["eventHubName='other'", "EntityPath='hub'"]),
-    ({"fullyQualifiedNamespace": "ns.servicebus.windows.net"}, ["eventHubName is not set"]),
+    ({"fullyQualifiedNamespace": "ns.servicebus.windows.net"}, ["eventHubName is required"]),
     (IDENTITY | {"eventHubName": "a/b"}, ["eventHubName='a/b'", "letters, digits"]),
     (IDENTITY | {"eventHubName": ""}, ["eventHubName=''"]),
     *[({"connectionString": text, "eventHubName": "hub"}, ["connectionString", FORM]) for text in ("", KEY)],

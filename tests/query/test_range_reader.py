@@ -224,7 +224,8 @@ def test_an_unreachable_hub_fails_the_batch_after_the_receiver_timeout(emulator:
 def test_an_option_that_is_wrong_fails_the_batch_at_once() -> None:
     with Emulator({HUB: 1}, tls=True, websocket_port=0) as secure, HttpProxy({}) as closed:
         options = hub_options(secure, httpProxy=f"http://localhost:{closed.port}", caFile=secure.ca_file)
-        with pytest.raises(NetworkError, match=r"partition 0: the proxy .* \(status 403\): check httpProxy"):
+        target, problem = re.compile("^partition 0 of "), re.compile(r"the proxy .* \(status 403\); check httpProxy")
+        with raises(NetworkError, "EHB_NETWORK_INVALID", target=target, problem=problem):
             read(options, 0, 10)
         assert closed.refused == 1
 

@@ -1,7 +1,7 @@
-"""Random groups of real members in simulated time, with faults, orders, and invariants checked at every step.
+"""Random groups of real members in simulated time: faults and orders of every kind, and what must hold at every step.
 
-`python -m tests.simulation.random_groups --groups 200 --seed 0` runs 200 groups of an hour each, and prints a summary
-and, for each violation, the seed and the partition's story.
+`python -m tests.simulation.random_groups --groups 200 --seed 0` plays so many groups of an hour each, and prints a line
+for each violation with the seed and the partition's story, and a closing line.
 """
 
 from __future__ import annotations
@@ -51,20 +51,21 @@ from spark_ehbalance.simulation.scenario import HubSettings, QuerySettings, Stor
 from spark_ehbalance.simulation.store import SimulatedStore
 from storm.witness import Loss, kind_of_change
 
-#: Seconds of a simulation and of its part with faults.
+#: Seconds that a group is simulated, and after which nothing happens to it any more.
 LENGTH, FAULTS_END = 3600.0, 2700.0
 
-#: Seconds after the hour within which an uneven group must become even: a cool-down of `transfer`, and some cycles.
+#: Seconds after the hour in which an uneven group has to become even: a cool-down of `transfer`, and some cycles.
 SETTLING = 300.0
 
-#: Maximum drift of monotonic clocks (a fraction) and error of wall clocks, within `CLOCK_SKEW_ALLOWANCE`.
+#: Monotonic clocks run faster or slower by up to this part, wall clocks are wrong by up to so many milliseconds: two of
+#: them differ by no more than `CLOCK_SKEW_ALLOWANCE`.
 DRIFT, SKEW_MS = 1e-4, 150_000
 
-#: Seconds after which a process gives up an unanswered request to the store.
+#: Seconds after which a process gives up a request that the store does not answer.
 TIMEOUT = 5.0
 
-#: Outcomes of unreliable commits. `unknown`: applied, but the response is lost. `late`: applied after the process gave
-#: up, if the table is unchanged.
+#: How a commit ends during a spell of bad commits. `unknown`: applied, but the answer is lost. `late`: applied after it
+#: was given up, if the table is still the same.
 FATES = ("", "delayed", "unknown", "late", "unsent", "raced")
 
 OPERATOR = Author("operator", "")
@@ -79,15 +80,15 @@ class Violation(AssertionError):
 
 
 class EarliestHub(Hub):
-    """A hub where reading begins at the first event."""
+    """Reading begins at the first event."""
 
     def starting_positions(self, partitions: Sequence[str], latest: float) -> Mapping[str, Position]:
         return dict.fromkeys(partitions, Position.before(0))
 
 
 class Reading(NamedTuple):
-    """The store's response, received at `arrived`; without a snapshot if the store was unavailable. `still`: no commit
-    for half a lease duration."""
+    """The store's answer, at the process at time `arrived`; None if the store was away. `still`: nobody had written for
+    half a duration."""
 
     snapshot: Snapshot | None
     arrived: float
@@ -96,7 +97,7 @@ class Reading(NamedTuple):
 
 @dataclass(slots=True)
 class Disk:
-    """A query's Spark checkpoint, which outlives its processes."""
+    """A query's Spark checkpoint, which survives its processes."""
 
     finished: int = 0
     begun: int = 0
@@ -107,7 +108,7 @@ class Disk:
 
 
 class Process(Node):
-    """A member's process with a drifting clock. Its requests arrive even while it is suspended or dead."""
+    """A member's process whose clock drifts, and whose requests travel while it is suspended or dead."""
 
     def __init__(self, group: RandomGroup, name: str, settings: Settings) -> None:
         self.group, self.disk = group, group.disks[name]
@@ -122,10 +123,10 @@ class Process(Node):
         self.unreachable_until = self.bad_commits_until = 0.0
         self.pause_at_commit = 0.0
         self.leaving = False
-        #: Time of the last read, and end of the last period of half a lease duration without one.
+        #: When it last read the table, and until when it had not read it for half a lease duration, unless at first.
         self.read_at, self.blind_until = float("inf"), float("-inf")
-        #: Newest version passed to the engine; time of the last failed read; last time without a change for half a
-        #: lease duration.
+        #: The newest version that the engine was given, when the store last did not answer a read, and when the table
+        #: last had not changed for half a lease duration.
         self.known, self.away_at, self.unwritable_at = -1, float("-inf"), float("-inf")
 
     @property
@@ -134,11 +135,11 @@ class Process(Node):
 
     @property
     def stopping(self) -> bool:
-        """Whether Spark has stopped the query and plans no more batches."""
+        """Whether Spark has stopped the query, and plans no batch any more."""
         return self._stopping is not None
 
     def may_plan(self) -> Mapping[str, int]:
-        """Partition → epoch of all partitions for the next batch."""
+        """Partition → epoch of all that Spark would be given now."""
         return {p: holding.epoch for p, holding in self._member.readable(self.monotonic).items()}
 
     def reads(self, partition: str, epoch: int) -> bool:
@@ -158,16 +159,16 @@ class Process(Node):
 
     def _wait(self) -> None:
         self._busy = False
-        self._read_at(max(self._now, self._member.due() / (1 + self.drift)), self._balance)
+        self._look_at(max(self._now, self._member.due() / (1 + self.drift)), self._read)
 
     def _reaches(self) -> bool:
         return not self._world.store.away and self._now >= self.unreachable_until
 
     def _answer(self, after: float, step: int, action: Callable[[], None]) -> None:
-        """Deliver a response after a delay, unless the process has given up the request of that `step`."""
+        """The process gets an answer, unless it has given up the request of that `step`."""
         self._world.engine.at(self._now + after, partial(self._do, lambda: step == self._step, action))
 
-    def _read_at(self, time: float, then: Callable[[Reading], None]) -> None:  # type: ignore[override]
+    def _look_at(self, time: float, then: Callable[[Reading], None]) -> None:  # type: ignore[override]
         self._at(time, partial(self._request, then))
 
     def _request(self, then: Callable[[Reading], None]) -> None:
@@ -181,7 +182,7 @@ class Process(Node):
         still = self._now - self.group.changed_at > self.group.lease_duration / 2
         self._answer(half, step, partial(then, Reading(snapshot, self._now + half, still)))
 
-    def _balance(self, reading: Reading) -> None:  # type: ignore[override]
+    def _read(self, reading: Reading) -> None:  # type: ignore[override]
         if reading.snapshot is None:
             self.away_at = reading.arrived
             self._failed(writing=False)
@@ -196,7 +197,7 @@ class Process(Node):
         self._handle(protocol.GroupRead(reading.snapshot, self._world.hub.ids))
         row = reading.snapshot.members.get(self.name)
         if self.running and joined and row is not None and row.incarnation != self.author.incarnation:
-            raise Violation(f"{self.author.incarnation} continues after reading that {row.incarnation} has joined")
+            raise Violation(f"{self.author.incarnation} goes on after it has read that {row.incarnation} has joined")
 
     def _attempt(self, changes: Sequence[Transition], base: Snapshot, attempt: int, since: float) -> None:
         self._busy, self._step, store, rng = True, self._step + 1, self._world.store, self.group.rng
@@ -227,7 +228,7 @@ class Process(Node):
         half: float,
         fate: str,
     ) -> None:
-        """Apply the commit at the store if the table is still `base`."""
+        """The commit is at the store: it wins if the table is still `base`."""
         store, action = self._world.store, partial(self._failed, writing=True)
         if self._reaches() and self._now >= max(self.read_only_until, self.group.read_only_until):
             if store.snapshot.version != base.version:
@@ -253,9 +254,9 @@ class Process(Node):
             self._handle(protocol.RacesLost())
         else:
             wait = self._rng.uniform(0, longest_wait(attempt, self._now - began))
-            self._read_at(self._now + wait, partial(self._retry, changes, attempt + 1, since))
+            self._look_at(self._now + wait, partial(self._again, changes, attempt + 1, since))
 
-    def _retry(  # type: ignore[override]
+    def _again(  # type: ignore[override]
         self, changes: Sequence[Transition], attempt: int, since: float, reading: Reading
     ) -> None:
         if reading.snapshot is None:
@@ -271,7 +272,7 @@ class Process(Node):
             self.group.count("fenced", self)
             row = self._world.store.snapshot.members.get(self.name)
             if row is not None and row.incarnation == self.author.incarnation:
-                raise Violation(f"{self.author.incarnation} was fenced without a later process")
+                raise Violation(f"{self.author.incarnation} was fenced by nobody")
 
     # --- the query -----------------------------------------------------------------------------------------------
 
@@ -291,11 +292,11 @@ class Process(Node):
             }
             for p, (epoch, first, end) in self._batch.ranges.items():
                 self.group.opened[p].setdefault(epoch, self._now)
-                self.group.note(p, f"{self.author.incarnation} plans {first} to {end} with epoch {epoch}")
+                self.group.tell(p, f"{self.author.incarnation} plans {first} to {end} with epoch {epoch}")
 
     def _end(self) -> None:
-        """Finish the batch at the sink. If a new owner's receiver disconnected this one's, the rest was not read, but
-        the query reports the planned ends, which the table must reject."""
+        """The sink has finished the batch. What a new owner's receiver has cut off was not read; the query reports the
+        planned ends all the same, and the table must know better."""
         batch = self._batch
         assert batch is not None
         self._batch = None
@@ -314,7 +315,7 @@ class Process(Node):
 
 
 class RandomGroup:
-    """A group with an hour of faults, determined by the seed."""
+    """A group and an hour of faults, which all follow from the seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -354,10 +355,10 @@ class RandomGroup:
             self._start(f"member-{len(self.disks)}", rng.choice((0.0, 0.0, rng.uniform(0, 60))))
 
     def run(self) -> None:
-        """Run the hour. Raises `Violation`."""
+        """Play the hour. Raises `Violation`."""
         at = 30.0
         while (at := at + self.rng.expovariate(1 / self.pace)) < FAULTS_END:
-            self.engine.at(at, partial(self._run_fault, self.rng.choice(_FAULTS)))
+            self.engine.at(at, partial(self._happen, self.rng.choice(_HAPPENINGS)))
         self.engine.at(FAULTS_END, self._calm_down)
         try:
             self.engine.run(LENGTH)
@@ -366,12 +367,12 @@ class RandomGroup:
         except EhBalanceError as error:
             raise Violation(f"a member ends with {error}") from error
 
-    def note(self, partition: str, what: str) -> None:
+    def tell(self, partition: str, what: str) -> None:
         self.stories[partition].append(f"{self.engine.now:9.3f} {what}")
 
     def count(self, what: str, process: Process | None = None) -> None:
         self.counts[what] += 1
-        self.note("", f"{what} {process.author.incarnation if process else ''}")
+        self.tell("", f"{what} {process.author.incarnation if process else ''}")
 
     def longest_duration(self) -> float:
         return max(map(self._duration, [*self.store.snapshot.members, ""]))
@@ -383,10 +384,10 @@ class RandomGroup:
         own_ms = (row and row.lease_duration_ms) or snapshot.lease_duration_ms
         return self.lease_duration if own_ms is None else own_ms / 1000
 
-    # --- invariants ----------------------------------------------------------------------------------------------
+    # --- what must hold ------------------------------------------------------------------------------------------
 
     def check(self, process: Process) -> None:
-        """Check that `process` owns all partitions that it may plan, or cannot know yet that it lost them."""
+        """What `process` may plan now is its own by the table, or it has lost it in a way of which it cannot know."""
         if not process.is_awake or process.stopping:
             return
         snapshot, now = self.store.snapshot, self.engine.now
@@ -406,13 +407,13 @@ class RandomGroup:
                 raise Violation(what, p)
 
     def _in_safe_mode(self, process: Process) -> bool:
-        """Whether the table is unavailable to `process`, or was recently unwritable for everybody."""
+        """Whether the table does not answer `process`, or nobody could write it a short time ago."""
         away, unwritable = self.engine.now - process.away_at, self.engine.now - process.unwritable_at
         longest = self.longest_duration() * (1 + 2 * DRIFT)
         return away < 4 * process.settings.balance_interval * (1 + 2 * DRIFT) or unwritable < longest / 3
 
     def landed(self, outcome: Outcome) -> None:
-        """Check a commit."""
+        """A commit has been written."""
         before, after, now = outcome.before, outcome.after, self.engine.now
         self.changed_at = now
         by_partition: dict[str, list[Transition]] = defaultdict(list)
@@ -432,7 +433,7 @@ class RandomGroup:
             if isinstance(transition, (HandOver, Release)) and self.max_stall is None:
                 self._check_given_back(transition)
         for id, row in after.members.items():
-            # Partitions claimed by an earlier process of the member are released by the next commit.
+            # What an earlier process of the member took just before this one joined is released by its next commit.
             own = [p for p in after.ownership.owned.get(id, ()) if self.takers.get(p) in (None, row.incarnation)]
             if row.max_owned is not None and len(own) > row.max_owned:
                 raise Violation(f"{id} owns more than maxPartitionsOwned={row.max_owned}")
@@ -441,7 +442,7 @@ class RandomGroup:
                 self.check(process)
 
     def _check_given_back(self, transition: HandOver | Release) -> None:
-        """Check that a running query releases no partition of its batch in flight."""
+        """A query that goes on gives nothing back that is in its batch in flight."""
         p = transition.partition
         for process in self.processes:
             if process.running and process.author == transition.by and process.reads(p, transition.epoch):
@@ -469,18 +470,18 @@ class RandomGroup:
                 raise Violation(f"{lease.owner} declares {old.owner} dead and could not see", p)
             for epoch in range(old.epoch, lease.epoch):
                 self.losses[p, epoch] = Loss(kind, after.version)
-            self.note(p, f"{old.owner} → {lease.owner} by {kind}, epoch {lease.epoch}, checkpoint {checkpoint}")
+            self.tell(p, f"{old.owner} → {lease.owner} by {kind}, epoch {lease.epoch}, checkpoint {checkpoint}")
         elif lease.owner != old.owner or lease.handover != old.handover:
-            self.note(p, f"owner {lease.owner}, epoch {lease.epoch}, handover {lease.handover}")
+            self.tell(p, f"owner {lease.owner}, epoch {lease.epoch}, handover {lease.handover}")
 
     def _was_blind(self, taker: Member, duration: float) -> bool:
-        """Whether `taker` failed to read the table at some time within the last `duration` seconds."""
+        """Whether `taker` has not read the table all the time within the last `duration` seconds."""
         blind = [process.blind_until for process in self.processes if process.author.incarnation == taker.incarnation]
         return self.engine.now - max(blind) < duration * (1 - 2 * DRIFT)
 
     def finished(self, process: Process, partition: str, epoch: int, first: int, end: int) -> None:
-        """Check events `first` to `end - 1`, which the sink has finished with this `epoch`."""
-        self.note(partition, f"{process.author.incarnation} has finished {first} to {end} with epoch {epoch}")
+        """The sink has finished events `first` to `end - 1`, read with that `epoch`."""
+        self.tell(partition, f"{process.author.incarnation} has finished {first} to {end} with epoch {epoch}")
         if end > first and epoch >= self.sought.get(partition, 0):
             covered = self.covered.setdefault(partition, 0)
             if first > covered:
@@ -492,20 +493,21 @@ class RandomGroup:
         rows = [snapshot.members.get(process.name) for process in self._awake()]
         for row, process in zip(rows, self._awake(), strict=True):
             if row is None or row.incarnation != process.author.incarnation:
-                raise Violation(f"{process.author.incarnation} runs and is not a member")
+                raise Violation(f"{process.author.incarnation} runs and is no member")
         active, running = {row.id for row in self._active()}, {process.name for process in self._awake()}
         for p in self.hub.ids:
             lease = snapshot.leases.get(p, Lease(p))
             if lease.owner in running and lease.owner not in active:
-                raise Violation(f"{lease.owner} owns it although it is drained", p)
+                raise Violation(f"{lease.owner} owns it, which is drained", p)
 
     def _active(self) -> list[Member]:
-        """Rows of the running members that are not drained."""
+        """The rows of the members that run and are not drained."""
         rows = [self.store.snapshot.members.get(process.name) for process in self._awake()]
         return [row for row in rows if row is not None and row.state is MemberState.ACTIVE]
 
     def _check_even(self) -> None:
-        """Check that partitions are evenly distributed, after up to `SETTLING` seconds for a steal or a cool-down."""
+        """Check that the partitions are evenly shared. A member that has just lost a lease to contention may wait for a
+        steal or a cool-down first."""
         uneven = self._uneven()
         while uneven and self.engine.now < LENGTH + SETTLING:
             self.engine.run(self.engine.now + 10.0)
@@ -514,28 +516,29 @@ class RandomGroup:
             raise Violation(uneven)
 
     def _uneven(self) -> str:
-        """Description of an uneven distribution; empty if it is even."""
+        """How the partitions are shared, if unevenly."""
         snapshot, active = self.store.snapshot, self._active()
         limits = {row.id: row.max_owned for row in active}
         ledger = Ledger(snapshot, lambda: self.engine.now, self.hub.rates, self.lease_duration)
         ledger.change(limits, len(self.hub.ids))
         owned = {id: snapshot.ownership.owned.get(id, ()) for id in limits}
-        counts, names = [len(partitions) for partitions in owned.values()], {row.strategy for row in active}
-        if not ledger.balanced[-1][1] and not (names <= {"cooperative", "transfer"} and self._is_tolerable(owned)):
+        counts, names = [len(theirs) for theirs in owned.values()], {row.strategy for row in active}
+        if not ledger.balanced[-1][1] and not (names <= {"cooperative", "transfer"} and self._tolerable(owned)):
             unowned = [p for p in self.hub.ids if p not in snapshot.leases or snapshot.leases[p].owner is None]
             return f"uneven at the end: {counts} with {names} and {limits}, unowned {unowned}"
         return ""
 
-    def _is_tolerable(self, owned: Mapping[str, Sequence[str]]) -> bool:
-        """Whether the measured loads are within `transfer.target` and no member is idle."""
+    def _tolerable(self, owned: Mapping[str, Sequence[str]]) -> bool:
+        """Whether the measured loads, by which cooperative and transfer share, are within `transfer.target`, and no
+        member is idle."""
         known = demands(self.store.snapshot)
-        loads = [sum(known.get(p, 0.0) for p in partitions) for partitions in owned.values()]
+        loads = [sum(known.get(p, 0.0) for p in theirs) for theirs in owned.values()]
         return pstdev(loads) <= 0.25 * fmean(loads) and (min(loads) > 0 or max(map(len, owned.values())) < 2)
 
-    # --- faults --------------------------------------------------------------------------------------------------
+    # --- what happens to the group -------------------------------------------------------------------------------
 
-    def _run_fault(self, name: str) -> None:
-        getattr(self, f"_{name}")()
+    def _happen(self, what: str) -> None:
+        getattr(self, f"_{what}")()
 
     def _running(self) -> list[Process]:
         return [process for process in self.processes if process.running]
@@ -544,14 +547,14 @@ class RandomGroup:
         return [process for process in self.processes if process.is_awake]
 
     def _some(self, what: str) -> list[Process]:
-        """A random process that is awake, as a list that may be empty. Counts the fault."""
+        """One of the processes that are awake, if there is one, for what is counted."""
         chosen = [self.rng.choice(awake)] if (awake := self._awake()) else []
         for process in chosen:
             self.count(what, process)
         return chosen
 
-    def _end_time(self, longest: float, shortest: float = 1.0) -> float:
-        """A random end of a fault that begins now."""
+    def _for(self, longest: float, shortest: float = 1.0) -> float:
+        """Until when something lasts that begins now."""
         return min(FAULTS_END, self.engine.now + self.rng.uniform(shortest, self.rng.choice((longest, longest / 6))))
 
     def _start(self, name: str, after: float = 0.0) -> None:
@@ -574,7 +577,7 @@ class RandomGroup:
         process.start(after)
 
     def pause(self, process: Process, seconds: float) -> None:
-        """Suspend `process` until the end of the faults at the latest."""
+        """Suspend `process`, if it is not; it goes on when the faults have ended."""
         until = min(FAULTS_END, self.engine.now + seconds)
         if process.is_awake and until > self.engine.now:
             self.count("pause", process)
@@ -609,10 +612,10 @@ class RandomGroup:
     def _restart(self) -> None:
         for process in self._some("restart"):
             process.crash() if self.rng.random() < 0.7 else process.stop(lambda: None)
-            self.engine.at(self._end_time(60.0, 0.0), partial(self._start_again, process))
+            self.engine.at(self._for(60.0, 0.0), partial(self._start_again, process))
 
     def _start_again(self, process: Process) -> None:
-        process.crash()  # if it is still running
+        process.crash()  # if it has not ended by now
         self._start(process.name)
 
     def _twin(self) -> None:
@@ -621,7 +624,7 @@ class RandomGroup:
 
     def _suspend(self) -> None:
         for process in self._some("suspend"):
-            seconds = self._end_time(300.0) - self.engine.now
+            seconds = self._for(300.0) - self.engine.now
             if self.rng.random() < 0.5:
                 process.pause_at_commit = seconds
             else:
@@ -629,30 +632,30 @@ class RandomGroup:
 
     def _unreachable(self) -> None:
         for process in self._some("unreachable"):
-            process.unreachable_until = self._end_time(180.0)
+            process.unreachable_until = self._for(180.0)
 
     def _read_only(self) -> None:
         for process in self._some("read only"):
-            process.read_only_until = self._end_time(180.0)
+            process.read_only_until = self._for(180.0)
 
     def _all_read_only(self) -> None:
         self.count("all read only")
-        self.read_only_until = self._end_time(180.0)
+        self.read_only_until = self._for(180.0)
 
     def _outage(self) -> None:
         if not self.store.away:
             self.count("outage")
             self.store.away = True
-            self.engine.at(self._end_time(180.0), partial(setattr, self.store, "away", False))
+            self.engine.at(self._for(180.0), partial(setattr, self.store, "away", False))
 
     def _bad_commits(self) -> None:
         for process in self._some("bad commits"):
-            process.bad_commits_until = self._end_time(120.0)
+            process.bad_commits_until = self._for(120.0)
 
     def _slow_store(self) -> None:
         self.count("slow store")
         self.store.slowness = self.rng.choice((3.0, 10.0))
-        self.engine.at(self._end_time(120.0), partial(setattr, self.store, "slowness", 1.0))
+        self.engine.at(self._for(120.0), partial(setattr, self.store, "slowness", 1.0))
 
     def _clock(self) -> None:
         for process in self._some("wall clock"):
@@ -682,7 +685,7 @@ class RandomGroup:
         self._order(rng.choice(orders))
 
     def _calm_down(self) -> None:
-        """End the faults: remove pins, and make sure that a member runs that is not drained."""
+        """Nothing happens any more: pins are removed, and somebody is there who is not drained."""
         for p in self.store.snapshot.ownership.pins:
             self._order(Unpin(by=OPERATOR, at_ms=START_MS, partition=p))
         members = self.store.snapshot.members
@@ -691,7 +694,7 @@ class RandomGroup:
             self._start(f"member-{len(self.disks)}")
 
 
-_FAULTS = (
+_HAPPENINGS = (
     *("join", "join", "leave", "leave_slowly", "kill", "kill", "restart", "restart", "twin", "suspend", "suspend"),
     *("suspend", "unreachable", "read_only", "all_read_only", "outage", "bad_commits", "bad_commits", "slow_store"),
     *("clock", "grow", "ordered", "ordered", "ordered", "ordered"),
@@ -699,7 +702,7 @@ _FAULTS = (
 
 
 def play(seed: int) -> tuple[Counter[str], str]:
-    """Run the group of `seed`. Returns counts of faults, and the violation with the partition's story or ""."""
+    """What has happened to the group of that seed, and its violation with the partition's story, if there is one."""
     group = RandomGroup(seed)
     try:
         group.run()

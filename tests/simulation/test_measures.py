@@ -1,4 +1,4 @@
-"""Measurements of cases that can be counted by hand."""
+"""What is measured, on cases that can be counted by hand."""
 
 from __future__ import annotations
 
@@ -121,11 +121,11 @@ def test_moves_in_a_balanced_group_are_counted_until_the_next_disturbance() -> N
     assert table.ledger.later_moves(25.0, 100.0) == 0, "balanced again by the second"
 
 
-def test_the_longest_silence_counts_running_members_in_lease_durations() -> None:
+def test_the_longest_silence_is_that_of_a_running_member_in_lease_durations() -> None:
     table = Table()
     table.now = 100.0
     table.write(Claim, ANN, "0")
-    assert table.ledger.longest_silence == 0, "the first commit ends no silence"
+    assert table.ledger.longest_silence == 0, "nobody knew of it before"
     table.now = 104.0
     table.write(Claim, ANN, "1")
     table.write(Claim, BOB, "2")

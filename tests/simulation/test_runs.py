@@ -1,4 +1,4 @@
-"""Whole simulations: invariants, repeatability and results."""
+"""Whole simulations: what must hold in each, that they are repeatable, and that their results are right."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def small(name: str) -> Scenario:
         for strategy in STRATEGIES
     ],
 )
-def test_no_event_is_skipped_and_no_partition_has_two_owners(name: str, strategy: str) -> None:
-    """Both would raise. At the end the running members have read everything."""
+def test_whatever_is_done_no_event_is_skipped_and_nothing_has_two_owners(name: str, strategy: str) -> None:
+    """Both would raise; and at the end the running members read everything."""
     simulation = Simulation(small(name), strategy, seed=1)
     result = simulation.run()
     hub, leases = simulation.hub, simulation.store.snapshot.leases
@@ -39,20 +39,20 @@ def test_no_event_is_skipped_and_no_partition_has_two_owners(name: str, strategy
     assert result.events - result.duplicates == sum(row.read - row.start for row in hub.partitions.values())
     for partition, lease in leases.items():
         assert lease.checkpoint is not None
-        assert lease.checkpoint.next <= read[partition], "no checkpoint is ahead of the sinks"
+        assert lease.checkpoint.next <= read[partition], "nothing is checkpointed that no sink has finished"
     epochs = dict.fromkeys(read, 0)
     for change in result.changes:
         assert change.epoch >= epochs[change.partition]
         epochs[change.partition] = change.epoch
     waiting = sum(hub.end(p, result.seconds) - read[p] for p in read)
     rate = sum(hub.rates().values())
-    assert waiting < 60 * rate, "no partition stays behind"
+    assert waiting < 60 * rate, "nobody was left behind for good"
     declared = DECLARATIONS[strategy]
     assert result.seconds_to_balance is not None or declared.tolerates_uneven_loads, "it never became even"
 
 
 @pytest.mark.parametrize("partitions", [1, 48, 300])
-def test_latest_means_the_first_start_of_the_group(partitions: int) -> None:
+def test_latest_means_the_first_start_of_the_group_in_every_partition(partitions: int) -> None:
     """Queries start one after the other, and a turn claims only some partitions that were never read. An event between
     the first start and the first claim would raise if it was skipped."""
     joins = Event(at=3, do="join", count=2, every=7)
@@ -63,7 +63,7 @@ def test_latest_means_the_first_start_of_the_group(partitions: int) -> None:
     assert all(row.start < row.read for row in simulation.hub.partitions.values())
 
 
-def test_a_settled_group_gets_the_lease_duration_it_needs() -> None:
+def test_a_settled_group_gets_the_lease_duration_that_it_needs_as_any_other() -> None:
     scenario = replace(load("crash"), members=20, cycles=20, store=StoreSettings(latency=0.1), events=())
     assert simulate(scenario, "greedy").lease_duration > 30
 
@@ -71,7 +71,7 @@ def test_a_settled_group_gets_the_lease_duration_it_needs() -> None:
 @pytest.mark.parametrize(
     "strategy", [DEFAULT_STRATEGY, *(pytest.param(strategy, marks=pytest.mark.heavy) for strategy in OTHERS)]
 )
-def test_a_growing_group_on_a_slow_store_claims_only_leases_of_dead_members(
+def test_a_group_that_grows_on_a_slow_store_takes_no_lease_of_the_living_and_soon_those_of_the_dead(
     strategy: str,
 ) -> None:
     scenario = replace(
@@ -83,21 +83,21 @@ def test_a_growing_group_on_a_slow_store_claims_only_leases_of_dead_members(
         events=(Event(at=120.0, do="join", count=50), Event(at=600.0, do="crash")),
     )
     result = simulate(scenario, strategy, seed=1)
-    assert len(claimed_from(result, 600 + result.lease_duration + 2 * scenario.group.balance_interval)) == 1, (
-        "only of the dead member"
+    assert len(taken_from(result, 600 + result.lease_duration + 2 * scenario.group.balance_interval)) == 1, (
+        "of the dead one alone"
     )
 
 
-def claimed_from(result: Result, until: float) -> set[str | None]:
-    """Members that lost leases to claims, all before `until` (seconds), and own nothing at the end."""
-    claims = [
+def taken_from(result: Result, until: float) -> set[str | None]:
+    """From whom leases were claimed; the last one before `until`, in seconds, and they own nothing at the end."""
+    taken = [
         change
         for change in result.changes
         if change.event == "Claim" and change.owner_before not in (None, change.owner)
     ]
-    assert max((claim.at_ms for claim in claims), default=0) / 1000 <= until
+    assert max((each.at_ms for each in taken), default=0) / 1000 <= until
     owners = {change.partition: change.owner for change in result.changes}
-    victims = {claim.owner_before for claim in claims}
+    victims = {each.owner_before for each in taken}
     assert victims.isdisjoint(owners.values())
     return victims
 
@@ -114,7 +114,7 @@ def test_the_same_seed_gives_the_same_result_and_another_seed_another(strategy: 
 
 
 def play(text: str, strategy: str = "cooperative", **event: object) -> Result:
-    """The result for twelve partitions and three members, unless `text` changes that, with an `event` at 50 s."""
+    """Twelve partitions and three members, unless `text` says otherwise, to which something happens at 50 s."""
     scenario = parse(text if text.startswith("partitions") else f"partitions = 12\nmembers = 3\n{text}", "mine")
     return simulate(replace(scenario, events=(Event(at=50.0, **event),) if event else scenario.events), strategy)
 
@@ -159,7 +159,7 @@ def test_a_change_moves_a_share(
     assert event["do"] != "join" or (0 < result.seconds_to_balance < 10 and result.duplicates == 0)
 
 
-def test_a_single_member_that_cannot_write_is_declared_dead() -> None:
+def test_a_member_that_cannot_write_alone_is_taken_for_dead() -> None:
     result = play("", do="read-only", lasts=90.0)
     assert result.moves == 4 + 4
     assert result.duplicates < 4 * 100 * (30 + 10), (
@@ -176,7 +176,7 @@ def test_added_partitions_are_read_from_their_first_event() -> None:
     assert (result.moves, result.fewest_moves) == (2, 2)
 
 
-def test_a_slow_store_causes_conflicts() -> None:
+def test_a_slow_store_makes_conflicts_and_a_quick_one_hardly_any() -> None:
     slow, quick = (
         play(f"partitions = 32\nmembers = 16\ncycles = 20\n[store]\ncommit = {commit}") for commit in (0.2, 0.002)
     )

@@ -1,4 +1,4 @@
-"""Which columns of a frame make an event, and the events that Arrow batches of them make. Pure."""
+"""Maps a frame's columns to event fields, and encodes Arrow batches as events. Pure."""
 
 from __future__ import annotations
 
@@ -29,56 +29,56 @@ from pyspark.sql.types import (
 from spark_ehbalance.errors import OptionError, UnsendableEventError
 from spark_ehbalance.eventhub.rows import TEXT_SALT
 from spark_ehbalance.eventhub.sending.write_options import FAIL
-from spark_ehbalance.eventhub.wire.encoder import Encoder, Keyed, small_pair, system
+from spark_ehbalance.eventhub.wire.encoder import Encoder, Keyed, encode_system, small_pair
 from spark_ehbalance.settings.secrets import redacted
 from spark_ehbalance.settings.suggestions import did_you_mean
 
-#: The most characters of a partition key, `ClientConstants.MAX_PARTITION_KEY_LENGTH` of Azure's clients.
+#: Maximum length of a partition key, `ClientConstants.MAX_PARTITION_KEY_LENGTH` of Azure's clients.
 _LONGEST_KEY = 128
 
-#: Binary as the source writes it, which puts a space after each comma of a list; and its numbers.
+#: Binary as the source writes it, without the spaces that it writes in lists; and its numbers.
 _BINARY = re.compile(r"\[(?:-?(?:0|[1-9]\d{0,2})(?:,(?!\])|(?=\])))*\]", re.ASCII)
 _BYTES = frozenset(range(-128, 128))
 
-#: What a long and an unsigned long can hold, and the most characters of it: Python takes no number of 4,300 digits.
+#: Values of long and unsigned long, and their maximum length: Python cannot parse numbers of 4,300 digits.
 _LONG = range(-(1 << 63), 1 << 64)
 _LONGEST_NUMBER = 20
 
 
 def _is(*kinds: type[DataType]) -> Callable[[DataType], bool]:
-    return lambda given: isinstance(given, (*kinds, NullType))
+    return lambda kind: isinstance(kind, (*kinds, NullType))
 
 
-def _is_properties(given: DataType) -> bool:
+def _is_properties(kind: DataType) -> bool:
     values = (StringType, BinaryType, BooleanType, IntegralType, FloatType, DoubleType, NullType)
-    return isinstance(given, MapType) and isinstance(given.keyType, StringType) and isinstance(given.valueType, values)
+    return isinstance(kind, MapType) and isinstance(kind.keyType, StringType) and isinstance(kind.valueType, values)
 
 
-def _is_texts(given: DataType) -> bool:
-    return _is_properties(given) and isinstance(getattr(given, "valueType", None), StringType)
+def _is_texts(kind: DataType) -> bool:
+    return _is_properties(kind) and isinstance(getattr(kind, "valueType", None), StringType)
 
 
-def _is_headers(given: DataType) -> bool:
-    if not isinstance(given, ArrayType) or not isinstance(given.elementType, StructType):
+def _is_headers(kind: DataType) -> bool:
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
         return False
-    kinds = [each.dataType for each in given.elementType]
-    return [each.name for each in given.elementType] == ["key", "value"] and (
+    kinds = [field.dataType for field in kind.elementType]
+    return [field.name for field in kind.elementType] == ["key", "value"] and (
         isinstance(kinds[0], StringType) and isinstance(kinds[1], BinaryType)
     )
 
 
 class _Role(NamedTuple):
-    """What a column is for, its types in words, and whether a type is one of them."""
+    """The event field of a column, its allowed types in words, and a check for them."""
 
     name: str
     types: str
-    takes: Callable[[DataType], bool]
+    accepts: Callable[[DataType], bool]
 
 
 _BODY = _Role("body", "string or binary", _is(StringType, BinaryType))
 _PARTITION = _Role("partition", "string or a whole number", _is(StringType, IntegralType))
 
-#: Column → role, for frames as this source reads them, and as Spark's Kafka sink takes them.
+#: Column → role, for the columns of this source, and for those of Spark's Kafka sink.
 _COLUMNS = {
     "body": _BODY,
     "partitionKey": _Role("key", "string", _is(StringType)),
@@ -96,9 +96,9 @@ _KAFKA_COLUMNS = {
 
 
 class Columns(NamedTuple):
-    """The places in a frame of what makes an event; None where it has none. `system`: properties of the message, and
-    annotations; `headers`: properties as Kafka's sink has them; `topic`: the hub, which is an option here; `json`:
-    whether values of properties are JSON."""
+    """Column indices of the event fields; None for a missing one. `system`: message properties and annotations;
+    `headers`: properties in the form of Spark's Kafka sink; `topic`: the hub; `json`: whether property values are
+    JSON."""
 
     body: int
     key: int | None = None
@@ -111,58 +111,60 @@ class Columns(NamedTuple):
 
     @classmethod
     def from_schema(cls, schema: StructType, *, kafka: bool = False, json: bool = False) -> Columns:
-        """Those of a frame with this schema. Raises `OptionError` for a missing, wrong or unknown column."""
+        """The columns of a frame with this schema. Raises `OptionError` for a missing, invalid or unknown column."""
         roles = _KAFKA_COLUMNS if kafka else _COLUMNS
         names = {name.lower(): name for name in roles}
         found: dict[str, int] = {}
-        for place, each in enumerate(schema):
-            name = names.get(each.name.lower())
+        for index, column in enumerate(schema):
+            name = names.get(column.name.lower())
             if name is None:
-                raise OptionError(_unknown(each, roles, kafka=kafka))
+                raise _unknown_column(column, roles, kafka=kafka)
             role = roles[name]
             if role.name in found:
-                raise OptionError(f"the frame has two columns {name}: select one of them")
-            if not role.takes(each.dataType):
-                given = each.dataType.simpleString()
-                raise OptionError(f"column {name} is of the type {given}: allowed is {role.types}")
-            found[role.name] = place
+                raise _invalid_column(name, "the frame has two", "one")
+            if not role.accepts(column.dataType):
+                raise _invalid_column(name, f"its type is {column.dataType.simpleString()}", role.types)
+            found[role.name] = index
         if "body" not in found:
-            name = next(iter(roles))
-            raise OptionError(f"the frame has no column {name}, which is needed: allowed are {', '.join(roles)}")
+            raise _invalid_column(next(iter(roles)), "it is required, and missing", f"columns {', '.join(roles)}")
         if json and "properties" not in found:
-            raise OptionError("jsonProperties=true needs a column properties")
+            reason = "the frame has no column properties"
+            raise OptionError("EHB_OPTION_NOT_APPLICABLE", option="jsonProperties=true", reason=reason)
         if "system" in found and not json:
-            raise OptionError("a column systemProperties needs jsonProperties=true, here and where it was read")
+            reason = "the frame has a column systemProperties, which must have been read with it too"
+            raise OptionError("EHB_OPTION_REQUIRED", option="jsonProperties=true", reason=reason)
         if json and not _is_texts(schema[found["properties"]].dataType):
-            raise OptionError("jsonProperties=true needs a column properties whose values are strings of JSON")
+            raise _invalid_column("properties", "with jsonProperties=true its values must be JSON", "strings of JSON")
         return cls(**found, json=json)
 
 
-def _unknown(column: StructField, roles: Iterable[str], *, kafka: bool) -> str:
-    name = redacted(column.name)
-    allowed = f"allowed are {', '.join(roles)}"
-    other = next((each for each in (_COLUMNS if kafka else _KAFKA_COLUMNS) if each.lower() == column.name.lower()), "")
-    if kafka and other == "body":
-        return f"the frame has a column body, and kafkaColumns=true: {allowed}"
-    if not kafka and other in ("value", "key", "headers"):
-        return f"the frame has a column {other}, as for Kafka's sink: set kafkaColumns=true, or rename it; {allowed}"
-    if not kafka and other == "partition":
-        return f"the frame has a column partition: name it partitionId, or leave it out; {allowed}"
-    return f"the frame has a column {name}, of which nothing can be made: {allowed}{did_you_mean(column.name, roles)}"
+def _invalid_column(column: str, problem: str, allowed: str) -> OptionError:
+    return OptionError("EHB_COLUMN_INVALID", column=column, problem=problem, allowed=allowed)
+
+
+def _unknown_column(column: StructField, roles: Iterable[str], *, kafka: bool) -> OptionError:
+    names = {name.lower(): name for name in (_COLUMNS if kafka else _KAFKA_COLUMNS)}
+    name, problem = names.get(column.name.lower()), f"events have no such field{did_you_mean(column.name, roles)}"
+    if kafka and name == "body":
+        problem = "kafkaColumns=true excludes it"
+    elif not kafka and name in ("value", "key", "headers"):
+        problem = "it belongs to Spark's Kafka sink; rename it, or set kafkaColumns=true"
+    elif not kafka and name == "partition":
+        problem = "name it partitionId, or drop it"
+    return _invalid_column(redacted(column.name), problem, f"columns {', '.join(roles)}")
 
 
 def check_topic(batch: pa.RecordBatch, columns: Columns, hub: str) -> None:
-    """Raise `UnsendableEventError` if a row of `batch` names another hub than that of the option."""
+    """Raise `UnsendableEventError` if the topic of a row in `batch` is not `hub`."""
     topics = [] if columns.topic is None else batch.column(columns.topic).cast(pa.binary()).unique().to_pylist()
-    for each in (topic.decode(errors="replace") for topic in topics if topic is not None):
-        if each.lower() != hub.lower():
+    for topic in (topic.decode(errors="replace") for topic in topics if topic is not None):
+        if topic.lower() != hub.lower():
             raise UnsendableEventError(
-                f"a row has the topic {redacted(each)}, and eventHubName is {hub}: write each topic by itself, without "
-                "the column"
+                "EHB_ROW_UNSENDABLE", problem=f"The topic of a row is {redacted(topic)}, and eventHubName is {hub}"
             )
 
 
-#: Partition → salted key → events. The partition is None where the hub chooses it, by the key if there is one.
+#: Partition → salted key → events. Partition None: the hub chooses it, by the key if there is one.
 Events = dict[str | None, dict[str, Keyed]]
 
 
@@ -175,9 +177,12 @@ class _Event(NamedTuple):
 
 
 class RowEncoder:
-    """Makes events of the rows of a task. `partitions` gives the ids of the hub's partitions, in the order of their
-    numbers, and is called if a row names one; `most` gives the most bytes of an event, by the partition of the first
-    one. `policy` is the option `onUnsendable`: `skipped` rows are counted, and `problem` is why the first one was."""
+    """Encodes the rows of a task as events.
+
+    `partitions` returns the hub's partition ids, and is called for rows with a partition; `most` returns the maximum
+    bytes of an event, given the first one's partition. `policy` is the option `onUnsendable`. `skipped` counts skipped
+    rows; `problem` is why the first one was skipped.
+    """
 
     def __init__(
         self,
@@ -192,57 +197,54 @@ class RowEncoder:
         self.problem = ""
 
     def add(self, batch: pa.RecordBatch, events: Events) -> None:
-        """Add those of `batch`. Raises `UnsendableEventError`, which names the row by its number in the task."""
-        for made in self._made(batch):
+        """Add the events of `batch`. Raises `UnsendableEventError` with the row's number in the task."""
+        for event in self._encoded(batch):
             self._count += 1
-            if isinstance(made, ValueError):
-                problem = f"row {self._count} of a task cannot be sent: {made}"
+            if isinstance(event, ValueError):
+                problem = f"Row {self._count} of a task cannot be sent: {event}"
                 if self._policy == FAIL:
-                    raise UnsendableEventError(
-                        f"{problem}. Nothing was sent of it and of the rows around it. Set onUnsendable=skip to leave "
-                        "such rows out, with a warning that counts them"
-                    )
+                    raise UnsendableEventError("EHB_ROW_UNSENDABLE", problem=problem)
                 self.skipped += 1
                 self.problem = self.problem or problem
                 continue
-            of_partition = events.setdefault(made.partition, {})
-            salted = TEXT_SALT + (made.key or "")
-            if salted not in of_partition:
-                of_partition[salted] = Keyed(made.envelope, [])
-            of_partition[salted].events.extend((made.head, made.body))
+            by_key = events.setdefault(event.partition, {})
+            salted = TEXT_SALT + (event.key or "")
+            if salted not in by_key:
+                by_key[salted] = Keyed(event.envelope, [])
+            by_key[salted].events.extend((event.head, event.body))
 
     def unsendable(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows of `batch` that cannot be sent, with the reason in a last column `reason`."""
-        problems = [str(made) if isinstance(made, ValueError) else None for made in self._made(batch)]
+        problems = [str(event) if isinstance(event, ValueError) else None for event in self._encoded(batch)]
         reasons = pa.array(problems, pa.string())
         return batch.append_column("reason", reasons).filter(reasons.is_valid())
 
-    def _made(self, batch: pa.RecordBatch) -> Iterator[_Event | ValueError]:
+    def _encoded(self, batch: pa.RecordBatch) -> Iterator[_Event | ValueError]:
         """The event of each row, or why it cannot be sent."""
         try:
-            yield from self._made_together(batch)
-        except UnicodeDecodeError:  # before the first row; casts in Spark make such texts
+            yield from self._encoded_together(batch)
+        except UnicodeDecodeError:  # before the first row; casts in Spark produce such texts
             for row in range(batch.num_rows):
                 try:
-                    yield from self._made_together(batch.slice(row, 1))
+                    yield from self._encoded_together(batch.slice(row, 1))
                 except UnicodeDecodeError:
-                    yield ValueError("it has a text that is no UTF-8")
+                    yield ValueError("a text is not UTF-8")
 
-    def _made_together(self, batch: pa.RecordBatch) -> Iterator[_Event | ValueError]:
+    def _encoded_together(self, batch: pa.RecordBatch) -> Iterator[_Event | ValueError]:
         columns, encoder = self._columns, Encoder()
         self._ids = ()
         bodies, keys, partitions = (
-            repeat(None) if place is None else batch.column(place).to_pylist()
-            for place in (columns.body, columns.key, columns.partition)
+            repeat(None) if index is None else batch.column(index).to_pylist()
+            for index in (columns.body, columns.key, columns.partition)
         )
         headers = columns.headers is not None
         properties = _headers(batch.column(columns.headers)) if headers else _pairs(batch, columns.properties)
         for row in zip(bodies, keys, partitions, properties, _pairs(batch, columns.system), strict=False):
             try:
-                made: _Event | ValueError = self._event(encoder, *row)
+                event: _Event | ValueError = self._event(encoder, *row)
             except ValueError as problem:
-                made = problem
-            yield made
+                event = problem
+            yield event
 
     def _event(self, encoder: Encoder, body: Any, key: Any, partition: Any, own: _Pairs, others: _Pairs) -> _Event:
         """Raises ValueError."""
@@ -253,30 +255,30 @@ class RowEncoder:
         most = self._most(partition) - len(envelope)
         if isinstance(body, str):
             body = body.encode()
-        (names, values), beside = self._checked(*own), None
+        (names, values), system = self._checked(*own), None
         if others[0]:
-            beside = system(zip(*self._checked(*others), strict=True))
-        head = encoder.head(body, key, list(map(encoder.pair, names, values)), beside)
-        if len(head) + len(body or b"") > most:  # numbers may have come in types of fewer bytes
-            head = encoder.head(body, key, list(map(small_pair, names, values)), beside)
+            system = encode_system(zip(*self._checked(*others), strict=True))
+        head = encoder.head(body, key, list(map(encoder.pair, names, values)), system)
+        if len(head) + len(body or b"") > most:  # numbers may fit in smaller types
+            head = encoder.head(body, key, list(map(small_pair, names, values)), system)
         if (size := len(head) + len(body or b"")) > most:
-            what = f" with the key {redacted(key)}" if key else ""
-            raise ValueError(f"the event{what} has {size:,} bytes with its properties, and the hub takes {most:,}")
+            what = f" with key {redacted(key)}" if key else ""
+            raise ValueError(f"the event{what} has {size:,} bytes with its properties; the hub accepts {most:,}")
         return _Event(partition, key, envelope, head, body or b"")
 
     def _checked_partition(self, key: Any, partition: str) -> str:
         """Raises ValueError."""
         if key:
-            raise ValueError("it has both a partition key and a partition: allowed is one of them, the other null")
+            raise ValueError("it has both a partition key and a partition; one must be null")
         self._ids = self._ids or self._partitions()
         if partition not in self._ids:
-            raise ValueError(f"partition {redacted(partition)} does not exist: the hub has {len(self._ids)}, from 0 on")
+            raise ValueError(f"partition {redacted(partition)} does not exist; the hub has {len(self._ids)}, from 0")
         return partition
 
     def _checked(self, names: list[str], values: list[Any]) -> _Pairs:
-        """Raises ValueError if a name is missing or comes twice, and for a value that is no JSON."""
+        """Raises ValueError for a missing or repeated name, and for a value that is not JSON."""
         if None in names:
-            raise ValueError("it has a header without a key")
+            raise ValueError("a header has no key")
         if len(names) > 1:
             _check_single(names)
         return names, list(map(_from_json, names, values)) if self._columns.json else values
@@ -289,9 +291,9 @@ def _checked_key(key: Any) -> str | None:
     try:
         text: str = key.decode() if isinstance(key, bytes) else key
     except UnicodeDecodeError:
-        raise ValueError("its key is no UTF-8, and a partition key is text") from None
+        raise ValueError("its partition key is not UTF-8 text") from None
     if len(text) > _LONGEST_KEY:
-        raise ValueError(f"its partition key has {len(text)} characters: allowed are {_LONGEST_KEY}")
+        raise ValueError(f"its partition key has {len(text)} characters; the maximum is {_LONGEST_KEY}")
     return text
 
 
@@ -300,21 +302,21 @@ _Pairs = tuple[list[str], list[Any]]
 
 
 def _headers(column: pa.Array) -> Iterator[_Pairs]:
-    """The properties of each row, from a column as Kafka's sink has it. A name may be null."""
-    for given in column.to_pylist():
-        headers = [each for each in given or () if each is not None]
-        yield [each["key"] for each in headers], [each["value"] for each in headers]
+    """The properties of each row, from a column of Spark's Kafka sink. A name may be null."""
+    for row in column.to_pylist():
+        headers = [header for header in row or () if header is not None]
+        yield [header["key"] for header in headers], [header["value"] for header in headers]
 
 
-def _pairs(batch: pa.RecordBatch, place: int | None) -> Iterator[_Pairs]:
+def _pairs(batch: pa.RecordBatch, index: int | None) -> Iterator[_Pairs]:
     """The pairs of each row, from a column of maps."""
-    if place is None:
+    if index is None:
         yield from repeat(([], []))
         return
-    maps = batch.column(place)
+    maps = batch.column(index)
     ends = maps.offsets.to_pylist()
     first, last = ends[0], ends[-1]
-    names, values = (each.slice(first, last - first).to_pylist() for each in (maps.keys, maps.items))
+    names, values = (column.slice(first, last - first).to_pylist() for column in (maps.keys, maps.items))
     for begin, end in pairwise(ends):
         yield names[begin - first : end - first], values[begin - first : end - first]
 
@@ -322,23 +324,23 @@ def _pairs(batch: pa.RecordBatch, place: int | None) -> Iterator[_Pairs]:
 def _check_single(names: list[str]) -> None:
     counts = Counter(map(TEXT_SALT.__add__, names))
     if len(counts) < len(names):
-        twice = counts.most_common(1)[0][0].removeprefix(TEXT_SALT)
-        raise ValueError(f"it has several values of {redacted(twice)}, and an event has one")
+        repeated = counts.most_common(1)[0][0].removeprefix(TEXT_SALT)
+        raise ValueError(f"it has several values of {redacted(repeated)}")
 
 
 def _from_json(name: str, text: str | None) -> Any:
-    """The value that the source with `jsonProperties` writes in this way: binary is an array of its bytes."""
+    """The value of JSON that the source wrote with `jsonProperties`; an array of bytes is binary."""
     if text is None:
         return None
-    if text.lstrip()[:1] in ("[", "{"):  # text, and not read: names can be chosen so that reading takes minutes
+    if text.lstrip()[:1] in ("[", "{"):  # text that is not parsed: chosen names could make parsing take minutes
         numbers: list[Any] = json.loads(text) if _BINARY.fullmatch(text) else [None]
-        return text if not _BYTES.issuperset(numbers) else bytes(each & 0xFF for each in numbers)
+        return text if not _BYTES.issuperset(numbers) else bytes(number & 0xFF for number in numbers)
     try:
         return _decode(text)
     except OverflowError:
-        raise ValueError(f"its property {redacted(name)} is a number that needs more than 64 bits") from None
+        raise ValueError(f"its property {redacted(name)} is a number of more than 64 bits") from None
     except ValueError:
-        raise ValueError(f"its property {redacted(name)} is no JSON, as jsonProperties=true asks for") from None
+        raise ValueError(f"its property {redacted(name)} is not JSON, as jsonProperties=true requires") from None
 
 
 def _whole(text: str) -> int:

@@ -1,4 +1,4 @@
-"""The options of `df.write.format("ehbalance")` and `df.writeStream`: each is declared once, as those of the source."""
+"""The options of `df.write.format("ehbalance")` and `df.writeStream`, each declared once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_ehbalance.settings.parsing import flag, one_of, parse_duration
 from spark_ehbalance.settings.secrets import redacted
 from spark_ehbalance.settings.suggestions import did_you_mean
 
-#: What Spark passes on, in lower case, and needs itself.
+#: An option of Spark's own that it passes on, in lower case.
 CHECKPOINT_LOCATION = "checkpointlocation"
 
 #: The values of the option `onUnsendable`.
@@ -23,7 +23,7 @@ UNSENDABLE = FAIL, SKIP = ("fail", "skip")
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """All options of writing, checked. Times are in seconds."""
+    """All options of writing, parsed. Times are in seconds."""
 
     connection: Connection = field(metadata={"options": CONNECTION_OPTIONS})
     kafka_columns: bool = option_field(
@@ -35,14 +35,14 @@ class WriteOptions:
         "the values of `properties` are JSON, as the source writes them with the same option: so numbers, booleans and "
         "binary are sent as such",
     )
-    #: Losing events silently must be asked for.
+    #: Skipping is opt-in: it loses rows.
     on_unsendable: str = option_field(
         FAIL,
         one_of(*UNSENDABLE),
         "a row that [cannot be sent](writing.md#rows-that-cannot-be-sent): `fail` the task, or `skip` the row, which a "
         "warning counts",
     )
-    #: That of the client.
+    #: As azure-eventhub.
     send_timeout: float = option_field(
         60.0,
         parse_duration,
@@ -53,28 +53,28 @@ class WriteOptions:
 
 #: Option name → declaration.
 WRITE_OPTIONS: dict[str, OptionSpec] = CONNECTION_OPTIONS | {
-    option_name(name): each for name, each in declarations(WriteOptions).items()
+    option_name(name): declaration for name, declaration in declarations(WriteOptions).items()
 }
 
 
-def write_options(raw: Mapping[str, str], of_reading: Iterable[str] = ()) -> WriteOptions:
-    """From keys in any case; `of_reading` are the options that a reader has. Raises `OptionError`."""
-    given = {key.lower(): str(value).strip() for key, value in raw.items() if value is not None}
-    given.pop(CHECKPOINT_LOCATION, None)
+def write_options(raw: Mapping[str, str], read_options: Iterable[str] = ()) -> WriteOptions:
+    """Parse options with names in any case. `read_options` are those of the source. Raises `OptionError`."""
+    options = {key.lower(): str(value).strip() for key, value in raw.items() if value is not None}
+    options.pop(CHECKPOINT_LOCATION, None)
     names = {name.lower(): name for name in WRITE_OPTIONS}
-    if unknown := sorted(given.keys() - names.keys()):
-        raise _no_such_option(unknown[0], {name.lower(): name for name in of_reading})
-    for key, text in given.items():
+    if unknown := sorted(options.keys() - names.keys()):
+        raise _unknown_option(unknown[0], {name.lower(): name for name in read_options})
+    for key, text in options.items():
         if key not in SECRET_OPTIONS:
             reject_secret(names[key], text, "connectionString and clientSecret")
-    connection = Connection.from_options({name: given.get(name.lower()) for name in CONNECTION_OPTIONS})
-    return WriteOptions(connection, **parse_options(given, WriteOptions))
+    connection = Connection.from_options({name: options.get(name.lower()) for name in CONNECTION_OPTIONS})
+    return WriteOptions(connection, **parse_options(options, WriteOptions))
 
 
-def _no_such_option(key: str, of_reading: Mapping[str, str]) -> OptionError:
+def _unknown_option(key: str, read_options: Mapping[str, str]) -> OptionError:
+    option, hint = redacted(key), did_you_mean(key, WRITE_OPTIONS)
     if key == "path":
-        return OptionError("an event hub has no path, as in save(PATH) or start(PATH): eventHubName is the event hub")
-    if key in of_reading:
-        return OptionError(f"df.write has no option {of_reading[key]}: it is for reading, leave it out")
-    alike = did_you_mean(key, WRITE_OPTIONS)
-    return OptionError(f"there is no option {redacted(key)} for df.write{alike}: docs/writing.md lists all")
+        option, hint = "path", ", and an event hub has no path, as in save(PATH) or start(PATH)"
+    elif key in read_options:
+        option, hint = read_options[key], ", but of reading"
+    return OptionError("EHB_OPTION_UNKNOWN", option=option, where="df.write", hint=hint)

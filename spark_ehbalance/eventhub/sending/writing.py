@@ -1,7 +1,6 @@
-"""Sends the rows of one task: encodes a part of them, checks all of that, then sends it while the next is encoded.
+"""Sends the rows of a task: encodes and checks one part, then sends it while encoding the next.
 
-The links that a worker has opened stay open for its next task, as its receivers do (`query.receivers` says why that is
-right).
+A worker keeps its links open for its next task, as it does its receivers (reasons: `query.receivers`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from spark_ehbalance.errors import HubUnavailableError, MissingError
+from spark_ehbalance.errors import HubUnavailableError, MissingError, describe
 from spark_ehbalance.eventhub.client_errors import (
     CredentialsRefusedError,
     MissingHubCheck,
@@ -40,34 +39,34 @@ _T = TypeVar("_T")
 
 _LOG = logger(__name__)
 
-#: Bytes of rows that are checked together before any of them is sent: a task of a micro-batch seldom has more.
+#: Bytes of rows that are checked before the first of them is sent: a micro-batch's tasks rarely have more.
 _PART = 32 << 20
 
-#: Bytes that a row takes besides as Python's objects, if it is small and has a key of its own.
+#: Additional memory of a small row with a distinct key, as Python objects.
 _ROW = 1000
 
-#: The size of a batch, in bytes: that of the standard tier. A dedicated hub takes 20 MB, which would come in late.
+#: Size of a batch in bytes: the standard tier's limit. A dedicated hub accepts 20 MB, which would delay events.
 _BATCH = 1 << 20
 
-#: LinkPool of a task at a time: each has a thread, which mostly waits.
+#: Maximum number of a task's concurrent links: each has a thread, which mostly waits.
 _MOST_LINKS = 16
 
-#: Seconds after which an unused link is not used again: the hub may have closed it (after 240 s of silence), which is
-#: seen only when a batch is sent, and that might then be there twice.
+#: Maximum idle time of a link in seconds: the hub may have closed it (after 240 s of silence), which only shows when a
+#: batch is sent, whose events might then be duplicated.
 _LINK_IDLE = 60.0
 
-#: Seconds for which a hub's partitions are remembered.
+#: Seconds for which a hub's partition ids are cached.
 _PARTITIONS_AGE = 60.0
 
-#: Seconds between two attempts: doubled from the first to the second.
+#: Minimum and maximum pause between two attempts in seconds, doubled each time.
 _PAUSES = (0.1, 5.0)
 
 
 @dataclass
 class SendResult:
-    """What a task has sent: events, their bytes as messages, the batches, how often the hub was too busy, how many
-    batches were sent again after an answer was lost (whose events may be there twice), and how many rows were skipped.
-    `problem` is why the first of these could not be sent."""
+    """Counts of a task: events, their bytes as messages, batches, throttled attempts (`busy`), batches sent again after
+    a lost acknowledgement, whose events may be duplicates (`again`), and skipped rows. `problem`: why the first row was
+    skipped."""
 
     events: int = 0
     bytes: int = 0
@@ -78,66 +77,66 @@ class SendResult:
     problem: str = ""
 
     def add(self, other: SendResult) -> None:
-        """Add what another task, or thread, has sent."""
+        """Add the counts of another task or thread."""
         for name in ("events", "bytes", "batches", "busy", "again", "skipped"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.problem = self.problem or other.problem
 
 
 class LinkPool:
-    """The open links of this process that no task uses, one for each partition of a hub. For several threads."""
+    """The process's idle links, one per partition of a hub. Thread-safe."""
 
     def __init__(self) -> None:
-        self.forget()
+        self.drop()
 
-    def forget(self) -> None:
-        """Drop all without closing them: in a forked process they are the parent's."""
+    def drop(self) -> None:
+        """Drop all without closing them: in a forked process they belong to the parent."""
         self._lock = threading.Lock()
-        self._kept: dict[tuple[Connection, str | None], tuple[float, Sender]] = {}
+        self._idle: dict[tuple[Connection, str | None], tuple[float, Sender]] = {}
         self._partitions: dict[Connection, tuple[float, tuple[str, ...]]] = {}
 
     def take(self, connection: Connection, partition: str | None) -> Sender:
-        """A link that is open already, or a new one."""
+        """An idle link, or a new one."""
         now = time.monotonic()
         with self._lock:
-            old = [key for key, (since, _) in self._kept.items() if now - since > _LINK_IDLE]
-            useless = [self._kept.pop(key)[1] for key in old]
-            _, kept = self._kept.pop((connection, partition), (0.0, None))
-        for each in useless:
-            each.close()
-        return kept or Sender(connection, partition)
+            old = [key for key, (since, _) in self._idle.items() if now - since > _LINK_IDLE]
+            expired = [self._idle.pop(key)[1] for key in old]
+            _, idle = self._idle.pop((connection, partition), (0.0, None))
+        for sender in expired:
+            sender.close()
+        return idle or Sender(connection, partition)
 
     def keep(self, connection: Connection, partition: str | None, sender: Sender) -> None:
-        """Keep a link that can be used again."""
+        """Keep a link for reuse."""
         with self._lock:
-            self._kept[connection, partition] = (time.monotonic(), sender)
+            self._idle[connection, partition] = (time.monotonic(), sender)
 
     def partitions(self, connection: Connection, timeout: float) -> tuple[str, ...]:
-        """The ids of the hub's partitions. Raises `HubUnavailableError`, also if it has not answered for `timeout`
-        seconds, or `ClientVersionError`."""
+        """The ids of the hub's partitions. Raises `HubUnavailableError`, also after `timeout` seconds, or
+        `ClientVersionError`."""
         now = time.monotonic()
-        since, found = self._partitions.get(connection, (-math.inf, ()))
+        since, ids = self._partitions.get(connection, (-math.inf, ()))
         if now - since > _PARTITIONS_AGE:
-            # one half to connect, the other to be answered
+            # one half to connect, the other for the response
             with HubMetadata(connection, "$Default", response_timeout=timeout / 2) as metadata:
-                found = metadata.partition_ids()
-            self._partitions[connection] = (now, found)
-        return found
+                ids = metadata.partition_ids()
+            self._partitions[connection] = (now, ids)
+        return ids
 
 
-#: Of this process: Spark reuses a worker process, and with it its modules, for many tasks.
+#: The process's pool: Spark runs many tasks in one worker process.
 LINK_POOL = LinkPool()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=LINK_POOL.forget)
+    os.register_at_fork(after_in_child=LINK_POOL.drop)
 
 
 class _Stopped(Exception):
-    """Another thread of the task has failed."""
+    """Another thread of the task failed."""
 
 
 class WriteTask:
-    """Sends the rows of one task. `links` are kept from task to task."""
+    """Sends the rows of a task. `links` outlives it."""
 
     def __init__(self, options: WriteOptions, columns: Columns, links: LinkPool = LINK_POOL) -> None:
         self._options, self._columns, self._links = options, columns, links
@@ -145,10 +144,10 @@ class WriteTask:
         self._most = 0
 
     def write(self, rows: Iterable[pa.RecordBatch]) -> SendResult:
-        """Send all rows: those of a partition, so also those with one key, in their order.
+        """Send all rows, in order per partition and key.
 
-        Raises `UnsendableEventError` before anything was sent of the rows around that one, `HubUnavailableError` or
-        `ClientVersionError`. What was sent before that is in the hub.
+        Raises `UnsendableEventError` before any of the neighbouring rows is sent, `HubUnavailableError` or
+        `ClientVersionError`. Earlier rows may have been sent.
         """
         sent = SendResult()
         with ThreadPoolExecutor(_MOST_LINKS, "ehbalance-send") as pool:
@@ -158,7 +157,7 @@ class WriteTask:
                     _await(sending, sent)
                     sending = [pool.submit(self._send, target, keyed.values()) for target, keyed in part.items()]
                 _await(sending, sent)
-            except _Stopped:  # here, while more was encoded
+            except _Stopped:  # while encoding
                 _await(sending, sent)
                 raise
             except BaseException:
@@ -167,48 +166,48 @@ class WriteTask:
         return sent
 
     def unsendable(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows that the hub would not take, with a last column `reason`. Nothing is sent. The columns of an event
-        come first in `rows`. Raises as `write`."""
-        for made, batch in self._with_rows(rows):
-            yield made.unsendable(batch)
+        """The rows that the hub would reject, with a last column `reason`. Sends nothing. The event columns come first
+        in `rows`. Raises as `write`."""
+        for encoder, batch in self._with_encoder(rows):
+            yield encoder.unsendable(batch)
 
     def _encoded(self, rows: Iterable[pa.RecordBatch], sent: SendResult) -> Iterator[Events]:
-        """The events of each part of the rows."""
+        """The events of the rows, in parts of about `_PART` bytes."""
         part: Events = {}
         size = 0
-        for made, batch in self._with_rows(rows):
-            made.add(batch, part)
-            sent.skipped, sent.problem = made.skipped, made.problem
+        for encoder, batch in self._with_encoder(rows):
+            encoder.add(batch, part)
+            sent.skipped, sent.problem = encoder.skipped, encoder.problem
             size += batch.nbytes + _ROW * batch.num_rows
             if size >= _PART:
                 yield part
                 part, size = {}, 0
         yield part
 
-    def _with_rows(self, rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[RowEncoder, pa.RecordBatch]]:
-        """What makes events, with each batch."""
-        made: RowEncoder | None = None
+    def _with_encoder(self, rows: Iterable[pa.RecordBatch]) -> Iterator[tuple[RowEncoder, pa.RecordBatch]]:
+        """The task's encoder, with each batch."""
+        encoder: RowEncoder | None = None
         for batch in _slices(rows):
             if self._stop.is_set():
                 raise _Stopped
             check_topic(batch, self._columns, self._options.connection.hub)
-            if made is None:
-                made = RowEncoder(self._columns, self._partitions, self._limit, self._options.on_unsendable)
-            yield made, batch
+            if encoder is None:
+                encoder = RowEncoder(self._columns, self._partitions, self._limit, self._options.on_unsendable)
+            yield encoder, batch
 
     def _partitions(self) -> Sequence[str]:
-        def ask(deadline: Deadline) -> Sequence[str]:
+        def request(deadline: Deadline) -> Sequence[str]:
             try:
                 return self._links.partitions(self._options.connection, deadline.attempt_end - time.monotonic())
             except (ServerBusyError, MissingError, NetworkError, CredentialsRefusedError):
                 raise
             except HubUnavailableError as error:
-                raise TransientError(str(error)) from error
+                raise TransientError(describe(error)) from error
 
-        return self._retried(ask, None)
+        return self._retried(request, None)
 
     def _limit(self, target: str | None = None) -> int:
-        """The size of the largest batch, by the link of the first event."""
+        """Maximum size of a batch, by the link of the first event."""
         if not self._most:
             self._most = self._attempted(target, Sender.most_bytes, SendResult(), {})
         return self._most
@@ -217,7 +216,7 @@ class WriteTask:
         sent = SendResult()
         try:
             for window in windows(keyed, min(self._most, _BATCH)):
-                events, sizes = sum(each.events for each in window), sum(len(each.payload) for each in window)
+                events, sizes = sum(batch.events for batch in window), sum(len(batch.payload) for batch in window)
                 sent.add(SendResult(events, sizes, len(window)))
                 unanswered: dict[int, Batch] = {}
                 self._attempted(target, partial(Sender.send, window=window), sent, unanswered)
@@ -230,8 +229,8 @@ class WriteTask:
     def _attempted(
         self, target: str | None, call: Callable[..., _T], sent: SendResult, unanswered: dict[int, Batch]
     ) -> _T:
-        """What `call` returns for a link to `target`, tried again as by `_retried`, each time on another link.
-        `unanswered` is filled with the batches that may be sent twice, by identity."""
+        """The result of `call` for a link to `target`, repeated as by `_retried`, each time on another link. Adds
+        batches that may be sent twice to `unanswered`, by identity."""
         connection = self._options.connection
 
         def attempt(deadline: Deadline) -> _T:
@@ -247,9 +246,10 @@ class WriteTask:
         return self._retried(attempt, target)
 
     def _retried(self, attempt: Callable[[Deadline], _T], target: str | None) -> _T:
-        """What `attempt` returns. What may pass is tried again until `sendTimeout` has passed in which no batch was
-        taken. A hub that is too busy is waited for as long as it answers so. A token that is refused is renewed, once
-        between two batches that are taken. What is missing for a moment may be only lost by a link."""
+        """The result of `attempt`, repeated after transient errors until no batch was accepted for `sendTimeout`.
+
+        Waits for a throttled hub without limit. Renews refused credentials once per accepted batch. A hub may seem
+        missing for a moment when the service lost a link."""
         deadline, missing = Deadline(self._options.send_timeout), MissingHubCheck()
         pause, renewed = _PAUSES[0], False
         while not self._stop.is_set():
@@ -258,9 +258,9 @@ class WriteTask:
             try:
                 return attempt(deadline)
             except (ServerBusyError, CredentialsRefusedError, TransientError, MissingError) as error:
-                if taken := deadline.end > end:
+                if accepted := deadline.end > end:
                     renewed = False
-                if taken or isinstance(error, (ServerBusyError, CredentialsRefusedError)):
+                if accepted or isinstance(error, (ServerBusyError, CredentialsRefusedError)):
                     missing.answered()
                 if isinstance(error, ServerBusyError):
                     self._stop.wait(busy_wait())
@@ -269,7 +269,7 @@ class WriteTask:
                 if isinstance(error, CredentialsRefusedError):
                     if renewed:
                         raise
-                    self._options.connection.renew()
+                    self._options.connection.renew_credentials()
                     renewed = True
                     continue
                 if missing.is_confirmed_by(error):
@@ -277,22 +277,20 @@ class WriteTask:
                 left = deadline.end - time.monotonic()
                 pause = max(_PAUSES[0], min(2 * pause, _PAUSES[1], left / 2))
                 if pause >= left:
-                    raise HubUnavailableError(self._given_up(target, error)) from error
-                _LOG.info("partition %s: a batch was not sent, trying again: %s", target, error)
+                    raise self._timeout(target, error) from error
+                _LOG.info("Batch not sent, retrying: partition=%s reason=%s", target, describe(error))
                 self._stop.wait(pause)
         raise _Stopped
 
-    def _given_up(self, target: str | None, error: Exception) -> str:
-        where = self._options.connection.hub_name if target is None else f"partition {target}"
-        why = str(error).rstrip(".")
-        return (
-            f"{where} has taken nothing for {self._options.send_timeout:g} s (sendTimeout): {why}. The task fails; if "
-            "Spark runs it again, events that were sent before are there twice"
+    def _timeout(self, target: str | None, error: Exception) -> HubUnavailableError:
+        where = f"Event hub {self._options.connection.hub_name}" if target is None else f"Partition {target}"
+        return HubUnavailableError(
+            "EHB_SEND_TIMEOUT", where=where, timeout=self._options.send_timeout, reason=describe(error)
         )
 
 
 def _slices(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches of about `_PART` bytes at most: Spark makes them of a number of rows."""
+    """Batches of about `_PART` bytes at most: Spark limits only their number of rows."""
     for batch in rows:
         if batch.num_rows:
             length = math.ceil(batch.num_rows / math.ceil(max(batch.nbytes, 1) / _PART))
@@ -300,14 +298,14 @@ def _slices(rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _await(sending: Iterable[Future[SendResult]], sent: SendResult) -> None:
-    """Wait for the threads that send. Raises the error of one that has failed by itself."""
-    failed: BaseException | None = None
-    for each in sending:
+    """Wait for the sending threads. Raises the first error other than `_Stopped`."""
+    failure: BaseException | None = None
+    for future in sending:
         try:
-            sent.add(each.result())
+            sent.add(future.result())
         except _Stopped:
             continue
         except BaseException as error:
-            failed = failed or error
-    if failed is not None:
-        raise failed
+            failure = failure or error
+    if failure is not None:
+        raise failure

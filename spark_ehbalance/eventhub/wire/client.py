@@ -1,4 +1,4 @@
-"""The private parts of azure-eventhub that are used: any version that has them is taken, no other is read with."""
+"""Checks for the private parts of azure-eventhub that this package uses: any version that has them is supported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import azure.eventhub
 from spark_ehbalance.errors import ClientVersionError
 from spark_ehbalance.eventhub.wire.sources import incompatible_transport
 
-#: The version of azure-eventhub with which this package's tests pass.
+#: The version of azure-eventhub with which this package is tested.
 TESTED = "5.15.1"
 
 #: The attributes of the client's objects, in the order of `check_usable`.
@@ -30,12 +30,12 @@ _USED = {
     "token": "handle_token _expires_on _refresh_window",
 }
 
-#: Seconds after which a connection is looked for again that was to be cut off, and had no socket yet.
+#: Seconds after which to retry shutting down a connection that has no socket yet.
 _AGAIN = 0.1
 
 _PYAMQP = "azure.eventhub._pyamqp"
 
-#: The names in the client's modules, imported where they are used: this package can be imported without them.
+#: Names in the client's modules, imported where they are used, so that this package can be imported without them.
 _IMPORTED = {
     "_encode": "encode_payload",
     "error": "AMQPConnectionError ErrorCondition",
@@ -44,31 +44,28 @@ _IMPORTED = {
 }
 
 
-def unusable(reason: str) -> ClientVersionError:
-    """The error for an installed client that is not as expected."""
-    return ClientVersionError(
-        f"azure-eventhub {azure.eventhub.__version__} on {socket.gethostname()} cannot be used, and nothing is read: "
-        f"{reason}. Events are received through parts of it that may differ between versions. Install the tested one "
-        f"on the driver and on every executor: pip install azure-eventhub=={TESTED}"
-    )
+def unsupported(reason: str) -> ClientVersionError:
+    """The error for an installed client with unexpected private parts."""
+    version, host = azure.eventhub.__version__, socket.gethostname()
+    return ClientVersionError("EHB_CLIENT_UNSUPPORTED", version=version, host=host, reason=reason, tested=TESTED)
 
 
 @contextlib.contextmanager
 def private_calls() -> Iterator[None]:
-    """Around calls of private parts: raises `ClientVersionError` if one is missing or takes other arguments."""
+    """Wraps calls of private parts: raises `ClientVersionError` if one is missing or has other arguments."""
     try:
         yield
     except (AttributeError, TypeError, ImportError) as error:
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-        if not frame.f_globals["__name__"].startswith("spark_ehbalance."):  # raised in the client, by what has come
+        if not frame.f_globals["__name__"].startswith("spark_ehbalance."):  # raised in the client, by received data
             raise
-        raise unusable(f"its client is not as expected: {error}") from error
+        raise unsupported(f"unexpected private part: {error}") from error
 
 
 @contextlib.contextmanager
 def cut_off_after(seconds: float, connection: Callable[[], Any]) -> Iterator[None]:
-    """Shut down the socket of the client's `connection` if the block takes longer than `seconds`: a read from it fails
-    then. The client has no time limit while a peer is silent in SASL."""
+    """Shut down the socket of the client's `connection` if the block takes longer than `seconds`, so that reads fail.
+    The client has no time limit for a silent peer in SASL."""
     deadline = time.monotonic() + seconds
     with cut_off_at(lambda: deadline, connection):
         yield
@@ -76,7 +73,7 @@ def cut_off_after(seconds: float, connection: Callable[[], Any]) -> Iterator[Non
 
 @contextlib.contextmanager
 def cut_off_at(deadline: Callable[[], float], connection: Callable[[], Any]) -> Iterator[None]:
-    """As `cut_off_after`, at a monotonic time that the block may postpone."""
+    """As `cut_off_after`, at a monotonic time, which the block may postpone."""
     ended = threading.Event()
 
     def watch() -> None:
@@ -85,8 +82,8 @@ def cut_off_at(deadline: Callable[[], float], connection: Callable[[], Any]) -> 
             with contextlib.suppress(AttributeError, TypeError, OSError):
                 if time.monotonic() >= deadline():
                     opened = connection()._transport.sock
-                    # A websocket has one below. Python's own method for TLS ends that first: what another thread
-                    # writes then would be sent as it is.
+                    # A websocket wraps one. Not the TLS socket's own method, which ends TLS first: other threads'
+                    # writes would then be sent unencrypted.
                     socket.socket.shutdown(getattr(opened, "sock", opened), socket.SHUT_RDWR)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -97,10 +94,10 @@ def cut_off_at(deadline: Callable[[], float], connection: Callable[[], Any]) -> 
 
 
 def check_open(connection: Any, session: Any, link: Any) -> None:
-    """Raise the error that has ended the client's connection, session or link."""
+    """Raise the error that ended the client's connection, session or link."""
     from azure.eventhub._pyamqp.error import AMQPConnectionError, ErrorCondition
 
-    state = link.get_state()  # raises the link's own error, which may have ended the connection
+    state = link.get_state()  # raises the link's error, which may have ended the connection
     if connection._error:
         raise connection._error
     states = (connection.state.name, session.state.name, state.name)
@@ -112,28 +109,28 @@ def check_open(connection: Any, session: Any, link: Any) -> None:
 
 
 def check_usable(handler: Any, link: Any, *, granted: int = 0) -> None:
-    """Raise `ClientVersionError` unless the open `link` of the client's `handler` can be read here. To be called within
+    """Raise `ClientVersionError` unless this package can read the open `link` of the client's `handler`. Call it within
     `private_calls`.
 
-    `granted` is the credit that the client should have granted on the link already.
+    `granted` is the credit that the client should have granted on the link.
     """
     connection = handler._connection
     objects = (handler, connection, handler._session, link, connection._transport, handler._cbs_authenticator)
     used = zip(_USED.items(), objects, strict=True)
-    missing = [f"{what}.{name}" for (what, names), each in used for name in _lacks(each, names)]
+    missing = [f"{what}.{name}" for (what, names), part in used for name in _missing(part, names)]
     for module, names in _IMPORTED.items():
-        missing += [f"{module}.{name}" for name in _lacks(importlib.import_module(f"{_PYAMQP}.{module}"), names)]
+        missing += [f"{module}.{name}" for name in _missing(importlib.import_module(f"{_PYAMQP}.{module}"), names)]
     if missing:
-        raise unusable(f"its client lacks {', '.join(missing)}")
+        raise unsupported(f"missing private parts {', '.join(missing)}")
     if (reason := incompatible_transport(connection._transport)) is not None:
-        raise unusable(reason)
+        raise unsupported(reason)
     if connection._transport.frames.taken_over() is None:
-        raise unusable("it reads its frames in another way")
+        raise unsupported("it does not read frames by `receive_frame`")
     if handler._keep_alive_thread is not None:
-        raise unusable("a thread of its own reads the same socket")
+        raise unsupported("its keep-alive thread reads the same socket")
     if link.current_link_credit != granted:
-        raise unusable("its counters are not as expected")
+        raise unsupported("unexpected link credit")
 
 
-def _lacks(part: Any, names: str) -> list[str]:
+def _missing(part: Any, names: str) -> list[str]:
     return [name for name in names.split() if not hasattr(part, name)]

@@ -264,7 +264,7 @@ class Decoder:
         readable = [True]
         if not sections.lengths.any():
             if not (shared := read(b"")):
-                return rows.no_pairs(count) if wanted else None, np.ones(count, np.bool_)
+                return rows.empty_maps(count) if wanted else None, np.ones(count, np.bool_)
             made.add(shared)
             codes = np.zeros(count, np.int32)
         else:
@@ -289,7 +289,7 @@ class Decoder:
         """The `count` maps of `pairs`, and which have no key twice."""
         single = np.ones(count, np.bool_)
         if not len(pairs.maps):
-            return rows.no_pairs(count), single
+            return rows.empty_maps(count), single
         keys, counts = _texts(data, pairs.keys), np.bincount(pairs.maps, minlength=count)
         offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
         # not by Arrow's hashes: a sender can choose keys that collide

@@ -109,11 +109,11 @@ def small_pair(name: str, value: Any) -> Pair:
     return _sized(_STRING, name.encode()) + (_small_number(value) or _value(value))
 
 
-def system(given: Iterable[tuple[str, Any]]) -> System:
+def encode_system(pairs: Iterable[tuple[str, Any]]) -> System:
     """The pairs of the source's column `systemProperties`, without those that the service sets. Raises ValueError for a
     value that a property of messages cannot have."""
     annotations, fields = list[Pair](), dict[str, bytes]()
-    for name, value in given:
+    for name, value in pairs:
         if name in _FIELDS:
             try:
                 if isinstance(value, bool):  # which Python takes for a number

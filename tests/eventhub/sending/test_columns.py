@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +33,7 @@ from spark_ehbalance.eventhub.sending.columns import Columns, Events, RowEncoder
 from spark_ehbalance.eventhub.wire.encoder import BATCH_FORMAT, Encoder, Keyed, transfer, windows
 from spark_ehbalance.eventhub.wire.frames import fields_of
 from spark_ehbalance.eventhub.wire.messages import parse
+from tests.raising import raises
 
 ROOM = 1 << 20
 
@@ -48,51 +50,61 @@ JSON = schema(body=TEXT, properties=MapType(TEXT, TEXT))
 
 
 @pytest.mark.parametrize(
-    ("frame", "kafka", "said"),
+    ("frame", "kafka", "problem"),
     [
-        (schema(a=TEXT), False, "the frame has a column 'a', of which nothing can be made: allowed are body, "),
+        (schema(a=TEXT), False, "'a': events have no such field: columns body, "),
         (
             schema(partitionKey=TEXT),
             False,
-            "the frame has no column body, which is needed: allowed are body",
+            "body: it is required, and missing: columns body",
         ),
-        (schema(body=INT), False, "column body is of the type int: allowed is string or binary"),
-        (schema(body=TEXT, BODY=TEXT), False, "the frame has two columns body: select one of them"),
+        (schema(body=INT), False, "body: its type is int: string or binary"),
+        (schema(body=TEXT, BODY=TEXT), False, "body: the frame has two"),
         (
             schema(body=TEXT, partition_key=TEXT),
             False,
-            r"'partition_key', of which .*did you mean partitionKey\?",
+            r"'partition_key': .*did you mean partitionKey\?",
         ),
         (
             schema(body=TEXT, partition=TEXT),
             False,
-            "the frame has a column partition: name it partitionId",
+            "'partition': name it partitionId",
         ),
-        (schema(value=TEXT), False, "the frame has a column value, as for Kafka's sink: set kafkaColumns=true"),
-        (schema(body=TEXT), True, "the frame has a column body, and kafkaColumns=true: allowed are value, key"),
+        (schema(value=TEXT), False, "'value': it belongs to Spark's Kafka sink; .*kafkaColumns=true"),
+        (schema(body=TEXT), True, "'body': kafkaColumns=true excludes it: columns value, key"),
         (
             schema(body=TEXT, properties=MapType(INT, TEXT)),
             False,
-            "column properties is of the type map<int",
+            "properties: its type is map<int",
         ),
         (
             schema(body=TEXT, properties=MapType(TEXT, ArrayType(INT))),
             False,
-            "column properties is of the type map<str",
+            "properties: its type is map<str",
         ),
         (
             schema(value=TEXT, headers=ArrayType(TEXT)),
             True,
-            "column headers is of the type array<string>",
+            "headers: its type is array<string>",
         ),
     ],
 )
-def test_a_frame_that_is_no_frame_of_events_is_refused(frame: StructType, kafka: bool, said: str) -> None:
-    with pytest.raises(OptionError, match=said):
+def test_invalid_columns_are_rejected(frame: StructType, kafka: bool, problem: str) -> None:
+    with raises(OptionError, "EHB_COLUMN_INVALID") as caught:
         Columns.from_schema(frame, kafka=kafka)
-    for without_text in (schema(body=TEXT), schema(body=TEXT, properties=MapType(TEXT, INT))):
-        with pytest.raises(OptionError, match="jsonProperties=true needs a column properties"):
-            Columns.from_schema(without_text, json=True)
+    parameters = caught.value.parameters
+    assert re.search(problem, "{column}: {problem}: {allowed}".format(**parameters))
+
+
+def test_json_properties_require_a_column_of_texts() -> None:
+    with raises(OptionError, "EHB_OPTION_NOT_APPLICABLE", option="jsonProperties=true"):
+        Columns.from_schema(schema(body=TEXT), json=True)
+    with raises(OptionError, "EHB_COLUMN_INVALID", column="properties", problem=re.compile("jsonProperties=true")):
+        Columns.from_schema(schema(body=TEXT, properties=MapType(TEXT, INT)), json=True)
+
+
+def unsendable(problem: str) -> AbstractContextManager[object]:
+    return raises(UnsendableEventError, "EHB_ROW_UNSENDABLE", problem=re.compile(problem))
 
 
 def made(rows: list[dict[str, Any]], frame: StructType, *, most: int = ROOM, **how: bool) -> Events:
@@ -204,29 +216,29 @@ KEYED = schema(body=TEXT, partitionKey=TEXT, partitionId=INT)
 
 
 @pytest.mark.parametrize(
-    ("row", "frame", "said"),
+    ("row", "frame", "problem"),
     [
         ({"body": "a", "partitionKey": "k", "partitionId": 1}, KEYED, "both a partition key and a partition"),
-        ({"body": "a", "partitionId": 4}, KEYED, "partition '4' does not exist: the hub has 4, from 0 on"),
+        ({"body": "a", "partitionId": 4}, KEYED, "partition '4' does not exist; the hub has 4, from 0"),
         ({"body": "a", "partitionId": -1}, KEYED, "partition '-1' does not exist"),
-        ({"body": "a", "partitionKey": "k" * 129}, KEYED, "its partition key has 129 characters: allowed are 128"),
+        ({"body": "a", "partitionKey": "k" * 129}, KEYED, "its partition key has 129 characters; the maximum is 128"),
         (
             {"body": "x" * 2000},
             schema(body=TEXT),
-            "the event has 2,0.. bytes .* and the hub takes 1,000",
+            "the event has 2,0.. bytes .*; the hub accepts 1,000",
         ),
     ],
 )
-def test_a_row_that_is_no_event_is_named(row: dict[str, Any], frame: StructType, said: str) -> None:
-    with pytest.raises(UnsendableEventError, match=f"row 2 of a task cannot be sent: .*{said}.*Set onUnsendable=skip"):
+def test_an_unsendable_row_is_reported_or_skipped(row: dict[str, Any], frame: StructType, problem: str) -> None:
+    with unsendable(f"Row 2 of a task cannot be sent: .*{problem}"):
         made([{"body": "fine"}, row], frame, most=1000)
     found, makes = skipped([{"body": "fine"}, row, row, {"body": "too"}], frame, most=1000)
     assert bodies(found) == {(None, ""): [b"fine", b"too"]}
     assert makes.skipped == 2
-    assert re.search(f"row 2 of a task cannot be sent: .*{said}", makes.problem)
+    assert re.search(f"Row 2 of a task cannot be sent: .*{problem}", makes.problem)
     batch = pa.RecordBatch.from_pylist([{"body": "fine"}, row], to_arrow_schema(frame))
     (kept,) = RowEncoder(Columns.from_schema(frame), lambda: "0123", lambda _: 1000).unsendable(batch).to_pylist()
-    assert re.search(said, kept.pop("reason"))
+    assert re.search(problem, kept.pop("reason"))
     assert kept == {name: row.get(name) for name in frame.names}
 
 
@@ -251,7 +263,7 @@ def test_a_text_that_is_no_utf8_is_named_and_can_be_skipped(name: str) -> None:
     columns[name] = maps if name == "properties" else texts
     batch = pa.record_batch(columns)
     places = {"body": 0, "key": 1} | ({"properties": 2} if name == "properties" else {})
-    with pytest.raises(UnsendableEventError, match=r"row 2 of a task cannot be sent: .* no UTF-8"):
+    with unsendable("Row 2 of a task cannot be sent: .* not UTF-8"):
         RowEncoder(Columns(**places), lambda: "0", lambda _: ROOM).add(batch, {})
     found: Events = {}
     (makes := RowEncoder(Columns(**places), lambda: "0", lambda _: ROOM, "skip")).add(batch, found)
@@ -267,7 +279,7 @@ def test_an_event_has_room_for_its_key_twice() -> None:
     ((batch,),) = windows([keyed], size)
     assert len(batch.payload) == size
     made([row], KEYED, most=size)
-    with pytest.raises(UnsendableEventError, match=r"the event with the key 'k+' has .* bytes"):
+    with unsendable("the event with key 'k+' has .* bytes"):
         made([row], KEYED, most=size - 1)
 
 
@@ -277,13 +289,13 @@ def test_columns_of_kafkas_sink() -> None:
     assert read(only(made([row], frame, kafka=True))) == (b"v", "k", {"h": b"1"})
     batch = pa.RecordBatch.from_pylist([row], to_arrow_schema(frame))
     check_topic(batch, Columns.from_schema(frame, kafka=True), "Elsewhere")
-    with pytest.raises(UnsendableEventError, match="a row has the topic 'elsewhere', and eventHubName is hub: write"):
+    with unsendable("The topic of a row is 'elsewhere', and eventHubName is hub"):
         check_topic(batch, Columns.from_schema(frame, kafka=True), "hub")
-    with pytest.raises(UnsendableEventError, match="its key is no UTF-8"):
+    with unsendable("its partition key is not UTF-8"):
         made([row | {"key": b"\xff"}], frame, kafka=True)
     one, other, none = ({"key": key, "value": b"1"} for key in ("h", "i", None))
-    for headers, said in (([one, other, one], "several values of 'h'"), ([none], "a header without a key")):
-        with pytest.raises(UnsendableEventError, match=f"row 1 of a task cannot be sent: it has {said}"):
+    for headers, problem in (([one, other, one], "it has several values of 'h'"), ([none], "a header has no key")):
+        with unsendable(f"Row 1 of a task cannot be sent: {problem}"):
             made([row | {"headers": headers}], frame, kafka=True)
         found, makes = skipped([row | {"headers": headers}, row], frame, kafka=True)
         assert (read(only(found))[2], makes.skipped) == ({"h": b"1"}, 1)
@@ -300,7 +312,7 @@ def test_numbers_do_not_make_an_event_larger_than_it_was(number: str) -> None:
     size = rest + 4000 * (least - 2) + 3
     event = only(made([{"body": b"body", "properties": properties}], frame, json=True, most=size + 4))
     assert read(event) == (b"body", None, dict.fromkeys((name for name, _ in properties), value))
-    with pytest.raises(UnsendableEventError, match="and the hub takes"):
+    with unsendable("; the hub accepts"):
         made([{"body": b"body" + bytes(10), "properties": properties}], frame, json=True, most=size)
 
 
@@ -349,9 +361,11 @@ def test_a_system_property_that_no_message_can_have_is_named() -> None:
         {"message-id": "0.5"},
         {"message-id": "true"},
     ):
-        with pytest.raises(UnsendableEventError, match=f"its {next(iter(wrong))} has a value of another type"):
+        with unsendable(f"its {next(iter(wrong))} has a value of another type"):
             made([{"body": b"b", "systemProperties": [*wrong.items()]}], BESIDE, json=True)
-    with pytest.raises(OptionError, match="a column systemProperties needs jsonProperties=true"):
+    with raises(
+        OptionError, "EHB_OPTION_REQUIRED", option="jsonProperties=true", reason=re.compile("systemProperties")
+    ):
         Columns.from_schema(BESIDE)
 
 
@@ -359,7 +373,7 @@ def test_a_header_that_comes_twice_among_many_is_named() -> None:
     """By the square of their number, 80,000 headers took a minute."""
     headers = [{"key": f"header {number}", "value": b""} for number in range(80_000)]
     frame = schema(value=BINARY, headers=HEADERS)
-    with pytest.raises(UnsendableEventError, match="it has several values of 'header 79998', and an event has one"):
+    with unsendable("it has several values of 'header 79998'"):
         made([{"value": b"v", "headers": [*headers, headers[-2]]}], frame, kafka=True)
 
 
@@ -385,10 +399,10 @@ def test_properties_that_are_json_get_their_types_back(text: str, value: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("properties", "said"),
+    ("properties", "problem"),
     [
-        ([("p", "1"), ("p", "2")], "it has several values of 'p', and an event has one"),
-        ([("p", "tru")], "is no JSON, as jsonProperties=true asks for"),
+        ([("p", "1"), ("p", "2")], "it has several values of 'p'"),
+        ([("p", "tru")], "is not JSON, as jsonProperties=true requires"),
         *(
             ([("p", number)], "more than 64 bits")
             for number in (str(1 << 64), str(-(1 << 63) - 1), "1e400", "-1E400", "9" * 5000, "1e-400", f"-0.{0:0400}1")
@@ -396,8 +410,8 @@ def test_properties_that_are_json_get_their_types_back(text: str, value: Any) ->
     ],
     ids=lambda each: str(each)[:20],
 )
-def test_properties_that_are_no_json_or_too_large_are_named(properties: list[tuple[str, str]], said: str) -> None:
-    with pytest.raises(UnsendableEventError, match=said):
+def test_properties_that_are_not_json_or_too_large_are_named(properties: list[tuple[str, str]], problem: str) -> None:
+    with unsendable(problem):
         made([{"body": "a", "properties": properties}], JSON, json=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from spark_ehbalance.eventhub.sending.write_options import write_options
 from spark_ehbalance.eventhub.sending.writing import LinkPool, SendResult, WriteTask
 from spark_ehbalance.eventhub.wire.sending_link import Deadline, SendingLink
 from tests.emulator.clients import producer
+from tests.raising import raises
 from tests.waiting import wait_until
 
 KEYED = pa.schema([("body", pa.binary()), ("key", pa.string())])
@@ -163,14 +165,14 @@ def test_the_largest_event_that_azures_client_sends_is_sent(
         client.send_batch([EventData(largest)])
     write([{"body": largest}])
     assert [event.body == largest for event in event_hub.events()] == [True, True]
-    with pytest.raises(UnsendableEventError, match="the event has 1,048,577 bytes"):
+    with raises(UnsendableEventError, "EHB_ROW_UNSENDABLE", problem=re.compile("the event has 1,048,577 bytes")):
         write([{"body": largest + b"x"}])
 
 
 def test_nothing_is_sent_of_a_task_with_a_row_that_is_too_large(
     event_hub: EventHub, write: Callable[..., SendResult]
 ) -> None:
-    with pytest.raises(UnsendableEventError, match="row 301 of a task"):
+    with raises(UnsendableEventError, "EHB_ROW_UNSENDABLE", problem=re.compile("Row 301 of a task")):
         write([{"body": b"x"}] * 300 + [{"body": b"x" * (1 << 20)}])
     assert len(event_hub.events()) == 0
 
@@ -181,7 +183,7 @@ def test_rows_that_cannot_be_sent_are_skipped_and_counted_if_asked_for(
     rows = [{"body": b"a"}, {"body": b"x" * (1 << 20)}, {"body": b"b", "key": "k" * 129}, {"body": b"c", "key": "k"}]
     sent = write(rows, KEYED, size=3, onUnsendable="skip")
     assert (sent.events, sent.skipped) == (2, 2)
-    assert sent.problem.startswith("row 2 of a task cannot be sent: the event has 1,048,")
+    assert sent.problem.startswith("Row 2 of a task cannot be sent: the event has 1,048,")
     assert sorted(event.body for event in event_hub.events()) == [b"a", b"c"]
 
 
@@ -191,7 +193,7 @@ def test_a_hub_that_becomes_silent_is_sent_to_again_and_fails_the_task(
     """Long before the client's own time limit."""
     write([{"body": b"first"}])
     event_hub.emulator.delay(1000)
-    with pytest.raises(HubUnavailableError, match="has taken nothing for 2 s"):
+    with raises(HubUnavailableError, "EHB_SEND_TIMEOUT", timeout=2.0):
         write([{"body": b"x"}], sendTimeout="2 s")
     assert len(event_hub.events()) == 3
 
@@ -209,16 +211,20 @@ def test_a_busy_hub_is_waited_for_and_each_of_its_answers_counted(
     assert service_errors.busy_wait() >= 4
 
 
+MISSING = MissingError("EHB_HUB_NOT_FOUND", what="hub", problem="does not exist")
+REFUSED = CredentialsRefusedError("EHB_CREDENTIALS_REFUSED", hub="hub", reason="expired", check="the key")
+
+
 @pytest.mark.parametrize(
     ("faults", "takes_one", "raised"),
     [
-        ([*(TransientError("broken"),) * 4, MissingError("once")], False, None),
-        ([MissingError("once"), CredentialsRefusedError("token"), MissingError("once more")], False, None),
-        ([MissingError("once"), MissingError("once more")], True, None),
-        ([MissingError("once"), MissingError("once more")], False, MissingError),
-        ([CredentialsRefusedError("the first token"), CredentialsRefusedError("the second token")], True, None),
+        ([*(TransientError("broken"),) * 4, MISSING], False, None),
+        ([MISSING, REFUSED, MISSING], False, None),
+        ([MISSING, MISSING], True, None),
+        ([MISSING, MISSING], False, MissingError),
+        ([REFUSED, REFUSED], True, None),
         (
-            [CredentialsRefusedError("the first token"), CredentialsRefusedError("the second token")],
+            [REFUSED, REFUSED],
             False,
             CredentialsRefusedError,
         ),
@@ -276,14 +282,13 @@ def test_a_busy_hub_is_waited_for_also_when_it_is_asked_about_its_partitions(
 def test_a_hub_that_does_not_exist_and_a_wrong_key_fail_the_task_at_once(
     event_hub: EventHub, write: Callable[..., SendResult]
 ) -> None:
-    with pytest.raises(MissingError, match=r"event hub 'none' at .* does not exist: check eventHubName"):
+    with raises(MissingError, "EHB_HUB_NOT_FOUND", what=re.compile("Event hub 'none' at "), problem="does not exist"):
         write([{"body": b"x"}], connectionString=event_hub.emulator.connection_string("none"))
     wrong = event_hub.emulator.connection_string(event_hub.name, "writer", "another key")
-    with pytest.raises(HubUnavailableError, match=r"refused the credentials: .*Check the key .* that it may send$"):
+    with raises(HubUnavailableError, "EHB_CREDENTIALS_REFUSED", check=re.compile("send right of the key")):
         write([{"body": b"x"}], connectionString=wrong, sendTimeout="5 s")
-    with pytest.raises(HubUnavailableError, match="refused the credentials") as raised:
+    with raises(HubUnavailableError, "EHB_CREDENTIALS_REFUSED"):
         to_partition(wrong, "5 s")
-    assert "has taken nothing" not in str(raised.value)
 
 
 def test_answers_are_read_while_there_is_more_to_send(
@@ -310,7 +315,7 @@ def test_a_connection_is_opened_to_named_partitions_only(event_hub: EventHub, li
         [pa.RecordBatch.from_pylist([{"body": b"x", "partition": number} for number in (9, 3)])]
     )
     assert (sent.events, sent.skipped) == (1, 1)
-    assert [partition for _, partition in links._kept] == ["3"]
+    assert [partition for _, partition in links._idle] == ["3"]
 
 
 def test_a_hub_that_is_away_for_a_while(
@@ -321,7 +326,7 @@ def test_a_hub_that_is_away_for_a_while(
     thread = threading.Thread(target=lambda: result.append(write([{"body": b"x", "key": "k"}] * 10, KEYED)))
     with event_hub.away():
         thread.start()
-        wait_until(lambda: "trying again" in caplog.text, "it tries again")
+        wait_until(lambda: "retrying" in caplog.text, "it tries again")
     thread.join(60)
     assert result
     assert result[0].events == len(event_hub.events()) == 10
@@ -376,7 +381,7 @@ def test_links_are_kept_from_task_to_task_and_dropped_when_unused(
     event_hub: EventHub, write: Callable[..., SendResult], links: LinkPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def kept() -> list[Any]:
-        return [link for _, link in links._kept.values()]
+        return [link for _, link in links._idle.values()]
 
     write([{"body": b"x"}])
     first, open_then = kept(), event_hub.emulator.connections()
@@ -393,14 +398,14 @@ def test_a_client_of_another_shape_is_refused(
     write: Callable[..., SendResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(ConsumerProducerMixin, "_open")
-    with pytest.raises(ClientVersionError, match="cannot be used"):
+    with raises(ClientVersionError, "EHB_CLIENT_UNSUPPORTED"):
         write([{"body": b"x"}])
 
 
 @pytest.fixture(autouse=True)
 def _closed(links: LinkPool) -> Iterator[None]:
     yield
-    for _, link in links._kept.values():
+    for _, link in links._idle.values():
         link.close()
 
 
@@ -408,7 +413,7 @@ def test_what_fails_while_more_is_encoded_is_what_is_raised(
     event_hub: EventHub, links: LinkPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(*_: Any, **__: Any) -> None:
-        raise HubUnavailableError("the hub is gone")
+        raise HubUnavailableError("EHB_HUB_UNREACHABLE", what="hub", reason="gone")
 
     monkeypatch.setattr(writing, "_PART", 1)
     monkeypatch.setattr(sender.Sender, "send", gone)
@@ -421,5 +426,5 @@ def test_what_fails_while_more_is_encoded_is_what_is_raised(
         yield pa.RecordBatch.from_pylist([{"body": b"b", "key": "k"}], KEYED)
         pytest.fail("rows of a second part were taken")
 
-    with pytest.raises(HubUnavailableError, match="the hub is gone"):
+    with raises(HubUnavailableError, "EHB_HUB_UNREACHABLE", reason="gone"):
         task.write(batches())

@@ -1,6 +1,6 @@
-"""An invented group: four queries, one of them hanging, a handover, a pin and an hour of history.
+"""A made-up group: four queries, of which one hangs, a handover, a pin and an hour of history.
 
-`python -m tests.ops.dashboard.made_up > page.html` writes its page; with `difficult`, a page of difficult groups.
+`python -m tests.ops.dashboard.made_up > page.html` writes its page; with `difficult`, that of groups hard to draw.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.ops.dashboard.page import facts, page
 
-#: Time of the view, fixed so that pictures do not change.
+#: When it is shown: always the same time, so that pictures of it do not change.
 NOW = 1_770_000_000_000
 
 _OPERATOR = "operator:ines@bastion"
@@ -60,7 +60,9 @@ def view(partitions: int = 32, suffix: str = "") -> GroupView:
 
 def _changes(minute: int, event: str, before: str | None, owner: str, partitions: range) -> list[OwnershipChange]:
     at_ms = NOW - minute * 60_000
-    return [OwnershipChange(at_ms, str(id), event, before, owner, 2, -1, before or owner) for id in partitions]
+    return [
+        OwnershipChange(at_ms, str(partition), event, before, owner, 2, -1, before or owner) for partition in partitions
+    ]
 
 
 def difficult() -> list[dict[str, Any]]:

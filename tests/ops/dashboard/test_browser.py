@@ -28,8 +28,8 @@ from tests.waiting import wait_until
 
 PICTURES = Path(__file__).parents[3] / "docs" / "pictures"
 
-#: Maximum bytes of a picture.
-MAX_BYTES = 200_000
+#: Bytes that a picture may have.
+LARGEST = 200_000
 
 #: Width and height of a large screen, and of a phone.
 SIZES = ((1400, 1010), (390, 844))
@@ -58,13 +58,13 @@ class Browser:
         self.requested(), self.errors()  # of the page before
         self._driver.get(address)
 
-    def evaluate(self, script: str) -> Any:
+    def ask(self, script: str) -> Any:
         return self._driver.execute_script(f"return {script}")
 
     def owner(self, partition: str) -> str:
-        """The owner in whose row the page shows this partition."""
+        """In whose row the page has this partition."""
         return str(
-            self.evaluate(
+            self.ask(
                 f"[...document.querySelectorAll('.row')].find((row) => [...row.querySelectorAll('.cell')]"
                 f".some((cell) => cell.textContent === '{partition}'))?.querySelector('.name').firstChild.data"
             )
@@ -75,13 +75,13 @@ class Browser:
         return base64.b64decode(taken["data"])
 
     def requested(self) -> list[str]:
-        """Addresses requested since the last call."""
-        logged = [json.loads(entry["message"])["message"] for entry in self._driver.get_log("performance")]
-        return [event["params"]["request"]["url"] for event in logged if event["method"] == "Network.requestWillBeSent"]
+        """The addresses that were asked for since the last call."""
+        logged = [json.loads(each["message"])["message"] for each in self._driver.get_log("performance")]
+        return [each["params"]["request"]["url"] for each in logged if each["method"] == "Network.requestWillBeSent"]
 
     def errors(self) -> list[str]:
-        """Console messages since the last call."""
-        return [entry["message"] for entry in self._driver.get_log("browser")]
+        """What the console shows since the last call."""
+        return [each["message"] for each in self._driver.get_log("browser")]
 
 
 @pytest.fixture(scope="module")
@@ -99,67 +99,67 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield Browser(running)
 
 
-def wait_for_owner(browser: Browser, partition: str, owner: str) -> float:
-    """Seconds until the page shows the partition in the owner's row."""
+def shows(browser: Browser, partition: str, owner: str) -> float:
+    """Seconds until the page has the partition in the owner's row."""
     began = time.monotonic()
     wait_until(lambda: browser.owner(partition) == owner, f"{partition} is {owner}'s")
     return time.monotonic() - began
 
 
 def live(browser: Browser) -> str:
-    return str(browser.evaluate("document.getElementById('live').textContent"))
+    return str(browser.ask("document.getElementById('live').textContent"))
 
 
-def test_a_move_is_shown_within_three_seconds_even_after_a_restart(browser: Browser, tmp_path: Path) -> None:
+def test_a_move_is_shown_within_three_seconds_also_after_the_server_was_away(browser: Browser, tmp_path: Path) -> None:
     table = tmp_path / "leases"
     make(table, "ann", "bob", partitions=8)
     with running(table) as dashboard:
         browser.open(dashboard.address)
-        wait_for_owner(browser, "7", "ann")
+        shows(browser, "7", "ann")
         waited = list[float]()
         for partition in "123":
             move(table, partition, "bob")
-            waited.append(wait_for_owner(browser, partition, "bob"))
+            waited.append(shows(browser, partition, "bob"))
         assert min(waited) < 3, waited  # of three, as the machine may be busy
         assert live(browser) == "live"
         tiles = "document.querySelector('.tiles').textContent"
-        assert "not measured" in browser.evaluate(tiles)
+        assert "not measured" in browser.ask(tiles)
         change(table, lease_duration_ms=1000)
-        wait_until(lambda: "2 not live" in browser.evaluate(tiles), "no member renews")
-        assert "No member is live" in browser.evaluate("document.querySelector('.findings').textContent")
+        wait_until(lambda: "2 not live" in browser.ask(tiles), "nobody renews")
+        assert "No member is live" in browser.ask("document.querySelector('.findings').textContent")
         assert browser.errors() == []
-    wait_until(lambda: re.fullmatch(r"disconnected for [\d.]+ s", live(browser)), "the outage is shown")
+    wait_until(lambda: re.fullmatch(r"disconnected for [\d.]+ s", live(browser)), "it says so")
     move(table, "4", "bob")
     with running(table, port=dashboard.port):
-        wait_for_owner(browser, "4", "bob")
+        shows(browser, "4", "bob")
         wait_until(lambda: live(browser) == "live", "it is connected again")
-    assert all("net::ERR_" in error for error in browser.errors()), "only of the stopped server"
-    assert {address for address in browser.requested() if not address.startswith((dashboard.address, "data:"))} == set()
+    assert all("net::ERR_" in error for error in browser.errors()), "but for the server that was away"
+    assert {each for each in browser.requested() if not each.startswith((dashboard.address, "data:"))} == set()
 
 
-def test_a_saved_page_needs_no_network(browser: Browser, tmp_path: Path) -> None:
+def test_a_saved_page_needs_no_network_and_its_picture_is_small(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(page([facts("leases/orders", view())]), encoding="utf-8")
     browser.open(f"file://{tmp_path}/page.html", *SIZES[0])
-    text = browser.evaluate("document.body.innerText")
+    text = browser.ask("document.body.innerText")
     for shown in ("saved 2026-02-02 02:40:00 UTC", "Batch 42 of orders-spot-2", "near the ledger", "spot-1.internal"):
         assert shown in text
-    assert len(browser.evaluate("[...document.querySelectorAll('.cell')]")) == 32
+    assert len(browser.ask("[...document.querySelectorAll('.cell')]")) == 32
     picture = browser.picture()
-    assert len(picture) < MAX_BYTES
+    assert len(picture) < LARGEST
     if os.environ.get("EHBALANCE_DRAW_PICTURES") == "1":
         (PICTURES / "dashboard.png").write_bytes(picture)
     assert browser.errors() == []
-    assert all(address.startswith(("file://", "data:")) for address in browser.requested())
+    assert all(each.startswith(("file://", "data:")) for each in browser.requested())
 
 
-def test_difficult_groups_fit_the_screen(browser: Browser, tmp_path: Path) -> None:
+def test_groups_that_are_hard_to_draw_are_no_wider_than_the_screen(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(page(difficult()), encoding="utf-8")
     for width, height in SIZES:
         browser.open(f"file://{tmp_path}/page.html", width, height)
-        assert browser.evaluate("document.documentElement.scrollWidth") == width
-        assert "There is no lease table at leases/missing" in browser.evaluate("document.body.innerText")
+        assert browser.ask("document.documentElement.scrollWidth") == width
+        assert "There is no lease table at leases/missing" in browser.ask("document.body.innerText")
         rows = "document.querySelectorAll('article:first-child .card:nth-of-type(3) tbody tr').length"
-        assert browser.evaluate(rows) == 32, "the longest waits"
-        browser.evaluate("document.querySelector('button').click()")
-        assert browser.evaluate(rows) == 256
+        assert browser.ask(rows) == 32, "the partitions that wait for longest"
+        browser.ask("document.querySelector('button').click()")
+        assert browser.ask(rows) == 256
         assert browser.errors() == []

@@ -1,4 +1,4 @@
-"""`ehbalance dashboard` as a process: responses, access and exit. Browsers: `test_browser.py`."""
+"""`ehbalance dashboard` as a process: what it serves, to whom, and how it ends. Browsers: `test_browser.py`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ KEY = "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c
 
 
 def owners(group: Any) -> dict[str, Any]:
-    return {row["partition"]: row["owner"] for row in group["partitions"]}
+    return {each["partition"]: each["owner"] for each in group["partitions"]}
 
 
-def test_groups_moves_and_an_outage_are_shown(tmp_path: Path) -> None:
+def test_each_group_its_moves_and_an_outage_of_its_table(tmp_path: Path) -> None:
     table, later, away = tmp_path / "leases", tmp_path / "later", tmp_path / "away"
     make(table, "ann", "bob")
     with running(table, later) as dashboard:
@@ -39,14 +39,14 @@ def test_groups_moves_and_an_outage_are_shown(tmp_path: Path) -> None:
         wait_until(lambda: "partitions" in dashboard.facts(1), "the second one is found")
         table.rename(away)
         wait_until(lambda: "table_away" in str(dashboard.facts()["findings"]), "the outage is shown")
-        assert owners(dashboard.facts())["2"] == "bob", "the last view stays"
+        assert owners(dashboard.facts())["2"] == "bob", "what was shown stays"
         away.rename(table)
         wait_until(lambda: "table_away" not in str(dashboard.facts()["findings"]), "it is read again")
-        code, output = dashboard.end()
-        assert (code, output.count("\n")) == (0, 1), "the outage is one line, and Ctrl-C ends it quietly"
+        code, said = dashboard.end()
+        assert (code, said.count("\n")) == (0, 1), "the outage is one line, and Ctrl-C ends it quietly"
 
 
-def test_only_get_from_this_machine_is_served(tmp_path: Path) -> None:
+def test_only_get_by_this_machines_names_and_nothing_of_elsewhere(tmp_path: Path) -> None:
     with running(tmp_path / "none") as dashboard:
         code, headers, content = dashboard.request()
         assert (code, headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -67,7 +67,7 @@ def test_only_get_from_this_machine_is_served(tmp_path: Path) -> None:
         assert dashboard.end(signal.SIGTERM) == (0, "")
 
 
-def test_a_page_is_saved_as_one_file(ehbalance: Command, tmp_path: Path) -> None:
+def test_a_page_is_saved_as_one_file_and_errors_are_one_line(ehbalance: Command, tmp_path: Path) -> None:
     make(tmp_path / "leases", "ann")
     file = tmp_path / "page.html"
     assert ehbalance("dashboard", tmp_path / "leases", "--save", file).err == f"Saved as {file}.\n"
@@ -84,7 +84,7 @@ def test_a_page_is_saved_as_one_file(ehbalance: Command, tmp_path: Path) -> None
     assert "leaseTable" in ehbalance.fails(2, "dashboard", "hdfs://x/y")
 
 
-def test_foreign_texts_are_escaped_and_shortened() -> None:
+def test_texts_of_others_are_escaped_and_cut() -> None:
     hostile = "</script><img src=x>\x1b]0;owned\x07\u202e" + "x" * 5000
     known = view()
     snapshot = replace(known.snapshot, leases={"0": replace(known.snapshot.leases["0"], owner=hostile)})
@@ -95,7 +95,7 @@ def test_foreign_texts_are_escaped_and_shortened() -> None:
     assert "x" * 1001 not in made
 
 
-def test_the_page_contains_no_secret(tmp_path: Path) -> None:
+def test_no_secret_is_on_it(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         endpoint = f"http://127.0.0.1:{closed.getsockname()[1]}"
     options = ("account_name=acc", "account_key=env:KEY", f"endpoint={endpoint}", "allow_http=true", "retry_timeout=1s")
