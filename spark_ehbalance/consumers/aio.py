@@ -15,7 +15,7 @@ __all__ = ["DeltaCheckpointStore"]
 
 
 class DeltaCheckpointStore(CheckpointStore):
-    """As `spark_ehbalance.consumers.DeltaCheckpointStore`, for the client in `azure.eventhub.aio`: each call runs in a
+    """`spark_ehbalance.consumers.DeltaCheckpointStore` for the client in `azure.eventhub.aio`: each call runs in a
     thread, to its end even if it is cancelled."""
 
     def __init__(self, options: Mapping[str, str], **times: float) -> None:

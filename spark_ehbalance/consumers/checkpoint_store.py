@@ -57,7 +57,7 @@ _HUB_INTERVAL, _RESOLVE_TIMEOUT = 60.0, 10.0
 #: Never-read partitions claimed with one commit: no lease is renewed while their starting positions are resolved.
 _MOST_STARTS = 32
 
-#: Versions of the table after which a consumer that leads the group runs its maintenance.
+#: Versions of the table between two maintenance runs of a consumer that leads the group.
 _TIDY_VERSIONS = 100
 
 _T = TypeVar("_T", bound=t.Transition)
@@ -90,14 +90,14 @@ class DeltaCheckpointStore(CheckpointStore):
         self._epochs: dict[str, int] = {}  # granted partitions
         self._unopened: set[str] = set()  # granted partitions whose receivers are not open yet
         self._handed_out: Set[str] | None = frozenset()  # by the last claim; None if it raised an error about losses
-        self._asked: set[str] = set()  # owned partitions that the last claim found to be given away
+        self._asked: set[str] = set()  # owned partitions with a pending handover, as of the last claim
         self._observations, self._read_at = Observations(), float("-inf")
         self._tidied = 0
         self._partitions: tuple[str, ...] = ()
         self._hub_created_ms: int | None = None
         self._hub_ms: int | None = None  # by the hub's clock, at `_hub_at`
         self._hub_at = float("-inf")
-        self._latest_ends: Mapping[str, Position] | None = None  # where this may be the group's first start
+        self._latest_ends: Mapping[str, Position] | None = None  # for the group's first start
         self._checkpointing = threading.Lock()
         self._waiting: dict[str, Position] = {}  # checkpoints for the next commit, the highest of each partition
         self._adding = threading.Lock()  # guards `_waiting`
@@ -111,7 +111,7 @@ class DeltaCheckpointStore(CheckpointStore):
     ) -> list[dict[str, Any]]:
         """The partitions that ever had an owner. The ETag is the epoch.
 
-        Expired partitions have no owner. For the others `last_modified_time` is now: the group judges who is dead.
+        Expired partitions have no owner. For the others `last_modified_time` is now: the group decides who is dead.
         """
         named = _named(fully_qualified_namespace, eventhub_name, consumer_group)
         with self._lock:
@@ -128,10 +128,10 @@ class DeltaCheckpointStore(CheckpointStore):
     def claim_ownership(self, ownership_list: Iterable[dict[str, Any]], **kwargs: Any) -> list[dict[str, Any]]:
         """Renew the client's partitions, and claim the others of `ownership_list`; returns those that it may read.
 
-        A partition that another member owns is requested from it, and returned once it was handed over: by this call,
-        which waits for some seconds, or a later one. The owner "" releases a partition.
+        A partition of another member is requested, and returned once it is handed over: by this call, which waits for
+        some seconds, or a later one. The owner "" releases a partition.
 
-        Raises `DataLossError` for partitions with lost events once all others were returned, in every second call.
+        Raises `DataLossError` for partitions with lost events after all others were returned, in every second call.
         """
         entries = [dict(entry) for entry in ownership_list]
         released = [entry for entry in entries if not entry["owner_id"]]
@@ -154,11 +154,11 @@ class DeltaCheckpointStore(CheckpointStore):
     def update_checkpoint(self, checkpoint: Mapping[str, Any], **kwargs: Any) -> None:
         """Commit that everything up to this event is processed. Concurrent calls share a commit.
 
-        If another member waits for the partition it is handed over in the same commit, so that no event is processed
-        twice. A checkpoint never moves back: an earlier one is ignored.
+        If another member waits for the partition, the same commit hands it over, so that no event is processed twice.
+        A checkpoint never moves back: an earlier one is ignored.
 
-        Raises `OwnershipLostError` if the client does not own the partition any more, also if this call has handed it
-        over: left to the client, it makes the client close its receiver. Raises `StoreUnavailableError` or
+        Raises `OwnershipLostError` if the client no longer owns the partition, also if this call handed it over: if it
+        reaches the client, that closes its receiver. Raises `StoreUnavailableError` or
         `ConflictError` if the commit fails.
         """
         self._add(checkpoint)
@@ -191,7 +191,7 @@ class DeltaCheckpointStore(CheckpointStore):
     # --- reading -----------------------------------------------------------------------------------------------
 
     def _opened(self, named: Mapping[str, Any]) -> LeaseStore:
-        """The lease table. Raises `OptionError` if the client names another group."""
+        """The lease table. Raises `OptionError` if the client is of another group."""
         if self._closed:
             raise invalid_option("checkpoint_store", "a closed store", "an open one")
         group, own = Group.from_names(*(named[name] for name in _named("", "", ""))), self._options.group
@@ -305,15 +305,15 @@ class DeltaCheckpointStore(CheckpointStore):
         return [self._new(t.AddPartitions, partitions=new), *hub] if new else []
 
     def _was_asked_long_ago(self, lease: Lease) -> bool:
-        """No checkpoint has handed the partition over in half of the time that the next owner waits."""
+        """Whether the handover has been pending for half of its timeout without a checkpoint."""
         if lease.handover is None:
             return False
         waited = monotonic() - self._observations.handovers[lease.partition].since
         return waited > lease.handover.timeout_ms / 2000
 
     def _left_over(self, snapshot: Snapshot) -> list[Lease]:
-        """Partitions to claim unasked: pinned to the client, or long without a live owner because the client does not
-        know other members' limits."""
+        """Partitions to claim although the client did not request them: pinned to it, or long without a live owner,
+        because the client ignores other members' limits."""
         durations, expired, seen = self._durations(snapshot), self._expired(snapshot), self._observations.leases
         before = monotonic() - 2 * max(durations.longest, durations.needs)
         return [
@@ -354,7 +354,7 @@ class DeltaCheckpointStore(CheckpointStore):
         ]
 
     def _starts(self, partitions: Sequence[str], latest_ms: int) -> Mapping[str, Position]:
-        """Where reading begins, if `latest` is the moment `latest_ms` of the hub's clock."""
+        """Partition → starting position, with `latest` = `latest_ms` of the hub's clock."""
         states, configured = self._states(partitions), self._options.starting_position
         configured.check_ends({partition: state.end for partition, state in states.items()})
         now_ms = latest_ms if self._hub_ms is None else self._hub_ms + 1000 * (monotonic() - self._hub_at)
@@ -367,8 +367,8 @@ class DeltaCheckpointStore(CheckpointStore):
         }
 
     def _granted(self, wanted: Mapping[str, dict[str, Any]], snapshot: Snapshot) -> list[dict[str, Any]]:
-        """The entries of the partitions that the client may read from now on. A partition whose epoch has changed while
-        the client read it, as by a seek, is left out once: the client closes its receiver, and begins again."""
+        """The entries of the partitions that the client may read. A partition whose epoch changed while the client read
+        it, as after a seek, is omitted once, so that the client closes its receiver and begins again."""
         before, granted = self._epochs, dict[str, Lease]()
         for lease in snapshot.owned_by(self._owner):
             partition = lease.partition
@@ -382,11 +382,11 @@ class DeltaCheckpointStore(CheckpointStore):
         self._epochs = {partition: lease.epoch for partition, lease in granted.items()}
         new = granted.keys() - before.keys()
         with self._adding:
-            for partition in new:  # whatever waits is of an earlier epoch
+            for partition in new:  # of an earlier epoch
                 self._waiting.pop(partition, None)
         self._lost -= new
         self._unopened = (self._unopened | new) & granted.keys()
-        # Former owners' receivers with an owner level would shut out the client, which has level 0.
+        # Former owners' receivers with an owner level would disconnect the client, which has level 0.
         if levels := {self._address(p): granted[p].epoch for p in new if granted[p].epoch > 1}:
             disconnect_readers(levels)
         if losses and self._handed_out == granted.keys():
@@ -398,8 +398,9 @@ class DeltaCheckpointStore(CheckpointStore):
     def _move_to_retained(
         self, snapshot: Snapshot, leases: Mapping[str, Lease]
     ) -> tuple[set[str], dict[str, DataLossError]]:
-        """The partitions that can be read, and an error for each with lost events; with `failOnDataLoss` = `false` a
-        warning and a reset of the checkpoint to the first retained event. Neither if the hub does not answer."""
+        """The readable partitions, and an error for each with lost events; with `failOnDataLoss` = `false` a warning
+        and a reset of the checkpoint to the first retained event. Partitions for which the hub does not answer are in
+        neither."""
         readable, losses, resets = set[str](), dict[str, DataLossError](), list[t.Transition]()
         states = self._states([*leases]) if leases else {}
         checkpoints = {
@@ -423,8 +424,8 @@ class DeltaCheckpointStore(CheckpointStore):
     def _have_events(
         self, positions: Mapping[str, Position], states: Mapping[str, PartitionState], leases: Mapping[str, Lease]
     ) -> dict[str, bool]:
-        """Whether a geo-replicated hub has the event at each position: a promotion may have lost it. Without those for
-        which the hub does not answer in time."""
+        """Whether a geo-replicated hub has the event at each position, which a promotion may have lost. Without
+        partitions for which the hub does not answer in time."""
 
         def found(address: PartitionAddress, left: float) -> bool:
             partition = address.partition
@@ -445,8 +446,8 @@ class DeltaCheckpointStore(CheckpointStore):
     # --- releasing ---------------------------------------------------------------------------------------------
 
     def _release(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Release partitions whose receivers the client has closed. With the last one it leaves the group: it may have
-        been stopped, which it does not report."""
+        """Release partitions whose receivers the client closed. With the last one it leaves the group, because it does
+        not report when it stops."""
         with self._lock:
             store = self._opened(entries[0])
             self._write_waiting(entries[0])  # the asynchronous client does not wait for them when it stops
@@ -467,7 +468,7 @@ class DeltaCheckpointStore(CheckpointStore):
         self._owner, self._epochs = "", {}
 
     def _given(self, lease: Lease) -> list[t.Transition]:
-        """A handover if one is pending; else, or if the next owner has left, a release."""
+        """A handover if one is pending, and a release, which is valid without one or if the next owner has left."""
         handover = [self._of(t.HandOver, lease)] if lease.handover else []
         return [*handover, self._of(t.Release, lease)]
 
@@ -487,7 +488,7 @@ class DeltaCheckpointStore(CheckpointStore):
                     self._waiting[partition] = position
 
     def _write(self, checkpoint: Mapping[str, Any]) -> None:
-        """Commit what was added, unless another thread has. Raises as `update_checkpoint`."""
+        """Commit the waiting checkpoints, unless another thread did. Raises as `update_checkpoint`."""
         partition = str(checkpoint["partition_id"])
         with self._checkpointing:
             with self._lock:  # while another thread commits, nothing is waiting although it may fail
@@ -560,7 +561,7 @@ def _joined(losses: Mapping[str, DataLossError], snapshot: Snapshot) -> DataLoss
 
 
 class _SequenceNumber(int):
-    """The client takes a 0 for "no checkpoint", but not this one."""
+    """A sequence number that is true even if 0, which the client takes for "no checkpoint"."""
 
     def __bool__(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""Opens a lease table. The scheme of its location picks the backend.
+"""The backends of lease tables, selected by the location's scheme.
 
 To add a backend, write a `LeaseTable` in a module of its own and list it in `BACKENDS`.
 """
@@ -16,13 +16,13 @@ from spark_ehbalance.lease_table.delta.locations import SCHEMES
 from spark_ehbalance.settings.locations import EXAMPLE_ADDRESS, has_unsafe_characters, scheme
 from spark_ehbalance.settings.option_texts import invalid_option
 
-#: The first one that opens a location has it: the address of a container alone is no Delta table.
+#: The first one that opens a location is used: the address of a container alone is not a Delta table.
 BACKENDS: tuple[type[LeaseTable], ...] = (BlobStore, DeltaStore)
 
-#: Schemes that a user may expect to work, and why they do not.
+#: Schemes that a user may expect to work, with the reason why they do not.
 _REFUSED = {
-    "dbfs": "DBFS has no way to create a file only if it does not exist",
-    "hdfs": "the library that makes the lease table's commits, obstore, does not know HDFS",
+    "dbfs": "DBFS cannot create a file only if it does not exist",
+    "hdfs": "obstore, which makes the lease table's commits, does not support HDFS",
 }
 
 
@@ -34,9 +34,8 @@ def open_store(
 ) -> LeaseTable:
     """Open the lease table at `location`, with the `options` of its storage. Nothing is read or created yet.
 
-    `group` is for a backend whose locations hold several: without it there must be one only.
-    A request that the storage does not answer fails after `patience` seconds, unless the options set a limit. Raises
-    `OptionError` if no backend knows the location's scheme.
+    `group` selects one at locations with several. Requests time out after `patience` seconds, unless the options set a
+    limit. Raises `OptionError` if no backend supports the location's scheme.
     """
     try:
         backend = _backend(location)
@@ -46,9 +45,9 @@ def open_store(
 
 
 def canonical_location(text: str) -> str:
-    """The one spelling of the location that `text` means: an address, or an absolute path.
+    """The canonical form of a location: an address, or an absolute path.
 
-    Raises `ValueError` with what is allowed instead.
+    Raises `ValueError` with the allowed forms.
     """
     if not text:
         raise ValueError("a path or an address, and it is empty")
@@ -60,7 +59,7 @@ def canonical_location(text: str) -> str:
 
 
 def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
-    """Raise `OptionError` if the table's storage would commit unsafely with these options and environment variables."""
+    """Raise `OptionError` if commits would be unsafe with these options and environment variables."""
     _backend(location).check_storage(location, options, environment)
 
 
@@ -73,9 +72,9 @@ def _backend(location: str) -> type[LeaseTable]:
     for backend in BACKENDS:
         if backend.opens(location):
             return backend
-    if (wanted := scheme(location)) in _REFUSED:
+    if (kind := scheme(location)) in _REFUSED:
         raise ValueError(
-            f"an address that does not begin with {wanted}:, as {_REFUSED[wanted]}. Write that of a storage, such as "
+            f"an address that does not begin with {kind}:, because {_REFUSED[kind]}, but that of a storage, such as "
             f"{EXAMPLE_ADDRESS}"
         )
     known = ", ".join(f"{scheme}://" for scheme in SCHEMES if scheme)

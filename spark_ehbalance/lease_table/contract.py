@@ -18,12 +18,11 @@ from spark_ehbalance.group.identity import Group
 from spark_ehbalance.group.snapshot import Snapshot
 
 #: Longest wait after the first lost race, as a multiple of the attempt's duration. It is halved after each further one,
-#: so who has lost more often goes first. As every race has a winner, longer and longer waits, as on a network, would
-#: save the store nothing.
+#: so that a repeated loser gets precedence. Every race has a winner, so exponential backoff would not help the store.
 _FIRST_WAIT_FACTOR = 4.0
 
-#: Seconds that a request to a storage service may take, its retries included. delta-rs alone waits for 30 s and tries
-#: again for 180 s: a lease would expire before its owner knows that the storage does not answer.
+#: Timeout of a request to a storage service in seconds, including retries. delta-rs's defaults, 30 s and 180 s of
+#: retries, exceed a lease duration.
 REQUEST_TIMEOUT = 5.0
 
 #: Attempts after which a commit fails with `ConflictError`.
@@ -33,10 +32,10 @@ _Store = TypeVar("_Store", bound="LeaseStore")
 
 
 class PartialWriteError(Exception):
-    """A write of a store that is not `atomic` has succeeded in part; `after` is the resulting snapshot.
+    """A partly successful write of a store that is not `atomic`; `after` is the resulting snapshot.
 
-    `lost` says for each partition that another writer was faster with why nothing of it was written. Of the partitions
-    `unknown` it is not known what was written: the next look tells.
+    `lost` is partition → reason why nothing of it was written. For `unknown` partitions the next read shows what was
+    written.
     """
 
     def __init__(self, after: Snapshot, lost: Mapping[str, str], unknown: frozenset[str] = frozenset()) -> None:
@@ -47,24 +46,24 @@ class PartialWriteError(Exception):
 
 
 class LeaseStore(ABC):
-    """Keeps the snapshot of one group, with a compare-and-swap on its version. This is what a member needs.
+    """The snapshot of one group, with a compare-and-swap on its version: the interface for members.
 
-    One thread at a time uses a store, in the process that has opened it; two others may call `record` and `tidy`
-    meanwhile. Every backend passes its conformance suite (`tests/lease_table/store_conformance.py`).
+    One thread at a time uses a store, in the process that opened it; two others may call `record` and `tidy` meanwhile.
+    Every backend passes the conformance suite (`tests/lease_table/store_conformance.py`).
 
-    Where a backend has no epochs and renewal counters, each handle counts the changes that it reads, and an epoch only
-    says whether a member's ownership is still the same.
+    In a backend without epochs and renewal counters each handle counts the changes that it reads, and an epoch only
+    identifies a member's tenure.
     """
 
     capabilities: ClassVar[Capabilities] = LEASE_TABLE
 
-    #: Finds the offsets of events by partition and sequence number, as far as it can: for a backend whose checkpoints
-    #: need them. Its user sets it.
+    #: Finds offsets of events by partition and sequence number, as far as possible, for a backend whose checkpoints
+    #: need them. Set by the store's user.
     find_offsets: Callable[[Mapping[str, int]], Mapping[str, str]] = staticmethod(lambda positions: {})
 
     @abstractmethod
     def create(self, group: Group, content: Snapshot | None = None) -> None:
-        """Create the store of `group`, holding `content` if given, unless it exists. Several members may try at once.
+        """Create the store of `group` with `content` unless it exists. Several members may try at once.
 
         Afterwards the whole store exists, or nothing does. Raises `StoreFormatError` if something else exists at its
         location, `StoreUnavailableError` if the storage does not answer.
@@ -72,7 +71,7 @@ class LeaseStore(ABC):
 
     @abstractmethod
     def exists(self) -> bool:
-        """Whether the store exists. Raises `StoreFormatError` if something else is in its place,
+        """Whether the store exists. Raises `StoreFormatError` if something else exists at its location,
         `StoreUnavailableError`."""
 
     @abstractmethod
@@ -83,20 +82,20 @@ class LeaseStore(ABC):
     def write(self, base: Snapshot, new: Snapshot) -> Snapshot:
         """Replace `base` by `new` if `base` is still the newest snapshot. Returns `new` with its version.
 
-        Raises `ConflictError` if it is not: then nothing was written. After an error of unknown outcome the store looks
-        for its own commit, and raises `StoreUnavailableError` if it cannot tell. A store that is not `atomic` raises
-        `PartialWriteError` if not all of `new` was written, and `StoreUnavailableError` if nothing was.
+        Raises `ConflictError` if it is not: then nothing was written. After an error of unknown outcome the store reads
+        the newest commit, and raises `StoreUnavailableError` if the outcome remains unknown. A store that is not
+        `atomic` raises `PartialWriteError` if a part of `new` was written, and `StoreUnavailableError` if nothing was.
         """
 
     def record(self, changes: Sequence[OwnershipChange]) -> None:  # noqa: B027
-        """Append to the group's history, on which no lease depends. A store without a history does nothing.
+        """Append to the group's history, if the store has one. Leases do not depend on it.
 
         Raises `StoreUnavailableError`.
         """
 
     def tidy(self) -> None:  # noqa: B027
-        """Remove the files of earlier versions, if there are any. The group's leader calls this every few hundred
-        commits. Raises `StoreUnavailableError`."""
+        """Remove the files of earlier versions, if any. The group's leader calls this every few hundred commits. Raises
+        `StoreUnavailableError`."""
 
     @abstractmethod
     def close(self) -> None:
@@ -110,8 +109,7 @@ class LeaseStore(ABC):
 
 
 class LeaseTable(LeaseStore):
-    """A lease store that is opened by its location, with what an operator needs besides: a backend of
-    `lease_table/backends.py`."""
+    """A lease store with a location and operators' functions: a backend of `lease_table/backends.py`."""
 
     @abstractmethod
     def __init__(
@@ -131,33 +129,33 @@ class LeaseTable(LeaseStore):
     @staticmethod
     @abstractmethod
     def parse_location(text: str) -> str:
-        """The one spelling of the location that `text` means. Raises `ValueError` with what is allowed instead."""
+        """The canonical form of the location. Raises `ValueError` with the allowed forms."""
 
     @staticmethod
     def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
-        """Raise `OptionError` if the storage would commit unsafely with these options and environment variables."""
+        """Raise `OptionError` if commits would be unsafe with these options and environment variables."""
 
     def history(self) -> list[OwnershipChange]:
-        """Everything that `record` was given, the oldest first. Raises `StoreUnavailableError`."""
+        """All recorded changes, the oldest first. Raises `StoreUnavailableError`."""
         return []
 
     def follow_history(self, since_ms: int) -> list[OwnershipChange]:
-        """What was recorded since this handle's last call. The first call, and now and then another one, returns again
-        all that was written at `since_ms` or later, by the storage's clock. Raises `StoreUnavailableError`."""
+        """The changes recorded since this handle's last call. The first call, and occasionally a later one, returns all
+        that was written at `since_ms` or later, by the storage's clock. Raises `StoreUnavailableError`."""
         return []
 
     def maintain(self) -> None:
-        """Tidy up and compact the history. Files of others stay. Raises `StoreUnavailableError`."""
+        """Run `tidy` and compact the history, without removing foreign files. Raises `StoreUnavailableError`."""
 
 
 def commit(
     store: LeaseStore, base: Snapshot, transitions: Iterable[Transition], *, attempts: int = ATTEMPTS
 ) -> Outcome:
-    """Write the valid ones of `transitions` as one commit. After a lost race: re-read, re-validate, try again.
+    """Write the valid ones of `transitions` as one commit. After a lost race: re-read, re-validate, retry.
 
-    `before` of the outcome is the snapshot that was replaced, or the newest one where there was nothing to write. What
-    was written in part (`PartialWriteError`) is refused where it was lost, and neither accepted nor refused where that
-    is not known. Raises `ConflictError` after `attempts` lost races, `StoreUnavailableError` as the store does.
+    `before` of the outcome is the replaced snapshot, or the newest one if there was nothing to write. Of a partial
+    write (`PartialWriteError`) lost transitions are rejected, and unknown ones neither accepted nor rejected. Raises
+    `ConflictError` after `attempts` lost races, `StoreUnavailableError` as the store does.
     """
     transitions = list(transitions)
     for attempt in range(1, attempts + 1):
@@ -181,7 +179,7 @@ def commit(
 def _partly(outcome: Outcome, part: PartialWriteError, seconds: float) -> Outcome:
     accepted, refused = [], list(outcome.rejected)
     for transition in outcome.accepted:
-        partition = getattr(transition, "partition", "")  # what concerns members and the whole group has none
+        partition = getattr(transition, "partition", "")  # transitions of members and the group have none
         if partition in part.lost:
             refused.append(Rejected(transition, part.lost[partition]))
         elif partition not in part.unknown:
@@ -199,7 +197,7 @@ def commit_and_record(
 
 
 def record(store: LeaseStore, outcome: Outcome, warn: Callable[[str], object]) -> None:
-    """Append what changed hands to the history. A failure is only a text for `warn`, as the commit stands."""
+    """Append the changes of owner to the history. A failure only warns, because the commit is done."""
     changes = ownership_changes(outcome)
     try:
         if changes:
@@ -209,5 +207,5 @@ def record(store: LeaseStore, outcome: Outcome, warn: Callable[[str], object]) -
 
 
 def longest_wait(attempt: int, took: float) -> float:
-    """The longest wait in seconds after `attempt`, counted from 1, has lost its race in `took` seconds."""
+    """The longest wait in seconds after `attempt`, counted from 1, lost its race in `took` seconds."""
     return min(LONGEST_RETRY_WAIT, took * _FIRST_WAIT_FACTOR * 0.5 ** (attempt - 1))

@@ -1,9 +1,8 @@
-"""The credential of Entra ID with which a lease table's storage in Azure is opened: the storage options `credential`,
-`client_id`, `tenant_id` and `client_secret`, in the same words as the hub's, or the hub's own where the storage has
-none.
+"""Entra ID credentials of a lease table's storage in Azure: the storage options `credential`, `client_id`, `tenant_id`
+and `client_secret`, with the values of the hub's options, or the hub's own credential by default.
 
-No token stands in an option: obstore asks for one whenever it needs one, and delta-rs, which cannot ask, is given the
-present one each time that it opens a table.
+No option contains a token: obstore requests one when it needs one, and delta-rs, which cannot, gets the present one
+whenever it opens a table.
 """
 
 from __future__ import annotations
@@ -22,33 +21,33 @@ from spark_ehbalance.settings.locations import scheme
 
 _SCOPE = "https://storage.azure.com/.default"
 
-#: Seconds from one new token for a storage that refuses them to the next one.
+#: Seconds between two new tokens for a storage that refuses them.
 _PAUSE = 10.0
 
 #: Schemes of Azure's storage.
 _AZURE = ("abfs", "abfss", "adl", "az", "azure", "https", "http")
 
-#: Names, without delta-rs's prefixes, of the storage options that are a credential, or say where there is one.
+#: Names, without delta-rs's prefixes, of the storage options that are or locate a credential.
 _KEYS = re.compile(
     r"(account|access|master|sas)_key|sas_token|(bearer_)?token|connection_string|client_secret|federated_token_file"
     r"|use_azure_cli|use_emulator|skip_signature|(msi|identity)_endpoint|(msi_)?(object|resource)_id|fabric_\w+"
 )
 
-#: Variables of the environment that are a credential for storage alone. Others, such as `AZURE_CLIENT_SECRET`, are for
-#: all of Azure, and azure-identity reads them as well.
+#: Environment variables that are credentials for storage only. azure-identity reads the others, such as
+#: `AZURE_CLIENT_SECRET`.
 _VARIABLES = re.compile(r"AZURE_STORAGE_((ACCOUNT_|ACCESS_|MASTER_|SAS_)?KEY|(SAS_)?TOKEN|CONNECTION_STRING)")
 
 
 def is_azure(location: str) -> bool:
-    """Whether Entra ID guards the storage at `location`."""
+    """Whether `location` is a storage in Azure."""
     return scheme(location) in _AZURE
 
 
 def with_identity(
     location: str, options: Mapping[str, str], identity: Identity | None, environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """`options` of the storage at `location`, with the hub's `identity` if they name no credential and neither does the
-    `environment`."""
+    """`options` of the storage at `location`, with the hub's `identity` if neither they nor the `environment` contain a
+    credential."""
     own = {plain_name(name) for name in options}
     named = any(_KEYS.fullmatch(name) or name in ("credential", "client_id") for name in own)
     if identity is None or named or not is_azure(location) or any(map(_VARIABLES.fullmatch, environment)):
@@ -57,9 +56,9 @@ def with_identity(
 
 
 def split(options: Mapping[str, str]) -> tuple[Identity | None, dict[str, str]]:
-    """The identity that `options` name, if they have a `credential`, and the other options.
+    """The identity in `options`, if they have a `credential`, and the other options.
 
-    Raises `OptionError`, also if there is another credential beside it.
+    Raises `OptionError`, also if there is another credential.
     """
     plain = {plain_name(name): (name, value) for name, value in options.items()}
     if "credential" not in plain:
@@ -76,7 +75,7 @@ def split(options: Mapping[str, str]) -> tuple[Identity | None, dict[str, str]]:
 
 
 def check_identity(location: str, options: Mapping[str, str]) -> None:
-    """Raise `OptionError` if the options name a credential that is wrong, or that the storage does not take."""
+    """Raise `OptionError` if the options contain an invalid credential, or one that the storage does not accept."""
     identity, _ = split(options)
     if identity is not None and not is_azure(location):
         reason = f"the storage at {location} is not in Azure"
@@ -84,7 +83,7 @@ def check_identity(location: str, options: Mapping[str, str]) -> None:
 
 
 class StorageTokens:
-    """The tokens of an identity for storage: called by obstore, which keeps what is returned until it ends."""
+    """An identity's tokens for storage; obstore calls it and keeps the result until it expires."""
 
     def __init__(self, identity: Identity) -> None:
         self._identity = identity
@@ -95,14 +94,14 @@ class StorageTokens:
         return {"token": token, "expires_at": datetime.fromtimestamp(expires_on, timezone.utc)}
 
     def option(self) -> tuple[dict[str, str], float]:
-        """The present token as an option of delta-rs, and when it ends, in seconds since 1970. Raises
+        """The present token as an option of delta-rs, and its expiry in seconds since 1970. Raises
         `StoreUnavailableError`."""
         token, expires_on = self._token()
         return {"bearer_token": token}, expires_on
 
     def renew(self) -> bool:
-        """To be called when a token was refused: the next one is fetched anew. Returns whether it is: not again at once
-        for a storage that refuses them all."""
+        """Discard a refused token, so that the next one is new. Returns whether it did: not again at once for a storage
+        that refuses all tokens."""
         now = time.monotonic()
         if now - self._renewed < _PAUSE:
             return False
@@ -122,11 +121,11 @@ class StorageTokens:
 
 
 def for_delta_rs(options: Mapping[str, str]) -> dict[str, str]:
-    """`options` as delta-rs takes them, with the present token. Raises `OptionError`, `StoreUnavailableError`."""
+    """`options` for delta-rs, with the present token. Raises `OptionError`, `StoreUnavailableError`."""
     identity, rest = split(options)
     return rest if identity is None else rest | StorageTokens(identity).option()[0]
 
 
 def plain_name(name: str) -> str:
-    """The name of a storage option in Azure without the prefixes that delta-rs allows."""
+    """The name of an Azure storage option without delta-rs's prefixes."""
     return re.sub(r"^azure_(storage_)?", "", name.lower())

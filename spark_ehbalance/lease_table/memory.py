@@ -1,4 +1,4 @@
-"""The lease store of tests and of a query without a lease table."""
+"""The lease store for tests and for queries without a lease table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOCATION = "memory://"
 
 
 class MemoryStore(LeaseStore):
-    """A snapshot in this process, `snapshot` at first. Unlike other stores it may be used by several threads."""
+    """A snapshot in this process, initially `snapshot`. Unlike other stores it is thread-safe."""
 
     def __init__(self, snapshot: Snapshot | None = None) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Reads the view of a group from its store."""
+"""Views of a group from its store."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Milliseconds of history that a view has, and seconds for which all viewers get the same view.
-_HISTORY_MS, _LOOK_INTERVAL = 3_600_000, 1.0
+#: Milliseconds of history in a view, and seconds for which a view is reused.
+_HISTORY_MS, _READ_INTERVAL = 3_600_000, 1.0
 
 
 def now_ms() -> int:
@@ -26,7 +26,7 @@ def now_ms() -> int:
 
 
 class Viewer:
-    """Reads `store` again and again: signs of life are dated by this clock, and recent history is kept."""
+    """Reads `store` repeatedly, dates renewals by its own clock and keeps recent history."""
 
     def __init__(self, store: LeaseTable) -> None:
         self._store = store
@@ -37,8 +37,8 @@ class Viewer:
         self._until = 0.0
 
     def latest(self) -> GroupView:
-        """The view as of a second ago at most; while the table cannot be read, the last view with the `problem`. Any
-        thread may call it. Raises `StoreError` if the table was never read."""
+        """A view at most one second old; while the table cannot be read, the last view with the `problem`. Thread-safe.
+        Raises `StoreError` if the table was never read."""
         with self._lock:
             if self._latest is None or monotonic() >= self._until:
                 try:
@@ -49,12 +49,11 @@ class Viewer:
                     if not self._latest.problem:
                         _LOG.warning("%s", error)
                     self._latest = replace(self._latest, problem=str(error))
-                self._until = monotonic() + _LOOK_INTERVAL
+                self._until = monotonic() + _READ_INTERVAL
             return self._latest
 
     def view(self) -> GroupView:
-        """The view as of now. Raises `StoreError` if the table cannot be read; without its history it is complete but
-        for crash loops."""
+        """The present view, without crash loops if the history cannot be read. Raises `StoreError`."""
         snapshot, at_ms, now = self._store.read(), now_ms(), monotonic()
         self._observations = self._observations.updated(snapshot, now)
         observed = self._observations.members.items()
@@ -64,5 +63,5 @@ class Viewer:
             rows = sorted({**self._history, **added}, key=lambda row: (row.at_ms, row.epoch or 0))
             self._history = {row: None for row in rows if row.at_ms > at_ms - _HISTORY_MS}
         except StoreError as error:
-            _LOG.info("the history cannot be read: %s", error)
+            _LOG.info("Cannot read the history: %s", error)
         return GroupView(snapshot, at_ms, [*self._history], self._store.capabilities.members, seen)

@@ -1,1 +1,1 @@
-"""Plain values that every layer uses: no clock, no I/O, no state."""
+"""Settings and parsers for every layer: no clock, no state."""

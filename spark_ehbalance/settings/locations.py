@@ -1,4 +1,4 @@
-"""The text of a location: a path, or an address that begins with a scheme."""
+"""Locations: a path, or an address that begins with a scheme."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def scheme(text: str) -> str | None:
 
 
 def is_relative(text: str) -> bool:
-    """Whether what `text` means depends on the working directory."""
+    """Whether the location depends on the working directory."""
     return not text.startswith("/") and ":" not in text.partition("/")[0]
 
 
 def has_unsafe_characters(text: str) -> bool:
-    """Whether `text` has characters that a storage refuses or takes for something else: a backslash is a slash to some
-    systems and a letter to others, and delta-rs has panicked on quotes and on ^."""
+    """Whether `text` has characters that a storage refuses or misinterprets: a backslash is a slash to some systems and
+    a letter to others, and delta-rs panics on quotes and on ^."""
     return re.search(r"[\"'\[\]{}<>|*?`^\\\x00-\x1f\x7f]", text) is not None
 
 
@@ -28,5 +28,5 @@ def path_in_url(kind: str, rest: str) -> str:
     """The absolute path in `kind:rest`, as in file:///PATH. Raises `ValueError`."""
     match = re.fullmatch(r"(?://(?:localhost)?)?(/[^/].*)", rest, re.DOTALL)
     if match is None:
-        raise ValueError(f"{kind}:///PATH with a whole path")
+        raise ValueError(f"{kind}:///PATH with an absolute path")
     return match[1]

@@ -1,4 +1,4 @@
-"""Options that several commands share: a dataclass of typer options, which a command takes as one value."""
+"""Shared options of commands: a dataclass of typer options as one parameter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 
 def expand_groups(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`command` as typer takes it: a parameter whose type is a dataclass becomes a parameter for each of its fields."""
+    """`command` for typer: a parameter of a dataclass type becomes one parameter per field."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     parameters = list[Parameter]()

@@ -1,7 +1,7 @@
-"""What a user may set, declared once: a dataclass field with its default, its parser and its meaning.
+"""Declarations of options: dataclass fields with default, parser and meaning.
 
-The source's options, the strategies' parameters and the simulator's scenarios are declared in this way. Checks and the
-documentation's tables follow from the declarations.
+The source's options, the strategies' parameters and the simulator's scenarios are declared in this way; checks and the
+documentation's tables are derived from them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from spark_ehbalance.settings.parsing import duration_text, parse_duration
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OptionSpec:
-    """One declaration. `parse` reads a value's text and raises ValueError with what is allowed. `default` and `meaning`
-    are Markdown, for the documentation. `only` and `in_batch` are for options of the source (see `Options`)."""
+    """The declaration of an option. `parse` reads a value's text and raises ValueError with the allowed values.
+    `default` and `meaning` are Markdown, for the documentation. `only` and `in_batch` are for options of the source
+    (see `Options`)."""
 
     parse: Callable[[str], Any] = str
     meaning: str = ""
@@ -34,7 +35,7 @@ def option_field(
     only: str = "",
     in_batch: str | None = None,
 ) -> Any:
-    """A dataclass field with `default`; `shown` is its Markdown where it does not follow from the value."""
+    """A dataclass field with `default`; `shown` is its Markdown, derived from the value if None."""
     text = _markdown(default, parse) if shown is None else shown
     if in_batch is not None:
         text = f"stream {text}, batch `{in_batch}`"
@@ -42,12 +43,12 @@ def option_field(
 
 
 def declarations(kind: type[Any]) -> dict[str, OptionSpec]:
-    """Field → declaration, in the order of the dataclass `kind`; without the fields that have none."""
+    """Field → declaration, in the order of the dataclass `kind`, without undeclared fields."""
     return {field.name: field.metadata["spec"] for field in dataclasses.fields(kind) if "spec" in field.metadata}
 
 
 def option_name(field: str) -> str:
-    """The option of a field: `lease_table` is `leaseTable`."""
+    """The option of a field: `leaseTable` for `lease_table`."""
     first, *others = field.split("_")
     return first + "".join(map(str.capitalize, others))
 

@@ -1,4 +1,4 @@
-"""Parsers for the texts of values. Each takes the text and raises `ValueError`, which names what is allowed."""
+"""Parsers of values. They raise `ValueError` with the allowed values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNIT_NAMES = {
     "hour": "h",
     "hours": "h",
 }
-#: In seconds. What is longer is a slip, and too long for the clocks of operating systems.
+#: The longest duration, in seconds: longer ones overflow operating systems' clocks.
 _LONGEST = 366 * 86400.0
 _DURATION_FORMS = "such as 10 seconds, 500 ms, 2 minutes or 10 (seconds), at most 366 days"
 
@@ -58,12 +58,12 @@ def _seconds(value: str) -> float | None:
 
 
 def duration_text(seconds: float) -> str:
-    """A text that `parse_duration` reads as `seconds`."""
+    """A text that `parse_duration` parses to `seconds`."""
     return f"{seconds:g} seconds" if seconds >= 1 else f"{seconds * 1000:g} ms"
 
 
 def whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
-    """Parses a whole number of at least `minimum`, and at most `maximum`."""
+    """A parser of whole numbers from `minimum` to `maximum`."""
     allowed = f"a whole number from {minimum}" + ("" if maximum is None else f" to {maximum}")
 
     def parse(value: str) -> int:
@@ -75,7 +75,7 @@ def whole(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
 
 
 def number(low: float, high: float = math.inf) -> Callable[[str], float]:
-    """Parses a finite number from `low` to `high`, both included."""
+    """A parser of finite numbers from `low` to `high`, both included."""
     allowed = f"a number from {low:g}" + ("" if high == math.inf else f" to {high:g}")
 
     def parse(value: str) -> float:
@@ -87,7 +87,7 @@ def number(low: float, high: float = math.inf) -> Callable[[str], float]:
 
 
 def positive(value: str) -> float:
-    """Parses a finite number above 0."""
+    """Parse a finite number above 0."""
     try:
         parsed = number(0)(value)
     except ValueError:
@@ -98,14 +98,14 @@ def positive(value: str) -> float:
 
 
 def flag(value: str) -> bool:
-    """Parses `true` or `false`, in any case."""
+    """Parse `true` or `false`, in any case."""
     if value.lower() not in ("true", "false"):
         raise ValueError("true or false")
     return value.lower() == "true"
 
 
 def one_of(*names: str) -> Callable[[str], str]:
-    """Parses one of `names`, in exactly this case."""
+    """A case-sensitive parser of one of `names`."""
 
     def parse(value: str) -> str:
         if value not in names:

@@ -1,7 +1,7 @@
-"""Secrets: how to recognise one, and how to pass one without showing it.
+"""Detection, redaction and references of secrets.
 
 Spark shows options in plans, errors, event logs and its UI, and operating systems show command lines. So a secret is
-given by reference, or under a name or with a value that Spark hides.
+passed by reference, or with a name or value that Spark hides.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 
 from spark_ehbalance.errors import OptionError
 
-#: The forms of a reference to a secret. Only the driver follows it.
-REFERENCES = "env:NAME (a variable of the environment that the driver starts in) or file:PATH (a file on its machine)"
+#: The forms of a reference to a secret. Only the driver resolves it.
+REFERENCES = "env:NAME (a variable of the driver's environment) or file:PATH (a file on its machine)"
 
 #: Spark's default of `spark.redaction.regex`: Spark hides options whose name or value matches it.
 _HIDDEN_BY_SPARK = re.compile(r"(?i)secret|password|token|access[.]?key")
 
-#: The largest file that is accepted as a secret, in bytes: a Google service account, the longest kind, has 3 KB.
+#: The largest accepted file of a secret, in bytes; a Google service account, the longest kind, has 3 KB.
 _LARGEST = 65536
 
 #: Matches text that can only be a secret.
@@ -30,7 +30,7 @@ _SECRET = re.compile(
     r"|://[^/\s:@]*:[^/\s@]+@"  # a password in an address
     r"|-----BEGIN[^-]{0,40}PRIVATE KEY|private_key\\*\"\s*:"
     r"|[\w.~%-]{3}\d[Qq](?:~|%7[Ee])[\w.~%-]{31}"  # a client secret of Entra ID
-    r"|\beyJ[\w-]{8,1000}\.[\w-]{8}"  # a token of Entra ID or Google, of which the first part is short
+    r"|\beyJ[\w-]{8,1000}\.[\w-]{8}"  # a token of Entra ID or Google, whose first part is short
     # a key of Event Hubs or of a storage account, a signature
     r"|(?<![A-Za-z0-9+/_%-])([A-Za-z0-9+/_-]|%2[BbFf]){16,}(=|%3[Dd]){1,2}(?!\w)"
 )
@@ -38,8 +38,8 @@ _SECRET = re.compile(
 #: A certificate is public, though its last line may look like a key.
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE-----")
 
-#: Matches text that may be a secret: a key by its name, a long run of letters and digits (with slashes, if it is no
-#: path), a password before a host. Nothing looks on to the end from each of many places, which would take minutes.
+#: Matches text that may be a secret: a key by its name, a long run of letters and digits (with slashes, if it is not a
+#: path), a password before a host. No part backtracks over the whole text, which would take minutes.
 _RUN = re.compile(
     r"(?i:key|sig|signature|secret|password|token)\s*="
     r"|(?<![A-Za-z0-9+=%])(?=[A-Za-z+=%]*\d)(?=[\d+=%]*[A-Za-z])[A-Za-z0-9+=%]{20,}"
@@ -47,11 +47,11 @@ _RUN = re.compile(
     r"|[^/\s@]:[^/@:]+@"
 )
 
-#: Matches the names, with all aliases, of those options of delta-rs and object_store that hold a secret. Other names
-#: with these words are of addresses, paths, switches and ids.
+#: Matches the names and aliases of delta-rs's and object_store's secret options. Other names with these words are of
+#: addresses, paths, switches and ids.
 _SECRET_NAME = re.compile(r"(?i)((?<!kms_)key(_id|_base64)?|secret|token|password|sas)(_dynamodb)?$")
 
-#: Characters of a value that an error repeats: as many as a long address has.
+#: Characters of a value that an error contains: the length of a long address.
 _LONGEST_SHOWN = 500
 
 #: In place of a value that could be a secret.
@@ -64,7 +64,7 @@ def looks_secret(text: str) -> bool:
 
 
 def is_secret_name(storage_option: str) -> bool:
-    """Whether the option of delta-rs with this name holds a secret."""
+    """Whether delta-rs's option of this name is a secret."""
     return _SECRET_NAME.search(storage_option) is not None
 
 
@@ -74,13 +74,12 @@ def is_hidden_by_spark(value: str) -> bool:
 
 
 def may_be_secret(text: str) -> bool:
-    """Whether `text` may be a secret, so that no message should repeat it."""
+    """Whether `text` may be a secret, which no message may contain."""
     return looks_secret(text) or _RUN.search(text) is not None
 
 
 def redacted(value: str) -> str:
-    """`value` as shown in an error message: hidden if it could be a secret given in the wrong option, and cut if it is
-    long."""
+    """`value` for an error message: hidden if it may be a secret in the wrong option, and cut if it is long."""
     if may_be_secret(value):
         return HIDDEN
     return repr(value if len(value) <= _LONGEST_SHOWN else value[:_LONGEST_SHOWN] + "…")

@@ -1,4 +1,4 @@
-"""What a user may have meant by a name that does not exist."""
+"""Suggestions for misspelled names."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 
 def nearest(text: str, names: Iterable[str]) -> str | None:
-    """The one of `names` that is most like `text`, in any case; None if none is like it."""
+    """The most similar one of `names`, in any case; None if none is similar."""
     known = {name.lower(): name for name in names}
     return next((known[found] for found in difflib.get_close_matches(text.lower(), known, n=1)), None)
 
 
 def did_you_mean(text: str, names: Iterable[str]) -> str:
-    """A clause for the end of an error message, or nothing."""
+    """A clause for the end of an error message; "" without a similar name."""
     found = nearest(text, names)
     return f" (did you mean {found}?)" if found else ""

@@ -53,7 +53,7 @@ def test_spellings_of_one_location_have_one_canonical_form(written: str, meant: 
 
 WRONG = [
     ("dbfs:/x", "abfss://"),
-    ("HDFS://ProdNS:8020/x", "does not know HDFS"),
+    ("HDFS://ProdNS:8020/x", "does not support HDFS"),
     ("abfss:/c@a/x", "two slashes"),
     ("main.ops.leases", "./main.ops.leases"),
     ("ops.leases", "catalog"),
