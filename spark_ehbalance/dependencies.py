@@ -28,7 +28,7 @@ __all__ = ["Py4JError", "Py4JJavaError", "require_spark"]
 
 def require_spark() -> None:
     """Raises `SparkMissingError` unless pyspark or pyspark-client is installed, in a version that has Python data
-    sources. To be called before either is imported, whose own error does not say what to install."""
+    sources. To be called before either is imported, whose own error does not name the remedy."""
     if importlib.util.find_spec("pyspark") is None:
         raise SparkMissingError("EHB_SPARK_MISSING")
     import pyspark

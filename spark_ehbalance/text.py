@@ -41,7 +41,7 @@ def age(ms: int) -> str:
 
 
 def logger(name: str) -> logging.Logger:
-    """The logger of this name, whose messages are `plain` for every handler, whoever has installed it."""
+    """The logger of this name, whose messages are `plain` for every handler."""
     made = logging.getLogger(name)
     made.addFilter(_made_plain)
     return made

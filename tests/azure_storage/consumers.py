@@ -38,7 +38,7 @@ def read_with_sdk(
     def process(context: Any, event: Any) -> None:
         partition = context.partition_id
         with lock:
-            if sum(each == partition for each, _ in processed) >= most.get(partition, 0):
+            if sum(read == partition for read, _ in processed) >= most.get(partition, 0):
                 return
             processed.append((partition, event.sequence_number))
         context.update_checkpoint(event)

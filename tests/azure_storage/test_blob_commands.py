@@ -58,15 +58,13 @@ def test_status_shows_owners_ages_and_checkpoints_and_what_is_not_known(
     assert rows["bob"][1] == "1"
 
     state = json.loads(ehbalance("status", container, "--json", *key).out)
-    assert [
-        (each["partition"], each["owner"], each["epoch"], each["sequenceNumber"]) for each in state["partitions"]
-    ] == [
+    assert [(row["partition"], row["owner"], row["epoch"], row["sequenceNumber"]) for row in state["partitions"]] == [
         ("0", "ann", None, 42),
         ("1", "bob", None, None),
         ("2", "ann", None, None),
         ("10", None, None, None),
     ]
-    assert [(each["member"], each["partitions"], each["host"]) for each in state["members"]] == [
+    assert [(member["member"], member["partitions"], member["host"]) for member in state["members"]] == [
         ("ann", ["0", "2"], None),
         ("bob", ["1"], None),
     ]

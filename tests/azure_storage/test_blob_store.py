@@ -87,7 +87,7 @@ class Blobs:
 
     def checkpoints(self) -> dict[str, tuple[int, str]]:
         found = self.sdk.list_checkpoints(*NAMES)
-        return {each["partition_id"]: (each["sequence_number"], each["offset"]) for each in found}
+        return {row["partition_id"]: (row["sequence_number"], row["offset"]) for row in found}
 
 
 @pytest.fixture
@@ -268,7 +268,7 @@ def test_what_has_not_changed_takes_one_request(mine: BlobStore, proxy: StorageP
         assert after.leases["0"].renewal == claimed.leases["0"].renewal + renewals
 
 
-def test_partial_success_is_told(blobs: Blobs, mine: BlobStore, proxy: StorageProxy) -> None:
+def test_partial_success_is_reported(blobs: Blobs, mine: BlobStore, proxy: StorageProxy) -> None:
     claimed = commit(mine, mine.read(), [first_claim(p) for p in "012"]).after
     proxy.disturb(Rule(BUSY, Kind.PUT, "checkpoint/1"))
     outcome = commit(mine, claimed, [checkpoint(p, 5) for p in "012"])

@@ -103,7 +103,7 @@ def test_a_table_is_used_for_longer_than_its_tokens_live(storage: str, monkeypat
 
 
 def test_a_storage_that_refuses_a_token_gets_a_new_one(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tokens end earlier than they say, so that obstore, credential and process would use them for an hour."""
+    """Tokens end before their expiry time, so that obstore, credential and process would use them for an hour."""
     options = table_options(storage, credential="managedIdentity")
     with (
         identities(monkeypatch, life=LIFE, stated=3600.0) as endpoint,
@@ -120,7 +120,7 @@ def reads(store: DeltaStore) -> bool:
         return False
 
 
-def test_no_token_is_in_what_a_table_s_error_says(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_a_table_contains_no_token(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     location, options = "az://missing/leases", table_options(storage, credential="managedIdentity")
     with identities(monkeypatch, life=3600.0), DeltaStore(location, options) as store:
         with pytest.raises(StoreUnavailableError) as error:

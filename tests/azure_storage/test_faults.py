@@ -23,7 +23,7 @@ def name(fault: Fault) -> str:
 
 
 def renewed(store: DeltaStore) -> bool | None:
-    """Look and renew. Whether the renewal was accepted; None if the store could not tell."""
+    """Read and renew. Whether the renewal was accepted; None if that is unknown."""
     try:
         outcome = commit(store, store.read(), [RENEWAL])
     except StoreUnavailableError:

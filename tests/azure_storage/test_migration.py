@@ -112,7 +112,7 @@ def test_a_table_is_made_whole_or_not_at_all(
 ) -> None:
     migration.file.write_text('{"0": 10, "1": 20}')
     given = [f"{name}={value}" for name, value in storage_options(proxy.address).items() if "key" not in name]
-    access = [text for each in given for text in ("--storage-option", each)] + [*migration.access]
+    access = [text for option in given for text in ("--storage-option", option)] + [*migration.access]
     for kind, number in ((Kind.PUT, 0), (Kind.PUT, 1), (Kind.CONDITIONAL_PUT, 0), (Kind.CONDITIONAL_PUT, 1)):
         location = f"az://{migration.container}/leases-{kind.name}-{number}"
         command = ("init", location, *migration.connection, *access, "--positions", migration.file)

@@ -13,7 +13,7 @@ from tests.azure_storage.tables import RENEWAL, Table
 from tests.lease_table.delta_tables import change
 from tests.lease_table.store_conformance import BOB, committed
 
-#: Whether the log is still there is asked by every tenth look.
+#: Every tenth read checks that the log still exists.
 TIMES, CHECKS = 20, 2
 
 Cost = Callable[[Callable[[], object]], dict[Kind, int]]
@@ -81,4 +81,4 @@ def test_the_history(table: Table, cost: Cost) -> None:
         assert sum(cost(lambda: mine.record([change(46)])).values()) <= 14
         with table.opened() as other:
             assert sum(cost(lambda: other.record([change(47)])).values()) <= 60
-        assert [each.at_ms for each in theirs.history()] == list(range(48))
+        assert [change.at_ms for change in theirs.history()] == list(range(48))

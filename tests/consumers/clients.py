@@ -14,8 +14,8 @@ from spark_ehbalance.consumers import DeltaCheckpointStore
 class Client:
     """A client that reads until it is stopped.
 
-    `seen` are partitions and sequence numbers, `offsets` the events' own by these; `errors` what `on_error` was told,
-    `opened` and `closed` what was told when receivers began and ended.
+    `seen` are partitions and sequence numbers, `offsets` the events' own by these; `errors` the arguments of
+    `on_error`, `opened` and `closed` those of the callbacks when receivers began and ended.
     """
 
     def __init__(

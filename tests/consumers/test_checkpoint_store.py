@@ -37,10 +37,10 @@ def test_a_claim_is_granted_listed_and_renewed_in_one_epoch(consumers: Consumers
     assert not consumers.checkpoints(store)
     claimed = consumers.own(store, "a")
     assert list(claimed) == consumers.partitions
-    for each in claimed.values():
-        assert {name: each[name] for name in consumers.named} == consumers.named
-        assert each["owner_id"] == "a"
-        assert each["last_modified_time"] >= before
+    for ownership in claimed.values():
+        assert {name: ownership[name] for name in consumers.named} == consumers.named
+        assert ownership["owner_id"] == "a"
+        assert ownership["last_modified_time"] >= before
     renewals = {p: lease.renewal for p, lease in consumers.leases().items()}
     assert consumers.claim_listed(store, "a").keys() == claimed.keys()
     listed = consumers.listed(store)
@@ -154,14 +154,14 @@ def test_a_replaced_table_and_a_recreated_hub_end_the_consumer(
     consumers.group.emulator.delete_hub(HUB)
     consumers.group.emulator.add_hub(HUB, PARTITIONS)
     before = consumers.leases()
-    for each, owner in ((store, "a"), (consumers.store(), "b")):
+    for member, owner in ((store, "a"), (consumers.store(), "b")):
         with raises(DataLossError, "EHB_HUB_RECREATED", part="lease table"):
-            wait_until(lambda each=each, owner=owner: not consumers.claim(each, owner), "the consumer is told")
+            wait_until(lambda member=member, owner=owner: not consumers.claim(member, owner), "the consumer is refused")
     assert {p: x.checkpoint for p, x in consumers.leases().items()} == {p: x.checkpoint for p, x in before.items()}
     shutil.rmtree(consumers.group.table)
     consumers.owning("b")
     with raises(StoreReplacedError, "EHB_LEASE_TABLE_SET_BACK"):
-        wait_until(lambda: not consumers.listed(store), "the consumer is told")
+        wait_until(lambda: not consumers.listed(store), "the consumer detects the replaced table")
 
 
 def test_while_the_table_is_away_nothing_is_lost(consumers: Consumers, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_requested_partition_goes_with_the_next_checkpoint_or_before_the_deadl
     claimed = consumers.own(store, "a")
     consumers.checkpoints(store)
     query = consumers.group.query("q", handoverTimeout="10s", leaseDuration="30s")
-    first, second = wait_until(lambda: consumers.asked_for("q"), "the query has asked")
+    first, second = wait_until(lambda: consumers.asked_for("q"), "the query has requested it")
     assert consumers.claim_listed(store, "a").keys() == claimed.keys(), "it is read on"
     with pytest.raises(OwnershipLostError):
         consumers.checkpoint(store, first, 41)
@@ -279,7 +279,7 @@ def test_orders_of_operators_hold_for_consumers(consumers: Consumers) -> None:
     assert consumers.claim_listed(store, "a", *consumers.partitions) == {}
 
 
-def test_what_nobody_takes_is_claimed_though_the_client_does_not_ask(consumers: Consumers) -> None:
+def test_unclaimed_partitions_are_claimed_without_the_client(consumers: Consumers) -> None:
     """As where the others have limits, which the client does not know."""
     store = consumers.owning("a", leaseDuration="600ms", balanceInterval="100ms")
     store.claim_ownership([entry | {"owner_id": ""} for p, entry in consumers.listed(store).items() if p != "0"])

@@ -56,8 +56,8 @@ def client(consumers: Consumers) -> Iterator[NewClient]:
         return started[-1]
 
     yield start
-    for each in started:
-        each.stop()
+    for client in started:
+        client.stop()
 
 
 def test_a_client_goes_on_with_the_event_after_the_checkpoint(consumers: Consumers, client: NewClient) -> None:

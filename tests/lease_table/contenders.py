@@ -23,7 +23,7 @@ Opening = Callable[[], LeaseStore]
 
 CONTENDERS = 4
 
-#: Attempts of a commit: so many lost races in a row are no accident.
+#: Attempts of a commit: that number of consecutive lost races is no accident.
 ATTEMPTS = 200
 
 _start_line: threading.Barrier | None = None

@@ -1,4 +1,4 @@
-"""What every lease store must do. A backend's tests inherit one of the two classes and say how a store is opened; a
+"""Requirements on every lease store. A backend's tests inherit one of the two classes and open a store; a
 fixture `contenders` is threads or processes."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class StoreConformance(ABC):
         """Opens handles on a store that has not been created yet."""
         return self.opening(tmp_path)
 
-    def told(self, snapshot: Snapshot) -> object:
+    def content(self, snapshot: Snapshot) -> object:
         """What every handle on the store finds."""
         if self.capabilities.members:
             return snapshot
@@ -129,8 +129,8 @@ class StoreConformance(ABC):
         assert written.version == base.version + 1
         assert written.leases["0"].owner == "ann"
         assert mine.read() == written
-        assert self.told(theirs.read()) == self.told(written)
-        assert self.told(before) == self.told(base), "a snapshot never changes"
+        assert self.content(theirs.read()) == self.content(written)
+        assert self.content(before) == self.content(base), "a snapshot never changes"
 
     # commit
 
@@ -140,14 +140,14 @@ class StoreConformance(ABC):
         lost, beat = claim(ANN, "0"), Heartbeat(by=ANN, at_ms=7)
         refused = commit(mine, stale, [lost])
         assert not refused.accepted
-        assert self.told(refused.after) == self.told(newest)
+        assert self.content(refused.after) == self.content(newest)
         assert theirs.read() == newest, "nothing is written"
         outcome = commit(mine, stale, [lost, beat])
         assert outcome.accepted == (beat,)
         assert [refused.transition for refused in outcome.rejected] == [lost]
         assert outcome.after.leases["0"].owner == "bob"
         assert outcome.after.members["ann"].renewed_at_ms == 7
-        assert self.told(theirs.read()) == self.told(outcome.after)
+        assert self.content(theirs.read()) == self.content(outcome.after)
 
     # contention
 

@@ -27,7 +27,10 @@ def test_an_unknown_scheme_is_refused_in_one_line_that_names_the_known_ones() ->
 @pytest.mark.parametrize(
     ("location", "backend"),
     [
-        *((each, DeltaStore) for each in ("/x/y", "s3://bucket/x", "abfss://c@a.b/x", "gs://host/x", "az://c/leases")),
+        *(
+            (location, DeltaStore)
+            for location in ("/x/y", "s3://bucket/x", "abfss://c@a.b/x", "gs://host/x", "az://c/leases")
+        ),
         ("https://account.blob.core.windows.net/container/leases", DeltaStore),
         ("https://account.blob.core.windows.net/container", BlobStore),
         ("https://Account.blob.core.windows.net/container/", BlobStore),

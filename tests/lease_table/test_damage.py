@@ -289,7 +289,7 @@ def test_a_table_that_was_created_with_rows_or_is_empty_is_read(tmp_path: Path, 
             committed(store, Heartbeat(by=ANN, at_ms=9) if rows else Join(by=ANN, at_ms=9))
 
 
-def made_anew(table: Path) -> None:
+def recreated(table: Path) -> None:
     """With as many versions as the one before, and one more."""
     versions = DeltaTable(table).version()
     shutil.rmtree(table)
@@ -299,9 +299,9 @@ def made_anew(table: Path) -> None:
             committed(store, Heartbeat(by=ANN, at_ms=9))
 
 
-def made_anew_and_tidied_up(table: Path) -> None:
+def recreated_and_cleaned_up(table: Path) -> None:
     """The log no longer has the version that was known."""
-    made_anew(table)
+    recreated(table)
     age_all(str(table))
     with DeltaStore(str(table)) as store:
         committed(store, Heartbeat(by=ANN, at_ms=9))
@@ -320,7 +320,7 @@ def set_back_and_written(table: Path) -> None:
         committed(store, Heartbeat(by=ANN, at_ms=77))
 
 
-@pytest.mark.parametrize("change", [made_anew, made_anew_and_tidied_up, set_back, set_back_and_written])
+@pytest.mark.parametrize("change", [recreated, recreated_and_cleaned_up, set_back, set_back_and_written])
 def test_a_table_that_was_replaced_or_set_back_is_noticed(table: Path, change: Change) -> None:
     with DeltaStore(str(table)) as running:
         committed(running, Heartbeat(by=ANN, at_ms=9))

@@ -1,4 +1,4 @@
-"""A writer that is killed at any point of a commit or of a clean-up: others go on, and what it has left is tidied away.
+"""A writer that is killed at any point of a commit or of a clean-up: others continue, and its remains are cleaned up.
 
 The kernel kills its process: before or after a request by SIGKILL, in the middle of a file by a limit of file sizes.
 """

@@ -39,14 +39,14 @@ def test_nothing_appended_is_lost_by_what_others_do_with_the_history(tmp_path: P
     assert other.follow(0) == []
     for epoch in range(3):
         history.append([change(epoch)])
-    assert {each.epoch for each in other.follow(0)} == {0, 1, 2}
+    assert {change.epoch for change in other.follow(0)} == {0, 1, 2}
     CHANGES[what](str(tmp_path / "leases_history"))
     for epoch in range(3, 6):
         history.append([change(epoch)])
     before = {"gone": set(), "rows removed": {1, 2}}.get(what, {0, 1, 2})
-    assert {each.epoch for each in history.read()} == before | {3, 4, 5}
+    assert {change.epoch for change in history.read()} == before | {3, 4, 5}
     assert len(history.read()) == len(before) + 3
-    assert {each.epoch for each in other.follow(0)} >= {3, 4, 5}
+    assert {change.epoch for change in other.follow(0)} >= {3, 4, 5}
     assert other.follow(0) == []
 
 
@@ -72,15 +72,15 @@ def test_who_follows_the_history_reads_what_is_new_alone(tmp_path: Path, monkeyp
         return parquet(folder, name, schema)
 
     monkeypatch.setattr(Folder, "parquet", counted)
-    assert {each.epoch for each in other.follow(0)} == {0, 1, 2, 3, 4}
+    assert {change.epoch for change in other.follow(0)} == {0, 1, 2, 3, 4}
     read.clear()
     history.append([change(5), change(6)])
-    assert {each.epoch for each in other.follow(0)} == {5, 6}
+    assert {change.epoch for change in other.follow(0)} == {5, 6}
     assert len(read) == 1
     assert other.follow(0) == []
     DeltaTable(str(tmp_path / "leases_history")).optimize.compact()
     assert len(other.follow(0)) == 7, "of joined files all changes are returned again"
     late = History(str(tmp_path / "leases"), {})
-    assert late.follow(time.time_ns() // 1_000_000 + 60_000) == [], "what is older was not asked for"
+    assert late.follow(time.time_ns() // 1_000_000 + 60_000) == [], "older changes were not requested"
     history.append([change(7)])
-    assert [each.epoch for each in late.follow(0)] == [7]
+    assert [change.epoch for change in late.follow(0)] == [7]

@@ -1,4 +1,4 @@
-"""delta-rs and Spark read what the Delta store says, also while commits go on, and what they may write in it."""
+"""delta-rs and Spark read the Delta store's rows, also during commits, and may write some things into it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows_by_spark(spark: Any, uri: str) -> pa.Table:
     return spark.read.format("delta").load(uri).toArrow()
 
 
-def test_delta_rs_reads_what_the_store_says_while_commits_and_clean_ups_go_on(uri: str, mine: DeltaStore) -> None:
+def test_delta_rs_reads_rows_during_commits_and_clean_ups(uri: str, mine: DeltaStore) -> None:
     versions, read, over = {mine.read().version: mine.read()}, list[Snapshot](), threading.Event()
 
     def commit_often() -> None:
@@ -46,7 +46,7 @@ def test_delta_rs_reads_what_the_store_says_while_commits_and_clean_ups_go_on(ur
     with ThreadPoolExecutor(1) as pool:
         writer = pool.submit(commit_often)
         try:
-            while len({each.version for each in read}) < 20 or len(versions) < 120:
+            while len({found.version for found in read}) < 20 or len(versions) < 120:
                 assert not writer.done()
                 # A listing of a local folder may miss a file that is made meanwhile: delta-rs notices and refuses.
                 with contextlib.suppress(Exception):
@@ -56,8 +56,8 @@ def test_delta_rs_reads_what_the_store_says_while_commits_and_clean_ups_go_on(ur
         finally:
             over.set()
         writer.result(60)
-    for each in read:
-        assert (each.leases, each.members) == (versions[each.version].leases, versions[each.version].members)
+    for found in read:
+        assert (found.leases, found.members) == (versions[found.version].leases, versions[found.version].members)
     assert [entry["operation"] for entry in DeltaTable(uri).history(5)] == ["WRITE"] * 5
 
 
@@ -73,9 +73,9 @@ def test_the_store_understands_what_spark_writes_and_spark_what_it_writes(
     uri: str, mine: DeltaStore, theirs: DeltaStore, spark: Any
 ) -> None:
     spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")  # for VACUUM: 10,000 tasks else
-    ask = RequestHandover(by=BOB, at_ms=3, partition="0", epoch=1, to="bob", timeout_ms=30_000)
+    request = RequestHandover(by=BOB, at_ms=3, partition="0", epoch=1, to="bob", timeout_ms=30_000)
     progress = Checkpoint(by=ANN, at_ms=2, partition="0", epoch=1, position=Position(2**40, "4294967296"))
-    committed(mine, ask, progress, Drain(by=BOB, at_ms=4, member="bob"))
+    committed(mine, request, progress, Drain(by=BOB, at_ms=4, member="bob"))
     assert spark.read.format("delta").load(uri).columns == SCHEMA.names
     for statement in HARMLESS:
         spark.sql(statement.format(table=f"delta.`{uri}`"))

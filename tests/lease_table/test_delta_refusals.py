@@ -112,7 +112,7 @@ def test_a_storage_that_never_answers_is_given_up_in_time() -> None:
 def test_a_secret_that_the_storage_does_not_understand_is_not_repeated(name: str) -> None:
     key = base64.b64encode(b"the-key-of-an-event-hub-01234567").decode() + "%"
     store = DeltaStore("az://container/leases", {"azure_storage_account_name": "account", name: key})
-    for ask in (store.exists, store.read, store.history):
+    for request in (store.exists, store.read, store.history):
         with pytest.raises(StoreUnavailableError) as caught:
-            ask()
+            request()
         assert key.rstrip("=%") not in "".join(traceback.format_exception(caught.value))

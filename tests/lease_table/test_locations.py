@@ -126,7 +126,7 @@ def test_accounts_of_every_cloud_are_opened(cloud: str, endpoint: str) -> None:
     opened = ("az://c/a/x%20y", KEY | {"account_name": "acct", "endpoint": endpoint})
     blobs = cloud.replace(".dfs.", ".blob.")
     addresses = [f"{kind}://c@{host}" for kind in ("abfs", "abfss") for host in (cloud, blobs)]
-    for text in [f"{each}/a/x y" for each in (*addresses, f"https://{cloud}/c", f"https://{blobs}/c")]:
+    for text in [f"{address}/a/x y" for address in (*addresses, f"https://{cloud}/c", f"https://{blobs}/c")]:
         location = checked_location(text)
         assert for_libraries(location, KEY) == opened
         assert for_libraries(location, KEY | {"azure_storage_account_name": "acct"}) == opened
@@ -248,8 +248,8 @@ def test_the_master_is_read_from_how_spark_was_started(tmp_path: Path) -> None:
 
 def test_the_jvm_is_found_among_the_ancestors_of_a_process(tmp_path: Path) -> None:
     """As a Python worker is a child of a daemon that is a child of the JVM."""
-    ask = "from spark_ehbalance.query.processes import spark_master; print(spark_master())"
-    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ask!r}])"
+    command = "from spark_ehbalance.query.processes import spark_master; print(spark_master())"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {command!r}])"
     java = tmp_path / "java"
     java.symlink_to(sys.executable)
     for name, expected in ((str(java), "yarn"), (sys.executable, "None")):

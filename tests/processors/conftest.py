@@ -44,7 +44,7 @@ Start = Callable[..., Query]
 
 @pytest.fixture
 def start(options: Options) -> Iterator[Start]:
-    """Starts a query, and waits until it owns so many partitions."""
+    """Starts a query, and waits until it owns `owned` partitions."""
     queries: list[Query] = []
 
     def begin(finished: StreamOffset | None = None, *, owned: int = 0, **changed: Any) -> Query:

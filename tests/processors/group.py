@@ -77,7 +77,7 @@ class MixedGroup(Members):
         }
 
     def consumer(self, name: str, strategy: str = "balanced", max_wait_time: float | None = 0.2) -> Member:
-        """A Python consumer. Its batches come after so many seconds, or else as soon as there are events."""
+        """A Python consumer. Its batches come after `max_wait_time` seconds, or as soon as there are events."""
         settings = json.dumps(self._settings(name, strategy) | {"max_wait_time": max_wait_time})
         return self.start(name, sys.executable, "-m", "tests.processors.consumer", settings)
 
@@ -128,7 +128,7 @@ class MixedGroup(Members):
     def checkpoints(self) -> dict[str, int]:
         """Partition → the sequence number of its checkpoint, without those that have none, or before the start."""
         found = {p: checkpoint(metadata).position for kind, p, metadata in self.blobs() if kind is Kind.CHECKPOINT}
-        return {p: each.sequence_number for p, each in found.items() if each and each.sequence_number >= 0}
+        return {p: event.sequence_number for p, event in found.items() if event and event.sequence_number >= 0}
 
     def counts(self) -> list[int]:
         return sorted(Counter(owner for owner in self.owners().values() if owner is not None).values())

@@ -37,7 +37,7 @@ def write(container: ContainerClient, options: Options) -> Write:
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_a_blob_that_may_not_be_changed_is_told_and_stops_nothing_else(
+def test_immutable_blob_is_reported_and_stops_nothing_else(
     group: MixedGroup,
     write: Write,
     start: Start,
@@ -52,7 +52,7 @@ def test_a_blob_that_may_not_be_changed_is_told_and_stops_nothing_else(
     wait_until(lambda: len(running.owned()) == others, "the query owns what it can own")
     running.read(5 * others)
     running.planner.finish(running.finished)
-    wait_until(lambda: "could not be written: 412 LeaseIdMissing" in caplog.text, "it is told")
+    wait_until(lambda: "could not be written: 412 LeaseIdMissing" in caplog.text, "it is reported")
     wait_until(lambda: group.checkpoints() == dict.fromkeys(running.owned() - {"0"}, 4), "the others are checkpointed")
     group.append(5)
     lease.release()
@@ -60,10 +60,10 @@ def test_a_blob_that_may_not_be_changed_is_told_and_stops_nothing_else(
     running.planner.finish(running.finished)
     wait_until(lambda: group.checkpoints() == dict.fromkeys(running.owned(), 9), "all are checkpointed")
     assert len(set(running.seen)) == len(running.seen)
-    assert caplog.text.count("LeaseIdMissing") < 5, "it is not told again and again"
+    assert caplog.text.count("LeaseIdMissing") < 5, "it is reported once"
 
 
-def test_a_container_that_is_made_anew(
+def test_recreated_container(
     group: MixedGroup, start: Start, container: ContainerClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     group.append(5)
@@ -73,9 +73,9 @@ def test_a_container_that_is_made_anew(
     running.planner.finish(running.finished)
     wait_until(lambda: group.checkpoints() == dict.fromkeys(running.owned(), 4), "all are checkpointed")
     container.delete_container()
-    wait_until(lambda: "could not be read: it does not exist" in caplog.text, "it is told")
+    wait_until(lambda: "could not be read: it does not exist" in caplog.text, "it is reported")
     container.create_container()
     wait_until(lambda: len(group.owners()) == PARTITIONS, "the query has claimed everything again")
     group.append(5)
     running.read(10 * PARTITIONS)
-    assert len(set(running.seen)) == len(running.seen), "it goes on where it was"
+    assert len(set(running.seen)) == len(running.seen), "it continues at its position"

@@ -41,11 +41,11 @@ def named(options: Options) -> dict[str, str]:
 
 def checkpoints(sdk: BlobCheckpointStore, options: Options) -> dict[str, tuple[int, str]]:
     found = sdk.list_checkpoints(*names(options))
-    return {each["partition_id"]: (each["sequence_number"], each["offset"]) for each in found}
+    return {checkpoint["partition_id"]: (checkpoint["sequence_number"], checkpoint["offset"]) for checkpoint in found}
 
 
 def claim(sdk: BlobCheckpointStore, options: Options, partition: str, owner: str) -> None:
-    """Take the partition from whoever has it, as a processor does."""
+    """Take the partition from its owner, as a processor does."""
     mine = next((o for o in sdk.list_ownership(*names(options)) if o["partition_id"] == partition), None)
     ownership = mine or named(options) | {"partition_id": partition}
     assert sdk.claim_ownership([ownership | {"owner_id": owner}])
@@ -102,7 +102,7 @@ def test_a_query_that_starts_again_before_it_has_checkpointed_reads_nothing_twic
 def test_a_restarted_query_reads_what_another_owner_has_cut_off_from_its_last_batch(
     group: MixedGroup, options: Options, start: Start, sdk: BlobCheckpointStore
 ) -> None:
-    """Spark's checkpoint says that the batch has ended, and cannot say that its reader has ended early."""
+    """Spark's checkpoint contains the end of the batch, and not that its reader ended early."""
     group.append(10)
     first = start(owned=12)
     end = first.batch()
@@ -189,10 +189,10 @@ def test_a_former_owner_is_disconnected_although_there_is_nothing_to_read(
     query = start(owned=6)
     try:
         wait_until(
-            lambda: {p for p, each in former.items() if not each.is_usable()} == query.owned(),
-            "the former owner is disconnected from what was taken, and from nothing else",
+            lambda: {p for p, receiver in former.items() if not receiver.is_usable()} == query.owned(),
+            "the former owner is disconnected from the taken partitions alone",
         )
         assert len(query.owned()) == 6
     finally:
-        for each in former.values():
-            each.close()
+        for receiver in former.values():
+            receiver.close()

@@ -83,6 +83,6 @@ def test_zero() -> None:
         (one_of("a", "b"), "A", "one of a, b"),
     ],
 )
-def test_an_error_says_what_is_allowed(parse: Callable[[str], Any], text: str, allowed: str) -> None:
+def test_error_lists_allowed_values(parse: Callable[[str], Any], text: str, allowed: str) -> None:
     with pytest.raises(ValueError, match="^" + re.escape(allowed)):
         parse(text)
