@@ -1,4 +1,4 @@
-"""What is installed beside this package. Spark is no dependency of it: most often it is there already."""
+"""Optional packages. Spark is no dependency, because most environments have it already."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ __all__ = ["Py4JError", "Py4JJavaError", "require_spark"]
 
 
 def require_spark() -> None:
-    """Raises `SparkMissingError` unless pyspark or pyspark-client is installed, in a version that has Python data
-    sources. To be called before either is imported, whose own error does not name the remedy."""
+    """Raise `SparkMissingError` unless pyspark or pyspark-client is installed, in a version with Python data sources.
+    Call it before importing either."""
     if importlib.util.find_spec("pyspark") is None:
         raise SparkMissingError("EHB_SPARK_MISSING")
     import pyspark
 
-    with suppress(ValueError):  # a platform's own name for its version
+    with suppress(ValueError):  # a platform's own version scheme
         if minor_version(pyspark.__version__) < OLDEST:
             supported = " to ".join("{}.{}".format(*version) for version in (OLDEST, NEWEST))
             raise SparkMissingError("EHB_SPARK_UNSUPPORTED", version=pyspark.__version__, supported=supported)

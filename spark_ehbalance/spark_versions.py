@@ -1,4 +1,4 @@
-"""The versions of Spark that this package supports, and the Delta that goes with each. Pure: nothing is imported.
+"""The versions of Spark that this package supports, and the Delta that goes with each. Pure.
 
 The table is tested by `make test-matrix`; docs/platforms.md shows it to users.
 """
@@ -11,18 +11,18 @@ import re
 OLDEST = (4, 0)
 NEWEST = (4, 3)
 
-#: Whether Spark and its Python workers talk through a Unix socket instead of TCP on the loopback address, on one
-#: machine each. Spark 4.0 does not know it. A batch of 250,000 events took 485 ms instead of 650 ms.
+#: Whether Spark and its Python workers communicate through a Unix socket instead of TCP on the loopback address.
+#: Unknown to Spark 4.0. A batch of 250,000 events took 485 ms instead of 650 ms.
 UNIX_SOCKET = "spark.python.unix.domain.socket.enabled"
 
 #: The Maven coordinate of Delta Lake's jar for each Spark; its Python package is for programs that import `delta`.
 _DELTA = {
     (4, 0): "io.delta:delta-spark_2.13:4.0.1",
-    # Not 4.1.0: it needs a class that Spark 4.1.4 does not have, to change a table's properties.
+    # Not 4.1.0: changing a table's properties needs a class that Spark 4.1.4 lacks.
     (4, 1): "io.delta:delta-spark_4.1_2.13:4.4.0",
-    # Its Python package allows no pyspark above 4.2.0, its jar works with all of 4.2.
+    # The Python package requires pyspark 4.2.0 or older; the jar works with all of 4.2.
     (4, 2): "io.delta:delta-spark_4.2_2.13:4.4.0",
-    # 4.3: there is no Delta for it.
+    # 4.3: no Delta yet.
 }
 
 NEWEST_WITH_DELTA = max(_DELTA)
@@ -31,7 +31,7 @@ NEWEST_WITH_DELTA = max(_DELTA)
 def minor_version(spark: str) -> tuple[int, int]:
     """Major and minor version of a Spark version such as 4.2.0, 4.2 or 4.3.0-SNAPSHOT.
 
-    Raises `ValueError` if it is not one.
+    Raises `ValueError` for any other text.
     """
     found = re.match(r"(\d+)\.(\d+)(?:\.\d+)?(?![\d.]*\d)", spark)
     if not found:

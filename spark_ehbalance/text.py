@@ -1,4 +1,4 @@
-"""Makes text that others wrote, such as owner ids and reasons, safe for terminals, logs and errors."""
+"""Make foreign text, such as owner ids and reasons, safe for terminals, logs and errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def plain(text: str) -> str:
 
 
 def plain_lines(text: str) -> str:
-    """The same for text that may have several lines."""
+    """`plain` for each line of `text`."""
     return "\n".join(map(plain, text.split("\n")))
 
 
@@ -41,16 +41,16 @@ def age(ms: int) -> str:
 
 
 def logger(name: str) -> logging.Logger:
-    """The logger of this name, whose messages are `plain` for every handler."""
-    made = logging.getLogger(name)
-    made.addFilter(_made_plain)
-    return made
+    """The logger of this name, with messages that are `plain` for every handler."""
+    result = logging.getLogger(name)
+    result.addFilter(_make_plain)
+    return result
 
 
-def _made_plain(record: logging.LogRecord) -> bool:
-    """A filter that lets all records pass. Those of a logger pass its own filters only, and no parent's."""
+def _make_plain(record: logging.LogRecord) -> bool:
+    """Filter that passes all records; records do not pass the filters of parent loggers."""
     if not (text := record.getMessage()).isprintable():
         record.msg, record.args = plain(text), ()
-    if record.exc_info and not record.exc_text:  # a formatter takes this as it is
+    if record.exc_info and not record.exc_text:  # formatters use it unchanged
         record.exc_text = plain_lines(logging.Formatter().formatException(record.exc_info))
     return True

@@ -1,4 +1,4 @@
 """What Spark and a driver program call: the data source, the listener, and how queries run, stop and report their lag.
 
-Workers import modules of this room too: so this file imports nothing.
+This file imports nothing, because workers import modules of this package too.
 """

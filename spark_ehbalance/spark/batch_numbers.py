@@ -1,8 +1,8 @@
-"""Sinks that know by its number whether they have a batch: Spark's file sink, and Delta's own.
+"""Sinks that skip batches by number: Spark's file sink, and Delta's own.
 
-With a checkpoint that is new or was set back Spark gives new batches the numbers of old ones, and such a sink leaves
-them out in silence. Spark tells its listeners that a query starts before it reads the query's log, so that the numbers
-can be compared before anything is read. Only by py4j, in the driver's JVM.
+With a new or restored checkpoint, Spark reuses batch numbers, and such a sink skips those batches silently. Spark
+notifies its listeners of a query's start before it reads the query's log, so the numbers are compared before anything
+is read. Only through py4j, in the driver's JVM.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: What the descriptions of the two sinks begin with; a path and a bracket follow.
+#: Prefixes of the two sinks' descriptions; a path and a bracket follow.
 _FILES, _DELTA = "FileSink[", "DeltaSink["
 
-#: A platform's own JVM may lack classes and methods; py4j takes a class that is not there for a package.
+#: A platform's own JVM may lack classes and methods; for py4j a missing class is a package.
 _NOT_THERE = (PySparkException, Py4JError, TypeError)
 
 
 def check_batch_numbers(jvm: Any, session: Any, query_id: str) -> None:
-    """End the query that is starting with that id in the JVM's `session`, before it reads anything, if it reads from
-    `ehbalance` and its sink has a batch with a later number than its checkpoint."""
+    """End the starting query `query_id` of the JVM's `session` if it reads from `ehbalance` and its sink has a batch
+    with a later number than its checkpoint."""
     try:
         query = session.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(query_id))
         if query is None or not _reads_ehbalance(query):
@@ -41,7 +41,7 @@ def check_batch_numbers(jvm: Any, session: Any, query_id: str) -> None:
             error = DataLossError("EHB_SINK_AHEAD", sink=sink, in_sink=in_sink, checkpoint=checkpoint, ends=ends)
             query.errorNotifier().markError(jvm.java.lang.IllegalStateException(line(error)))
     except _NOT_THERE as error:
-        _LOG.info("whether the sink of query %s has later batches cannot be looked up: %s", query_id, error)
+        _LOG.info("cannot compare the batch numbers of sink and checkpoint: %s query=%s", error, query_id)
 
 
 def _reads_ehbalance(query: Any) -> bool:
@@ -55,7 +55,7 @@ def _reads_ehbalance(query: Any) -> bool:
 
 
 def _last_batch(jvm: Any, session: Any, query: Any, sink: str) -> int | None:
-    """The number of the last batch that the sink knows; None if it has none, or knows no numbers."""
+    """The number of the sink's last batch; None if it has none, or keeps no numbers."""
     if sink.startswith(_FILES):
         log = jvm.org.apache.hadoop.fs.Path(sink[len(_FILES) : -1], "_spark_metadata")
         files = log.getFileSystem(session.sessionState().newHadoopConf())

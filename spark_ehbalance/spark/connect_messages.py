@@ -1,7 +1,7 @@
-"""Messages to planners on another machine, as seen from a Spark Connect client.
+"""Messages from a Spark Connect client to planners on another machine.
 
-A planner's control socket can only be reached on its own machine. That is where Spark asks a data source which
-partitions there are, so a client reads from one that passes the message on and has the planner's answer as its row.
+A planner's control socket is reachable only on its own machine. Spark calls a data source's `partitions` there, so a
+client reads from a source that forwards the message and returns the planner's answer as its row.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _TO, _MESSAGE = "planner", "message"
 
 
 def send_by_server(spark: SparkSession, lineage: str, message: dict[str, Any]) -> Answer | None:
-    """As `control_socket.send` to the planner of that lineage, on the machine of the driver of `spark`, in which
-    `PlannerMessages` is registered. Runs a job of one row. Raises what Spark raises."""
+    """`control_socket.send` to the planner of `lineage`, on the machine of the driver of `spark`, where
+    `PlannerMessages` must be registered. Runs a job of one row. Raises Spark's errors."""
     reader = spark.read.format(PlannerMessages.name()).options(**{_TO: lineage, _MESSAGE: json.dumps(message)})
     answer: Answer | None = json.loads(reader.load().collect()[0][0])
     return answer
 
 
 class PlannerMessages(DataSource):
-    """Passes one message on when it is read; its one row is the answer."""
+    """Forwards one message when it is read; its row is the answer."""
 
     @classmethod
     def name(cls) -> str:
@@ -38,7 +38,7 @@ class PlannerMessages(DataSource):
         return "ehbalance_planner"
 
     def schema(self) -> str:
-        """As JSON; null stands for: there is no such planner."""
+        """JSON; null if there is no such planner."""
         return "answer string"
 
     def reader(self, schema: StructType) -> _Reader:
@@ -56,10 +56,10 @@ class _Reader(DataSourceReader):
         self._lineage, self._message = lineage, message
 
     def partitions(self) -> list[InputPartition]:
-        """Beside the driver, where the planner is, too."""
+        """Called on the driver's machine, where the planner is."""
         return [_Answer(send(PlannerAddress(self._lineage, jvm_pid()), self._message))]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
-        """In an executor."""
+        """Called in an executor."""
         assert isinstance(partition, _Answer)
         yield (json.dumps(partition.answer),)

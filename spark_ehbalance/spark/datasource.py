@@ -1,7 +1,7 @@
 """The data source as Spark sees it: `format("ehbalance")` for streams and batches, to read and to write (`writer`).
 
-Spark runs each stream's reader in three places. In the driver it only creates it. In a *planner*, a Python process per
-query, it asks for offsets and partitions. In the executors' Python workers it calls `read`, once per task.
+Spark uses each stream's reader in three places: in the driver it only creates it; in a *planner*, a Python process per
+query, it requests offsets and partitions; in the executors' Python workers it calls `read`, once per task.
 """
 
 from __future__ import annotations
@@ -112,15 +112,14 @@ class EhBalanceDataSource(WithImportPath, DataSource):
 
 
 def _columns(schema: StructType) -> Columns:
-    """What the user asks for with `.schema(...)`, or all columns. Raises `OptionError`."""
+    """The columns of `.schema(...)`, or all. Raises `OptionError`."""
     return Columns.of((column.name, column.dataType.simpleString()) for column in schema)
 
 
 @dataclass
 class Task(InputPartition):
-    """One task: ranges, each with its AMQP owner level, the member that holds their leases (None without), and the
-    planner for which it is to `check_one_source`. `connection` has the key as of the batch: Spark pickles the
-    reader with its options only once per query."""
+    """One task: ranges with their AMQP owner levels, the leases' owner (None without leases), and the planner for which
+    it calls `check_one_source`. `connection` has the batch's key: Spark pickles the reader only once per query."""
 
     ranges: tuple[tuple[Range, int | None], ...]
     owner: str | None
@@ -153,7 +152,7 @@ class BatchReader(DataSourceReader):
         """The tasks. Called once per read, beside the driver. Raises what `batch_ranges` raises."""
         level = self._options.owner_level
         tasks = plan_tasks(batch_ranges(self._options), self._options.min_partitions, local_cores(spark_master()))
-        # Spark would make a task of its own of no tasks.
+        # Spark replaces an empty list by a task of its own.
         connection = self._options.connection.with_current_key()
         return [Task(tuple((range_, level) for range_ in ranges), None, connection) for ranges in tasks or [()]]
 
@@ -164,11 +163,8 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Translates Spark's calls for the `Planner`.
-
-    The constructor starts nothing, because Spark also creates a reader only to pickle it for the executors. The first
-    call that needs the planner starts it.
-    """
+    """Translates Spark's calls for the `Planner`, which the first call that needs it starts: Spark also creates readers
+    only to pickle them for the executors."""
 
     def __init__(self, options: Options, columns: Columns = ALL_COLUMNS) -> None:
         self._options, self._columns = options, columns
@@ -177,7 +173,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._local_cores: int | None = None
         self._owner, self._lineage = options.owner_id, uuid.uuid4().hex
         self._available_now = False
-        self._told: NewestBatch | None = NewestBatch()  # None with a Spark that tells the start of each batch
+        self._newest_batch: NewestBatch | None = NewestBatch()  # None if Spark passes the start of each batch
         self._start: dict[str, Any] | None = None
         self._start_offset = StreamOffset("")
 
@@ -185,8 +181,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @single_line_errors()
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint begins. Called at every trigger until there is a batch, also where batch 0
-        was logged and is run again; always returns the same offset."""
+        """The start of a query without a checkpoint, always the same. Called at every trigger until there is a batch,
+        also if batch 0 was logged and is replayed."""
         self._owner = self._owner or mint_owner_id()
         group = group_name(self._options.lease_table)
         return StreamOffset(self._owner, group=group, lineage=self._lineage).to_json()
@@ -198,7 +194,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Called once, before `latestOffset`, if the query has that trigger. Spark 4.0 and 4.1 do not call this and run
-        one batch only: the one that was logged and not finished, or else a new one."""
+        a single batch: the logged unfinished one, or else a new one."""
         self._available_now = True
 
     @single_line_errors()
@@ -210,15 +206,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         nor limit. Raises `EhBalanceError`.
         """
         if start is not None:
-            self._told = None
+            self._newest_batch = None
             return self._end_after(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        told = self._told or NewestBatch()
-        if told.pending is not None:
-            return told.pending
-        begin = self.initialOffset() if told.finished is None else told.finished
+        newest = self._newest_batch or NewestBatch()
+        if newest.pending is not None:
+            return newest.pending
+        begin = self.initialOffset() if newest.finished is None else newest.finished
         end = self._end_after(begin, self._options.max_events_per_trigger)
-        if end is not told.newest:
-            self._told = told.after_answer(begin, end)
+        if end is not newest.newest:
+            self._newest_batch = newest.after_answer(begin, end)
         return end
 
     def _end_after(self, start: dict[str, Any], limit: int | None) -> dict[str, Any]:
@@ -229,21 +225,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = planner.latest_offset(self._start_offset, limit, available_now=self._available_now)
         if end is self._start_offset:
             return start
-        # Spark 4.0 and 4.1 ask for no latest offset, and report this one as such.
-        return end.to_json() | ({} if self._told is None else planner.lag.behind())
+        # Spark 4.0 and 4.1 report this offset as the latest one.
+        return end.to_json() | ({} if self._newest_batch is None else planner.lag.behind())
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The hub's newest sequence numbers, and how far the batch is behind them, for the query's progress reports.
-        Called once per trigger."""
+        """The hub's newest sequence numbers and the batch's lag, for the query's progress reports. Called once per
+        trigger."""
         return None if self._planner is None else self._planner.lag.newest()
 
     @single_line_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of the batch that ends at `end`. Called once per batch, after Spark has logged it; the first call
-        of all if the query is restarted with a batch that was logged but not finished. A restarted query of Spark 4.0
-        and 4.1 begins with an empty batch that ends at the newest logged end. Raises `EhBalanceError`."""
-        if self._told is not None:
-            self._told = self._told.after_partitions(start, end)
+        """The tasks of the batch that ends at `end`. Called once per batch, after Spark has logged it; also the first
+        call after a restart with a logged unfinished batch. A restarted query of Spark 4.0 and 4.1 begins with an empty
+        batch at the newest logged end. Raises `EhBalanceError`."""
+        if self._newest_batch is not None:
+            self._newest_batch = self._newest_batch.after_partitions(start, end)
         if start == end and self._planner is None:
             return []
         to = StreamOffset.from_json(end)
@@ -253,7 +249,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tasks = plan_tasks(to_read, self._options.min_partitions, cores)
         shared = self._options.lease_table is not None
         owner = planner.owner if shared else None
-        # Event Hubs allows one reader of a partition with an owner level, so that a split range is read without.
+        # Split ranges have no owner level: Event Hubs allows only one reader with it per partition.
         split = self._options.min_partitions is not None
         connection = self._options.connection.with_current_key()
         made = [
@@ -265,42 +261,42 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for ranges in tasks
         ]
         if shared and planner.query is None:
-            # A query's first batch has each source, also those with nothing to read.
+            # A query's first batch includes all sources, also those with nothing to read.
             made = made or [Task((), owner, connection)]
             made[0].checks = planner.address
         return list(made)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing: Spark calls it one batch late, and never for the last one."""
+        """Do nothing: Spark calls it one batch late, and never for the last batch."""
 
     def stop(self) -> None:
-        """Leave the group. Called once when the query ends; not guaranteed on SIGKILL, where leases expire instead."""
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Spark sends it as well, and would cut this short
+        """Leave the group. Called once when the query ends, unless by SIGKILL; leases then expire."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Spark also sends it, which would interrupt this
         if self._planner is not None:
-            if self._told is not None and self._told.in_doubt:
+            if self._newest_batch is not None and self._newest_batch.in_doubt:
                 self._planner.await_report()
-                self._warn_of_the_rest(self._planner.lag.left())
+                self._warn_of_backlog(self._planner.lag.left())
             self._planner.stop()
             self._exporters.close()
             self._planner = None
             if isinstance(sys.exc_info()[1], SystemExit | EOFError | ConnectionError):
-                os._exit(0)  # Spark listens no more, and its runner would print a traceback
+                os._exit(0)  # Spark has closed the connection; its runner would print a traceback
 
-    def _warn_of_the_rest(self, left: int) -> None:
-        """Spark 4.0 and 4.1 end a query with `Trigger.AvailableNow` after one batch, without telling the trigger."""
+    def _warn_of_backlog(self, left: int) -> None:
+        """Spark 4.0 and 4.1 end a query with `Trigger.AvailableNow` after one batch, and do not report the trigger."""
         limit = self._options.max_events_per_trigger
         if limit is not None and left:
             _LOG.warning(
-                "the query ends with %d events unread: with Trigger.AvailableNow, Spark %s runs one batch, here of at "
-                "most maxEventsPerTrigger=%d events. The next run continues there",
-                left, pyspark.__version__, limit,
+                "the query ends before it has read all events, because Spark %s runs only one batch with "
+                "Trigger.AvailableNow; the next run continues backlog=%d maxEventsPerTrigger=%d",
+                pyspark.__version__, left, limit,
             )  # fmt: skip
 
     def _exit_on_sigterm(self, signum: int, frame: FrameType | None) -> None:
-        """Turn SIGTERM into an orderly exit, in which Spark's runner calls `stop`; the default would skip that.
+        """Exit by `SystemExit`, so that Spark's runner calls `stop`.
 
-        Spark closes the connection after it, which ends the planner as well. So a signal to all of a job's processes is
-        left to the driver if that receives signals, or a batch is in flight.
+        If the driver handles signals or a batch is in flight, a signal to all of a job's processes is left to the
+        driver: Spark's closing of the connection ends the planner too.
         """
         if self._planner is None or not (self._planner.attended or self._planner.in_batch):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -310,14 +306,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The planner, started by the first call."""
         if self._planner is None:
             signal.signal(signal.SIGTERM, self._exit_on_sigterm)
-            # Ctrl-C reaches every process of a terminal, but the driver decides what becomes of the query.
+            # Ctrl-C reaches all processes of a terminal; the driver decides when the query ends.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             set_up_logging()
-            # Spark asks for an initial offset also where batch 0 was logged and is to be run again.
+            # Spark requests an initial offset also if batch 0 was logged and is replayed.
             last = unfinished if unfinished is not None and finished.is_initial else finished
             self._local_cores = local_cores(spark_master())
             # Spark 4.0 and 4.1 run one batch with `Trigger.AvailableNow`.
-            whole = self._told is not None or self._available_now
+            whole = self._newest_batch is not None or self._available_now
             self._planner = start_planner(self._options, last.owner, finished, unfinished, whole=whole)
             self._exporters = export_metrics(self._options, self._planner)
         return self._planner

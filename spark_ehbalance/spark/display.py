@@ -1,4 +1,4 @@
-"""What `run` shows: a line for each query that is kept up to date on a terminal, log lines elsewhere."""
+"""The display of `run`: one live line per query on a terminal, log lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark_ehbalance.text import logger, plain
 
 _LOG = logger(__name__)
 
-#: Seconds between two log lines of one query's figures.
+#: Seconds between two log lines of a query's statistics.
 _LOG_INTERVAL = 10.0
 
 
@@ -25,7 +25,7 @@ class Display:
     """Writes to standard error. A context manager."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """`names` are those of the queries; a single one is not named."""
+        """`names` are the queries' names; the name of a single query is not shown."""
         self._names = [plain(name) for name in names]
         console = Console(stderr=True)
         self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
@@ -35,7 +35,7 @@ class Display:
     def __enter__(self) -> Display:
         if self._live:
             self._live.start()
-        elif not _LOG.hasHandlers():  # nobody has set logging up, and Python itself shows warnings only
+        elif not _LOG.hasHandlers():  # Python's default shows warnings only
             self._handler = logging.StreamHandler(sys.stderr)
             self._handler.setFormatter(logging.Formatter("%(asctime)s ehbalance: %(message)s"))
             self._before = _LOG.level
@@ -51,7 +51,7 @@ class Display:
             _LOG.setLevel(self._before)
 
     def show(self, figures: Sequence[RunStatistics], *, last: bool = False) -> None:
-        """Show the queries' figures; the `last` ones are logged whenever the ones before were."""
+        """Show the queries' statistics; the `last` ones are logged without waiting for the interval."""
         now = time.monotonic()
         if self._live:
             lines = [Text(self._named(figure.line(now), name), no_wrap=True, overflow="ellipsis")
@@ -66,7 +66,7 @@ class Display:
                 _LOG.info("%s", self._named(figure.line(now), self._names[number]))
 
     def show_message(self, text: str, name: str = "") -> None:
-        """Say what happens, about the query with that name."""
+        """Show an event, of the query with this name if given."""
         text = self._named(text, plain(name)) if name else text
         if self._live:
             self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,8 +1,7 @@
-"""What Spark shows of our errors: one line, instead of the forty of a worker's traceback.
+"""Show this package's errors in Spark as one line, instead of a worker's traceback of forty.
 
-Spark's Python workers send the text of a traceback, with a line break at its end, to the JVM, which adds its error
-class in front and its SQLSTATE behind. So our line would be the last but one of many. `single_line_errors` makes a
-worker send the line alone: all is then one line, from the error class to the SQLSTATE.
+Spark's Python workers send the text of a traceback to the JVM, which puts its error class before it and its SQLSTATE
+after it. `single_line_errors` makes a worker send only the error's line.
 """
 
 from __future__ import annotations
@@ -21,40 +20,38 @@ _LOG = logger(__name__)
 
 @contextlib.contextmanager
 def single_line_errors() -> Iterator[None]:
-    """Around whatever Spark calls: an `EhBalanceError` that leaves it is shown in one line. Others, which are faults of
-    ours, keep their traceback; of ours it is logged at DEBUG."""
+    """Show an `EhBalanceError` in Spark as one line, and log its traceback at DEBUG. Other errors keep theirs."""
     try:
         yield
     except EhBalanceError as error:
         if _in_worker():
-            _LOG.debug("this is told to Spark", exc_info=error)
-            _send_instead(line(error))
+            _LOG.debug("error sent to Spark as one line", exc_info=error)
+            _replace_next_error(line(error))
         raise
 
 
 def line(error: EhBalanceError) -> str:
-    """The line for `error`: its class and its text."""
+    """The class and text of `error`."""
     return f"{type(error).__module__}.{type(error).__qualname__}: {error}"
 
 
 def _in_worker() -> bool:
-    """Whether this is a process of Spark's for Python, which ends with the first error, and no user's program."""
+    """Whether this process is a Python worker of Spark, which ends with its first error, and not a user's program."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     return spec is not None and spec.name.startswith("pyspark.")
 
 
-def _send_instead(text: str) -> None:
-    """Make Spark's `handle_worker_exception` send `text` as the next error of this process, which is its last.
+def _replace_next_error(text: str) -> None:
+    """Make Spark's `handle_worker_exception` send `text` as the next and last error of this process.
 
-    All versions from 4.0 to 4.3 make the text in ways of their own, and send it by this function; a version that does
-    not, goes on to send the traceback.
+    Spark 4.0 to 4.3 send it by `write_with_length`; a version that does not still sends the traceback.
     """
     util: Any = importlib.import_module("pyspark.util")
     send = getattr(util, "write_with_length", None)
 
-    def instead(traceback: bytes, stream: IO[bytes]) -> None:
+    def send_text(traceback: bytes, stream: IO[bytes]) -> None:
         util.write_with_length = send
         send(text.encode("utf-8"), stream)  # type: ignore[misc]
 
     if send is not None:
-        util.write_with_length = instead
+        util.write_with_length = send_text

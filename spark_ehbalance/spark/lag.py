@@ -1,4 +1,4 @@
-"""How far a running query is behind, as its planners know."""
+"""The lag of a running query, from its planners."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class BatchEndListener(StreamingQueryListener):
     warns of sinks that lose rows if queries share a hub, and ends queries whose sink has later batches."""
 
     def __init__(self, spark: Any = None) -> None:
-        """`spark` is the session of the queries, beside its JVM; None: nothing is asked of it."""
+        """`spark` is the queries' session, with a JVM; None: batch numbers and cores are not read."""
         super().__init__()
         self._jvm: Any = spark and spark._jvm
         self._session: Any = spark and spark._jsparkSession
@@ -35,7 +35,7 @@ class BatchEndListener(StreamingQueryListener):
         self._warned: set[str] = set()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        if self._jvm is not None:  # then Spark waits for this before it reads the query's log
+        if self._jvm is not None:  # Spark waits for this call before it reads the query's log
             check_batch_numbers(self._jvm, self._session, str(event.id))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
@@ -56,7 +56,7 @@ class BatchEndListener(StreamingQueryListener):
         pass
 
     def _cores(self) -> int | None:
-        """How many tasks Spark runs at the same time; executors may have come or gone."""
+        """Number of concurrent tasks; the number of executors may change."""
         if self._session is None:
             return None
         cores: int = self._session.sparkContext().defaultParallelism()
@@ -69,7 +69,7 @@ def _sink_warning(progress: dict[str, Any], ends: list[StreamOffset]) -> str | N
     if not sink.startswith("FileSink[") or not any(end.group for end in ends):
         return None
     return (
-        f"query {progress['name'] or progress['id']} has a lease table and writes plain files, {sink}: if several "
-        "queries write into one folder, each skips the batches whose number another has written, and rows are lost; "
-        "write Delta, or give each query a folder of its own"
+        f"query {progress['name'] or progress['id']} has a lease table and writes plain files, {sink}: queries that "
+        "write into one folder skip each other's batch numbers, and rows are lost; write Delta, or use one folder per "
+        "query"
     )

@@ -1,4 +1,4 @@
-"""Logging of planners and executors' Python workers, to stderr, which Spark passes on to its own."""
+"""Logging of planners and executors' Python workers to stderr, which Spark forwards to its own."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import logging
 import os
 import sys
 
-#: The environment variable with the level, such as INFO (changes of ownership, decisions) or DEBUG (also what they were
-#: based on).
+#: The environment variable with the level, such as INFO (ownership changes, decisions) or DEBUG (also their inputs).
 LEVEL_VARIABLE = "EHBALANCE_LOG_LEVEL"
 
 
 class _Lines(logging.StreamHandler):  # type: ignore[type-arg]
-    """Lines on stderr, unless the root logger has them: Spark's worker logging, from 4.1 on, takes what is logged, and
-    stderr too."""
+    """Lines on stderr, unless the root logger has handlers: Spark's worker logging, since 4.1, captures both."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if not logging.getLogger().handlers:
@@ -22,8 +20,7 @@ class _Lines(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 def set_up_logging() -> None:
-    """Log to stderr at the level of `LEVEL_VARIABLE`; if it is not set, warnings and errors, as Python does. May be
-    called again."""
+    """Log to stderr at the level of `LEVEL_VARIABLE`, by default warnings and errors. May be called again."""
     logger = logging.getLogger("spark_ehbalance")
     if logger.handlers:
         return

@@ -1,4 +1,4 @@
-"""Messages to the planners of a query, found by its progress reports: that a batch has ended, that it is to leave."""
+"""Messages to the planners of a query, found by its progress reports."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ _with_messages = weakref.WeakSet[SparkSession]()
 
 
 def end_offsets(progress: dict[str, Any]) -> Iterator[StreamOffset]:
-    """The end offset of each of our sources in a progress report."""
+    """The end offset of each `ehbalance` source in a progress report."""
     for source in progress["sources"]:
         end = source.get("endOffset")
-        with contextlib.suppress(EhBalanceError, ValueError, RecursionError):  # of another source
+        with contextlib.suppress(EhBalanceError, ValueError, RecursionError):  # another source
             yield StreamOffset.from_json(json.loads(end) if isinstance(end, str) else end)
 
 
 def report_end(
     end: StreamOffset, driver: int, remote: SparkSession | None = None, **more: bool | int | None
 ) -> Answer | None:
-    """Report to its planner, beside the JVM with the process id `driver`, that the sink has finished the batch that
-    ends at `end`, through the session `remote` if it is on another machine; `more` is as for `Planner.handle`. Returns
-    the planner's answer, or None."""
+    """Report to its planner that the sink has finished the batch ending at `end`; return the answer, or None.
+
+    `driver` is the process id of the JVM on the planner's machine; a planner elsewhere is reached through the session
+    `remote`. `more` is as for `Planner.handle`."""
     message = {"finished": end.to_json(), **more}
     answer = send(PlannerAddress(end.lineage, driver), message)
     if answer is None and remote is not None:
@@ -47,7 +48,7 @@ def report_end(
                 _with_messages.add(remote)
             answer = send_by_server(remote, end.lineage, message)
         except SPARK_ERRORS as error:
-            _LOG.warning("the query's planner cannot be told that a batch has ended: %s", cause(error))
+            _LOG.warning("could not report the end of a batch to the query's planner: %s", cause(error))
     return answer
 
 
@@ -59,8 +60,8 @@ def request_from_planners(query: StreamingQuery, progress: Any, question: dict[s
 
 
 def find_driver(query: StreamingQuery) -> tuple[SparkSession | None, int]:
-    """The session through which the query's planners are reached if they may be on another machine, and the process id
-    of the JVM beside which they are, 0 where that is not known."""
+    """The session through which planners on another machine are reached, or None; and the driver's process id, 0 if
+    unknown."""
     session = remote(getattr(query, "_session", None))
     return session, 0 if session is not None else driver_of_this_process()
 

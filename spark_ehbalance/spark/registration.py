@@ -17,10 +17,10 @@ from spark_ehbalance.spark.datasource import EhBalanceDataSource
 from spark_ehbalance.spark.listener import BatchEndListener
 from spark_ehbalance.spark.sessions import SPARK_ERRORS, cause, remote
 
-#: Options with which the format can be looked up: valid ones, as it checks them. Nothing is read.
+#: Valid options, with which the format can be looked up without reading.
 _LOOK_UP = {"fullyQualifiedNamespace": "namespace.servicebus.windows.net", "eventHubName": "hub"}
 
-#: The listener of each session, which needs no second one, as when a notebook's cell is run again.
+#: The listener of each session: a second one is not needed if a notebook's cell runs again.
 _listeners = weakref.WeakKeyDictionary[SparkSession, BatchEndListener]()
 
 
@@ -33,21 +33,21 @@ def register(spark: SparkSession) -> None:
 
     Raises `EhBalanceError` if the driver's Python, with Spark Connect the server's, cannot import the package.
     """
-    _make_known(spark)
+    _register_format(spark)
     if remote(spark) is None:
         _listen(spark)
 
 
-def _make_known(spark: SparkSession) -> None:
-    """Register the format unless Spark knows it, as Spark warns of a second time.
+def _register_format(spark: SparkSession) -> None:
+    """Register the format unless Spark knows it, because Spark warns of a second registration.
 
-    Raises `EhBalanceError` if the Python that Spark starts beside the driver cannot use it.
+    Raises `EhBalanceError` if the Python that Spark starts on the driver's machine cannot use it.
     """
     error = _use(spark)
     if error is None:
         return
-    with contextlib.suppress(*SPARK_ERRORS):  # found by Spark, but it cannot be used
-        spark.dataSource.register(EhBalanceDataSource)  # maybe again: the package may have been added since
+    with contextlib.suppress(*SPARK_ERRORS):  # found by Spark, but unusable
+        spark.dataSource.register(EhBalanceDataSource)  # again: the package may have been added since
         error = _use(spark)
     if error is not None:
         python = _describe_python(spark)
@@ -55,7 +55,7 @@ def _make_known(spark: SparkSession) -> None:
 
 
 def _use(spark: SparkSession) -> Exception | None:
-    """Have the driver's Python use the format; returns why it cannot."""
+    """Use the format in the driver's Python; return the error, or None."""
     try:
         _ = spark.read.format(EhBalanceDataSource.name()).options(**_LOOK_UP).load().schema
     except SPARK_ERRORS as error:

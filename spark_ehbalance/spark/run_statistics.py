@@ -1,4 +1,4 @@
-"""What a person wants to know of a running query, out of its progress reports and its planner's answers."""
+"""Statistics of a running query, from its progress reports and its planner's answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_ehbalance.spark.planners import end_offsets
 
-#: Seconds over which the events a second are counted.
+#: Seconds over which the rate of events is averaged.
 _RATE_OVER = 30.0
 
 #: The Java class name of this source in Spark's status messages.
@@ -16,7 +16,7 @@ _JAVA_SOURCE = re.compile(r"\S*PythonMicroBatchStream\S*")
 
 
 class RunStatistics:
-    """The figures of one query, since they were made. No clock, no I/O."""
+    """The statistics of one query since construction. No clock, no I/O."""
 
     def __init__(self, now: float) -> None:
         """`now`, as elsewhere here, is a monotonic time in seconds."""
@@ -34,12 +34,12 @@ class RunStatistics:
 
     @property
     def newest_batch(self) -> int | None:
-        """The number of the last batch that was added; None before the first one."""
+        """The number of the last added batch; None before the first."""
         return self._newest
 
     def add(self, progress: dict[str, Any], now: float) -> None:
-        """A progress report. The events of a batch are added once, and none of a report without a batch: that has the
-        number of the next one, and the end of the last one."""
+        """Add a progress report. A batch counts once, and a report without a batch (it has the next number and the last
+        end) does not count."""
         self._reported = True
         no_batch = "addBatch" not in progress["durationMs"]
         if no_batch or (self._newest is not None and progress["batchId"] <= self._newest):
@@ -53,7 +53,7 @@ class RunStatistics:
         self._batch_seconds = progress["durationMs"].get("triggerExecution", 0) / 1000
 
     def update(self, status: str, planners: list[dict[str, Any]]) -> None:
-        """What Spark says that the query does, and the answers of its planners to `Planner.handle`."""
+        """Set Spark's status message, and the planners' answers to `Planner.handle`."""
         self._status = status
         if planners:
             self._partitions = (
@@ -64,7 +64,7 @@ class RunStatistics:
             self._owners = [owner for planner in planners for owner in planner["owners"]]
 
     def line(self, now: float) -> str:
-        """All of it, in less than 80 columns as long as the numbers are not huge."""
+        """State, rate and duration in less than 80 columns, unless numbers are huge."""
         while self._recent and self._recent[0][0] < now - _RATE_OVER:
             self._recent.popleft()
         if not self._reported:
@@ -73,7 +73,7 @@ class RunStatistics:
         return f"{self.state()} · {a_second:,.0f} events/s · last batch {self._batch_seconds:.1f} s"
 
     def state(self) -> str:
-        """What does not change while nothing happens."""
+        """The part of the line that changes only with an event."""
         if not self._reported:
             return f"starting: {_JAVA_SOURCE.sub('the event hub', self._status) or 'the query'}"
         of_all = [] if self._partitions is None else [f"{self._partitions[0]} of {self._partitions[1]} partitions"]

@@ -23,11 +23,11 @@ from spark_ehbalance.spark.sessions import SPARK_ERRORS, cause, remote
 from spark_ehbalance.spark.signals import StopSignals
 from spark_ehbalance.spark.stopping import hand_over
 
-#: Seconds between two looks at the queries.
+#: Seconds between two updates of the display.
 _INTERVAL = 0.5
 
-#: Seconds for Spark to end a query whose batch is broken off (a function of `foreachBatch` may never return), and for
-#: its listeners to be called.
+#: Seconds for Spark to end a query whose batch is aborted (a function of `foreachBatch` may never return), and to call
+#: its listeners.
 _GRACE = 2.0
 
 
@@ -59,38 +59,38 @@ def _run(queries: Sequence[StreamingQuery], timeout: float, jvm: Any) -> None:
         stops: list[threading.Thread] = []
         deadline = float("inf")
         while any(query.query.isActive for query in watched) and time.monotonic() < deadline:
-            display.show([query.look() for query in watched])
+            display.show([query.update() for query in watched])
             number = signals.wait(_INTERVAL)
             failed = next((query for query in watched if query.has_failed()), None)
             if number is not None and stops:
-                display.show_message(f"{_name(number)} again: ended at once, what was not finished is read again")
+                display.show_message(f"{_name(number)} again: ending now; unfinished batches will be read again")
                 _end_now(queries)
                 if jvm is not None:
                     atexit.register(_mute)
                 sys.exit(128 + number)
             if stops or (number is None and failed is None):
                 continue
-            why = f"query {failed.name} has failed" if failed else _name(number or 0)
-            display.show_message(f"{why}: finishing the batch, {timeout:g} s at most; a second signal ends at once")
+            reason = f"query {failed.name} failed" if failed else _name(number or 0)
+            display.show_message(f"{reason}: finishing the batch for up to {timeout:g} s; a second signal ends now")
             deadline = time.monotonic() + timeout + _GRACE
             stops = [threading.Thread(target=query.stop, args=(timeout, display), daemon=True) for query in watched]
             for thread in stops:
                 thread.start()
         for thread in stops:
             thread.join(max(0.0, deadline - time.monotonic()))
-        # A message by Spark Connect waits for a core, which the batch may have.
+        # With Spark Connect, a message may wait for the batch's core.
         _end_now([query.query for query in watched if query.query.isActive])
-        display.show([query.look() for query in watched], last=True)
+        display.show([query.update() for query in watched], last=True)
         events = sum(query.statistics.events for query in watched)
         batches = sum(query.statistics.batches for query in watched)
         in_batches = f"{batches:,} batch{'' if batches == 1 else 'es'}"
         display.show_message(f"{'stopped' if stops else 'ended'} after {events:,} events in {in_batches}")
     if jvm is not None:
         _deliver_events()
-    for one in watched:
-        # One that was stopped and whose function of `foreachBatch` does not return is not active, and never ends.
-        if one.has_failed() or not stops:
-            one.query.awaitTermination()  # raises the query's error
+    for query in watched:
+        # A stopped query whose `foreachBatch` does not return is inactive but never terminates.
+        if query.has_failed() or not stops:
+            query.query.awaitTermination()  # raises the query's error
 
 
 def _is_alive(jvm: Any) -> bool:
@@ -102,15 +102,15 @@ def _is_alive(jvm: Any) -> bool:
 
 
 class _Watched:
-    """One of the queries."""
+    """A query and its statistics."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self.query = query
         self.name = query.name or str(query.id)[:8]
         self.statistics = RunStatistics(time.monotonic())
 
-    def look(self) -> RunStatistics:
-        """Ask Spark and the planners anew."""
+    def update(self) -> RunStatistics:
+        """Update the statistics from Spark and the planners."""
         now = time.monotonic()
         with contextlib.suppress(*SPARK_ERRORS):
             newest: Any = self.query.lastProgress
@@ -126,23 +126,23 @@ class _Watched:
         return self.statistics
 
     def has_failed(self) -> bool:
-        """Whether the query has ended with an error."""
+        """Whether the query ended with an error."""
         return not self.query.isActive and self.query.exception() is not None
 
     def stop(self, timeout: float, display: Display) -> None:
-        """Stop it, and say so."""
+        """Stop the query and show the result."""
         with contextlib.suppress(*SPARK_ERRORS):
             if hand_over(self.query, timeout):
                 display.show_message("the batch has ended, and all partitions are handed over", self.name)
             elif self.query.isActive:
                 display.show_message(
-                    f"the batch has not ended within {timeout:g} s: it is broken off and read again", self.name
+                    f"the batch has not ended within {timeout:g} s: aborting it; it will be read again", self.name
                 )
             self.query.stop()
 
 
 def _end_now(queries: Sequence[StreamingQuery]) -> None:
-    """Break the batches off, without waiting for a function of `foreachBatch` that does not return."""
+    """Abort the batches, without waiting for a function of `foreachBatch` that does not return."""
     threads = [threading.Thread(target=query.stop, daemon=True) for query in queries]
     for thread in threads:
         thread.start()
@@ -151,14 +151,13 @@ def _end_now(queries: Sequence[StreamingQuery]) -> None:
 
 
 def _deliver_events() -> None:
-    """Wait until listeners have heard of the queries' ends: if the program ends before, the JVM that calls them prints
-    forty lines."""
+    """Wait until listeners were notified of the queries' ends; otherwise the JVM prints forty lines at exit."""
     with contextlib.suppress(*SPARK_ERRORS):
         _context()._jsc.sc().listenerBus().waitUntilEmpty(round(_GRACE * 1000))
 
 
 def _mute() -> None:
-    """The same for a function of `foreachBatch` that is broken off, at the end of the program."""
+    """Suppress such lines for an aborted function of `foreachBatch` at exit."""
     with contextlib.suppress(*SPARK_ERRORS, OSError):
         _context().setLogLevel("OFF")
 

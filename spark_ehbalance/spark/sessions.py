@@ -1,4 +1,4 @@
-"""What tells a session of Spark Connect from one beside its driver, and what Spark's errors say."""
+"""Spark Connect sessions, and the causes of Spark's errors."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pyspark.sql import SparkSession
 
 from spark_ehbalance.dependencies import Py4JError
 
-#: What is raised for errors of Spark; py4j's for those that pyspark does not know, such as an unknown format.
+#: Spark's errors; py4j's for those that pyspark does not convert, such as an unknown format.
 SPARK_ERRORS = (PySparkException, Py4JError)
 
 
 def remote(spark: Any) -> SparkSession | None:
-    """`spark` if it is a session of Spark Connect, whose driver may be on another machine."""
+    """`spark` if it is a Spark Connect session, else None."""
     return spark if spark is not None and not hasattr(spark, "_jvm") else None
 
 
 def cause(error: Exception) -> str:
-    """The last line of what Python has said, else the first one of what Spark has."""
+    """The last line of a Python traceback in `error`, else the first line."""
     text = str(error).partition("\nJVM stacktrace")[0].partition("\n=== Streaming Query ===")[0]
     lines = [line.strip() for line in text.splitlines()]
     if any(line.endswith("Traceback (most recent call last):") for line in lines):
         ours = [line for line in lines if line and not line.startswith(("SQLSTATE", "at ", "...", "Caused by: "))]
-        return ours[-1].removeprefix(": ")  # as py4j writes what the JVM has thrown
+        return ours[-1].removeprefix(": ")  # py4j's prefix of a JVM exception
     if isinstance(error, Py4JError) and len(lines) > 1:  # the first line is py4j's own
         return lines[1].removeprefix(": ")
     return lines[0]

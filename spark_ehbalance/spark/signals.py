@@ -14,28 +14,28 @@ from spark_ehbalance.spark.sessions import SPARK_ERRORS
 
 _NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
-#: How the command line of a JVM begins that ends with its program: spark-submit's, that of pyspark, YARN's. One that
-#: serves other programs too, as in a notebook service, keeps its own handlers.
-_OF_A_PROGRAM = "org.apache.spark.deploy."
+#: Start of the command line of a JVM that serves one program (spark-submit, pyspark, YARN). One that serves several, as
+#: in a notebook service, keeps its own handlers.
+_SINGLE_PROGRAM = "org.apache.spark.deploy."
 
 
 class StopSignals:
-    """Signals of this process, if the main thread enters it, and of its JVM. Otherwise pyspark's own handler of SIGINT
-    cancels the running batch, and a JVM that gets SIGTERM shuts Spark down in the middle of it.
+    """Signals of this process (entered in the main thread) and of its JVM.
 
-    Handlers only put a signal into a queue, so that nothing is interrupted wherever it is.
+    Without it pyspark's SIGINT handler cancels the running batch, and SIGTERM shuts the JVM down in its middle.
+    Handlers only queue the signal, so they interrupt nothing.
     """
 
     def __init__(self, jvm: Any) -> None:
-        """`jvm` is that of the queries; None with Spark Connect."""
+        """`jvm` is the queries' JVM; None with Spark Connect."""
         self._jvm = jvm
         self._received = queue.SimpleQueue[tuple[str, int]]()
         self._counted = Counter[str]()
-        self._told = 0
+        self._reported = 0
 
     @contextlib.contextmanager
     def received(self) -> Iterator[StopSignals]:
-        """Receive them until the end of the block, which puts the handlers back that there were before."""
+        """Receive signals until the end of the block, which restores the former handlers."""
         with contextlib.ExitStack() as handlers:
             if threading.current_thread() is threading.main_thread():
                 for number in _NUMBERS:
@@ -47,13 +47,12 @@ class StopSignals:
             yield self
 
     def wait(self, seconds: float) -> int | None:
-        """The number of the next signal within so many seconds. One that reaches both processes, as Ctrl-C does, counts
-        once."""
+        """The number of the next signal within `seconds`. A signal to both processes, such as Ctrl-C, counts once."""
         with contextlib.suppress(queue.Empty):
             process, number = self._received.get(timeout=seconds)
             self._counted[process] += 1
-            if self._counted[process] > self._told:
-                self._told += 1
+            if self._counted[process] > self._reported:
+                self._reported += 1
                 return number
         return None
 
@@ -61,22 +60,22 @@ class StopSignals:
         from pyspark import SparkContext
         from pyspark.java_gateway import ensure_callback_server_started
 
-        if not self._jvm.System.getProperty("sun.java.command", "").startswith(_OF_A_PROGRAM):
+        if not self._jvm.System.getProperty("sun.java.command", "").startswith(_SINGLE_PROGRAM):
             return
-        ensure_callback_server_started(SparkContext._gateway)  # type: ignore[no-untyped-call] # the JVM calls by it
+        ensure_callback_server_started(SparkContext._gateway)  # type: ignore[no-untyped-call] # for calls from the JVM
         java = self._jvm.sun.misc.Signal
         for number in _NUMBERS:
             kind = java(number.name.removeprefix("SIG"))
-            handlers.callback(_put_back, java, kind, java.handle(kind, _JavaHandler(self._received)))
+            handlers.callback(_restore, java, kind, java.handle(kind, _JavaHandler(self._received)))
 
 
-def _put_back(java: Any, kind: Any, before: Any) -> None:
+def _restore(java: Any, kind: Any, before: Any) -> None:
     with contextlib.suppress(*SPARK_ERRORS, OSError):  # the JVM may have ended
         java.handle(kind, before)
 
 
 class _JavaHandler:
-    """What the JVM calls."""
+    """The handler that the JVM calls."""
 
     def __init__(self, received: queue.SimpleQueue[tuple[str, int]]) -> None:
         self._received = received

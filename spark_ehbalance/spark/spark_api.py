@@ -1,7 +1,6 @@
-"""What the versions of Spark's Python data source API do not have in common.
+"""Classes of Spark's Python data source API that Spark 4.0 and 4.1 lack.
 
-Spark 4.0 and 4.1 tell a reader neither a limit nor of `Trigger.AvailableNow`: there the stand-ins below take the places
-of Spark's classes, and nothing of Spark asks for them.
+Those versions pass neither a read limit nor `Trigger.AvailableNow` to a reader, and never use the stand-ins below.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ else:
     except ModuleNotFoundError:
 
         class ReadLimit:
-            """The most that a batch is to read."""
+            """Maximum size of a batch."""
 
         class ReadAllAvailable(ReadLimit):
             """No limit."""
 
         @dataclass
         class ReadMaxRows(ReadLimit):
-            """A number of events."""
+            """Maximum number of events."""
 
             max_rows: int
 
         class SupportsTriggerAvailableNow:
-            """A reader that can read until the ends that it has fixed."""
+            """A reader that supports `Trigger.AvailableNow`."""

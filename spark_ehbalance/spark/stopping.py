@@ -22,14 +22,14 @@ def stop(query: StreamingQuery, timeout: float = 60.0) -> None:
 
 
 def hand_over(query: StreamingQuery, timeout: float) -> bool:
-    """Have the running batch end and the partitions released, for at most `timeout` seconds. Returns whether that is
-    done; not if the query has ended by itself."""
+    """Wait for at most `timeout` seconds until the running batch has ended and the partitions are released. Returns
+    whether they are; False if the query ended by itself."""
     deadline = time.monotonic() + timeout
     spark, driver = find_driver(query)
     while query.isActive and time.monotonic() < deadline:
         progress: Any = query.lastProgress
-        # The planners' addresses are not known before the end of the first batch, which Spark runs in any case. An
-        # answer tells whether all partitions are released; it is None if the planner is gone.
+        # The planners' addresses are unknown before the first batch has ended, which Spark runs in any case. An answer
+        # is whether all partitions are released, or None if the planner has ended.
         ends = list(end_offsets(json.loads(progress.json))) if progress else None
         if ends is not None and False not in [report_end(end, driver, spark, leave=True) for end in ends]:
             return True

@@ -1,6 +1,6 @@
 """The writers as Spark sees them: `df.write` and `df.writeStream`. Spark pickles them to the executors' Python workers.
 
-They are at least once: what was sent of a task or a batch that Spark runs again is in the hub twice.
+They write at least once: events of a task or batch that Spark runs again are in the hub twice.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Rows that are made an Arrow batch at a time, where Spark gives none.
+#: Rows per Arrow batch, if Spark passes rows.
 _ROWS = 10_000
 
 
 @dataclass
 class TaskDone(WriterCommitMessage):
-    """What a task has sent."""
+    """Counts of one finished task."""
 
     sent: SendResult
 
 
 @dataclass
 class _Writing:
-    """What both kinds of writers do."""
+    """Base of batch and stream writers."""
 
     options: WriteOptions
     columns: Columns
@@ -53,12 +53,12 @@ class _Writing:
         return TaskDone(WriteTask(self.options, self.columns).write(batches))
 
     def finished(self, messages: Sequence[Any], what: str) -> None:
-        """Log what was sent."""
+        """Log the counts of all tasks."""
         set_up_logging()
         sent = _sent(messages)
         _LOG.info(
-            "%s: %d events, %d bytes in %d batches sent to %s, %d of them perhaps twice; it was too busy %d times",
-            what, sent.events, sent.bytes, sent.batches, self.options.connection.hub_name, sent.again, sent.busy,
+            "%s sent: hub=%s events=%d bytes=%d batches=%d resent=%d throttled=%d",
+            what, self.options.connection.hub_name, sent.events, sent.bytes, sent.batches, sent.again, sent.busy,
         )  # fmt: skip
         if sent.skipped:
             _LOG.warning(
@@ -67,7 +67,7 @@ class _Writing:
             )  # fmt: skip
 
     def failed(self, messages: Sequence[Any], what: str) -> None:
-        """Say what is in the hub."""
+        """Log the events of finished tasks."""
         set_up_logging()
         _LOG.warning(
             "%s has failed or was stopped: %d events of its finished tasks are in %s, and what the others had sent; "
@@ -77,7 +77,7 @@ class _Writing:
 
 
 def _sent(messages: Sequence[Any]) -> SendResult:
-    """What the tasks have sent that have told; of others there is no message."""
+    """The counts of all finished tasks; failed ones have no message."""
     sent = SendResult()
     for message in messages:
         if isinstance(message, TaskDone):
@@ -86,31 +86,31 @@ def _sent(messages: Sequence[Any]) -> SendResult:
 
 
 class BatchWriter(_Writing, getattr(datasource, "DataSourceArrowWriter", DataSourceWriter)):  # type: ignore[misc]
-    """Of a `df.write`."""
+    """The writer of a `df.write`."""
 
     def commit(self, messages: list[Any]) -> None:
-        """Called beside the driver once all tasks have ended."""
+        """Called on the driver's machine once all tasks have ended."""
         self.finished(messages, "the write")
 
     def abort(self, messages: list[Any]) -> None:
-        """Called beside the driver when a task has failed for good."""
+        """Called on the driver's machine when a task has finally failed."""
         self.failed(messages, "the write")
 
 
 class StreamWriter(_Writing, getattr(datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter)):  # type: ignore[misc]
-    """Of a `df.writeStream`."""
+    """The writer of a `df.writeStream`."""
 
     def commit(self, messages: list[Any], batchId: int) -> None:
-        """Called beside the driver once all tasks of a micro-batch have ended."""
+        """Called on the driver's machine once all tasks of a micro-batch have ended."""
         self.finished(messages, f"batch {batchId}")
 
     def abort(self, messages: list[Any], batchId: int) -> None:
-        """Called beside the driver when a task of a micro-batch has failed for good."""
+        """Called on the driver's machine when a task of a micro-batch has finally failed."""
         self.failed(messages, f"batch {batchId}")
 
 
 def takes_arrow(writer: Any) -> bool:
-    """Whether Spark gives this writer Arrow batches: 4.0 gives rows (in a stream)."""
+    """Whether Spark passes Arrow batches to this writer; Spark 4.0 passes rows in a stream."""
     kinds = (getattr(datasource, name, None) for name in ("DataSourceArrowWriter", "DataSourceStreamArrowWriter"))
     return isinstance(writer, tuple(kind for kind in kinds if kind is not None))
 
@@ -164,7 +164,7 @@ def _batch(rows: list[Row], types: pa.Schema) -> pa.RecordBatch:
 
 
 def _plain(value: Any) -> Any:
-    """As Arrow takes it: maps are lists of pairs."""
+    """Value for Arrow, which represents maps as lists of pairs."""
     if isinstance(value, dict):
         return list(value.items())
     return [item.asDict() if isinstance(item, Row) else item for item in value] if isinstance(value, list) else value

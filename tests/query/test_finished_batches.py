@@ -213,4 +213,4 @@ def test_a_run_that_leaves_events_says_how_many(group: Group, caplog: pytest.Log
     end = reader.latestOffset()
     assert reader.partitions(reader.initialOffset(), end)
     reader.stop()
-    assert "the query ends with 14 events unread" in caplog.text
+    assert "backlog=14 " in caplog.text

@@ -63,6 +63,6 @@ def test_the_listener_warns_once_of_a_file_sink_with_a_lease_table(
     for name, id in (("first", "2"), ("first", "2"), (None, "3")):
         listener.onQueryProgress(progress(shared, id=id, name=name, sink="FileSink[file:/data]"))
     of_first, of_second = caplog.messages
-    assert of_first.startswith("query first has a lease table and writes plain files, FileSink[file:/data]: if several")
+    assert of_first.startswith("query first has a lease table and writes plain files, FileSink[file:/data]: ")
     assert "\n" not in of_first
     assert of_second.startswith("query 3 has")
