@@ -109,7 +109,7 @@ class SeveralMembers(RuleBasedStateMachine):
     @rule(name=NAMES, at_ms=CLOCK)
     def start_process(self, name: str, at_ms: int) -> None:
         """Start a process with the id `name`, which fences the others of that id."""
-        author = Author(name, f"{name}-{len(self.seen)}")
+        author = Author(name, f"{name}-{9 - len(self.seen)}")  # incarnations have no order
         self.seen[author] = self.truth
         self.write(Join(by=author, at_ms=at_ms))
         self.fenced |= {other for other in self.seen if other.id == name} - {author}
