@@ -1,9 +1,9 @@
-"""The lease store that keeps a group as the Azure SDKs' blob checkpoint stores do.
+"""A group's state in the format of the Azure SDKs' blob checkpoint stores.
 
-| file | what it holds |
+| module | content |
 |---|---|
-| `store` | `BlobStore`: what is written for a change, and what that has made of it |
-| `rows` | a lease as one handle sees it change |
+| `store` | `BlobStore`: reads and writes of the blobs |
+| `rows` | a lease as observed by one handle |
 | `layout` | the blobs' names and metadata |
 | `container` | the requests |
 | `locations` | the address of a container, and its options |

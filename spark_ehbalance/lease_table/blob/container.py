@@ -1,4 +1,4 @@
-"""The container on `azure-storage-blob`: one request a call, and its errors as ours."""
+"""A container on `azure-storage-blob`: one request per call, with this package's errors."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from spark_ehbalance.lease_table.blob.layout import Metadata
 from spark_ehbalance.lease_table.blob.locations import OPTIONS, account, account_and_container, known_options
 from spark_ehbalance.lease_table.identity import split
 
-#: That of the SDKs' stores.
+#: The version that the SDKs' stores use.
 _API_VERSION = "2019-07-07"
 
-#: The codes with which a storage refuses a change because a condition is not met.
+#: Codes of requests whose condition is not met.
 _NOT_MET = (None, "ConditionNotMet", "TargetConditionNotMet", "BlobAlreadyExists", "ContainerAlreadyExists")
 
-#: Variables of the environment that set options, as they do for a Delta table.
+#: Environment variables that set options, as for a Delta table.
 _VARIABLES = {f"AZURE_STORAGE_{name.upper()}": plain for name, plain in OPTIONS.items() if name != "credential"}
 
 
@@ -29,12 +29,12 @@ _NO_CONTAINER = "it does not exist"
 
 
 class LostRaceError(Exception):
-    """Another writer was faster: the blob is not as the request's condition says."""
+    """Another writer was faster: the request's condition is not met."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A blob as a request has found or left it. `modified_ms` is its Last-Modified, by the service's clock."""
+    """A blob after a request. `modified_ms` is its Last-Modified, by the service's clock."""
 
     metadata: Metadata
     etag: str
@@ -42,21 +42,21 @@ class Blob:
 
 
 class Container:
-    """The container at `location`. No request is tried again: whoever looks after it decides again anyway, and a
-    condition that was met by a request without an answer is not met a second time. For several threads."""
+    """The container at `location`. Thread-safe. Requests are not retried, because a condition met by a request whose
+    response was lost is not met a second time."""
 
     def __init__(self, location: str, options: Mapping[str, str], patience: float) -> None:
-        """A request fails after `patience` seconds without an answer. Raises `OptionError`."""
+        """Requests time out after `patience` seconds. Raises `OptionError`."""
         self._client = _client(location, options, patience)
         self._name = f"The container at {location}"
 
     def exists(self) -> bool:
-        """Whether there is such a container, by a listing: no other right is needed. Raises `StoreUnavailableError`."""
+        """Whether the container exists, by a listing, which needs no other right. Raises `StoreUnavailableError`."""
         first = self._client.list_blobs(results_per_page=1).by_page()
         return self._request("reached", lambda: [*next(first, ())]) is not None
 
     def create(self) -> None:
-        """Create the container unless it is there. Raises `StoreUnavailableError`."""
+        """Create the container unless it exists. Raises `StoreUnavailableError`."""
         from azure.core.exceptions import ResourceExistsError
 
         def create() -> None:
@@ -78,8 +78,8 @@ class Container:
         return blobs
 
     def replace(self, name: str, metadata: Mapping[str, str], etag: str | None) -> Blob:
-        """Set the metadata of the blob, which is still as it was with `etag`; None: which is not there. A blob that has
-        been deleted meanwhile is recreated. Raises `LostRaceError`, `StoreUnavailableError`."""
+        """Set the metadata of the blob if it still has `etag` (None: if it does not exist). A deleted blob is
+        recreated. Raises `LostRaceError`, `StoreUnavailableError`."""
         from azure.core import MatchConditions
         from azure.core.exceptions import ResourceNotFoundError
 
@@ -97,7 +97,7 @@ class Container:
         return self._written(replaced)
 
     def put(self, name: str, metadata: Mapping[str, str]) -> Blob:
-        """Set the metadata of the blob, whatever it is now. Raises `StoreUnavailableError`."""
+        """Set the metadata of the blob unconditionally. Raises `StoreUnavailableError`."""
         from azure.core.exceptions import ResourceNotFoundError
 
         def put() -> Blob:
@@ -120,7 +120,7 @@ class Container:
         return written
 
     def _request(self, action: str, request: Callable[[], Any]) -> Any:
-        """What `request` returns; None if there is no such container."""
+        """The result of `request`; None if the container does not exist."""
         from azure.core.exceptions import (
             AzureError,
             HttpResponseError,
@@ -177,13 +177,13 @@ def _client(location: str, options: Mapping[str, str], patience: float) -> Any:
             read_timeout=patience,
             retry_total=0,
         )
-    except ValueError as problem:  # such as a token, which is only sent by https
+    except ValueError as problem:  # such as a token, which the client sends only by https
         both = f"leaseTable={location} and its credential"
         raise OptionError("EHB_OPTIONS_CONFLICT", options=both, reason=str(problem)) from None
 
 
 def _credential(location: str, options: Mapping[str, str]) -> Any:
-    """By a key or a signature if there is one, from the options or else from the environment; else by Entra ID."""
+    """A key or a signature from the options, or else from the environment; else Entra ID."""
     from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential
 
     given = dict(options)

@@ -1,14 +1,14 @@
 """The blobs of the Azure SDKs' blob checkpoint store: their names and metadata, to and from values. Pure.
 
 Source: `BlobCheckpointStore` of azure-eventhub-checkpointstoreblob 1.2.0 (Python) and
-@azure/eventhubs-checkpointstore-blob 2.0.0 (JavaScript). All blobs are empty, their metadata is what counts:
+@azure/eventhubs-checkpointstore-blob 2.0.0 (JavaScript). All blobs are empty; the state is in their metadata:
 
-    NAMESPACE/HUB/GROUP/ownership/PARTITION     ownerid, and epoch if a query has written it
+    NAMESPACE/HUB/GROUP/ownership/PARTITION     ownerid, and epoch if a query wrote it
     NAMESPACE/HUB/GROUP/checkpoint/PARTITION    offset, sequencenumber
 
-NAMESPACE is as in `blob_group`. Names are in lower case. What is written has all keys, because both SDKs fail at a blob
-without one of them. What is read may lack any, or have an empty value: Java writes no offset, others no sequence
-number. The key `epoch` is ours: no SDK reads it, and each drops it when it writes the blob.
+NAMESPACE is as in `blob_group`. Names are in lower case. Written metadata has all keys, because both SDKs fail without
+one of them. Read metadata may lack any or have empty values: Java writes no offset, others no sequence number. The key
+`epoch` is this package's: no SDK reads it, and each drops it when it writes the blob.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_ehbalance.group.position import START_OFFSET, Position
 
 _OWNER, _EPOCH, _OFFSET, _SEQUENCE_NUMBER = "ownerid", "epoch", "offset", "sequencenumber"
 
-#: What stands for a missing offset: in JavaScript and .NET, in Python, in earlier versions of .NET.
+#: Values for a missing offset: of JavaScript and .NET, of Python, of earlier versions of .NET.
 _NO_OFFSET = ("", "None", "no offset")
 
 #: A 64-bit integer.
@@ -34,7 +34,7 @@ Metadata = Mapping[str, str] | None
 
 
 class Kind(str, Enum):
-    """What a blob says about its partition."""
+    """The kind of a partition's blob."""
 
     OWNERSHIP = "ownership"
     CHECKPOINT = "checkpoint"
@@ -42,26 +42,26 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class StoredCheckpoint:
-    """A checkpoint as some SDK has written it: the last finished event by sequence number, by offset, or both. With
-    neither it says nothing."""
+    """A checkpoint as written by some SDK: the last finished event by sequence number, by offset, by both or
+    neither."""
 
     sequence_number: int | None = None
     offset: str | None = None
 
     @property
     def position(self) -> Position | None:
-        """The position; None without a sequence number, which can then only be had from the event at `offset`."""
+        """The position; None without a sequence number, which only the event at `offset` has."""
         return None if self.sequence_number is None else Position(self.sequence_number, self.offset)
 
 
 def blob_group(group: Group, namespace: str | None) -> Group:
-    """`group` as the names of its blobs have it: with `namespace`, or else with its own without the port, as in .NET,
-    Java and JavaScript."""
+    """`group` as in the names of its blobs: with `namespace`, or else its own without the port, as in .NET, Java and
+    JavaScript."""
     return replace(group, namespace=namespace or group.namespace.partition(":")[0])
 
 
 def group_prefix(group: Group) -> str:
-    """What the names of all blobs of `group` begin with; one listing of it has everything."""
+    """The common prefix of the names of all blobs of `group`."""
     return f"{group.namespace}/{group.hub}/{group.consumer_group}/".lower()
 
 
@@ -80,23 +80,23 @@ def parse_name(group: Group, name: str) -> tuple[Kind, str] | None:
 
 
 def owner(metadata: Metadata) -> str | None:
-    """The owner that the metadata of an ownership blob names; None for nobody, who is called "" or not there."""
+    """The owner in the metadata of an ownership blob; None if missing or empty."""
     return _values(metadata).get(_OWNER) or None
 
 
 def epoch(metadata: Metadata) -> int | None:
-    """The epoch that the metadata of an ownership blob has; None if no query has written it last."""
+    """The epoch in the metadata of an ownership blob; None if another SDK wrote it last."""
     number = _values(metadata).get(_EPOCH, "")
     return int(number) if _NUMBER.fullmatch(number) and 0 <= int(number) < 2**63 else None
 
 
 def ownership_metadata(owner: str | None, epoch: int) -> dict[str, str]:
-    """The metadata of an ownership blob; `owner` None is nobody."""
+    """The metadata of an ownership blob; `owner` is None after a release."""
     return {_OWNER: owner or "", _EPOCH: str(epoch)}
 
 
 def checkpoint(metadata: Metadata) -> StoredCheckpoint:
-    """What the metadata of a checkpoint blob says. A sequence number or an offset that is none is taken as missing."""
+    """The checkpoint in the metadata of its blob. An invalid sequence number or offset counts as missing."""
     values = _values(metadata)
     number, offset = values.get(_SEQUENCE_NUMBER, ""), values.get(_OFFSET, "")
     known = _NUMBER.fullmatch(number) is not None and int(number) >= -1
@@ -111,11 +111,11 @@ def groups(names: Iterable[str]) -> set[Group]:
 
 
 def checkpoint_metadata(position: Position) -> dict[str, str]:
-    """The metadata of a checkpoint blob. Without an offset, readers that go by it begin at their own default."""
+    """The metadata of a checkpoint blob. Without an offset, readers that need one begin at their own default."""
     before_all = START_OFFSET if position.sequence_number < 0 else ""
     return {_OFFSET: position.offset or before_all, _SEQUENCE_NUMBER: str(position.sequence_number)}
 
 
 def _values(metadata: Metadata) -> dict[str, str]:
-    # A service keeps the case of the keys, and readers of HTTP headers may change it.
+    # Readers of HTTP headers may change the case of the keys.
     return {key.lower(): value.strip() for key, value in (metadata or {}).items() if value is not None}

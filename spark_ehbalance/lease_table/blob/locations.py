@@ -1,4 +1,4 @@
-"""The address of a container: what selects the `blob` store, and the storage options that it takes."""
+"""The address of a container, which selects the `blob` store, and its storage options."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from spark_ehbalance.eventhub.credentials import SERVICE_PRINCIPAL
 from spark_ehbalance.lease_table.identity import plain_name, split
 from spark_ehbalance.settings.secrets import redacted
 
-#: None of the names of a Delta table: an address of a blob service with a folder below the container is one.
+#: Not an address of a Delta table, which has a folder below the container.
 _ADDRESS = re.compile(r"https://[a-z0-9-]+(\.z[0-9]{1,2})?\.blob\.[a-z0-9.-]+/[a-z0-9$-]{3,63}", re.IGNORECASE)
 
-#: Azurite, which has the account in the path.
+#: Azurite, with the account in the path.
 _EMULATOR = re.compile(r"https?://(?:127\.0\.0\.1|localhost)(?::\d+)?/[a-z0-9]+/[a-z0-9$-]{3,63}", re.IGNORECASE)
 
 _FORM = (
     "https://ACCOUNT.blob.core.windows.net/CONTAINER, or http://127.0.0.1:PORT/devstoreaccount1/CONTAINER of Azurite"
 )
 
-#: The options by delta-rs's names without prefixes, and the other names that it has for them.
+#: delta-rs's option names without prefixes, including aliases → option.
 OPTIONS = {
     "account_name": "account_name",
     "account_key": "account_key",
@@ -37,20 +37,20 @@ OPTIONS = {
 
 
 def is_container(location: str) -> bool:
-    """Whether `location` is the address of a container, and of nothing below it."""
+    """Whether `location` is the address of a container, not of a path below it."""
     address = location.rstrip("/")
     return bool(_ADDRESS.fullmatch(address) or _EMULATOR.fullmatch(address))
 
 
 def parse_location(text: str) -> str:
-    """The one spelling of the container's address. Raises `ValueError` with what is allowed instead."""
+    """The canonical form of the container's address. Raises `ValueError` with the allowed forms."""
     if not is_container(text):
         raise ValueError(_FORM)
-    return text.rstrip("/").lower()  # neither accounts nor containers have upper case
+    return text.rstrip("/").lower()  # accounts and containers are lower case
 
 
 def account(location: str) -> str:
-    """The storage account that `location` names."""
+    """The storage account of `location`."""
     parts = urlsplit(location)
     folders = parts.path.strip("/").split("/")
     return folders[0] if len(folders) == 2 else str(parts.hostname).partition(".")[0]
@@ -63,7 +63,7 @@ def account_and_container(location: str) -> tuple[str, str]:
 
 
 def known_options(options: Mapping[str, str]) -> dict[str, str]:
-    """`options` by their plain names. Raises `OptionError` for one that this store does not know."""
+    """`options` by their plain names. Raises `OptionError` for an unknown one."""
     known = {}
     for name, value in options.items():
         if not is_known(name):
@@ -74,16 +74,16 @@ def known_options(options: Mapping[str, str]) -> dict[str, str]:
                 hint=f" (allowed: {', '.join(OPTIONS)})",
             )
         known[OPTIONS[plain_name(name)]] = value
-    if "client_secret" in known:  # which delta-rs takes without a credential's name
+    if "client_secret" in known:  # delta-rs needs no `credential` for it
         known.setdefault("credential", SERVICE_PRINCIPAL)
     return known
 
 
 def is_known(name: str) -> bool:
-    """Whether this store knows the storage option of that name."""
+    """Whether this store has the storage option `name`."""
     return plain_name(name) in OPTIONS
 
 
 def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
-    """Raise `OptionError` for an option that this store does not know, and for a credential that is wrong."""
+    """Raise `OptionError` for an unknown option or an invalid credential."""
     split(known_options(options))

@@ -1,9 +1,8 @@
-"""A partition's lease as one handle knows it: what the two blobs say, and what the handle has seen of them. Pure.
+"""A partition's lease as observed by one handle from its two blobs. Pure.
 
-A renewal counter is not in the blobs. It is counted from what a handle sees change, beginning with 0: the ownership
-blob's ETag, of which every write makes a new one. An epoch is in those ownership blobs only that a query has written. A
-handle counts from there as it sees owners change. Where there is none it begins with the blob's time, which is later
-than any epoch that a query had before: so two ownerships of one query never have the same one.
+The blobs have no renewal counter: a handle counts changes of the ownership blob's ETag. Only ownership blobs written by
+a query have an epoch: a handle increments it when it reads another owner. Without one it begins with the blob's time,
+which is later than any epoch that a query had before, so two tenures of one query never have the same epoch.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from spark_ehbalance.group.position import Position
 
 @dataclass(frozen=True, slots=True)
 class BlobState:
-    """What a listing has found of a partition. Without an ownership blob there are no `owner`, `etag` and time, and no
-    `epoch` unless a query has written that blob."""
+    """A partition's blobs in a listing. Without an ownership blob `owner`, `etag` and time are missing; `epoch` is
+    missing unless a query wrote that blob."""
 
     owner: str | None = None
     epoch: int | None = None
@@ -28,9 +27,9 @@ class BlobState:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`lease` is what the snapshot has, `etag` that of the ownership blob, `stored` the checkpoint blob's position.
+    """A `lease` of the snapshot, the ownership blob's `etag`, and the checkpoint blob's position `stored`.
 
-    The lease's checkpoint is another one than the stored one if that was not written yet, or is not followed.
+    The lease's checkpoint differs from the stored one if it is not written yet, or if the stored one is ignored.
     """
 
     lease: Lease
@@ -39,7 +38,7 @@ class Row:
 
 
 def new_row(partition: str, found: BlobState) -> Row:
-    """The row of a partition that this handle has not seen before."""
+    """The row of a partition at this handle's first read."""
     lease = Lease(
         partition,
         found.owner,
@@ -52,11 +51,11 @@ def new_row(partition: str, found: BlobState) -> Row:
 
 
 def update_row(row: Row, found: BlobState, *, own: bool) -> Row:
-    """`row` after another look, which has found that the partition is this member's `own`, or is not.
+    """`row` after another read; `own`: this member owns the partition.
 
-    A checkpoint that goes backwards is not followed while the partition is one's own: every SDK writes checkpoints
-    without a condition, so it is a former owner's late one. One that has gone was deleted by hand, and stays as it was
-    seen last: else the partition would begin at the starting position, and skip events if that is the latest.
+    A checkpoint that moves back is ignored while the partition is owned: every SDK writes checkpoints without a
+    condition, so it is a former owner's late one. A deleted one keeps its last value: else the partition would begin at
+    the starting position, and skip events if that is the latest.
     """
     lease = row.lease
     if found.etag != row.etag:
@@ -72,7 +71,7 @@ def update_row(row: Row, found: BlobState, *, own: bool) -> Row:
 
 
 def claims_or_renews(before: Lease, wanted: Lease) -> bool:
-    """Whether the step from `before` to `wanted` writes the ownership blob.
+    """Whether the change from `before` to `wanted` includes the ownership blob.
 
     A checkpoint counts as a renewal in the group's state, but is in another blob.
     """

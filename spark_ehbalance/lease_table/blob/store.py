@@ -24,43 +24,44 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Requests at once. With 100 ms each, a member renews a hundred leases in a second or two.
+#: Concurrent requests. At 100 ms each, a member renews a hundred leases in a second or two.
 _AT_ONCE = 8
 
 
 class _NoOffsetError(Exception):
-    """A checkpoint was not written, because its offset is not known."""
+    """A checkpoint was not written, because its offset is unknown."""
 
 
 class _Written(NamedTuple):
-    """What became of a partition's write: the row now, or why nothing was written; with both, a part was."""
+    """The result of a partition's write: the new row, or the error if nothing was written; both after a partial
+    write."""
 
     row: Row | None
     error: LostRaceError | StoreUnavailableError | _NoOffsetError | None = None
 
 
 class BlobStore(LeaseTable):
-    """A group kept in blobs exactly as the blob checkpoint stores of the Azure SDKs keep it, so that processors in any
-    language are its members too. `layout` describes the blobs; the container may hold several groups.
+    """A group in the blobs of the Azure SDKs' checkpoint stores, so that processors in any language can be members.
+    `layout` describes the blobs; a container may contain several groups.
 
-    What the blobs cannot say, and what follows from it:
+    Limits of the format:
 
-    - There is no handover: an owner learns that a partition was taken by losing it. So **every move reads events
-      twice**: what the former owner has read since its last checkpoint. Nothing is lost.
-    - There are no epochs, so nothing fences a former owner: any member's late checkpoint may move a position back.
-      That is not followed while the partition is one's own, and is written over with the next commit; if the process
-      dies before, more is read twice. All readers have owner level 0, and the one that came last reads.
-    - There is no commit of several partitions: a write may succeed for some of them only (`PartialWriteError`).
-    - There are no rows of members: another member is who owns something. Operators' orders, loads, limits and lease
-      durations of others are not known, and there is no history.
+    - No handovers: an owner notices the loss of a partition afterwards. So **every move reads events twice**: those
+      that the former owner read after its last checkpoint. No event is lost.
+    - No epochs, so nothing fences a former owner: a late checkpoint of any member may move a position back. The owner
+      ignores it and overwrites it with the next commit; if its process dies before, more events are read twice. All
+      readers have owner level 0, and the last one to connect reads.
+    - No commit of several partitions: a write may succeed for some of them only (`PartialWriteError`).
+    - No rows of members: another member is known by its leases. Operators' orders, loads, limits and lease durations of
+      others are unknown, and there is no history.
 
-    A look is one listing, and so is what follows when a partition was taken from another owner, who may have written
-    a checkpoint since the last look. A renewal, a claim and a release is a request, conditional on the ownership blob's
-    ETag; a checkpoint is another one, without a condition, as with the SDKs. What has not changed is not written.
+    A read is one listing; a claim from another owner, who may have written a checkpoint meanwhile, is followed by
+    another one. A renewal, claim or release is one request, conditional on the ownership blob's ETag; a checkpoint is
+    another one, unconditional, as in the SDKs. Unchanged blobs are not written.
 
-    `read` raises `FencedError` if a later process has claimed a partition with the name of this handle's member.
+    `read` raises `FencedError` if a later process claimed a partition with the id of this handle's member.
 
-    A checkpoint is only written with its offset, as processors in Python and JavaScript go by that alone: one that
+    A checkpoint is only written with its offset, because processors in Python and JavaScript need it: one that
     `find_offsets` does not complete is neither accepted nor rejected, and neither is a first claim with it.
     """
 
@@ -83,8 +84,8 @@ class BlobStore(LeaseTable):
         self._members: Mapping[str, Member] = MappingProxyType({})
         self._snapshot: Snapshot | None = None
         self._pool: ThreadPoolExecutor | None = None
-        self._refused: Set[str] = frozenset()  # partitions whose last write has failed
-        self._unsure: dict[str, int] = {}  # by partition: the epoch of the last claim that was not answered
+        self._failed: Set[str] = frozenset()  # partitions whose last write failed
+        self._unconfirmed: dict[str, int] = {}  # partition → epoch of the last claim without a response
         self._unfound: Set[str] = frozenset()  # partitions whose last position has no offset
 
     def __repr__(self) -> str:
@@ -121,10 +122,10 @@ class BlobStore(LeaseTable):
         self._rows |= {partition: result.row for partition, result in written.items() if result.row is not None}
         self._members = new.members
         lost = {p: "another member was faster" for p, error in failed.items() if isinstance(error, LostRaceError)}
-        # Whose a lost one is, nobody has said; and a former owner may have written a checkpoint since the last look.
+        # The owner after a lost race is unknown; and a former owner may have written a checkpoint since the last read.
         after = self.read() if lost or _taken_over(base, self._rows, written) else self._renewed_snapshot()
         unavailable = {p: error for p, error in failed.items() if isinstance(error, StoreUnavailableError)}
-        self._tell(unavailable, written.keys() - failed.keys())
+        self._warn(unavailable, written.keys() - failed.keys())
         if failed:
             raise PartialWriteError(after, lost, frozenset(failed.keys() - lost.keys()))
         return after
@@ -187,15 +188,15 @@ class BlobStore(LeaseTable):
         return StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=self._location, problem=problem)
 
     def _check_fence(self, partition: str, found: BlobState, row: Row | None) -> None:
-        """Raise `FencedError` if this member has the partition with an epoch that this handle has not written."""
+        """Raise `FencedError` if this member owns the partition in an epoch that this handle did not write."""
         if found.owner not in self._members or found.epoch is None:
             return
         known = row.lease.epoch if row is not None and row.lease.owner == found.owner else -1
-        if found.epoch > max(known, self._unsure.get(partition, -1)):
+        if found.epoch > max(known, self._unconfirmed.get(partition, -1)):
             raise FencedError("EHB_FENCED", host="an unknown host", owner=found.owner)
 
     def _renewed_snapshot(self) -> Snapshot:
-        """The snapshot of the rows: the last one if nothing has changed."""
+        """The snapshot of the rows: the last one if they have not changed."""
         assert self._group is not None
         partitions = sorted(self._rows, key=partition_order)
         leases = MappingProxyType({partition: self._shown(self._rows[partition].lease) for partition in partitions})
@@ -208,14 +209,14 @@ class BlobStore(LeaseTable):
         return self._snapshot
 
     def _shown(self, lease: Lease) -> Lease:
-        """`lease` as the snapshot has it: this member's own without a position is nobody's, to be claimed again with
-        one. The answer to its claim was lost, or an earlier process ended before it has written a checkpoint."""
+        """`lease` for the snapshot: without an owner if it is owned by this member and has no position, so that it is
+        claimed again. The response to its claim was lost, or an earlier process ended before its first checkpoint."""
         return replace(lease, owner=None) if lease.checkpoint is None and lease.owner in self._members else lease
 
     # --- writing -----------------------------------------------------------------------------------------------
 
     def _is_unsaved(self, lease: Lease) -> bool:
-        """Whether this member's own checkpoint is not in its blob: not written yet, or written over by another."""
+        """Whether the checkpoint of an owned lease is not in its blob: not written yet, or overwritten."""
         row = self._rows.get(lease.partition)
         return row is not None and lease.owner in self._members and _can_be_stored(lease.checkpoint, row)
 
@@ -247,8 +248,8 @@ class BlobStore(LeaseTable):
         return list(self._pool.map(self._write, leases))
 
     def _write(self, wanted: Lease) -> _Written:
-        """Write what differs from the row. A release comes after the checkpoint, with which the next owner goes on; a
-        claim or a renewal before it, as only an owner may write one."""
+        """Write the difference to the row. A release follows the checkpoint, from which the next owner continues; a
+        claim or a renewal precedes it, because only an owner may write one."""
         row = self._rows.get(wanted.partition)
         written: Row | None = None
         try:
@@ -256,7 +257,7 @@ class BlobStore(LeaseTable):
                 return _Written(self._added(wanted))
             row = row or Row(Lease(wanted.partition))
             if row.lease.checkpoint is None and _lacks_offset(wanted.checkpoint):
-                raise _NoOffsetError  # a claim must not precede the position from which it reads
+                raise _NoOffsetError  # a claim must not precede its position
             if wanted.owner is not None and claims_or_renews(row.lease, wanted):
                 row = written = self._with_owner(row, wanted)
             if wanted.checkpoint is not None and _can_be_stored(wanted.checkpoint, row):
@@ -272,7 +273,7 @@ class BlobStore(LeaseTable):
         return _Written(replace(row, lease=rest))
 
     def _added(self, wanted: Lease) -> Row:
-        """The row of a partition that nobody has owned yet: its position is not written over anybody's."""
+        """The row of a new partition; its position does not overwrite an existing one."""
         row = Row(replace(wanted, epoch=0, renewal=0))
         if wanted.checkpoint is None or not _can_be_stored(wanted.checkpoint, row):
             return row
@@ -284,7 +285,7 @@ class BlobStore(LeaseTable):
         try:
             blob = self._container.replace(name, layout.ownership_metadata(wanted.owner, wanted.epoch), row.etag)
         except StoreUnavailableError:
-            self._unsure[wanted.partition] = wanted.epoch
+            self._unconfirmed[wanted.partition] = wanted.epoch
             raise
         lease = replace(
             row.lease,
@@ -292,7 +293,7 @@ class BlobStore(LeaseTable):
             epoch=wanted.epoch,
             renewal=row.lease.renewal + 1,
             renewed_at_ms=blob.modified_ms,
-            checkpoint=row.lease.checkpoint or wanted.checkpoint,  # where the first claim begins
+            checkpoint=row.lease.checkpoint or wanted.checkpoint,  # of the first claim
         )
         return replace(row, lease=lease, etag=blob.etag)
 
@@ -307,24 +308,24 @@ class BlobStore(LeaseTable):
         stored = layout.checkpoint(metadata).position
         return replace(row, lease=replace(row.lease, checkpoint=stored), stored=stored)
 
-    def _tell(self, failed: Mapping[str, StoreUnavailableError], written: Set[str]) -> None:
-        """Warn that of some partitions nothing can be written, when that begins."""
+    def _warn(self, failed: Mapping[str, StoreUnavailableError], written: Set[str]) -> None:
+        """Warn when writes of partitions begin to fail."""
         new: dict[str, list[str]] = {}
-        for partition in sorted(failed.keys() - self._refused, key=partition_order):
+        for partition in sorted(failed.keys() - self._failed, key=partition_order):
             new.setdefault(failed[partition].reason, []).append(partition)
         for reason, partitions in new.items():
             _LOG.warning("Retrying a failed write: %s. partitions=%s", reason, ", ".join(partitions))
-        self._refused = (self._refused | failed.keys()) - written
+        self._failed = (self._failed | failed.keys()) - written
 
     def _raise_if_unavailable(self, failed: Sequence[Exception]) -> None:
-        """Raise why nothing can be written."""
+        """Raise the first error if the store is unavailable for all partitions."""
         errors = [error for error in failed if isinstance(error, StoreUnavailableError)]
         if errors and len(errors) == len(failed):
             raise errors[0]
 
 
 def _taken_over(base: Snapshot, rows: Mapping[str, Row], written: Iterable[str]) -> bool:
-    """Whether one of the `written` partitions has come from another owner."""
+    """Whether one of the `written` partitions was taken from another owner."""
     owners = ((base.leases[p].owner, rows[p].lease.owner) for p in written if p in base.leases and p in rows)
     return any(before != now and None not in (before, now) for before, now in owners)
 
@@ -334,10 +335,10 @@ def _number(position: Position | None) -> int | None:
 
 
 def _can_be_stored(position: Position | None, row: Row) -> bool:
-    """Whether `position` is not in its blob yet, and says what every SDK needs."""
+    """Whether `position` is not in its blob yet, and has an offset, which every SDK needs."""
     return position is not None and position != row.stored and not _lacks_offset(position)
 
 
 def _lacks_offset(position: Position | None) -> bool:
-    """Whether the offset of its event is not known. Before a partition's first event there is none."""
+    """Whether the offset of the position's event is unknown. Before a partition's first event there is none."""
     return position is not None and position.offset is None and position.sequence_number >= 0
