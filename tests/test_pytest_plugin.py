@@ -181,7 +181,7 @@ def orders(event_hub_emulators):
     return emulator
 
 @pytest.mark.parametrize("test", range(4))
-def test_a_hub_of_its_own(event_hub, orders, test):
+def test_new_hub(event_hub, orders, test):
     assert event_hub.emulator is orders
     event_hub.append("one")
     assert len(event_hub.events()) == 1
