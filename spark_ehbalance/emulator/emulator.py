@@ -315,7 +315,7 @@ class Emulator:
 
     @_operation
     def silence_connections(self, silence: bool = True) -> None:
-        """Accept new TCP connections without ever responding, until called with False; existing ones stay silent."""
+        """Accept new TCP connections without ever responding, until called with False; silent ones stay silent."""
         self._broker.faults.silence_connections = silence
 
     @_operation

@@ -182,8 +182,6 @@ def hub(parse: Callable[[Mapping[str, str]], object] = stream_options, variable:
 
 def _with_prefix(prefix: str, error: OptionError) -> SettingError:
     """The error of an option, for the setting with this prefix."""
-    if not error.parameters:  # a text, until all errors have a condition
-        return SettingError(f"{prefix}*: {error}")
     parameters = dict(error.parameters)
     for name in {"option", "options"} & parameters.keys():
         parameters[name] = prefix + str(parameters[name]).strip("'")
