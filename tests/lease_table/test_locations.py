@@ -59,7 +59,7 @@ WRONG = [
     ("ops.leases", "catalog"),
     ("/Volumes/main/ops/leases", "rename"),
     ("/dbfs/x", "rename"),
-    ("~/x", "whole path"),
+    ("~/x", "absolute path"),
     ("C:\\leases", "backslashes"),
     ("a\\b", "backslashes"),
     ("file://host/x", "file:///PATH"),
@@ -155,7 +155,7 @@ def test_addresses_that_the_libraries_know_stay(location: str, opened: str) -> N
 
 @pytest.mark.parametrize("address", ["https://example.com/c/x", "https://acct.core.windows.net/c/x"])
 def test_a_web_server_that_is_no_storage_account_is_refused(address: str) -> None:
-    with pytest.raises(OptionError, match="by https only of a storage account, such as https://ACCOUNT"):
+    with pytest.raises(OptionError, match="an https address of a storage account, such as https://ACCOUNT"):
         checked_location(address)
 
 

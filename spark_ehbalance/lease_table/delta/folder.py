@@ -1,5 +1,5 @@
-"""The folder of a Delta table: its files one by one, by way of obstore, and the whole by way of delta-rs. The errors of
-both become ours here."""
+"""The folder of a Delta table: its files with obstore, the table with delta-rs, and the errors of both as this
+package's."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from spark_ehbalance.lease_table.delta.storage import open_storage
 from spark_ehbalance.lease_table.identity import StorageTokens, split
 from spark_ehbalance.settings.secrets import is_secret_name, may_be_secret
 
-#: What delta-rs and obstore raise where a storage fails, or holds what they cannot read.
+#: Errors of delta-rs and obstore for failed storages and unreadable content.
 BACKEND_ERRORS = (OSError, DeltaError, BaseError, ValueError, KeyError)
 
-#: Files that are removed with one request: as many as Azure allows.
+#: Files removed with one request: Azure's maximum.
 _REMOVED_AT_ONCE = 256
 
-#: Files of a folder that an error names.
+#: Files named in an error.
 _SHOWN = 3
 
 
 class File(NamedTuple):
-    """A file's name in its folder, its size in bytes, and the time of its last change in seconds since 1970, by the
-    storage's clock."""
+    """A file's name, its size in bytes, and the time of its last change in seconds since 1970 by the storage's
+    clock."""
 
     name: str
     size: int
@@ -46,40 +46,40 @@ class File(NamedTuple):
 
 
 class Folder:
-    """The folder at `uri`, with delta-rs's `options` for its storage. `title` names it in errors.
+    """The folder at `uri`, with delta-rs's `options` for its storage; `title` is its name in errors.
 
-    Files are named relative to the folder. Its methods raise `BACKEND_ERRORS`, to be caught with `errors`.
+    File names are relative to the folder. Methods raise `BACKEND_ERRORS`, which `errors` translates.
     """
 
     def __init__(self, uri: str, options: Mapping[str, str], title: str | None = None) -> None:
-        """Raises `OptionError` if the options name a credential that is wrong."""
+        """Raises `OptionError` for an invalid credential in the options."""
         self.uri = uri
         self.options = dict(options)
         identity, plain_options = split(self.options)
         self._address, self._plain_options = for_libraries(uri, plain_options)
         self._tokens = None if identity is None else StorageTokens(identity)
-        #: The token that delta-rs was given last, as an option, and when it ends, in seconds since 1970.
+        #: delta-rs's last token, as an option, and its expiry in seconds since 1970.
         self.token: tuple[dict[str, str], float] = {}, math.inf
         self._title = title or uri
         self._storage: ObjectStore | None = None
 
     @property
     def is_local(self) -> bool:
-        """Whether the folder is a path. Storage services write a file whole or not at all; a crash of a machine may
-        leave part of a local one."""
+        """Whether the folder is a path. Storage services write files atomically; a crash of a machine may truncate a
+        local one."""
         return "://" not in self.uri
 
     def delta_options(self) -> dict[str, str]:
-        """The options for delta-rs to open the folder now. Raises `StoreUnavailableError` if there is no token."""
+        """delta-rs's options with a valid token. Raises `StoreUnavailableError` if there is none."""
         if self._tokens is None:
             return self._plain_options
         self.token = self._tokens.option()
         return self._plain_options | self.token[0]
 
     def is_table(self) -> bool:
-        """Whether there is a Delta table in the folder. delta-rs takes any file in the log for one. Raises
+        """Whether the folder contains a Delta table; delta-rs accepts any file in the log. Raises
         `StoreUnavailableError` if there is no token."""
-        self.delta_options()  # obstore would tell of a missing token in many more words
+        self.delta_options()  # a shorter error for a missing token than obstore's
         return any(is_of_a_version(file.name) for file in self.listed(LOG))
 
     def open_table(self) -> DeltaTable:
@@ -87,14 +87,14 @@ class Folder:
         return DeltaTable(self._address, storage_options=self.delta_options())
 
     def tag(self, name: str) -> str | None:
-        """What distinguishes the file from another of the same name; None if there is none. One request."""
+        """The file's ETag; None if it does not exist. One request."""
         try:
             return obstore.head(self._files, name)["e_tag"] or ""
         except (FileNotFoundError, NotFoundError):
             return None
 
     def listed(self, folder: str = "", after: str | None = None) -> list[File]:
-        """The files in the folder, or in a `folder` of it, sorted by name; not of those below. It may be missing.
+        """The files directly in the folder, or in its subfolder `folder`, which may be missing, sorted by name.
         `after`: only names after this one."""
         if self.is_local:
             return [file for file in self._scanned(folder) if file.name > (after or "")]
@@ -129,7 +129,7 @@ class Folder:
         return self.read_tagged(name)[0]
 
     def read_tagged(self, name: str) -> tuple[bytes, str]:
-        """As `read`, and the file's tag."""
+        """The content and the tag of a file. Raises `FileNotFoundError`."""
         try:
             found = obstore.get(self._files, name)
             return bytes(found.bytes()), found.meta["e_tag"] or ""
@@ -140,8 +140,7 @@ class Folder:
         """The rows of a Parquet file, in the columns of `schema`. Raises `FileNotFoundError`, and `ValueError` if it
         lacks a column.
 
-        Arrow's own readers start threads, which end a process that exits soon after by an abort, one time in six when
-        busy.
+        Without Arrow's threads, which abort a busy process that exits soon after, one time in six.
         """
         file = pq.ParquetFile(pa.BufferReader(self.read(name)))
         if missing := [column for column in schema.names if column not in file.schema_arrow.names]:
@@ -150,18 +149,18 @@ class Folder:
         return rows if rows.schema.equals(schema) else rows.cast(schema)
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, over one of this name."""
+        """Write or overwrite a file."""
         obstore.put(self._files, name, data, use_multipart=False)
 
     def create(self, name: str, data: bytes) -> str:
-        """Write a file if there is none of this name; its tag. Raises `FileExistsError`."""
+        """Create a file; returns its tag. Raises `FileExistsError`."""
         try:
             return obstore.put(self._files, name, data, mode="create", use_multipart=False)["e_tag"] or ""
         except AlreadyExistsError as error:
             raise FileExistsError(name) from error
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files, many with one request; others may have removed some of them already."""
+        """Remove files, many with one request; some may be missing."""
         paths = list(names)
         if self.is_local:
             for path in paths:
@@ -182,7 +181,7 @@ class Folder:
 
     def _paths(self) -> Iterator[str]:
         if not self.is_local:
-            for chunk in obstore.list(self._files):  # also the empty files by which some tools mark a folder
+            for chunk in obstore.list(self._files):  # also empty files that mark folders
                 yield from (entry["path"] for entry in chunk if entry["path"] not in ("", LOG))
             return
         for folder, folders, files in os.walk(self.uri):
@@ -200,7 +199,7 @@ class Folder:
         return None
 
     def make(self) -> None:
-        """Make the folder if it is missing; where storage has none there is nothing to make."""
+        """Create the folder if it is missing, on storages that have folders."""
         if self.is_local:
             os.makedirs(self.uri, exist_ok=True)
 
@@ -230,24 +229,22 @@ class Folder:
         return self._storage
 
     def _text(self, error: Exception) -> str:
-        """The error in one line. delta-rs repeats the value of an option that it does not understand."""
+        """The error in one line, without secrets: delta-rs repeats values of options that it does not understand."""
         hidden = {value for name, value in self.options.items() if _hidden(name, value)}.union(self.token[0].values())
         if any(value in str(error) for value in hidden):
-            error.args = ("it does not understand a storage option that may hold a secret",)  # in tracebacks as well
+            error.args = ("a storage option that may be a secret is invalid",)  # in tracebacks as well
         return storage_error_text(error)
 
 
 def file_names(table: DeltaTable, since_ms: int = 0) -> list[str]:
-    """The names of the table's data files in its folder, of those that were written at `since_ms` or later; others may
-    put them into folders of it."""
+    """The paths of the table's data files written at `since_ms` or later, relative to its folder."""
     files = pa.table(table.get_add_actions())
     written = files["modification_time"].cast(pa.int64()).to_pylist()
     return [name for name, at in zip(files["path"].to_pylist(), written, strict=True) if at >= since_ms]
 
 
 def _is_refused(text: str) -> bool:
-    """Whether a storage has refused the token itself, and not what was to be done with it. The answer to HEAD does not
-    say which."""
+    """Whether a storage refused the token itself, not only the request. A response to HEAD is ambiguous."""
     return "401 Unauthorized" in text or ("403 Forbidden" in text and "<Code>Authorization" not in text)
 
 
@@ -256,7 +253,7 @@ def _hidden(name: str, value: str) -> bool:
 
 
 def storage_error_text(error: Exception) -> str:
-    """An error of delta-rs or obstore in one line, with its causes and without the queries of addresses, which may hold
+    """An error of delta-rs or obstore in one line, with its causes and without queries of addresses, which may contain
     a token."""
     text = str(error).partition("\nDebug source:")[0]
     text = re.sub(r"//[^/@\s:]*:[^/@\s]*@", "//…@", text)

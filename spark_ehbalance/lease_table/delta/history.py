@@ -1,4 +1,4 @@
-"""The history of a group: a Delta table of its own, beside the lease table, to which rows are appended."""
+"""The history of a group: an append-only Delta table next to the lease table."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ HISTORY_SCHEMA = pa.schema(
     ]
 )
 
-#: Appends from one checkpoint of the history's log to the next: whoever opens it reads the log files since.
+#: Appends between two checkpoints of the history's log; a reader reads the log files since the last one.
 _CHECKPOINT_INTERVAL = 20
 
-#: Hours for which a file is kept that was joined with others: a reader may be in the middle of it.
+#: Hours for which compacted files are kept for readers.
 _KEPT_HOURS = 1
 
-#: By its name the table is known as ours, whatever its columns are.
+#: The name that identifies the table as a lease history, whatever its columns are.
 _NAME = "ehbalance lease history"
 
 
@@ -51,27 +51,27 @@ class History:
         self._folder = Folder(location.rstrip("/") + "_history", options)
         self._table: DeltaTable | None = None  # as of the last append
         self._tag: str | None = None  # of that version's log file
-        self._until = math.inf  # when it can no longer be used
-        # The version that `follow` has read, its log file's tag, and its data files.
+        self._until = math.inf  # expiry of its token
+        # The version last read by `follow`, its log file's tag, and its data files.
         self._followed: tuple[int, str | None, frozenset[str]] = (0, None, frozenset())
 
     def append(self, changes: Sequence[OwnershipChange]) -> None:
-        """Append `changes`, which makes the table if it is missing."""
+        """Append `changes`; creates the table if it is missing."""
         rows = [asdict(change) | {"at": 1000 * change.at_ms} for change in changes]
         table = pa.table({name: [row[name] for row in rows] for name in HISTORY_SCHEMA.names}, schema=HISTORY_SCHEMA)
         with self._folder.errors("written"):
-            held, self._table = self._held(), None
-            if held is not None:
+            cached, self._table = self._cached(), None
+            if cached is not None:
                 try:
-                    self._append(held, table)
-                except DeltaError:  # others have done more than append since it was opened
-                    held = None
-            if held is None:
-                held = self._opened()
-                self._append(held, table)
-            self._table, self._tag = held, self._tag_of(held.version())
-            if held.version() % _CHECKPOINT_INTERVAL == 0:
-                held.create_checkpoint()
+                    self._append(cached, table)
+                except DeltaError:  # others did more than append since it was opened
+                    cached = None
+            if cached is None:
+                cached = self._opened()
+                self._append(cached, table)
+            self._table, self._tag = cached, self._tag_of(cached.version())
+            if cached.version() % _CHECKPOINT_INTERVAL == 0:
+                cached.create_checkpoint()
 
     def _check_columns(self, table: DeltaTable) -> None:
         columns = {field.name for field in table.schema().fields}
@@ -79,15 +79,15 @@ class History:
             problem = "it is a Delta table of another program"
             raise StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=self._folder.uri, problem=problem)
 
-    def _held(self) -> DeltaTable | None:
-        """The table as of the last append, unless another one has taken its place or its token ends: it need not be
-        opened, for which delta-rs reads the log since the last checkpoint, two requests a file."""
+    def _cached(self) -> DeltaTable | None:
+        """The table as of the last append, unless it was replaced or its token expires. Opening it again would take
+        delta-rs two requests for each log file since the last checkpoint."""
         table = self._table if time.time() < self._until - REQUEST_TIMEOUT else None
         same = table is not None and self._tag_of(table.version()) == self._tag is not None
         return table if same else None
 
     def _opened(self) -> DeltaTable:
-        """The table, which is made if it is missing. Raises `StoreUnavailableError` if it is somebody else's."""
+        """The table; creates it if it is missing. Raises `StoreUnavailableError` if it is foreign."""
         try:
             if not self._folder.is_table():
                 self._folder.check_unused()
@@ -109,7 +109,7 @@ class History:
             write_deltalake(table, rows, mode="append", schema_mode="merge")
         except BACKEND_ERRORS:
             raise
-        except Exception as error:  # delta-rs has no class for columns of another type
+        except Exception as error:  # delta-rs's error for columns of another type has no class
             raise self._folder.unavailable("written", error) from error
 
     def _create(self) -> None:
@@ -125,8 +125,8 @@ class History:
             return [] if table is None else self._changes(file_names(table))
 
     def follow(self, since_ms: int) -> list[OwnershipChange]:
-        """The changes in the files that were written at `since_ms` or later and that no earlier call has read; after
-        files were joined some changes are returned again."""
+        """The changes in files written at `since_ms` or later and not read by an earlier call; after a compaction some
+        changes are returned again."""
         with self._folder.errors("read"):
             version, tag, files = self._followed
             if tag and self._tag_of(version + 1) is None and self._tag_of(version) == tag:
@@ -155,7 +155,7 @@ class History:
         return sorted(changes, key=lambda change: (change.at_ms, change.epoch or 0))
 
     def compact(self) -> None:
-        """Join the many small files into few, and remove those that the log says were replaced a while ago."""
+        """Compact small files, and remove those replaced a while ago."""
         with self._folder.errors("maintained"):
             if self._folder.is_table():
                 table = self._opened()

@@ -1,7 +1,7 @@
-"""Where a Delta lease table may be, and the storage options that it must not have.
+"""Locations of Delta lease tables, and storage options that they must not have.
 
-Each location has one spelling. delta-rs takes an address that it does not know for a folder below the working
-directory: two jobs would have a table each, and both would read everything.
+Locations have one canonical form. delta-rs takes an unknown address for a folder below the working directory: two jobs
+would have a table each, and both would read everything.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from spark_ehbalance.errors import OptionError
 from spark_ehbalance.lease_table.identity import check_identity, plain_name
 from spark_ehbalance.settings.locations import EXAMPLE_ADDRESS, has_unsafe_characters, path_in_url, scheme
 
-#: Storages that delta-rs and obstore know and that can create a file only if it does not exist. None is a path.
+#: Storages of delta-rs and obstore that can create a file only if it does not exist. None is a path.
 SCHEMES = (None, "file", "abfs", "abfss", "adl", "az", "azure", "gs", "https", "s3", "s3a")
 
-#: The host of a storage account, which may be in a DNS zone (`z12`), and the clouds that delta-rs and obstore know.
+#: The host of a storage account, possibly in a DNS zone (`z12`), and the clouds that delta-rs and obstore support.
 _ACCOUNT = re.compile(r"(?P<account>[a-z0-9-]+)(?P<zone>(\.z[0-9]{1,2})?)\.(dfs|blob)\.(?P<cloud>[a-z0-9.-]+)")
 _KNOWN_CLOUDS = ("core.windows.net", "fabric.microsoft.com")
 
@@ -36,9 +36,9 @@ def has_known_scheme(location: str) -> bool:
 
 
 def parse_location(text: str) -> str:
-    """The location that `text` means, whose scheme is one of `SCHEMES`: an address, or an absolute path.
+    """The canonical form of a location with one of `SCHEMES`: an address, or an absolute path.
 
-    Raises `ValueError` with what is allowed instead.
+    Raises `ValueError` with the allowed forms.
     """
     kind, rest = scheme(text), text.partition(":")[2]
     if kind is None:
@@ -47,10 +47,10 @@ def parse_location(text: str) -> str:
 
 
 def for_libraries(location: str, options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The address and the options by which delta-rs and obstore open `location`.
+    """The address and the options with which delta-rs and obstore open `location`.
 
-    They know one cloud, and take an address by HTTPS for any web server. So every account of another cloud, or in a DNS
-    zone, is given as an option, with its endpoint unless the options have one.
+    They support one cloud, and take an HTTPS address for any web server. So an account of another cloud, or in a DNS
+    zone, becomes an option, with its endpoint unless the options have one.
     """
     kind, (server, _, path) = scheme(location), location.partition("://")[2].partition("/")
     container, at, host = server.rpartition("@")
@@ -68,9 +68,8 @@ def for_libraries(location: str, options: Mapping[str, str]) -> tuple[str, dict[
 
 
 def check_storage(location: str, options: Mapping[str, str], environment: Mapping[str, str]) -> None:
-    """Raise `OptionError` if an option, or a variable of the environment that no option overrides, tells delta-rs to
-    commit in a way that replaces another writer's commit, or that excludes only those who commit in the same way; or if
-    a credential is wrong."""
+    """Raise `OptionError` for an invalid credential, and for an option, or an environment variable that no option
+    overrides, with which delta-rs may overwrite another writer's commit or relies on locks."""
     check_identity(location, options)
     settings = {f"storageOptions.{name}": (name, value) for name, value in options.items()}
     overridden = {name.lower() for name in options}
@@ -88,7 +87,7 @@ def check_storage(location: str, options: Mapping[str, str], environment: Mappin
 
 
 def _concerns(variable: str, location: str) -> bool:
-    """Whether delta-rs reads this variable of the environment for the table: those of S3, and those of mounts."""
+    """Whether delta-rs reads this environment variable for the table: those of S3, and those of mounts."""
     if variable.startswith("aws_") or variable.endswith("conditional_put"):
         return location.startswith(("s3://", "s3a://"))
     return "://" not in location
@@ -96,17 +95,17 @@ def _concerns(variable: str, location: str) -> bool:
 
 def _path(text: str) -> str:
     if text.startswith("~"):
-        raise ValueError("a path without ~, which only a shell knows: write the whole path")
+        raise ValueError("an absolute path without ~, which only a shell expands")
     if re.fullmatch(r"\w+(\.\w+){1,2}", text):
         raise ValueError(
-            "an address or a path, and not the name of a table in a catalog: write where that is stored, such as "
-            f"{EXAMPLE_ADDRESS}, or ./{text} for a folder of this name"
+            f"an address or a path, such as {EXAMPLE_ADDRESS}, not the name of a table in a catalog; or ./{text} for a "
+            "folder of this name"
         )
     path = "/" + os.path.abspath(text).lstrip("/")
     if any(path == mount or path.startswith(mount + "/") for mount in _MOUNTS):
         raise ValueError(
-            f"a path that is not below {' or '.join(_MOUNTS)}: there two queries could take the same partition, as a "
-            f"rename replaces an existing file. Write the address of the storage, such as {EXAMPLE_ADDRESS}"
+            f"a path that is not below {' or '.join(_MOUNTS)}, where a rename replaces an existing file and two "
+            f"queries could own the same partition; or the address of the storage, such as {EXAMPLE_ADDRESS}"
         )
     if path == "/":
         raise ValueError("a folder below /")
@@ -129,8 +128,7 @@ def _address(kind: str, rest: str) -> str:
         raise ValueError("an address without a user and a password")
     if kind == "https" and not _ACCOUNT.fullmatch(host.lower()):
         raise ValueError(
-            "an address by https only of a storage account, such as "
-            "https://ACCOUNT.blob.core.windows.net/CONTAINER/FOLDER"
+            "an https address of a storage account, such as https://ACCOUNT.blob.core.windows.net/CONTAINER/FOLDER"
         )
     folder = posixpath.normpath("/" + _unescaped(path)).lstrip("/")
     if not folder:
@@ -140,7 +138,7 @@ def _address(kind: str, rest: str) -> str:
 
 def _unescaped(path: str) -> str:
     if re.search(r"%(?![0-9A-Fa-f]{2})", path):
-        raise ValueError("an address with % only as the begin of an escape, such as %20 for a space")
+        raise ValueError("an address with % only in escapes, such as %20 for a space")
     try:
         plain = unquote(path, errors="strict")
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""The files of the table's log: commits and checkpoints that this store writes, and what it reads in them."""
+"""Commits and checkpoints of the table's log."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _ADD = {
     "stats": _TEXT,
 }
 
-#: The actions that a checkpoint has. Readers expect the last two, which this store does not write.
+#: The actions of a checkpoint. Readers expect the last two, which this store does not write.
 _CHECKPOINT = pa.schema(
     [
         ("protocol", _struct(minReaderVersion=_INT, minWriterVersion=_INT)),
@@ -62,7 +62,7 @@ _CHECKPOINT = pa.schema(
 def metadata(
     name: str, description: str, schema: str, properties: Mapping[str, str], at_ms: int, id: str | None = None
 ) -> dict[str, Any]:
-    """The action that states a table's metadata; `schema` is Delta's JSON for it, `at_ms` when the table was made."""
+    """The action with a table's metadata; `schema` is in Delta's JSON, `at_ms` the creation time."""
     return {
         "metaData": {
             "id": id or str(uuid.uuid4()),
@@ -124,8 +124,8 @@ def _lines(actions: Iterable[dict[str, Any]]) -> bytes:
 
 
 def actions_of(content: bytes) -> list[dict[str, Any]]:
-    """The actions of a log file. Raises `ValueError` with what is wrong with it. This store's commits end with an
-    `add`, so that a file that a crash has cut off is recognized."""
+    """The actions of a log file. Raises `ValueError` with its problem. This store's commits end with an `add`, so that
+    a file truncated by a crash is recognized."""
     try:
         actions = [json.loads(line) for line in content.splitlines() if line.strip()]  # of bytes: not at U+2028
         is_cut = _TOKEN in _information(actions) and "add" not in actions[-1]
@@ -153,7 +153,7 @@ def data_change(content: bytes) -> str | None:
 
 
 def is_by(token: str, content: bytes) -> bool:
-    """Whether the author with this token has written the log file."""
+    """Whether the author with this token wrote the log file."""
     return _information(actions_of(content)).get(_TOKEN) == token
 
 
@@ -167,8 +167,8 @@ def newest_checkpoint(names: Iterable[str]) -> int:
 
 
 def checkpoint(version: int, metadata: dict[str, Any], add: dict[str, Any]) -> dict[str, bytes]:
-    """The files of a checkpoint at `version`, by name, in the order in which they are to be written: delta-rs would
-    read the log back, several requests a commit."""
+    """The files of a checkpoint at `version`, by name, in the order of writing; delta-rs would read the log with
+    several requests per commit."""
     rows = [{"protocol": _PROTOCOL}, metadata, {"add": add["add"] | {"dataChange": False}}]
     buffer = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist([_with_pairs(row) for row in rows], schema=_CHECKPOINT), buffer)
@@ -177,7 +177,7 @@ def checkpoint(version: int, metadata: dict[str, Any], add: dict[str, Any]) -> d
 
 
 def _with_pairs(value: Any) -> Any:
-    """`value` with those dictionaries that Arrow takes for maps as lists of pairs."""
+    """`value` with Arrow's maps as lists of pairs."""
     if not isinstance(value, dict):
         return value
     maps = ("partitionValues", "options", "configuration")

@@ -1,6 +1,6 @@
-"""Keeps the table small: a checkpoint of the log, and the removal of files that no reader needs any more.
+"""Maintenance of the table: removal of files that no reader needs.
 
-Ages are counted back from the newest commit, by the storage's own clock.
+Ages are relative to the newest commit, by the storage's own clock.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Iterable
 from spark_ehbalance.lease_table.delta.folder import File, Folder
 from spark_ehbalance.lease_table.delta.names import LOG, is_data_file, is_of_a_version, version_of
 
-#: Seconds for which log files are kept that a checkpoint has replaced. A member that was suspended for less finds the
-#: next version still there, and knows that its own is not the newest; see `DeltaStore`.
+#: Seconds for which log files before a checkpoint are kept, so that a member suspended for less finds the next version
+#: and knows that its own is not the newest; see `DeltaStore`.
 LOG_SECONDS = 600.0
 
-#: Seconds for which data files are kept that no version needs any more: for readers that are in the middle of one.
+#: Seconds for which unneeded data files are kept for readers.
 DATA_SECONDS = 60.0
 
-#: What the table tells other engines. They write a checkpoint with every so many of their commits, and then clean up.
+#: Properties for other engines, which write checkpoints and clean up after their own commits.
 PROPERTIES = {
     "delta.checkpointInterval": "100",
     "delta.logRetentionDuration": "interval 10 minutes",
@@ -27,23 +27,22 @@ PROPERTIES = {
 
 
 def remove_old_files(folder: Folder, data: list[File], log: list[File], version: int, needed: str) -> None:
-    """Remove the log files before the checkpoint at `version`, and the data files of this store but the one that is
-    `needed` by it. `data` and `log` were listed before that version was known, so that no file of a later one is in
-    them.
+    """Remove the log files before the checkpoint at `version`, and this store's data files except `needed`. `data` and
+    `log` were listed before that version was read, so that they contain no file of a later one.
     """
     now = max((file.changed for file in log if version_of(file.name) is not None), default=0.0)
-    if folder.is_local:  # its times are those of machines, one of which may have been ahead
+    if folder.is_local:  # by machines' clocks, one of which may be fast
         now = min(now, time.time())
     gone = [f"{LOG}/{name}" for name in _old_log_files(log, version, now - LOG_SECONDS)]
-    # A data file that was never committed never will be: the newest log file is younger, so the version that its author
-    # wanted to write is taken. What other engines have written is theirs to remove, by their VACUUM.
+    # An old uncommitted data file never will be committed: the newest log file is younger, so its author's version
+    # exists. Other engines' files are removed by their VACUUM.
     unneeded = [file for file in data if is_data_file(file.name) and file.name != needed]
     folder.remove([*gone, *(file.name for file in unneeded if file.changed < now - DATA_SECONDS)])
 
 
 def _old_log_files(log: Iterable[File], checkpoint: int, before: float) -> list[str]:
-    """The files of the log that nobody needs: of versions before the one of the newest `checkpoint`, up to the first
-    that was changed at `before` or later. What is kept has no gap, which a reader could take for the end of the log."""
+    """The log files of versions before the newest `checkpoint`, up to the first one changed at `before` or later. The
+    rest has no gap, which a reader could take for the end of the log."""
     versions = [(int(file.name[:20]), file) for file in log if is_of_a_version(file.name)]
     kept = min([checkpoint, *(version for version, file in versions if file.changed >= before)])
     return [file.name for version, file in versions if version < kept]

@@ -1,4 +1,4 @@
-"""The names that this store gives its files, and nobody else gives. Only files with these names are removed."""
+"""Names of this store's files, which no other program uses. Only files with these names are removed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ LOG = "_delta_log"
 #: The file that names the newest checkpoint.
 HINT = "_last_checkpoint"
 
-#: The local storage adds `#` and a number to a file's name until the file is whole.
+#: The local storage adds `#` and a number to a file's name until the file is complete.
 _DATA = re.compile(r"lease-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.parquet(?:#\d+)?")
 _STAGED_LOG = re.compile(rf"{LOG}/(?:\d{{20}}\.(?:json|checkpoint\.parquet)|{HINT})#\d+")
 
-#: The log's files of one version: its commit, and what engines put beside it.
+#: The log's files of one version: its commit, and engines' files next to it.
 _VERSION = re.compile(r"\d{20}\.(?:json|crc|checkpoint(?:\.\S+)?\.parquet)")
 
 
 def commit_file(version: int) -> str:
-    """The name of the log file that makes `version`."""
+    """The name of the log file of `version`."""
     return f"{LOG}/{version:020}.json"
 
 
@@ -29,18 +29,18 @@ def checkpoint_file(version: int) -> str:
 
 
 def version_of(name: str) -> int | None:
-    """The version of a log file, by its name in the log; None for other files."""
+    """The version of the commit file `name`; None for other files."""
     match = re.fullmatch(r"(\d{20})\.json", name)
     return int(match[1]) if match else None
 
 
 def new_data_file() -> str:
-    """A name for a data file, which nobody has given before."""
+    """A unique name for a data file."""
     return f"lease-{uuid.uuid4()}.parquet"
 
 
 def is_data_file(name: str) -> bool:
-    """Whether a file of the table's folder is a data file of this store, or part of one."""
+    """Whether a file of the table's folder is a data file of this store, complete or not."""
     return _DATA.fullmatch(name) is not None
 
 
@@ -50,5 +50,5 @@ def is_of_a_version(name: str) -> bool:
 
 
 def is_left_over(path: str) -> bool:
-    """Whether a file, relative to the table's folder, can be left by an interrupted write of this store."""
+    """Whether a file, relative to the table's folder, may be left by an interrupted write of this store."""
     return is_data_file(path) or _STAGED_LOG.fullmatch(path) is not None

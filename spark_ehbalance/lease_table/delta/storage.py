@@ -1,5 +1,5 @@
-"""Opens the storage of a location with delta-rs's options, by way of obstore: the same Rust library, object_store, that
-delta-rs reads and writes with, so that both understand the same options and renew the same credentials."""
+"""obstore with delta-rs's options. Both use the Rust library object_store, so that options and credentials are the
+same."""
 
 from __future__ import annotations
 
@@ -41,19 +41,18 @@ _CLIENT = frozenset(
 
 _FLAGS = ("allow_http", "allow_invalid_certificates", "http1_only", "http2_only", "randomize_addresses")
 
-#: What delta-rs understands as the value of a flag.
+#: delta-rs's values of flags.
 _ON, _OFF = ("1", "true", "on", "yes", "y"), ("0", "false", "off", "no", "n")
 
-#: What the location says, and delta-rs takes from nowhere else.
+#: Set by the location only.
 _PLACES = frozenset({"bucket", "bucket_name", "container_name"})
 
-#: The prefixes of the variables of the environment that set options, by the beginning of a location's scheme.
+#: Beginning of a location's scheme → prefix of the environment variables that set options.
 _VARIABLES = {"s3": "aws_", "gs": "google_", "a": "azure_", "https": "azure_"}
 
 
 def open_storage(uri: str, options: Mapping[str, str], tokens: StorageTokens | None = None) -> ObjectStore:
-    """The storage at `uri`, an address or an absolute path; names are relative to it. `tokens` are asked for whenever
-    one is needed.
+    """The storage at `uri`, an address or an absolute path; names are relative to it. `tokens` provide credentials.
 
     Raises `FileNotFoundError` for a path without a folder, `ValueError`, and obstore's `BaseError`.
     """
@@ -64,7 +63,7 @@ def open_storage(uri: str, options: Mapping[str, str], tokens: StorageTokens | N
     lower = _client_variables(uri) | {name.lower(): value for name, value in options.items()}
     lower = {name: value for name, value in lower.items() if _plain(name) not in _PLACES}
     client = {_plain(name): value for name, value in lower.items() if _plain(name) in _CLIENT}
-    if uri.startswith("gs:"):  # delta-rs takes an option for its address that begins with http: for leave to use it
+    if uri.startswith("gs:"):  # as in delta-rs for an http: address
         client = {"allow_http": "true"} | client
     retry = {name: value for name, value in lower.items() if name in ("max_retries", "retry_timeout")}
     rest = {n: value for n, value in lower.items() if _plain(n) not in _CLIENT and n not in retry and "." not in n}
@@ -79,7 +78,7 @@ def open_storage(uri: str, options: Mapping[str, str], tokens: StorageTokens | N
 
 
 def _client_variables(uri: str) -> dict[str, str]:
-    """The options of the HTTP client that are set in the environment: obstore takes all others from there itself."""
+    """The options of the HTTP client in the environment; obstore reads all others itself."""
     prefix = next((prefix for scheme, prefix in _VARIABLES.items() if uri.startswith(scheme)), "")
     variables = {name.lower(): value for name, value in os.environ.items()}
     return {n: v for n, v in variables.items() if prefix and n.startswith(prefix) and _plain(n) in _CLIENT}
@@ -98,7 +97,7 @@ def _client_value(name: str, value: str) -> Any:
 
 
 def _known(uri: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Those of `options` that the storage knows: delta-rs leaves out the others as well, such as those of its log."""
+    """The `options` that the storage supports; delta-rs ignores the others, too."""
     known = {}
     for name, value in options.items():
         try:
@@ -106,7 +105,7 @@ def _known(uri: str, options: Mapping[str, str]) -> dict[str, str]:
             from_url(uri, config=alone)
         except UnknownConfigurationKeyError:
             continue
-        except BaseError:  # a value that is wrong, or another option is missing: the whole tells
+        except BaseError:  # an invalid value or a missing option, reported by the final call
             pass
         known[name] = value
     return known

@@ -1,9 +1,9 @@
 """The compare-and-swap on a Delta table.
 
-A commit is a data file and then the next version's log file, which is created only if there is none: whoever creates it
-has won. That is Delta's commit protocol, and all that delta-rs and Spark need to read the table. A look is one request
-for the next version's log file; delta-rs opens the table, and reads the metadata of a version by another program. Such
-a version must not change rows: RESTORE, for example, would hide progress.
+A commit is a data file and then the next version's log file, created only if it does not exist: its creator wins. That
+is Delta's commit protocol, so delta-rs and Spark can read the table. A read is one request for the next version's log
+file; delta-rs opens the table, and reads the metadata of foreign versions. Such a version must not change rows:
+RESTORE, for example, would hide progress.
 """
 
 from __future__ import annotations
@@ -42,29 +42,28 @@ from spark_ehbalance.lease_table.delta.names import (
 )
 from spark_ehbalance.lease_table.delta.table_format import SCHEMA, description, encode, from_table, group_of, to_table
 
-#: Log files that a look reads one after the other, before it lists the log and reads the newest alone: on a storage
-#: account a listing costs as much as 13 reads, and takes as long as two.
+#: Log files read one after the other before the log is listed: on a storage account a listing costs as much as 13
+#: reads, and takes as long as two.
 _MOST_STEPS = 4
 
-#: Looks from one check whether the log is still there to the next. On a local disk, where it costs 0.01 ms, each look
-#: checks.
-_LOOKS_PER_CHECK = 10
+#: Reads per check that the log still exists. On a local disk, where it costs 0.01 ms, each read checks.
+_READS_PER_CHECK = 10
 
-#: Attempts of a read: a file may be tidied away between finding the newest version and reading it.
+#: Attempts of a read: maintenance may remove a file between finding the newest version and reading it.
 _READ_ATTEMPTS = 3
 
 _NAME = "ehbalance lease table"
 
 
 def _clock() -> float:
-    """Seconds on a clock that goes on while the machine is suspended, where there is one."""
+    """Seconds of a clock that does not stop while the machine is suspended, if there is one."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.time()
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was read or written last: the snapshot, its data file, the table's metadata action, the version's log file,
-    by its tag and by a hash of its content, and when that version was the newest."""
+    """The last version read or written: snapshot, data file, the table's metadata action, tag and content hash of the
+    log file, and when the version was the newest."""
 
     snapshot: Snapshot
     file: str | None
@@ -84,11 +83,11 @@ class _Known:
 
 
 class _Check(NamedTuple):
-    """The last check that the log is still there: what was `known` then, the number of `looks` since, and the versions
+    """The last check that the log exists: the version `known` then, the number of `reads` since, and the versions
     `written` since, with their tokens."""
 
     known: _Known | None = None
-    looks: int = 0
+    reads: int = 0
     written: tuple[tuple[int, str], ...] = ()
 
 
@@ -114,7 +113,7 @@ class DeltaStore(LeaseTable):
         group: Group | None = None,
         clock: Callable[[], float] = _clock,
     ) -> None:
-        """`clock` tells seconds, and must not stand still while the process or the machine does."""
+        """`clock` returns seconds, and must not stop while the process or the machine is suspended."""
         limit = f"{round(patience * 1000)}ms"
         limits = {"timeout": limit, "connect_timeout": limit, "retry_timeout": limit}
         self._folder = Folder(location, limits | dict(options or {}), f"The lease table at {location}")
@@ -122,9 +121,9 @@ class DeltaStore(LeaseTable):
         self._patience = patience
         self._clock = clock
         self._known: _Known | None = None
-        self._last: _Known | None = None  # what was known before the table had to be opened again
+        self._last: _Known | None = None  # the known version before the table was opened again
         self._check = _Check()
-        self._winner: _LogFile | None = None  # the log file that has won a race against this handle
+        self._winner: _LogFile | None = None  # the log file of another writer that won a race
 
     def __repr__(self) -> str:
         return f"DeltaStore({self._folder.uri!r})"
@@ -136,7 +135,7 @@ class DeltaStore(LeaseTable):
             try:
                 self._folder.check_unused()
             except StoreFormatError:
-                if self._folder.is_table():  # another member has made it meanwhile
+                if self._folder.is_table():  # another member created it meanwhile
                     return True
                 raise
         return False
@@ -149,7 +148,7 @@ class DeltaStore(LeaseTable):
                         raise self._foreign(f"it is in the folder of the Delta table {around}, whose VACUUM removes it")
                     self._create(group, content)
             except StoreUnavailableError:
-                if not self.exists():  # otherwise another creator was faster, which is as good
+                if not self.exists():  # otherwise another creator was faster
                     raise
         found = self.read().group
         if found != group:
@@ -157,12 +156,12 @@ class DeltaStore(LeaseTable):
 
     def _create(self, group: Group, content: Snapshot | None) -> None:
         self._folder.make()
-        # In one commit: half a table would be taken for one that has lost its partitions.
+        # In one commit: a part of a table would look like one that lost its partitions.
         adds = [] if content is None else [self._put(content)]
         self._folder.create(commit_file(0), log.creation(_metadata(group, _now_ms()), *adds))
 
     def _put(self, snapshot: Snapshot) -> dict[str, Any]:
-        """Write a data file; the action that adds it."""
+        """Write a data file; returns the action that adds it."""
         rows, name = to_table(snapshot), new_data_file()
         data = encode(rows)
         self._folder.write(name, data)
@@ -177,7 +176,7 @@ class DeltaStore(LeaseTable):
                 return self._read()
             except StoreUnavailableError as error:
                 first = first or error
-                if time.monotonic() - began > self._patience / 2:  # the storage does not answer: it is no race
+                if time.monotonic() - began > self._patience / 2:  # a timeout, not a race
                     break
         assert first is not None
         raise first
@@ -196,7 +195,7 @@ class DeltaStore(LeaseTable):
         return known.snapshot
 
     def _advanced(self, known: _Known) -> _Known | None:
-        """The newest version; None if another program wrote it, so that the table has to be opened again."""
+        """The newest version; None if it is foreign, so that the table must be opened again."""
         newest = self._newest(known)
         if newest is None:
             return known
@@ -206,7 +205,7 @@ class DeltaStore(LeaseTable):
         return self._read_version(newest, add, known.snapshot.group, known.metadata)
 
     def _opened(self) -> _Known:
-        """The newest version, by way of delta-rs."""
+        """The newest version, read with delta-rs."""
         self._forget()
         try:
             table = self._folder.open_table()
@@ -236,23 +235,22 @@ class DeltaStore(LeaseTable):
         return add
 
     def _retained(self, version: int) -> _LogFile:
-        """The log file of `version`. Raises `StoreDamagedError` if there is none: then the author of the rows is not
-        known."""
+        """The log file of `version`. Raises `StoreDamagedError` if it is missing, because the author of the rows is
+        unknown then."""
         if (found := self._log_file(version)) is None:
             raise self._damaged(f"{commit_file(version)} is missing")
         return found
 
     def _check_not_set_back(self, version: int) -> None:
-        """Raise `StoreReplacedError` if the version that was known before is not part of the log any more; it may have
-        been cleaned up."""
+        """Raise `StoreReplacedError` if the known version is no longer part of the log; it may have been cleaned up."""
         if (last := self._last) is not None:
             found = self._log_file(last.version)
             if hash(found.content) != last.content if found else version < last.version:
                 raise self._replaced(f"its version was {last.version} and is {version}")
 
     def _checked_metadata(self, table: DeltaTable) -> tuple[Group, dict[str, Any]]:
-        """The table's group and metadata. Raises `StoreFormatError` if it is no lease table, `StoreReplacedError` if it
-        is another one than before, `StoreDamagedError` if its protocol or metadata are not those of this store."""
+        """The table's group and metadata. Raises `StoreFormatError` if it is not a lease table, `StoreReplacedError` if
+        it is another one than before, `StoreDamagedError` if another program changed its protocol or metadata."""
         found, protocol = table.metadata(), table.protocol()
         known_id = self._last.table if self._last is not None else None
         if known_id not in (None, str(found.id)):
@@ -291,16 +289,15 @@ class DeltaStore(LeaseTable):
         return _Known(snapshot, name, metadata, newest.tag, hash(newest.content))
 
     def _is_there(self, known: _Known) -> bool:
-        """Whether the log can be followed from the known version on.
+        """Whether the log can be read from the known version on.
 
-        It cannot be if somebody has removed the log, or put another one in its place: an older version is then missing,
-        even if members go on writing. Nor if versions were cleaned up since, after a long suspension: the next one may
-        be missing only for that.
+        Not if the log was removed or replaced: an older version is then missing, even if members continue to write.
+        Nor if versions were cleaned up during a long suspension: then the next one may be missing, too.
         """
         if self._is_stale(known):
             return False
-        self._check = self._check._replace(looks=self._check.looks + 1)
-        if not self._folder.is_local and self._check.looks < _LOOKS_PER_CHECK:
+        self._check = self._check._replace(reads=self._check.reads + 1)
+        if not self._folder.is_local and self._check.reads < _READS_PER_CHECK:
             return True
         checked = self._check.known or known
         if self._tag(checked.version) == checked.tag:
@@ -313,8 +310,8 @@ class DeltaStore(LeaseTable):
         return self._folder.tag(commit_file(version))
 
     def _withdraw_strays(self) -> None:
-        """Remove the log files that this handle wrote since the last check into the log of another table, after a gap:
-        with a gap no reader can open that table."""
+        """Remove the log files that this handle wrote since the last check into the log of another table after a gap,
+        with which no reader can open that table."""
         names = [file.name for file in self._folder.listed(LOG)]
         versions, checkpoint = {version_of(name) for name in names}, log.newest_checkpoint(names)
         for version, token in sorted(self._check.written):
@@ -330,7 +327,7 @@ class DeltaStore(LeaseTable):
         return self._clock() - known.newest_at > maintenance.LOG_SECONDS / 2
 
     def _newest(self, known: _Known) -> _LogFile | None:
-        """The log file of the newest version; None if that is the known one."""
+        """The log file of the newest version; None if it is the known one."""
         version, newest = known.version, None
         for _ in range(_MOST_STEPS):
             found = self._log_file(version + 1)
@@ -341,8 +338,8 @@ class DeltaStore(LeaseTable):
         return (self._log_file(later[-1]) or newest) if later else newest
 
     def _log_file(self, version: int) -> _LogFile | None:
-        """The log file of `version`; None if there is none."""
-        winner = self._winner  # which a read in another thread may drop
+        """The log file of `version`; None if it does not exist."""
+        winner = self._winner  # a read in another thread may drop it
         if winner is not None and winner.version == version:
             return winner
         with contextlib.suppress(FileNotFoundError):
@@ -357,12 +354,12 @@ class DeltaStore(LeaseTable):
             raise self._damaged(f"{commit_file(file.version)} {problem}") from problem
 
     def _versions_after(self, version: int) -> list[int]:
-        """The later versions whose log files are there, in order."""
+        """The later versions with a log file, in order."""
         files = self._folder.listed(LOG, after=commit_file(version).removeprefix(f"{LOG}/"))
         return [found for file in files if (found := version_of(file.name)) is not None]
 
     def _damaged(self, problem: str) -> StoreDamagedError:
-        """The error for a table with this problem: a file, and what is wrong with it."""
+        """The error for a damaged table; `problem` names the file."""
         return StoreDamagedError("EHB_LEASE_TABLE_DAMAGED", location=self._folder.uri, problem=problem)
 
     def _foreign(self, problem: str) -> StoreFormatError:
@@ -372,7 +369,7 @@ class DeltaStore(LeaseTable):
         return StoreReplacedError("EHB_LEASE_TABLE_SET_BACK", location=self._folder.uri, problem=problem)
 
     def _forget(self) -> None:
-        """Drop what is held, so that the next read opens the table again."""
+        """Drop the known version, so that the next read opens the table again."""
         self._known = self._winner = None
 
     # --- write -------------------------------------------------------------------------------------------------
@@ -403,18 +400,17 @@ class DeltaStore(LeaseTable):
         return written
 
     def _is_whole_from(self, known: _Known) -> bool:
-        """Whether the log has all versions from the known one to the newest: a clean-up that was cut off may leave
-        any."""
+        """Whether the log has all versions from the known one to the newest: an interrupted clean-up may leave any."""
         versions = self._versions_after(known.version - 1)
         whole = versions == [*range(known.version, known.version + len(versions))] != []
         return whole and self._tag(known.version) == known.tag
 
     def _commit(self, version: int, entry: bytes, token: str) -> str:
-        """Create the log file of `version`; its tag. Raises `ConflictError` if it is somebody else's, and
+        """Create the log file of `version`; returns its tag. Raises `ConflictError` if another writer created it, and
         `StoreUnavailableError`, after which it may yet appear."""
         try:
             return self._folder.create(commit_file(version), entry)
-        except BACKEND_ERRORS as error:  # the client may have tried again after a lost answer: it may be ours
+        except BACKEND_ERRORS as error:  # after a retried request with a lost response it may be this handle's
             failure = error
         try:
             found = self._log_file(version)
@@ -430,7 +426,7 @@ class DeltaStore(LeaseTable):
     def _conflict(self, version: int) -> ConflictError:
         return ConflictError("EHB_COMMIT_CONFLICT", version=version, location=self._folder.uri)
 
-    # --- history and upkeep ------------------------------------------------------------------------------------
+    # --- history and maintenance -------------------------------------------------------------------------------
 
     def record(self, changes: Sequence[OwnershipChange]) -> None:
         self._history.append(changes)
@@ -444,13 +440,13 @@ class DeltaStore(LeaseTable):
     def tidy(self) -> None:
         with self._folder.errors("tidied up"):
             data, files = self._folder.listed(), self._folder.listed(LOG)
-            # After the listings: what of them the newest version does not need is needed no more.
+            # After the listings: listed files that the newest version does not need are obsolete.
             if newest := self._checkpointed():
                 maintenance.remove_old_files(self._folder, data, files, *newest)
 
     def _checkpointed(self) -> tuple[int, str] | None:
-        """Write a checkpoint of the newest version; that version and its data file. None, and nothing is written, if
-        the log was replaced, or another program wrote that version. Other threads read and write meanwhile."""
+        """Write a checkpoint of the newest version; returns that version and its data file. None, without a write, if
+        the log was replaced, or the version is foreign. Other threads may read and write meanwhile."""
         known, checked = self._known, self._check.known
         # Later versions may be this handle's own commits into the log of another table.
         if known is None or checked is None or self._tag(checked.version) != checked.tag:

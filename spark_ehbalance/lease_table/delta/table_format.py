@@ -1,8 +1,8 @@
-"""The lease table's format: a snapshot as rows, and the description that names the table's group.
+"""The lease table's format: a snapshot as rows, and a description with the table's group.
 
-The columns are those that people query; `details` holds all other fields as JSON. A row of kind `partition` is a lease,
-one of kind `member` a heartbeat, one of kind `query` a query's record. The row of kind `table` has the table's id and
-totals of all leases, which show whether rows were lost or edited.
+The columns are those that people query; `details` contains all other fields as JSON. A row of kind `partition` is a
+lease, one of kind `member` a member, one of kind `query` a query's record. The row of kind `table` has the table's id
+and totals of all leases, which reveal lost or edited rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from spark_ehbalance.group.model import (
 from spark_ehbalance.group.position import Position, partition_order
 from spark_ehbalance.group.snapshot import Snapshot
 
-#: Rises with every change once a version is released.
+#: Incremented with every change after the first release.
 FORMAT = 1
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -64,7 +64,7 @@ _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def description(group: Group) -> str:
-    """The description that marks a Delta table as the lease table of `group`."""
+    """The description that identifies a Delta table as the lease table of `group`."""
     return json.dumps(
         {
             "ehbalance": FORMAT,
@@ -82,7 +82,7 @@ def group_of(description: str | None, location: str) -> Group:
         version = int(fields["ehbalance"])
         if version == FORMAT:
             return Group.from_names(fields["namespace"], fields["eventHub"], fields["consumerGroup"])
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):  # somebody else's text
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):  # another program's text
         problem = "it is a Delta table of another program"
         raise StoreFormatError("EHB_LEASE_TABLE_FOREIGN", location=location, problem=problem) from None
     problem = f"it has format {version}, and this version of spark-ehbalance supports format {FORMAT}"
@@ -103,17 +103,17 @@ def to_table(snapshot: Snapshot) -> pa.Table:
 
 
 def encode(rows: pa.Table) -> bytes:
-    """The Parquet file that holds `rows`."""
+    """`rows` as a Parquet file."""
     buffer = pa.BufferOutputStream()
-    # None of what makes Parquet good at large tables: a third less time for 64 partitions, and half the bytes.
+    # Without Parquet's features for large tables: a third less time for 64 partitions, and half the bytes.
     pq.write_table(rows, buffer, compression="snappy", use_dictionary=False, write_statistics=False, store_schema=False)
     return buffer.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
 def from_table(table: pa.Table, group: Group, version: int) -> Snapshot:
-    """The snapshot whose rows `table` holds, in any order. Raises `ValueError` if they are not all of its rows."""
+    """The snapshot in the rows of `table`, in any order. Raises `ValueError` if they are incomplete or edited."""
     columns = [column.combine_chunks() for column in table.columns]
-    columns[5] = columns[5].view(pa.int64())  # a table can hold times that no `datetime` can
+    columns[5] = columns[5].view(pa.int64())  # for times beyond the range of `datetime`
     *values, texts = (column.to_pylist() for column in columns)
     leases: dict[str, Lease] = {}
     members: dict[str, Member] = {}
