@@ -24,10 +24,10 @@ from storm.plan import STAGES, draw
 from storm.shrink import shrink
 from storm.world import Result, play
 
-#: Lines of a violation's story.
+#: Maximum lines of a violation's story.
 _STORY = 60
 
-Met = Counter[tuple[str, str]]
+FaultCounts = Counter[tuple[str, str]]
 
 
 def _play(seed: int) -> tuple[int, Result]:
@@ -35,25 +35,25 @@ def _play(seed: int) -> tuple[int, Result]:
 
 
 def in_parallel(pool: Pool, seeds: Iterator[int]) -> Iterator[tuple[int, Result]]:
-    """Play `seeds`, with so few begun ahead that the end of the iterator is noticed soon."""
+    """Run `seeds` with little read-ahead, so that the end of the iterator is noticed soon."""
     ahead = deque(pool.apply_async(_play, (seed,)) for seed in itertools.islice(seeds, 2 * (os.cpu_count() or 1)))
     while ahead:
         yield ahead.popleft().get()
         ahead.extend(pool.apply_async(_play, (seed,)) for seed in itertools.islice(seeds, 1))
 
 
-def coverage(met: Met) -> Table:
-    """How often each kind of fault met a query in each stage; the first column counts those that meet no process."""
+def coverage(counts: FaultCounts) -> Table:
+    """Table of faults by kind and stage of the affected query; the first column counts faults outside processes."""
     stages = ("", *STAGES)
     table = Table("fault", *(stage or "world" for stage in stages), "all", title="faults", title_justify="left")
-    for kind in sorted({kind for kind, _ in met}):
-        counts = [met[kind, stage] for stage in stages]
-        table.add_row(kind, *(str(count or "") for count in counts), str(sum(counts)))
+    for kind in sorted({kind for kind, _ in counts}):
+        by_stage = [counts[kind, stage] for stage in stages]
+        table.add_row(kind, *(str(count or "") for count in by_stage), str(sum(by_stage)))
     return table
 
 
 def _report(console: Console, seed: int, chosen: list[int] | None) -> None:
-    """Print the violation of `seed` as a story, with as few faults as possible."""
+    """Print the violation of `seed` as a story with the fewest faults."""
     plan = draw(seed)
     if chosen is not None:
         plan = replace(plan, faults=tuple(plan.faults[index] for index in chosen))
@@ -67,12 +67,12 @@ def _report(console: Console, seed: int, chosen: list[int] | None) -> None:
 
 
 def main(
-    seeds: Annotated[int | None, typer.Option(help="How many seeds. Default: as many as there is time.")] = None,
-    first: Annotated[int | None, typer.Option(help="The first seed. Default: a random one, which is printed.")] = None,
-    seconds: Annotated[float | None, typer.Option(help="When to stop. Default: 60 without --seeds.")] = None,
-    faults: Annotated[str | None, typer.Option(help="Play only these faults of a seed, by their numbers.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds. Default: until the time is over.")] = None,
+    first: Annotated[int | None, typer.Option(help="First seed. Default: a random one, which is printed.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Time limit. Default: 60 without --seeds.")] = None,
+    faults: Annotated[str | None, typer.Option(help="Run only these faults of a seed, by their numbers.")] = None,
 ) -> None:
-    """Play groups of queries with faults of every kind, and check at every step what must hold."""
+    """Run groups of queries with faults of every kind, and check the invariants at every step."""
     logging.disable()
     console = Console(width=None if sys.stdout.isatty() else 160)
     first = random.SystemRandom().randrange(1_000_000_000) if first is None else first
@@ -80,7 +80,7 @@ def main(
         _report(console, first, [int(index) for index in faults.split(",") if index])
         raise typer.Exit(1)
     until = time.monotonic() + (seconds or (60.0 if seeds is None else float("inf")))
-    met, runs, failed, began = Met(), 0, None, time.monotonic()
+    counts, runs, failed, began = FaultCounts(), 0, None, time.monotonic()
     console.print(f"first seed {first}, {os.cpu_count()} cores", highlight=False)
     numbers = itertools.count(first) if seeds is None else iter(range(first, first + seeds))
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
@@ -88,15 +88,15 @@ def main(
         task = progress.add_task("")
         playing = itertools.takewhile(lambda _: time.monotonic() < until, numbers)
         for seed, result in in_parallel(pool, playing):
-            met, runs = met + result.met, runs + 1
+            counts, runs = counts + result.fault_counts, runs + 1
             if result.violation is not None:
                 failed = seed
                 break
-            progress.update(task, description=f"{runs} runs, {met.total():,} faults")
+            progress.update(task, description=f"{runs} runs, {counts.total():,} faults")
     hours = (time.monotonic() - began) / 3600
-    console.print(coverage(met))
+    console.print(coverage(counts))
     console.print(
-        f"{runs} runs, {met.total():,} faults, {met.total() / hours:,.0f} faults an hour, "
+        f"{runs} runs, {counts.total():,} faults, {counts.total() / hours:,.0f} faults an hour, "
         f"{int(failed is not None)} violations",
         highlight=False,
     )

@@ -1,5 +1,5 @@
-"""Faults of the past, each put back into today's code as the smallest change: `python -m storm.faults [NAME ...]` plays
-seeds with each until the storm finds it, and prints which invariant it violates."""
+"""Past faults, each as the smallest change of today's code. `python -m storm.faults [NAME ...]` runs seeds with each
+until the storm finds it, and prints the violated invariant."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from storm.witness import Violation
 
 @dataclass(frozen=True, slots=True)
 class PastFault:
-    """`old`, which the source of `module` contains once, was `new`. That violates one of the `invariants`, and within a
-    second or two with this `seed`, if there is one."""
+    """A fault: the source of `module` with `new` instead of `old`. It violates one of the `invariants`, with this seed
+    within two seconds."""
 
     name: str
     module: str
@@ -40,7 +40,7 @@ class PastFault:
     seed: int | None = None
 
     def load(self) -> tuple[ModuleType, str]:
-        """The module, and its source with the fault."""
+        """The module and its source with the fault."""
         module = importlib.import_module(f"spark_ehbalance.{self.module}")
         assert module.__file__ is not None
         source = Path(module.__file__).read_text(encoding="utf-8")
@@ -49,8 +49,8 @@ class PastFault:
         return module, source.replace(self.old, self.new)
 
     @contextmanager
-    def put_back(self) -> Iterator[None]:
-        """Run with the fault until this ends."""
+    def apply(self) -> Iterator[None]:
+        """Run with the fault inside the block."""
         module, source = self.load()
         with rewritten(module, source):
             yield
@@ -310,22 +310,22 @@ PAST_FAULTS = (
 )
 
 
-_put_back = ExitStack()
+_applied = ExitStack()
 
 
 def _is_small(seed: int) -> bool:
-    """Whether the group of `seed` is played in less than a second."""
+    """Whether the group of `seed` runs in less than a second."""
     plan = draw(seed)
     return plan.partitions * len(plan.queries) <= 16
 
 
 def _begin(fault: PastFault) -> None:
     logging.disable()
-    _put_back.enter_context(fault.put_back())
+    _applied.enter_context(fault.apply())
 
 
 def _find(fault: PastFault, first: int, seconds: float) -> tuple[int, Violation | None]:
-    """How many seeds of small groups were played until one violated an invariant, and that violation."""
+    """The number of seeds of small groups until a violation, and the violation."""
     until, played = time.monotonic() + seconds, 0
     small = filter(_is_small, itertools.count(first))
     with multiprocessing.Pool(initializer=_begin, initargs=(fault,)) as pool:
@@ -339,9 +339,9 @@ def _find(fault: PastFault, first: int, seconds: float) -> tuple[int, Violation 
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Only faults whose names contain one of these.")] = None,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
-    seconds: Annotated[float, typer.Option(help="How long to look for each fault.")] = 600.0,
+    seconds: Annotated[float, typer.Option(help="Time limit per fault.")] = 600.0,
 ) -> None:
-    """Put faults of the past back, and show which invariant each violates; exits with 1 if one is not found."""
+    """Apply past faults and show the invariant that each violates; exits with 1 if one is not found."""
     console = Console(width=None if sys.stdout.isatty() else 160)
     table, all_found = Table("fault", "invariant", "seeds", "seconds"), True
     with Live(table, console=console):

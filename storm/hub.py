@@ -12,8 +12,8 @@ from spark_ehbalance.query.offsets import HubReference
 
 @dataclass(slots=True)
 class Partition:
-    """Events `begin` to `end - 1` are retained. Until `silent_until` no receiver gets any. `readers` are the owner
-    levels of open receivers, by process."""
+    """A partition that retains events `begin` to `end - 1` and delivers none until `silent_until`. `readers`: process →
+    owner level of its open receiver."""
 
     rate: float
     begin: int = 0
@@ -43,7 +43,7 @@ class Hub:
         self.partitions = {p: Partition(partition.rate) for p, partition in self.partitions.items()}
 
     def append(self, seconds: float) -> None:
-        """Events that arrive in `seconds`."""
+        """Append the events of `seconds`."""
         for partition in self.partitions.values():
             partition.appended += partition.rate * seconds
 
@@ -53,12 +53,12 @@ class Hub:
         }
 
     def starting_positions(self, partitions: Iterable[str]) -> dict[str, Position]:
-        """Reading begins at the first retained event."""
+        """Positions of the first retained events."""
         return {p: Position.before(self.partitions[p].begin) for p in partitions}
 
     def connect(self, process: object, partition: str, level: int) -> bool:
-        """Keep a receiver open, or open one, which disconnects those with lower levels; False if one has a higher
-        level. A hub forgets a level when its connection ends."""
+        """Open or keep a receiver, and disconnect receivers with lower levels. False if another one has a higher level.
+        A level ends with its connection."""
         readers = self.partitions[partition].readers
         if max(readers.values(), default=level) > level:
             readers.pop(process, None)

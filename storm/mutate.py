@@ -1,5 +1,5 @@
-"""Mutations of the engines: `python -m storm.mutate [MODULE ...]` lists those that neither their own tests nor some
-seeds of the storm notice. Needs cosmic-ray, which is no dependency: `pip install cosmic-ray`."""
+"""Mutations of the engines: `python -m storm.mutate [MODULE ...]` lists mutants that survive their own tests and some
+seeds of the storm. Needs cosmic-ray, which is no dependency: `pip install cosmic-ray`."""
 
 from __future__ import annotations
 

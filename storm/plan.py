@@ -1,5 +1,5 @@
-"""What a seed stands for: a group of queries, and a list of faults. Drawn before anything runs, so that any part of the
-list can be run by itself."""
+"""Plans: a group of queries and a list of faults, drawn from a seed in advance, so that any part of the list can be
+run alone."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from spark_ehbalance.group.strategies import STRATEGIES
 
-#: Seconds in which faults happen; how long everything has to recover after that.
+#: Begin and end of the faults, and time for recovery after them, in seconds.
 FAULTS_BEGIN, FAULTS_END, RECOVERY = 20.0, 600.0, 1500.0
 
-#: The stages of a query's process between whose writes it can be killed or suspended, in the order of a batch.
+#: Stages of a query's process at which it can be killed or suspended, in the order of a batch.
 STAGES = ("starting", "idle", "planning", "planned", "logged", "reading", "writing", "written", "finished")
 
 SINKS = ("append", "numbered", "once")
 
-#: Kind → how often it is drawn. A kind is the method of `World` that is called.
+#: Kind → weight. Each kind is a method of `World`.
 KINDS = {
     "kill": 3,
     "kill_at": 8,
@@ -52,14 +52,13 @@ KINDS = {
 }
 
 
-#: Kinds that most groups never meet: people restore, copy, delete and recreate each part without the others.
+#: Rare kinds: people restore, copy, delete or recreate one part without the others.
 TAMPERING = ("table_restored", "table_deleted", "checkpoint_restored", "checkpoint_copied", "hub_recreated")
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`kind` happens at a time and lasts for `seconds`; `pick` chooses its victim, `choice` and `luck` (0 to 1) the
-    rest."""
+    """A fault of `kind` at a time, for `seconds`. `pick` selects its target, `choice` and `luck` (0 to 1) details."""
 
     at: float
     kind: str
@@ -74,7 +73,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class QueryPlan:
-    """A query: `pause` is the seconds between triggers; with `available_now` it ends and is started again."""
+    """A query with `pause` seconds between triggers; with `available_now` it ends and restarts."""
 
     owner: str
     strategy: str
@@ -155,7 +154,7 @@ def draw(seed: int) -> Plan:
 
 
 def _tampering(seed: int) -> list[Fault]:
-    """Up to three faults of these kinds in every fifth group."""
+    """Up to three faults of `TAMPERING` in every fifth group."""
     rng = random.Random(f"tampering {seed}")
     count = rng.choice((0, 0, 0, 0, rng.randint(1, 3)))
     return [

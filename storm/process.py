@@ -1,5 +1,5 @@
-"""One process of a query: the lease keeper, the planner and the tasks, on the real `QueryEngine`, as generators that
-yield the seconds they wait. What they send to the lease table travels on while the process is suspended or dead."""
+"""One process of a query: lease keeper, planner and tasks on the real `QueryEngine`, as generators that yield the
+seconds they wait. Requests to the lease table arrive even while the process is suspended or dead."""
 
 from __future__ import annotations
 
@@ -44,13 +44,12 @@ Waiting = Generator[float, None, _T]
 
 LOCATION = "/leases"
 
-#: Monotonic clocks run faster or slower by up to this part. Wall clocks are wrong by up to this many milliseconds, so
-#: that two of them differ by no more than `CLOCK_SKEW_ALLOWANCE`.
+#: Maximum drift of monotonic clocks (a fraction) and error of wall clocks, within `CLOCK_SKEW_ALLOWANCE`.
 DRIFT, SKEW_MS = 1e-4, 150_000
 
-#: As in the planner and the keeper: for joining, for the last commit, for the sink's look, and between two plans while
-#: something is unread.
-_JOIN_TIMEOUT, _STOP_TIMEOUT, _LOOK_PATIENCE, _UNREAD_WAIT = 60.0, 5.0, 120.0, 0.5
+#: As in the planner and the keeper: for joining, for the last commit, for the sink's read of the table, and between two
+#: plans while there is a backlog.
+_JOIN_TIMEOUT, _STOP_TIMEOUT, _READ_PATIENCE, _UNREAD_WAIT = 60.0, 5.0, 120.0, 0.5
 
 #: Seconds after which a process gives up the reader of another group.
 _DEAD_READER = 90.0
@@ -78,7 +77,7 @@ class Thread:
         self.resume_at(process.now)
 
     def resume_at(self, time: float) -> None:
-        """Continue at `time` and not when it would have."""
+        """Continue at `time` instead of the scheduled time."""
         self._step += 1
         self._process.world.engine.at(time, partial(self._run, self._step))
 
@@ -105,7 +104,7 @@ class Thread:
 
 
 class Process:
-    """`query` is the query that it runs. `at_stage` is what happens to it when it enters a stage."""
+    """A process of `query`. `at_stage`: stage → fault that occurs when the process enters it."""
 
     def __init__(self, query: Query, number: int) -> None:
         self.query, self.plan, self.world = query, query.plan, query.world
@@ -114,19 +113,19 @@ class Process:
         self.rng = rng = random.Random(f"{self.world.plan.seed} {self.author.incarnation}")
         self.drift, self.skew_ms = rng.uniform(-DRIFT, DRIFT), rng.randint(-SKEW_MS, SKEW_MS)
         self.running, self.stopping, self.left, self.stage = True, False, False, "starting"
-        self.joined = False  # and it knows that
+        self.joined = False  # as far as it knows
         self.suspended_until = self.planner_suspended_until = self.suspended_in_commit = 0.0
         self.spark_suspended_until = 0.0
         self.unreachable_until = self.read_only_until = self.bad_commits_until = self.hub_unreachable_until = 0.0
         self.at_stage: dict[str, Callable[[], None]] = {}
-        self.tasks_fail = 0
+        self.failing_tasks = 0
         self.engine: QueryEngine | None = None
         self.offset = StreamOffset(query.plan.owner)
         self.error: EhBalanceError | None = None
         self.in_planner = self.gave_up = False
-        #: What the hub had of each partition at the start.
+        #: Partition → end at the start: AvailableNow must read up to it.
         self.promised = {p: partition.end for p, partition in self.world.hub.partitions.items()}
-        #: Partition → epoch of the batch that is read or written now.
+        #: Partition → epoch of the running batch.
         self.reading: Mapping[str, int] = {}
         #: When the store last did not answer a read, when the table last had not changed for half a duration, when it
         #: was read last, until when it had not been read for half a duration, and the newest version that was read.
@@ -134,7 +133,7 @@ class Process:
         self.read_at, self.known = float("inf"), -1
         #: When the last commit that changed something began, and when the last one failed half a duration after that.
         self.wrote_at = self.mute_until = float("-inf")
-        self._looks_begun = self._looks_ended = 0
+        self._reads_begun = self._reads_ended = 0
         self._keeper_idle = False
         self._states, self._states_at, self._stale = self.world.hub.states(), self.now, rng.uniform(0.5, 5.0)
         self._hub = self.world.hub.reference
@@ -162,17 +161,17 @@ class Process:
         return self.engine.member
 
     def may_plan(self) -> dict[str, int]:
-        """Partition → epoch of all that a batch would be planned with now."""
+        """Partition → epoch of all partitions for the next batch."""
         return {p: holding.epoch for p, holding in self.member.readable(self.monotonic).items()} if self.engine else {}
 
     @property
     def is_of_another_hub(self) -> bool:
-        """Whether its numbers are those of a hub that was recreated since."""
+        """Whether its positions belong to a hub that was recreated since."""
         return self.offset.hub not in (None, self.world.hub.reference)
 
     @property
     def sought(self) -> frozenset[str]:
-        """The partitions that were sought since the batch that is run again was logged."""
+        """Partitions with a seek since the replayed batch was logged."""
         return self.engine.batch.sought if self.engine and self.engine.batch else frozenset()
 
     def enter(self, stage: str) -> None:
@@ -186,8 +185,8 @@ class Process:
     # --- its end -------------------------------------------------------------------------------------------------
 
     def fail(self, error: Exception) -> None:
-        """The query ends with `error`, as far as it can in order."""
-        self.world.witness.failed(self, error)
+        """End the query with `error`; it leaves the group if it can."""
+        self.world.witness.check_error(self, error)
         self.note(f"fails: {type(error).__name__}: {error}")
         if self.error is None and self.engine is not None:
             self.stop()
@@ -195,7 +194,7 @@ class Process:
             self.end()
 
     def stop(self) -> None:
-        """End in order, as `query.stop()` does: a batch in flight is broken off."""
+        """Leave the group, as `query.stop()` does, without the batch in flight."""
         self.stopping, self.reading = True, {}
         self.spark.resume_at(float("inf"))
         if self.engine is None:
@@ -212,14 +211,14 @@ class Process:
             self.end()
 
     def end(self) -> None:
-        """Nothing of the process runs any more."""
+        """End the process."""
         self.running, self.reading = False, {}
         self.world.hub.disconnect(self)
 
     # --- the lease keeper ----------------------------------------------------------------------------------------
 
     def handle(self, input: protocol.Input) -> list[protocol.Output]:
-        """Pass `input` to the engine, and wake the keeper if its turn is due earlier now."""
+        """Pass `input` to the engine, and wake the keeper if its next cycle is due earlier."""
         if self.error is not None:
             raise self.error
         assert self.engine is not None, "it has started"
@@ -227,7 +226,7 @@ class Process:
         if self._keeper_idle:
             self._keeper.resume_at(self._due())
         self.world.witness.check(self, self.may_plan())
-        self.world.witness.kept(self)
+        self.world.witness.check_outage(self)
         return outputs
 
     def _due(self) -> float:
@@ -240,12 +239,12 @@ class Process:
                 joined = self.joined or self.member._member.joined
                 outputs = self.handle(answer)
                 if joined and isinstance(answer, member_protocol.GroupRead):
-                    self.world.witness.took_in(self, answer.snapshot, outputs)
+                    self.world.witness.check_membership(self, answer.snapshot, outputs)
                 answer = None
                 for output in outputs:
                     match output:
                         case member_protocol.ReadGroup():
-                            answer = yield from self._look()
+                            answer = yield from self._read_group()
                         case member_protocol.ResolvePositions(partitions):
                             yield 0.05
                             starts = self.world.hub.starting_positions(partitions) if self._reaches_hub() else None
@@ -262,15 +261,15 @@ class Process:
             yield self._due() - self.now
             self._keeper_idle = False
 
-    def _look(self) -> Waiting[member_protocol.Input]:
-        self._looks_begun += 1
-        number = self._looks_begun
+    def _read_group(self) -> Waiting[member_protocol.Input]:
+        self._reads_begun += 1
+        number = self._reads_begun
         snapshot = yield from self._read()
         if snapshot is None:
             self.away_at = self.now
             return member_protocol.StoreFailed(False)
-        self._looks_ended, self.away_at = number, float("-inf")
-        self.world.witness.looked(self, snapshot)
+        self._reads_ended, self.away_at = number, float("-inf")
+        self.world.witness.record_read(self, snapshot)
         return member_protocol.GroupRead(snapshot, tuple(self._hub_states()), self._hub.created_ms)
 
     def _read(self) -> Waiting[Snapshot | None]:
@@ -297,7 +296,7 @@ class Process:
         return self._reaches_store() and self.now >= max(self.read_only_until, self.world.read_only_until)
 
     def _write(self, base: Snapshot, changes: Sequence[Transition]) -> Waiting[member_protocol.Input]:
-        """As `lease_table.contract.commit`, with a fate for each attempt."""
+        """Commit as `lease_table.contract.commit` does, with a random fate of each attempt."""
         since = self.now
         for attempt in range(1, ATTEMPTS + 1):
             began, fate = self.now, self.rng.choice(_FATES) if self.now < self.bad_commits_until else ""
@@ -319,7 +318,7 @@ class Process:
             base = snapshot
         else:
             return member_protocol.RacesLost()
-        self.world.witness.could_not_write(self)
+        self.world.witness.record_failed_write(self)
         return member_protocol.StoreFailed(True)
 
     def _attempt(self, base: Snapshot, changes: Sequence[Transition], fate: str) -> Waiting[Outcome | str]:
@@ -455,7 +454,7 @@ class Process:
                 yield from self._fix_ends()
             planned = yield from self._answer(protocol.BatchRequested(start, self.plan.limit, self._report()))
             assert isinstance(planned, protocol.BatchPlanned)
-            self.world.witness.planned(self, None if planned.end is start else planned.end)
+            self.world.witness.check_plan(self, None if planned.end is start else planned.end)
             if planned.end is not start or not planned.unread:
                 break
             if self.now >= give_up_at:
@@ -540,9 +539,9 @@ class Process:
 
     def lost(self) -> Waiting[frozenset[str]]:
         """The lost partitions of the batch, by a read that begins now, as for the sink."""
-        wanted = self._looks_begun + 1
+        wanted = self._reads_begun + 1
         self.handle(member_protocol.ReadRequested())
-        if not (yield from self._wait_for(lambda: self._looks_ended >= wanted, _LOOK_PATIENCE)):
+        if not (yield from self._wait_for(lambda: self._reads_ended >= wanted, _READ_PATIENCE)):
             raise _table_unreachable()
         assert self.engine is not None
         assert self.engine.batch is not None
@@ -558,8 +557,8 @@ class Process:
         while left:
             seconds = min(0.5, 0.25 + most / 20)
             yield seconds
-            if self.tasks_fail:  # the next attempt reads its range from the beginning
-                self.tasks_fail -= 1
+            if self.failing_tasks:  # the next attempt reads its range from the beginning
+                self.failing_tasks -= 1
                 rows, silent = {wanted.partition: replace(wanted, end=wanted.start) for wanted in ranges}, {}
                 left = {wanted.partition: wanted for wanted in ranges}
             for p, wanted in list(left.items()):
@@ -591,7 +590,7 @@ class Process:
         error = DataLossError("EHB_EVENTS_LOST", partition=wanted.partition, position=start, reason=reason)
         if self.query.fails_on_loss:
             raise error
-        self.world.witness.named(self, wanted.partition, end)
+        self.world.witness.record_reported_loss(self, wanted.partition, end)
 
     def _lease(self, partition: str) -> Waiting[Lease | None]:
         snapshot = yield from self._read()

@@ -1,4 +1,4 @@
-"""One streaming query: its checkpoint and sink, which survive its processes, Spark's calls, and who restarts it."""
+"""One streaming query: its checkpoint and sink, which outlive its processes, Spark's calls, and restarts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TwoStreamsError(Exception):
-    """Another process has written the same file of the checkpoint."""
+    """Another process wrote the same file of the checkpoint."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Checkpoint:
         return Checkpoint(list(self.offsets), self.commits)
 
     def restore(self, length: int) -> None:
-        """Restore it as it was with `length` batches."""
+        """Restore the state with `length` batches."""
         del self.offsets[length:]
         self.commits = min(self.commits, length)
 
@@ -41,7 +41,7 @@ class Checkpoint:
         self.offsets.append(StreamOffset.from_json(end.to_json()))
 
     def commit(self, number: int) -> None:
-        """Two processes may run one batch; Spark does not mind that the file exists."""
+        """Mark batch `number` as finished, which Spark allows twice."""
         self.commits = max(self.commits, number + 1)
 
 
@@ -51,9 +51,9 @@ class Query:
         self.checkpoint = Checkpoint()
         self.fails_on_loss, self.had_twins, self.had_copies = plan.fails_on_loss, False, False
         self.processes: list[Process] = []
-        #: What happens to its next process when it enters a stage.
+        #: Stage → fault of the next process.
         self.awaits: dict[str, Callable[[Process], None]] = {}
-        #: Until when nobody starts it again, and when it last finished a batch or, with AvailableNow, a run.
+        #: Earliest restart; time of the last finished batch or, with AvailableNow, run.
         self.down_until = 0.0
         self.done_at = float("-inf")
 
@@ -63,7 +63,7 @@ class Query:
 
     @property
     def log(self) -> list[LoggedBatch]:
-        """Its batches in Spark's checkpoint."""
+        """Batches in Spark's checkpoint."""
         return [
             LoggedBatch(end, number < self.checkpoint.commits) for number, end in enumerate(self.checkpoint.offsets)
         ]
@@ -77,12 +77,12 @@ class Query:
         return process
 
     def supervise(self) -> None:
-        """Start it again a few seconds after its end."""
+        """Restart the query a few seconds after its end."""
         if not self.running and self.world.engine.now >= self.down_until:
             self.start()
 
     def renew(self, process: Process) -> None:
-        """The remedy for a stale checkpoint: a new one, with a new folder or table for a sink that knows numbers."""
+        """Replace a stale checkpoint, and the content of a sink that remembers batch numbers."""
         if process.checkpoint is self.checkpoint and self.running == [process]:
             self.restart_from_scratch()
 
@@ -131,15 +131,15 @@ class Query:
                 yield rng.uniform(0.5, 1.5) * self.plan.pause
         self.done_at = process.now
         if not self.plan.one_batch:
-            self.world.witness.ended(process)
-        process.note("has read all that there was")
+            self.world.witness.check_available_now(process)
+        process.note("has read all events")
         process.stop()
 
     def _batch(self, process: Process, number: int, start: StreamOffset, end: StreamOffset) -> Waiting[None]:
         rng, witness, half = process.rng, self.world.witness, self.world.plan.batch_seconds / 2
         process.enter("logged")
         ranges = [] if end == start else (yield from process.ranges(end))
-        witness.begins(process, end, ranges)
+        witness.check_batch(process, end, ranges)
         process.reading = {part.partition: part.epoch for part in ranges}
         process.enter("reading")
         rows = yield from process.read(ranges)
@@ -147,13 +147,13 @@ class Query:
         try:
             yield from process.sink.write(number, ranges, rows, rng.uniform(0.0, half), process.lost)
         except SinkError:
-            witness.wrote(process, end, rows)  # some may be there all the same
+            witness.check_write(process, end, rows)  # some may be stored anyway
             raise
-        witness.wrote(process, end, rows)
+        witness.check_write(process, end, rows)
         process.enter("written")
         yield rng.uniform(0.0, 0.05)
         process.checkpoint.commit(number)
-        witness.finished(process, end)
+        witness.check_finished(process, end)
         process.reading, self.done_at = {}, process.now
         process.enter("finished")
         yield rng.uniform(0.0, 0.05)

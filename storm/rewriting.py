@@ -1,4 +1,4 @@
-"""Runs a module's functions with other code for a while: with a fault of the past, or a mutation."""
+"""Replaces the code of a module's functions temporarily, by a past fault or a mutation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import CodeType, FunctionType, ModuleType
 
 @contextmanager
 def rewritten(module: ModuleType, source: str) -> Iterator[None]:
-    """Until this ends, the functions of `module` run the code that they have in `source`."""
+    """Run the functions of `module` with their code in `source` inside the block."""
     codes = functions(source, inspect.getfile(module))
     before = [
         (function, function.__code__)

@@ -1,4 +1,4 @@
-"""The fewest faults with which a seed still violates the same invariant."""
+"""Reduces a plan to the fewest faults that still violate the same invariant."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PATIENCE = 60.0
 
 
 def shrink(plan: Plan, found: Result) -> tuple[Plan, Result]:
-    """The plan with the fewest faults, and its result; parts of the list are left out, half of it first."""
+    """The plan with the fewest faults and its result, by dropping ever smaller parts of the list."""
     size, until = len(plan.faults), time.monotonic() + _PATIENCE
     while size:
         start = 0

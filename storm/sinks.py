@@ -1,4 +1,4 @@
-"""Simulated sinks: a plain append, one that skips batch numbers that it has, and exactly once by the real protocol."""
+"""Simulated sinks: a plain append, one that skips known batch numbers, and exactly once with the real protocol."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from spark_ehbalance.exactly_once.protocol import (
 
 #: Yields the seconds that a sink waits.
 Writing = Generator[float, None, None]
-#: Returns the partitions of its batch that the query has lost, after a read of the lease table.
-Look = Callable[[], Generator[float, None, frozenset[str]]]
-#: The ranges that a batch read, by partition.
+#: Reads the lease table and returns the partitions of the batch that the query has lost.
+FindLost = Callable[[], Generator[float, None, frozenset[str]]]
+#: Ranges read by a batch, by partition.
 Rows = Mapping[str, Range]
 
 
@@ -31,43 +31,43 @@ class SinkError(Exception):
 
 @dataclass(slots=True)
 class Content:
-    """The events that a sink contains, by partition as sorted extents that do not touch."""
+    """Events of a sink: partition → sorted, disjoint ranges."""
 
     extents: dict[str, list[SequenceRange]] = field(default_factory=dict)
 
     def add(self, partition: str, added: SequenceRange | Range) -> int:
-        """Add events; returns how many of them there were before."""
-        apart, twice, start, end = list[SequenceRange](), 0, added.start, added.end
+        """Add events. Returns the number of duplicates."""
+        apart, duplicates, start, end = list[SequenceRange](), 0, added.start, added.end
         for known in self.extents.get(partition, ()):
             if known.end < added.start or known.start > added.end:
                 apart.append(known)
             else:
-                twice += max(0, min(known.end, added.end) - max(known.start, added.start))
+                duplicates += max(0, min(known.end, added.end) - max(known.start, added.start))
                 start, end = min(start, known.start), max(end, known.end)
         self.extents[partition] = sorted([*apart, SequenceRange(start, end)], key=lambda extent: extent.start)
-        return twice
+        return duplicates
 
     def within(self, partition: str, bounds: Range) -> list[SequenceRange]:
-        """The stored events between the `bounds`."""
+        """Stored events within `bounds`."""
         found = self.extents.get(partition, ())
         parts = (SequenceRange(max(known.start, bounds.start), min(known.end, bounds.end)) for known in found)
         return [part for part in parts if part.start < part.end]
 
     def through(self, partition: str, start: int) -> int:
-        """The first event from `start` on that is not there."""
+        """The first missing event from `start` on."""
         found = (known.end for known in self.extents.get(partition, ()) if known.start <= start < known.end)
         return next(found, start)
 
 
 @dataclass(slots=True)
 class Sink:
-    """One query's append. `fails` is how the next write fails: `before`, `half-way`, or `after` it, when the writer
-    does not know that it has succeeded."""
+    """A query's append. `fails` is how the next write fails: `before`, `half-way`, or `after` it, with a lost
+    acknowledgement."""
 
     content: Content = field(default_factory=Content)
     fails: str = ""
 
-    def write(self, number: int, ranges: Sequence[Range], rows: Rows, seconds: float, look: Look) -> Writing:
+    def write(self, number: int, ranges: Sequence[Range], rows: Rows, seconds: float, find_lost: FindLost) -> Writing:
         yield seconds
         fails, self.fails = self.fails, ""
         for index, (partition, extent) in enumerate(rows.items()):
@@ -79,20 +79,20 @@ class Sink:
 
     @property
     def stored(self) -> Content:
-        """The events that readers of the sink find."""
+        """Events visible to readers of the sink."""
         return self.content
 
 
 @dataclass(slots=True)
 class NumberedSink(Sink):
-    """Skips a batch whose number it has; others are written whole or not at all. `twice` are ranges of which one begins
-    before the end of the other, though the query has owned the partition without a break."""
+    """Skips known batch numbers and writes other batches atomically. `duplicates` are overlapping ranges of a partition
+    that the query owned without interruption."""
 
     numbers: set[int] = field(default_factory=set)
     last: dict[str, Range] = field(default_factory=dict)
-    twice: list[tuple[Range, Range]] = field(default_factory=list)
+    duplicates: list[tuple[Range, Range]] = field(default_factory=list)
 
-    def write(self, number: int, ranges: Sequence[Range], rows: Rows, seconds: float, look: Look) -> Writing:
+    def write(self, number: int, ranges: Sequence[Range], rows: Rows, seconds: float, find_lost: FindLost) -> Writing:
         yield seconds
         fails, self.fails = self.fails, ""
         if fails in ("", "after") and number not in self.numbers:
@@ -101,7 +101,7 @@ class NumberedSink(Sink):
                 self.content.add(partition, extent)
                 last = self.last.get(partition)
                 if last is not None and extent.start < last.end and last.since_ms == extent.since_ms:
-                    self.twice.append((last, extent))
+                    self.duplicates.append((last, extent))
                 self.last[partition] = extent
         if fails:
             raise SinkError(f"the sink fails {fails} the write")
@@ -109,20 +109,20 @@ class NumberedSink(Sink):
 
 @dataclass(slots=True)
 class Target:
-    """A table for exactly once, which queries share: its content, and each commit's marks. `twice` counts events that
+    """An exactly-once table shared by queries: its content and each commit's marks. `duplicates` counts events that
     were written again."""
 
     content: Content = field(default_factory=Content)
     commits: list[Mapping[str, int]] = field(default_factory=list)
     marks: dict[str, int] = field(default_factory=dict)
-    twice: int = 0
+    duplicates: int = 0
 
     def commit(self, base: int, marks: Mapping[str, int], events: SequenceRanges) -> FailedCommit | None:
         if any(commit.keys() & marks.keys() for commit in self.commits[base:]):
             return FailedCommit(Conflict.MARKS, "a mark was set since", SinkError("conflict"))
         self.commits.append(marks)
         self.marks.update(marks)
-        self.twice += sum(self.content.add(partition, extent) for partition, extent in events.items())
+        self.duplicates += sum(self.content.add(partition, extent) for partition, extent in events.items())
         return None
 
 
@@ -132,7 +132,7 @@ class OnceSink(Sink):
 
     target: Target = field(default_factory=Target)
 
-    def write(self, number: int, ranges: Sequence[Range], rows: Rows, seconds: float, look: Look) -> Writing:
+    def write(self, number: int, ranges: Sequence[Range], rows: Rows, seconds: float, find_lost: FindLost) -> Writing:
         read = {planned.partition: SequenceRange(planned.start, planned.end) for planned in ranges}
         steps, base, events = write_exactly_once(read), 0, dict[str, SequenceRange]()
         answer: object = None
@@ -153,7 +153,7 @@ class OnceSink(Sink):
                     }
                     events = {p: SequenceRange(start, end) for p, (start, end) in bounds.items() if start < end}
                 case Confirm(partitions):
-                    answer = (yield from look()) & {*partitions}
+                    answer = (yield from find_lost()) & {*partitions}
                 case Commit(marks):
                     fails, self.fails = self.fails, ""
                     if fails in ("before", "half-way"):

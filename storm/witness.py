@@ -1,4 +1,4 @@
-"""What must hold at every step of a storm: it sees every commit of the lease table, every plan and every write."""
+"""Checks the invariants at every commit of the lease table, every plan and every write."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from storm.world import World
 
 
-#: Seconds of an outage after which a process knows of it.
+#: Seconds until a process has noticed an outage.
 _OUTAGE_PATIENCE = 30.0
 
 
 class Violation(AssertionError):
-    """The invariant `name` does not hold for `partition`, or for the whole group."""
+    """The invariant `name` is violated for `partition`, or for the whole group."""
 
     def __init__(self, name: str, what: str, partition: str = "") -> None:
         super().__init__(name, what, partition)
@@ -54,14 +54,14 @@ class Violation(AssertionError):
 
 
 class Loss(NamedTuple):
-    """How an owner has lost a partition: the `kind` of change, and the table's `version` since then."""
+    """The `kind` of change by which an owner lost a partition, and the table's `version` after it."""
 
     kind: str
     version: int
 
 
 def kind_of_change(old: Lease, lease: Lease, transitions: Iterable[Transition]) -> str:
-    """How `transitions` made the `lease` of the `old` one, with a higher epoch."""
+    """The kind of change from the `old` lease to the new one, which has a higher epoch."""
     for transition in transitions:
         if isinstance(transition, (Steal, Seek, Stall)):
             return type(transition).__name__.lower()
@@ -76,24 +76,24 @@ class Witness:
     def __init__(self, world: World) -> None:
         self._world = world
         self.changed_at = 0.0
-        self._signs: dict[tuple[str, int], tuple[float, float]] = {}  # of life: when, and for how long it counts
+        self._signs: dict[tuple[str, int], tuple[float, float]] = {}  # of life: time and lease duration
         self._losses: dict[tuple[str, int], Loss] = {}  # by partition and the epoch that was lost
         self._sought: dict[str, int] = {}  # the epoch since the last seek
         self._ever_sought: set[str] = set()
-        self._replaced = 0  # the version in which somebody has replaced the table
-        self._takers: dict[str, str] = {}  # the process that took a partition last; not after a handover
+        self._replaced = 0  # version in which the table was replaced
+        self._takers: dict[str, str] = {}  # last process to claim a partition; not after a handover
         self._begin: dict[str, int] = {}  # where reading began, or has continued since the last seek
         self._written = Content()  # by all sinks since then
-        self._named: dict[str, int] = {}  # all events before that have aged out were reported
-        self._replayed: set[tuple[int, str, int]] = set()  # ends of ranges that were run again, by sink
-        self._planned: defaultdict[tuple[str, int], int] = defaultdict(int)  # the end of what an epoch has planned
+        self._reported_losses: dict[str, int] = {}  # expired events before it were reported
+        self._replayed: set[tuple[int, str, int]] = set()  # ends of replayed ranges, by sink
+        self._planned: defaultdict[tuple[str, int], int] = defaultdict(int)  # end of the planned ranges of an epoch
         self._readers: dict[tuple[str, int], Process] = {}  # that read a partition in an epoch
         self._drained: dict[str, bool] = {}  # the members that an operator has drained, and whether that was undone
 
     # --- the lease table -----------------------------------------------------------------------------------------
 
-    def landed(self, outcome: Outcome) -> None:
-        """A commit has been written."""
+    def check_commit(self, outcome: Outcome) -> None:
+        """Check a commit to the lease table."""
         before, after, self.changed_at = outcome.before, outcome.after, self._world.engine.now
         by_partition: dict[str, list[Transition]] = defaultdict(list)
         for transition in outcome.accepted:
@@ -117,7 +117,7 @@ class Witness:
             if isinstance(transition, (HandOver, Release)) and self._world.plan.max_stall is None:
                 self._given_back(transition, after.leases[transition.partition])
         for id, row in after.members.items():
-            # What an earlier process of the member took just before this one joined is released by its next commit.
+            # Partitions claimed by an earlier process of the member are released by the next commit.
             own = [p for p in after.ownership.owned.get(id, ()) if self._takers.get(p) in (None, row.incarnation)]
             if row.max_owned is not None and len(own) > row.max_owned and not self._world.tampered:
                 raise Violation("limit", f"{id} owns more than maxPartitionsOwned={row.max_owned}")
@@ -126,15 +126,15 @@ class Witness:
                 self.check(process, process.may_plan())
 
     def _given_back(self, transition: HandOver | Release, lease: Lease) -> None:
-        """A query that continues gives back nothing of its batch in flight, and hands over after its last one."""
+        """Check that a running query releases nothing of its batch in flight and hands over after its last one."""
         p, epoch = transition.partition, transition.epoch
         for process in self._world.running():
             if process.author != transition.by or process.stopping:
                 continue
             if isinstance(transition, Release) and not (process.member.leaving or process.plan.max_owned):
-                raise Violation("planned move", f"{process.author.incarnation} gives it back for no reason", p)
+                raise Violation("planned move", f"{process.author.incarnation} releases it for no reason", p)
             if process.reading.get(p) == epoch:
-                raise Violation("planned move", f"{process.author.incarnation} gives it back during its batch", p)
+                raise Violation("planned move", f"{process.author.incarnation} releases it during its batch", p)
             planned, next = self._planned[p, epoch], lease.checkpoint.next if lease.checkpoint else 0
             if isinstance(transition, HandOver) and next < planned:
                 raise Violation("planned move", f"events {next} to {planned - 1} will be read twice", p)
@@ -166,7 +166,7 @@ class Witness:
             kind = kind_of_change(old, lease, transitions)
             taker, duration = after.members.get(lease.owner or ""), self._duration(old.owner or "")
             if kind == "expiry" and taker and not world.tampered and self._was_blind(taker, duration):
-                raise Violation("expiry", f"{lease.owner} declares {old.owner} dead and could not know", p)
+                raise Violation("expiry", f"{lease.owner} declares {old.owner} dead without evidence", p)
             for epoch in range(old.epoch, lease.epoch):
                 self._losses[p, epoch] = Loss(kind, after.version)
             at = checkpoint.next if checkpoint else None
@@ -176,7 +176,7 @@ class Witness:
             world.note(f"owner {lease.owner}, epoch {lease.epoch}, handover to {to}", p)
 
     def _was_blind(self, taker: Member, duration: float) -> bool:
-        """Whether `taker` could not read or write the table all the time within the last `duration` seconds."""
+        """Whether `taker` failed to read or write the table at some time within the last `duration` seconds."""
         blind = [
             max(process.blind_until, process.mute_until)
             for process in self._world.processes()
@@ -191,8 +191,8 @@ class Witness:
         own_ms = (row and row.lease_duration_ms) or snapshot.lease_duration_ms
         return self._world.plan.lease_duration if own_ms is None else own_ms / 1000
 
-    def tampered(self) -> None:
-        """The table has another content, by which epochs may come again. Orders are what it contains of them."""
+    def reset(self) -> None:
+        """Adopt a replaced table, in which epochs may repeat."""
         leases, now = self._world.store.snapshot.leases, self._world.engine.now
         self._replaced = self._world.store.snapshot.version
         for known in (self._losses, self._readers, self._planned, self._takers, self._sought):
@@ -208,36 +208,43 @@ class Witness:
                 raise Violation("skipped", what, p)
 
     def hub_recreated(self) -> None:
-        """No event that was there before is there any more."""
+        """Forget all events of the earlier hub."""
         self._written = Content()
-        for known in (self._begin, self._named, self._replayed, self._sought, self._ever_sought, self._planned):
+        for known in (
+            self._begin,
+            self._reported_losses,
+            self._replayed,
+            self._sought,
+            self._ever_sought,
+            self._planned,
+        ):
             known.clear()
 
     # --- processes -----------------------------------------------------------------------------------------------
 
-    def looked(self, process: Process, snapshot: Snapshot) -> None:
-        """`process` has read the table, and takes it in now."""
+    def record_read(self, process: Process, snapshot: Snapshot) -> None:
+        """Record that `process` read the table."""
         now, member = self._world.engine.now, process.member
         process.known = max(process.known, snapshot.version)
         if now - process.read_at > member._member.duration.shortest / 2:
             process.blind_until = now
         process.read_at = now
 
-    def could_not_write(self, process: Process) -> None:
-        """A commit of `process` has failed. Others may not have been able to write either."""
+    def record_failed_write(self, process: Process) -> None:
+        """Record a failed commit of `process`."""
         now = self._world.engine.now
         if now - process.wrote_at > process.member._member.duration.shortest / 2:
             process.mute_until = now
 
-    def took_in(self, process: Process, snapshot: Snapshot, outputs: Sequence[object]) -> None:
-        """`process`, a member of the group, has handled a read of the table."""
+    def check_membership(self, process: Process, snapshot: Snapshot, outputs: Sequence[object]) -> None:
+        """Check that a fenced `process` stops after reading the table."""
         row, own = snapshot.members.get(process.plan.owner), process.author.incarnation
         continues = not (self._world.tampered or any(isinstance(output, Fail) for output in outputs))
         if row and row.incarnation != own and continues:
             raise Violation("fenced", f"{own} continues after it has read that {row.incarnation} has joined")
 
     def check(self, process: Process, epochs: Mapping[str, int]) -> None:
-        """What `process` may plan now, or plans, belongs to it by the table, or it cannot know yet that it does not."""
+        """Check that `process` owns the partitions in `epochs`, or cannot know yet that it lost them."""
         if not self._continues(process):
             return
         snapshot, now = self._world.store.snapshot, self._world.engine.now
@@ -255,61 +262,61 @@ class Witness:
                 raise Violation("two planners", f"{what}, though it has read that", p)
             forced = owner in (None, process.plan.owner) or loss.kind not in ("expiry", "free", "handover")
             row = snapshot.members.get(process.plan.owner)
-            # Another process of the query may have joined and given it back.
+            # Another process of the query may have joined and released it.
             fenced = process.query.had_twins and (row is None or row.incarnation != who)
             if not (forced or fenced) and not self._in_safe_mode(process):
                 raise Violation("two planners", what, p)
 
     def _continues(self, process: Process) -> bool:
-        """Whether `process` runs, in a group whose table is the one that it knows."""
+        """Whether `process` runs and the table was not replaced."""
         return process.is_awake and not process.stopping and process.error is None and not self._world.tampered
 
     def _in_safe_mode(self, process: Process) -> bool:
-        """Whether the table does not answer `process`, or nobody could write it a short time ago."""
+        """Whether the table is unavailable to `process`, or was recently unwritable for everybody."""
         now, members = self._world.engine.now, self._world.store.snapshot.members
         longest = max(map(self._duration, [*members, ""])) * (1 + 2 * DRIFT)
         away = 4 * self._world.plan.balance_interval * (1 + 2 * DRIFT)
         return now - process.away_at < away or now - process.unwritable_at < longest / 3
 
-    def failed(self, process: Process, error: Exception) -> None:
-        """`process` ends with `error`, which must have a reason."""
+    def check_error(self, process: Process, error: Exception) -> None:
+        """Check that the `error` with which `process` ends has a cause."""
         if isinstance(error, FencedError) and not (process.query.had_twins or self._world.tampered):
-            raise Violation("errors", f"{process.author.incarnation} was fenced by nobody: {error}")
+            raise Violation("errors", f"{process.author.incarnation} was fenced without a later process: {error}")
         if isinstance(error, DataLossError):
             if error.condition in CONDITIONS and error.condition != "EHB_EVENTS_LOST":
                 if not self._world.remedy(process, error.condition):
                     raise Violation("errors", f"{process.author.incarnation} cannot continue: {error}")
                 return
             for p in re.findall(r"(?i)partition (\d+): ", str(error)):
-                self.named(process, p, self._world.hub.partitions[p].begin)
-            process.query.fails_on_loss = False  # the remedy that the error names
+                self.record_reported_loss(process, p, self._world.hub.partitions[p].begin)
+            process.query.fails_on_loss = False  # the error's remedy
 
-    def named(self, process: Process, partition: str, end: int) -> None:
-        """`process` has reported that events before `end` are lost."""
+    def record_reported_loss(self, process: Process, partition: str, end: int) -> None:
+        """Check and record the report that events before `end` are lost."""
         begin = self._world.hub.partitions[partition].begin
         if process.is_of_another_hub:
             return
         if end > begin:
             raise Violation("errors", f"events to {end - 1} are retained and reported lost", partition)
         process.note(f"reports that events to {end - 1} are lost", partition)
-        self.known_lost(partition, end)
+        self.record_loss(partition, end)
 
-    def known_lost(self, partition: str, end: int) -> None:
-        """People know that events before `end` are lost."""
-        self._named[partition] = max(end, self._named.get(partition, 0))
+    def record_loss(self, partition: str, end: int) -> None:
+        """Record that the loss of events before `end` is known."""
+        self._reported_losses[partition] = max(end, self._reported_losses.get(partition, 0))
 
-    def kept(self, process: Process) -> None:
-        """While the table cannot be read for anybody, `process` continues to read all that it owns."""
+    def check_outage(self, process: Process) -> None:
+        """Check that `process` keeps reading its owned partitions while the table is unavailable to everybody."""
         began = self._world.away_since
         if began is None or process.engine is None or not self._continues(process):
             return
         awake_since = max(began, process.suspended_until, process.planner_suspended_until)
         if self._world.engine.now - awake_since > _OUTAGE_PATIENCE:
             for p in process.member.plannable().keys() - process.may_plan().keys():
-                raise Violation("outage", f"{process.author.incarnation} reads it no more", p)
+                raise Violation("outage", f"{process.author.incarnation} stopped reading it", p)
 
-    def ended(self, process: Process) -> None:
-        """A run of AvailableNow has ended: it has read all that the hub had at its start of what it may read."""
+    def check_available_now(self, process: Process) -> None:
+        """Check that a run of AvailableNow has read all its partitions up to their ends at its start."""
         member, owner, most = process.member, process.plan.owner, process.plan.max_owned
         if process.gave_up or process.is_of_another_hub or member.query.leaving or owner in self._drained:
             return
@@ -320,19 +327,19 @@ class Witness:
                 continue
             position = position_under(lease.epoch, member.query.progress.get(p), lease.checkpoint)
             if position is not None and position.next < process.promised.get(p, 0):
-                what = f"{process.author.incarnation} ends at {position.next}, and began when there were"
+                what = f"{process.author.incarnation} ends at {position.next} and must have read up to"
                 raise Violation("available now", f"{what} {process.promised[p]}", p)
 
-    def planned(self, process: Process, end: StreamOffset | None) -> None:
-        """`process` has planned a batch, or found nothing to read. It warns of each reset."""
+    def check_plan(self, process: Process, end: StreamOffset | None) -> None:
+        """Check a planned batch (`end`) and the reported resets of positions."""
         if end is not None:
             self.check(process, {p: planned.epoch for p, planned in end.ranges.items()})
         for p, reset in process.member.query.resets.items():
-            if reset.position.next > self._named.get(p, 0):
-                self.named(process, p, reset.position.next)
+            if reset.position.next > self._reported_losses.get(p, 0):
+                self.record_reported_loss(process, p, reset.position.next)
 
-    def begins(self, process: Process, end: StreamOffset, ranges: Sequence[Range]) -> None:
-        """`process` begins to read the batch that ends at `end`."""
+    def check_batch(self, process: Process, end: StreamOffset, ranges: Sequence[Range]) -> None:
+        """Check the batch that `process` begins to read."""
         for planned in ranges:
             p, who = planned.partition, process.author.incarnation
             process.note(f"reads {planned.start} to {planned.end} with epoch {planned.epoch} in batch {end.batch}", p)
@@ -346,41 +353,41 @@ class Witness:
             if p not in process.sought:  # that batch is run again without a checkpoint
                 self._planned[p, planned.epoch] = max(planned.end, self._planned[p, planned.epoch])
 
-    def wrote(self, process: Process, end: StreamOffset, rows: Rows) -> None:
-        """`process` has written `rows` of the batch that ends at `end`, or tried to."""
+    def check_write(self, process: Process, end: StreamOffset, rows: Rows) -> None:
+        """Check the `rows` that `process` wrote, or tried to."""
         sink = process.sink
         for p, row in () if process.is_of_another_hub else rows.items():
             if row.epoch != end.ranges[p].epoch:
                 self._replayed.add((id(sink), p, row.end))
-            written = sink.stored.within(p, row)  # in parts, where others have written the rest into other sinks
+            written = sink.stored.within(p, row)  # in parts: the rest may be in other sinks
             if isinstance(sink, OnceSink) and p in self._ever_sought:  # events before a mark count as written
                 written = [SequenceRange(row.start, row.end)]
             listed = ", ".join(f"{part.start} to {part.end}" for part in written)
             process.note(f"has {listed or 'nothing'} of it in its sink, read with epoch {row.epoch}", p)
             sought = row.epoch < self._sought.get(p, 0) or p in process.sought
             if written and not sought:
-                # Who has lost a lease may not know yet that its last range was cut short; the next owner reads it.
+                # After a loss, the last range may have been interrupted unnoticed; the next owner reads the rest.
                 lost = (p, row.epoch) in self._losses or process.known < self._replaced
                 if row.start > (covered := self._covered(p)) and not lost:
                     raise Violation("skipped", f"events {covered} to {row.start - 1} are in no sink", p)
                 for part in written:
                     self._written.add(p, part)
-        if isinstance(sink, OnceSink) and sink.target.twice:
-            raise Violation("exactly once", f"{sink.target.twice} events of {[*rows]} are in the target twice")
+        if isinstance(sink, OnceSink) and sink.target.duplicates:
+            raise Violation("exactly once", f"{sink.target.duplicates} events of {[*rows]} are in the target twice")
         if isinstance(sink, NumberedSink):
-            for last, again in sink.twice:
+            for last, again in sink.duplicates:
                 key = id(sink), last.partition, last.end
                 # Spark's log has the old epoch of a batch that is run again: a kill right after it leaves no evidence.
                 # Nor is there any of a batch that ended after a later process had joined.
                 overtaken = process.query.had_twins and (last.partition, last.epoch) in self._losses
                 was_moved = self._world.tampered or self._sought.get(again.partition, 0) > last.epoch
                 if not (was_moved or overtaken) and key not in self._replayed:
-                    what = f"{again.start} to {last.end - 1} are in the sink twice, though nobody else had them"
+                    what = f"{again.start} to {last.end - 1} are in the sink twice, although no other query owned them"
                     raise Violation("batch numbers", what, again.partition)
-            sink.twice.clear()
+            sink.duplicates.clear()
 
-    def finished(self, process: Process, end: StreamOffset) -> None:
-        """Spark's log has the batch that ends at `end` as finished. A seek does not keep its events from the sink."""
+    def check_finished(self, process: Process, end: StreamOffset) -> None:
+        """Check that the sink has the finished batch despite a seek."""
         sink, leases = process.sink, self._world.store.snapshot.leases
         # Events before a mark may be in another sink.
         if isinstance(sink, OnceSink) or process.query.had_twins or process.member.leaving or self._world.tampered:
@@ -396,7 +403,7 @@ class Witness:
                 raise Violation("sought", what, p)
 
     def check_positions(self) -> None:
-        """A lease table made of the checkpoints of some queries would skip no event."""
+        """Check that a lease table created from any queries' checkpoints skips no event."""
         if self._world.tampered:
             return
         logs = {query.plan.owner: [query.log] for query in self._world.queries if query.log}
@@ -409,14 +416,14 @@ class Witness:
                     raise Violation("skipped", what, p)
 
     def _covered(self, partition: str) -> int:
-        """All events before it are in a sink, or have aged out and were reported."""
-        aged = min(self._world.hub.partitions[partition].begin, self._named.get(partition, 0))
+        """Position before which all events are in a sink, or expired and were reported."""
+        aged = min(self._world.hub.partitions[partition].begin, self._reported_losses.get(partition, 0))
         begin = self._begin.get(partition, 0)
         covered = self._written.through(partition, max(begin, aged))
         return max(covered, self._written.through(partition, begin))
 
-    def unread(self) -> Mapping[str, str]:
-        """What is still to be checkpointed of each partition."""
+    def backlog(self) -> Mapping[str, str]:
+        """Partition → description of its missing checkpoint."""
         unread, leases = {}, self._world.store.snapshot.leases
         for p, partition in self._world.hub.partitions.items():
             lease = leases.get(p, Lease(p))

@@ -34,18 +34,18 @@ from storm.witness import Violation, Witness
 OPERATOR = Author("operator", "")
 EMPTY = Snapshot(Group("namespace", "hub", "$default"))
 
-#: Seconds between two appends, and between two looks at what has ended.
+#: Seconds between two appends, and between two restarts of ended queries.
 _APPEND_INTERVAL, _SUPERVISION_INTERVAL = 0.5, 3.0
 
-#: Seconds for which the group must be even and have read everything at the end.
+#: Seconds for which the group must be balanced and without backlog at the end.
 _STEADY = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How often each kind of fault met each stage, and the violation with its story."""
+    """Numbers of faults by kind and stage, and the violation with its story."""
 
-    met: Counter[tuple[str, str]]
+    fault_counts: Counter[tuple[str, str]]
     violation: Violation | None = None
     story: Sequence[str] = ()
 
@@ -61,13 +61,12 @@ class World:
             EMPTY,
             random.Random(f"store {plan.seed}"),
         )
-        self.met: Counter[tuple[str, str]] = Counter()
+        self.fault_counts: Counter[tuple[str, str]] = Counter()
         self.read_only_until = self._away_until = 0.0
-        #: Since when nobody can read the lease table, and whether requests fail only by their timeout then.
+        #: Begin of the current outage of the lease table, and whether requests fail only by timeout.
         self.away_since: float | None = None
         self.silent_store = False
-        #: Whether people have replaced the table or the hub, and whether they are about to create a new table. What the
-        #: table contained before.
+        #: Whether the table or the hub was replaced; whether a new table is about to be created; earlier contents.
         self.tampered = self._recreating = False
         self._backups: deque[Snapshot] = deque(maxlen=1000)
         self.story: deque[tuple[float, str, str]] = deque(maxlen=3000)
@@ -80,7 +79,7 @@ class World:
         for number, query in enumerate(self.queries):
             query.down_until = 0.0 if number % 2 else self.rng.uniform(0, 30)
         for fault in self.plan.faults:
-            self.engine.at(fault.at, partial(self._happen, fault))
+            self.engine.at(fault.at, partial(self._run_fault, fault))
         self.engine.at(FAULTS_BEGIN, self._check_start)
         self.engine.at(FAULTS_END + 1, self._calm_down)  # the store answers again
         self._append()
@@ -97,24 +96,24 @@ class World:
             where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
             violation = Violation("crash", f"{type(error).__name__}: {error} in {where}")
         if violation is None:
-            return Result(self.met)
+            return Result(self.fault_counts)
         lines = [
             f"{at:9.3f}  {f'[{partition}] ' if partition else ''}{what}"
             for at, partition, what in self.story
             if not violation.partition or partition in ("", violation.partition)
         ]
-        return Result(self.met, violation, lines)
+        return Result(self.fault_counts, violation, lines)
 
     def note(self, what: str, partition: str = "") -> None:
         self.story.append((self.engine.now, partition, what))
 
     def land(self, outcome: Outcome, seconds: float | None = None) -> Outcome:
-        """A commit that the store accepts."""
+        """Apply an accepted commit."""
         if outcome.after is outcome.before:
             return outcome
         self._backups.append(outcome.before)
         outcome = replace(outcome, after=self.store.write(outcome.after), seconds=seconds)
-        self.witness.landed(outcome)
+        self.witness.check_commit(outcome)
         return outcome
 
     def processes(self) -> Iterator[Process]:
@@ -125,7 +124,7 @@ class World:
         return [process for process in self.processes() if process.running]
 
     def _append(self) -> None:
-        """Events arrive until half a minute after the last fault."""
+        """Append events until half a minute after the last fault."""
         self.hub.append(_APPEND_INTERVAL)
         if self.engine.now < FAULTS_END + 30:
             self.engine.at(self.engine.now + _APPEND_INTERVAL, self._append)
@@ -136,7 +135,7 @@ class World:
         self.engine.at(self.engine.now + _SUPERVISION_INTERVAL, self._supervise)
 
     def _check_start(self) -> None:
-        """Without faults a group begins to read at once."""
+        """Check that the group begins to read before the first fault."""
         early = any(query.down_until < FAULTS_BEGIN / 2 for query in self.queries)
         if early and not any(lease.epoch for lease in self.store.snapshot.leases.values()):
             raise Violation("start", f"nobody has taken a partition after {FAULTS_BEGIN:g} s")
@@ -144,7 +143,7 @@ class World:
     # --- recovery ------------------------------------------------------------------------------------------------
 
     def _calm_down(self) -> None:
-        """Operators take back their orders; in half the groups a new version is deployed to all queries at once."""
+        """Revoke operators' orders; in half of the groups deploy a new version to all queries at once."""
         self.note("no more faults")
         for p in self.store.snapshot.ownership.pins:
             self._order(Unpin(by=OPERATOR, at_ms=START_MS, partition=p))
@@ -156,7 +155,7 @@ class World:
                 process.stop()
 
     def _recover(self) -> None:
-        """Run until everything is owned, even and read to the end for a while, and each query has continued."""
+        """Run until the group is balanced, without backlog, and all queries run, for `_STEADY` seconds."""
         steady = 0.0
         while steady < _STEADY:
             if self.engine.now > FAULTS_END + RECOVERY:
@@ -165,7 +164,7 @@ class World:
             steady = steady + 5.0 if not self._unrecovered() else 0.0
 
     def _unrecovered(self) -> str:
-        """What has not recovered since the faults ended."""
+        """Description of what has not recovered; empty if everything has."""
         for query in self.queries:
             if query.done_at < FAULTS_END + 30:
                 stages = [f"{process.author.incarnation} is {process.stage}" for process in query.running]
@@ -175,7 +174,7 @@ class World:
             return "the lease table is not of this hub"
         limits = [query.plan.max_owned for query in self.queries]
         some = None not in limits and sum(limit or 0 for limit in limits) < len(self.hub.partitions)
-        for p, what in self.witness.unread().items():
+        for p, what in self.witness.backlog().items():
             if not (some and what.endswith("owner None")):
                 return f"partition {p} is {what}"
         if any(query.plan.available_now for query in self.queries):
@@ -190,37 +189,37 @@ class World:
         return self._uneven()
 
     def _uneven(self) -> str:
-        """How the partitions are shared, if unevenly: by number, or by the loads that some strategies share."""
+        """Description of an uneven distribution, by number or load; empty if it is even."""
         snapshot, rates = self.store.snapshot, {p: partition.rate for p, partition in self.hub.partitions.items()}
         ledger = Ledger(snapshot, lambda: self.engine.now, lambda: rates, self.plan.lease_duration)
         ledger.change({query.plan.owner: query.plan.max_owned for query in self.queries}, len(rates))
         owned = {query.plan.owner: snapshot.ownership.owned.get(query.plan.owner, ()) for query in self.queries}
         by_load = {query.plan.strategy for query in self.queries} <= {"cooperative", "transfer"}
-        if ledger.balanced[-1][1] or (by_load and self._tolerable(owned)):
+        if ledger.balanced[-1][1] or (by_load and self._is_tolerable(owned)):
             return ""
-        return f"the partitions are shared as {[len(partitions) for partitions in owned.values()]}"
+        return f"partition counts are {[len(partitions) for partitions in owned.values()]}"
 
-    def _tolerable(self, owned: Mapping[str, Sequence[str]]) -> bool:
-        """Whether the measured loads are within the default of `transfer.target`, and no member is idle."""
+    def _is_tolerable(self, owned: Mapping[str, Sequence[str]]) -> bool:
+        """Whether the measured loads are within `transfer.target` and no member is idle."""
         known = demands(self.store.snapshot)
         loads = [sum(known.get(p, 0.0) for p in partitions) for partitions in owned.values()]
         return pstdev(loads) <= 0.25 * fmean(loads) and (min(loads) > 0 or max(map(len, owned.values())) < 2)
 
     # --- faults --------------------------------------------------------------------------------------------------
 
-    def _happen(self, fault: Fault) -> None:
+    def _run_fault(self, fault: Fault) -> None:
         getattr(self, f"_{fault.kind}")(fault)
 
-    def _met(self, fault: Fault, what: str = "", stage: str = "") -> None:
-        self.met[fault.kind, stage] += 1
+    def _record(self, fault: Fault, what: str = "", stage: str = "") -> None:
+        self.fault_counts[fault.kind, stage] += 1
         self.note(f"FAULT {fault.kind} {what} {fault.seconds:.1f} s")
 
     def _process(self, fault: Fault) -> list[Process]:
-        """The process that the fault picks, if any runs."""
+        """The running process selected by the fault, as a list that may be empty."""
         running = self.running()
         chosen = [running[fault.pick % len(running)]] if running else []
         for process in chosen:
-            self._met(fault, process.author.incarnation, process.stage)
+            self._record(fault, process.author.incarnation, process.stage)
         return chosen
 
     def _until(self, fault: Fault) -> float:
@@ -243,7 +242,7 @@ class World:
             process.at_stage[stage] = partial(self._killed_at, process, fault)
 
     def _killed_at(self, process: Process, fault: Fault) -> None:
-        """Some are suspended before they run the batch again."""
+        """Kill the process; some of its successors are suspended before they replay the batch."""
         self.note(f"{process.author.incarnation} is killed when {process.stage}")
         process.end()
         if fault.luck > 0.5:
@@ -281,13 +280,13 @@ class World:
             process.at_stage[stage] = partial(self._suspend_now, process, "suspended_until", fault)
 
     def _suspend_spark_at(self, fault: Fault) -> None:
-        """The JVM stops, as for a collection of its garbage, and its planner does not."""
+        """Suspend the JVM, as in a garbage collection, but not its planner."""
         for process in self._process(fault):
             stage = STAGES[int(fault.choice * len(STAGES))]
             process.at_stage[stage] = partial(self._suspend_now, process, "spark_suspended_until", fault)
 
     def _suspend_now(self, process: Process, what: str, fault: Fault) -> None:
-        """Some are killed soon after that; of others Spark takes longer to continue than the planner."""
+        """Suspend the process; some are killed soon after, in others Spark resumes later than the planner."""
         if (until := min(FAULTS_END, self._until(fault))) > self.engine.now:
             self.note(f"{process.author.incarnation} is {what} {until:.1f} when {process.stage}")
             setattr(process, what, max(getattr(process, what), until))
@@ -313,11 +312,11 @@ class World:
             process.read_only_until = self._until(fault)
 
     def _all_read_only(self, fault: Fault) -> None:
-        self._met(fault)
+        self._record(fault)
         self.read_only_until = max(self.read_only_until, self._until(fault))
 
     def _outage(self, fault: Fault) -> None:
-        self._met(fault)
+        self._record(fault)
         if not self.store.away:
             self.away_since, self.silent_store = self.engine.now, fault.choice < 0.5
         self.store.away, self._away_until = True, max(self._away_until, self._until(fault))
@@ -333,7 +332,7 @@ class World:
             process.bad_commits_until = self._until(fault)
 
     def _slow_store(self, fault: Fault) -> None:
-        self._met(fault)
+        self._record(fault)
         self.store.slowness = 3.0 if fault.choice < 0.5 else 10.0
         self._later(fault, partial(setattr, self.store, "slowness", 1.0))
 
@@ -346,12 +345,12 @@ class World:
             process.hub_unreachable_until = self._until(fault)
 
     def _hub_outage(self, fault: Fault) -> None:
-        self._met(fault)
+        self._record(fault)
         self.hub.away_until = max(self.hub.away_until, self._until(fault))
 
     def _partition(self, fault: Fault) -> str:
         p = list(self.hub.partitions)[fault.pick % len(self.hub.partitions)]
-        self._met(fault, f"of partition {p}")
+        self._record(fault, f"of partition {p}")
         return p
 
     def _silence(self, fault: Fault) -> None:
@@ -367,12 +366,12 @@ class World:
 
     def _grow(self, fault: Fault) -> None:
         if len(self.hub.partitions) < 32:
-            self._met(fault)
+            self._record(fault)
             self.hub.grow(1 + int(fault.choice * 3), self.plan.rate)
 
     def _task_fails(self, fault: Fault) -> None:
         for process in self._process(fault):
-            process.tasks_fail += 1
+            process.failing_tasks += 1
 
     def _sink_fails(self, fault: Fault) -> None:
         for process in self._process(fault):
@@ -387,7 +386,7 @@ class World:
     def _replace_table(self, content: Snapshot) -> None:
         self.tampered = True
         self.store.snapshot = replace(content, version=self.store.snapshot.version + 1)
-        self.witness.tampered()
+        self.witness.reset()
 
     def _table_restored(self, fault: Fault) -> None:
         """Restore the table's folder from a backup, its log included (RESTORE is an error for the store); not where
@@ -399,15 +398,15 @@ class World:
         last = [batch.end.ranges for query in self.queries for batch in query.log[-2:]]
         lost = [(p, x.epoch) for ranges in last for p, x in ranges.items() if p in leases and x.epoch < leases[p].epoch]
         if all(p not in content.leases or content.leases[p].epoch != epoch for p, epoch in lost):
-            self._met(fault)
+            self._record(fault)
             self._replace_table(content)
 
     def _table_deleted(self, fault: Fault) -> None:
-        self._met(fault)
+        self._record(fault)
         self._replace_table(EMPTY)
 
     def _hub_recreated(self, fault: Fault) -> None:
-        self._met(fault)
+        self._record(fault)
         self.tampered = True
         self.hub.recreate()
         self.witness.hub_recreated()
@@ -469,7 +468,7 @@ class World:
         transitions: list[Transition] = []
         for p, start in hub.starting_positions(hub.partitions).items():
             if p not in named:  # init names them, and where it begins
-                self.witness.known_lost(p, start.next)
+                self.witness.record_loss(p, start.next)
             known = named.get(p, start)
             assert isinstance(known, Position)
             transitions.append(Restore(by=by, at_ms=at_ms, partition=p, checkpoint=known))
@@ -493,7 +492,7 @@ class World:
         leases, members = list(self.store.snapshot.leases), list(self.store.snapshot.members)
         if leases and members:
             p, to = leases[fault.pick % len(leases)], members[int(fault.choice * len(members))]
-            self._met(fault, f"of partition {p} or {to}")
+            self._record(fault, f"of partition {p} or {to}")
             self._order(make(p, to, START_MS + round(self.engine.now * 1000)))
 
     def _timeout_ms(self) -> int:

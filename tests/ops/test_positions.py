@@ -88,14 +88,14 @@ def test_a_query_without_a_lease_table_has_exact_positions(ehbalance: Command, t
 
 def test_unrelated_checkpoints_are_rejected(ehbalance: Command, tmp_path: Path) -> None:
     made = replace(batch("a", p0=(1, 0, 5)), hub=HubReference(HUB, "ns", 1_700_000_000_000))
-    anew = replace(made, hub=HubReference(HUB, "ns", 1_800_000_000_000))
+    recreated = replace(made, hub=HubReference(HUB, "ns", 1_800_000_000_000))
     elsewhere = batch("b", TableReference("t2", "/other/leases"), p1=(1, 30, 40))
     alone, copy = batch("a", None, p0=(0, 0, 40)), replace(batch("a", p0=(1, 0, 10)), lineage="one")
     cases = {
         "different lease tables: /lost/leases, /other/leases": (batch("a", p0=(1, 0, 10)), elsewhere),
         "2 sources without a lease table have each read all partitions of hub": (alone, alone),
         "are copies of one checkpoint": (copy, copy),
-        "created 2023-11-14 22:13:20+00:00 and of event hub hub of ns, created 2027": (made, anew),
+        "created 2023-11-14 22:13:20+00:00 and of event hub hub of ns, created 2027": (made, recreated),
         "[EHB_OPTION_REQUIRED] --event-hub-name is required: the event hubs are hub, other": (
             made,
             batch("b", hub="other", p0=(1, 0, 9)),
@@ -140,7 +140,10 @@ def test_a_checkpoint_is_read_from_any_location(ehbalance: Command, tmp_path: Pa
     [
         ("dbfs:/none/50%/a b", "[EHB_CHECKPOINT_UNUSABLE] /dbfs/none/50%/a b"),
         ("file:///Volumes/none/a%20b", "[EHB_CHECKPOINT_UNUSABLE] /Volumes/none/a b"),
-        *((each, f"INVALID] SOURCE={each!r} is invalid.") for each in ("", "s3:bucket/x", "file:x", "memory://x")),
+        *(
+            (source, f"INVALID] SOURCE={source!r} is invalid.")
+            for source in ("", "s3:bucket/x", "file:x", "memory://x")
+        ),
     ],
 )
 def test_an_invalid_source_is_rejected(ehbalance: Command, source: str, error: str) -> None:

@@ -23,7 +23,7 @@ from spark_ehbalance.group.snapshot import Snapshot
 from spark_ehbalance.query.offsets import StreamOffset
 from storm.plan import STAGES, Plan, QueryPlan
 from storm.query import Checkpoint
-from storm.sinks import Look, Rows, Sink, Writing
+from storm.sinks import FindLost, Rows, Sink, Writing
 from storm.world import World
 
 #: Partition and sequence number.
@@ -57,7 +57,7 @@ class ModelSink(Sink):
     writer: str = ""  # the id of the checkpoint that writes it
     skipped: list[tuple[int, set[Event]]] = field(default_factory=list)
 
-    def write(self, number: int, ranges: Sequence[Range], rows: Rows, seconds: float, look: Look) -> Writing:
+    def write(self, number: int, ranges: Sequence[Range], rows: Rows, seconds: float, find_lost: FindLost) -> Writing:
         yield seconds
         numbered_by = {"Delta's own": self.writer, "file": "folder"}.get(self.kind)
         if numbered_by is not None:
@@ -72,14 +72,14 @@ class ModelSink(Sink):
 
 
 class Errors:
-    """In the place of the storm's witness, who knows nothing of what people set back: keeps the errors of processes."""
+    """Collects processes' errors in place of the storm's witness, which cannot check restored parts."""
 
     changed_at = inf
 
     def __init__(self) -> None:
         self.raised: list[str] = []
 
-    def failed(self, process: object, error: Exception) -> None:
+    def check_error(self, process: object, error: Exception) -> None:
         self.raised.append(str(error))
 
     def __getattr__(self, name: str) -> Callable[..., None]:

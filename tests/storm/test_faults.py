@@ -17,14 +17,14 @@ FOUND_SOON = [fault for fault in PAST_FAULTS if fault.seed is not None]
 
 @pytest.mark.parametrize("fault", FOUND_SOON, ids=lambda fault: fault.name)
 def test_a_fault_of_the_past_is_found(fault: PastFault) -> None:
-    with fault.put_back():
+    with fault.apply():
         violation = play(draw(fault.seed)).violation
     assert violation is not None
     assert violation.name in fault.invariants
 
 
 @pytest.mark.parametrize("fault", PAST_FAULTS, ids=lambda fault: fault.name)
-def test_a_fault_of_the_past_can_still_be_put_back(fault: PastFault) -> None:
+def test_a_fault_of_the_past_can_still_be_applied(fault: PastFault) -> None:
     module, source = fault.load()
     assert functions(source) != functions(inspect.getsource(module))
 
@@ -32,7 +32,7 @@ def test_a_fault_of_the_past_can_still_be_put_back(fault: PastFault) -> None:
 def test_a_found_fault_is_shrunk() -> None:
     fault = FOUND_SOON[0]
     plan = draw(fault.seed)
-    with fault.put_back():
+    with fault.apply():
         fewest, result = shrink(plan, play(plan))
     assert result.violation is not None
     assert result.violation.name in fault.invariants

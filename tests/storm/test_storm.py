@@ -12,7 +12,7 @@ from storm.world import World, play
 def test_a_seed_violates_nothing(seed: int) -> None:
     result = play(draw(seed))
     assert result.violation is None, "\n".join(result.story)
-    assert result.met.total() > 20
+    assert result.fault_counts.total() > 20
 
 
 def test_the_same_seed_makes_the_same_run() -> None:
