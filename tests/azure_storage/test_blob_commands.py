@@ -42,7 +42,7 @@ def cells(text: str) -> list[list[str]]:
     return [[part.strip() for part in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
 
 
-def test_status_shows_owners_ages_and_checkpoints_and_what_is_not_known(
+def test_status_shows_owners_ages_checkpoints_and_unknowns(
     ehbalance: Command, container: str, key: Sequence[str]
 ) -> None:
     done = ehbalance.succeeds("status", container, *key)
@@ -71,7 +71,7 @@ def test_status_shows_owners_ages_and_checkpoints_and_what_is_not_known(
     assert "No findings." in ehbalance.succeeds("status", container, "--partition", "0", *key).out
 
 
-def test_a_group_is_named_where_there_are_several(
+def test_group_option_selects_one_of_several_groups(
     ehbalance: Command, storage: str, container: str, key: Sequence[str]
 ) -> None:
     store = checkpoint_store(storage, container.rpartition("/")[2])
@@ -91,7 +91,7 @@ def test_a_group_is_named_where_there_are_several(
     )
 
 
-def test_a_container_that_cannot_be_used_is_one_line(
+def test_unusable_container_is_reported_in_one_line(
     ehbalance: Command, storage: str, container: str, key: Sequence[str], tmp_path: Path
 ) -> None:
     make_container(storage, empty := uuid.uuid4().hex)

@@ -120,7 +120,7 @@ def renew(partition: str, epoch: int = 1) -> Renew:
 # --- the SDK's store reads what is written, and the other way round
 
 
-def test_the_sdk_reads_what_is_written(blobs: Blobs, mine: BlobStore) -> None:
+def test_the_sdk_reads_written_blobs(blobs: Blobs, mine: BlobStore) -> None:
     claimed = commit(mine, mine.read(), [first_claim("0"), first_claim("1")]).after
     assert blobs.checkpoints() == {"0": (-1, "-1"), "1": (-1, "-1")}, "-1 is the start of a partition to every SDK"
     release = Release(by=ANN, at_ms=1, partition="1", epoch=1)
@@ -131,14 +131,14 @@ def test_the_sdk_reads_what_is_written(blobs: Blobs, mine: BlobStore) -> None:
     assert blobs.checkpoints() == {"0": (7, "70"), "1": (-1, "-1")}
 
 
-def test_what_the_sdk_writes_is_read(blobs: Blobs, mine: BlobStore) -> None:
+def test_blobs_of_the_sdk_are_read(blobs: Blobs, mine: BlobStore) -> None:
     assert blobs.claim("0", "theirs")
     blobs.checkpoint("0", 5, "500")
     lease = mine.read().leases["0"]
     assert (lease.owner, lease.checkpoint, lease.epoch) == ("theirs", Position(5, "500"), 1)
 
 
-def test_a_first_claim_never_takes_what_another_has_claimed_meanwhile(blobs: Blobs, mine: BlobStore) -> None:
+def test_first_claim_loses_to_a_concurrent_claim(blobs: Blobs, mine: BlobStore) -> None:
     snapshot = mine.read()
     assert blobs.claim("1", "theirs")
     outcome = commit(mine, snapshot, [first_claim("0"), first_claim("1"), Heartbeat(by=ANN, at_ms=9)])
@@ -150,7 +150,7 @@ def test_a_first_claim_never_takes_what_another_has_claimed_meanwhile(blobs: Blo
 # --- signs of life
 
 
-def test_a_renewal_of_the_sdk_is_a_sign_of_life(blobs: Blobs, mine: BlobStore) -> None:
+def test_renewal_by_the_sdk_is_noticed(blobs: Blobs, mine: BlobStore) -> None:
     theirs = blobs.claim("0", "theirs")
     assert theirs
     before = mine.read().leases["0"]
@@ -163,7 +163,7 @@ def test_a_renewal_of_the_sdk_is_a_sign_of_life(blobs: Blobs, mine: BlobStore) -
 # --- checkpoints
 
 
-def test_who_takes_a_partition_goes_on_at_the_former_owners_last_checkpoint(blobs: Blobs, mine: BlobStore) -> None:
+def test_new_owner_continues_at_the_former_owners_last_checkpoint(blobs: Blobs, mine: BlobStore) -> None:
     blobs.claim("0", "theirs")
     blobs.checkpoint("0", 5, "500")
     seen = mine.read()
@@ -172,7 +172,7 @@ def test_who_takes_a_partition_goes_on_at_the_former_owners_last_checkpoint(blob
     assert (after.leases["0"].owner, after.leases["0"].checkpoint) == ("ann", Position(9, "900"))
 
 
-def test_a_checkpoint_that_goes_backwards_is_not_followed_but_written_over(blobs: Blobs, mine: BlobStore) -> None:
+def test_owner_overwrites_a_checkpoint_that_moves_back(blobs: Blobs, mine: BlobStore) -> None:
     claimed = commit(mine, mine.read(), [first_claim("0")]).after
     commit(mine, claimed, [checkpoint("0", 9)])
     blobs.checkpoint("0", 4, "40")  # a former owner's late one
@@ -182,7 +182,7 @@ def test_a_checkpoint_that_goes_backwards_is_not_followed_but_written_over(blobs
     assert blobs.checkpoints() == {"0": (9, "90")}
 
 
-def test_a_checkpoint_that_goes_backwards_is_followed_where_it_is_not_the_own(blobs: Blobs, mine: BlobStore) -> None:
+def test_checkpoint_of_a_foreign_partition_may_move_back(blobs: Blobs, mine: BlobStore) -> None:
     for position in (Position(9, "90"), Position(4, "40")):
         blobs.checkpoint("0", position.sequence_number, str(position.offset))
         assert mine.read().leases["0"].checkpoint == position
@@ -197,7 +197,7 @@ def test_a_checkpoint_without_an_offset_is_not_written(blobs: Blobs, mine: BlobS
     assert blobs.checkpoints() == {"0": (-1, "-1"), "1": (6, "60")}
 
 
-def test_a_sequence_number_alone_is_enough_to_go_on_and_an_offset_alone_an_error(blobs: Blobs, mine: BlobStore) -> None:
+def test_checkpoint_needs_a_sequence_number_but_no_offset(blobs: Blobs, mine: BlobStore) -> None:
     """Java writes the first."""
     name = f"{PREFIX}/checkpoint/0"
     blobs.client.upload_blob(name, b"", metadata={"sequencenumber": "7"})
@@ -207,7 +207,7 @@ def test_a_sequence_number_alone_is_enough_to_go_on_and_an_offset_alone_an_error
         mine.read()
 
 
-def test_ownership_and_checkpoint_have_two_lives(blobs: Blobs, mine: BlobStore) -> None:
+def test_ownership_and_checkpoint_are_independent(blobs: Blobs, mine: BlobStore) -> None:
     claimed = commit(mine, mine.read(), [first_claim("0")]).after
     commit(mine, claimed, [checkpoint("0", 9)])
     blobs.client.delete_blob(f"{PREFIX}/ownership/0")
@@ -220,7 +220,7 @@ def test_ownership_and_checkpoint_have_two_lives(blobs: Blobs, mine: BlobStore) 
     assert blobs.checkpoints() == {"0": (9, "90")}
 
 
-def test_an_own_partition_without_a_position_is_nobodys_and_claimed_again(blobs: Blobs, mine: BlobStore) -> None:
+def test_owned_partition_without_a_position_is_claimed_again(blobs: Blobs, mine: BlobStore) -> None:
     """An earlier process has ended, or a claim's answer was lost, before there was a checkpoint."""
     assert blobs.claim("0", "ann")
     lease = mine.read().leases["0"]
@@ -230,7 +230,7 @@ def test_an_own_partition_without_a_position_is_nobodys_and_claimed_again(blobs:
     assert blobs.checkpoints() == {"0": (-1, "-1")}
 
 
-def test_a_claim_without_an_answer_is_this_process_own(blobs: Blobs, mine: BlobStore, proxy: StorageProxy) -> None:
+def test_claim_with_a_lost_response_belongs_to_this_process(blobs: Blobs, mine: BlobStore, proxy: StorageProxy) -> None:
     snapshot = commit(mine, mine.read(), [first_claim("1")]).after
     proxy.disturb(Rule(Break.LOST_ANSWER, Kind.CONDITIONAL_PUT, "ownership/0"))
     with pytest.raises(StoreUnavailableError):
@@ -241,7 +241,7 @@ def test_a_claim_without_an_answer_is_this_process_own(blobs: Blobs, mine: BlobS
     assert commit(mine, mine.read(), [again]).after.leases["0"].owner == "ann"
 
 
-def test_a_claim_by_another_process_with_the_same_id_is_a_fence(blobs: Blobs, mine: BlobStore) -> None:
+def test_claim_by_another_process_with_the_same_id_fences(blobs: Blobs, mine: BlobStore) -> None:
     commit(mine, mine.read(), [first_claim("0")])
     with blobs.opened(GROUP) as other:
         commit(other, other.read(), [Join(by=ANN, at_ms=1)])
@@ -254,7 +254,7 @@ def test_a_claim_by_another_process_with_the_same_id_is_a_fence(blobs: Blobs, mi
 # --- requests
 
 
-def test_what_has_not_changed_takes_one_request(mine: BlobStore, proxy: StorageProxy) -> None:
+def test_unchanged_state_takes_one_request(mine: BlobStore, proxy: StorageProxy) -> None:
     """And a checkpoint does not renew a lease."""
     claimed = commit(mine, mine.read(), [first_claim("0"), first_claim("1")]).after
     for transitions, requests, renewals in (
@@ -282,7 +282,7 @@ def test_partial_success_is_reported(blobs: Blobs, mine: BlobStore, proxy: Stora
 # --- opening
 
 
-def test_without_a_group_there_must_be_one_only(blobs: Blobs) -> None:
+def test_without_a_group_the_container_must_contain_one(blobs: Blobs) -> None:
     assert blobs.claim("0", "theirs")
     with blobs.opened(None) as store:
         assert store.read().leases["0"].owner == "theirs"
@@ -294,7 +294,7 @@ def test_without_a_group_there_must_be_one_only(blobs: Blobs) -> None:
         store.read()
 
 
-def test_it_opens_with_a_signature_or_a_key(blobs: Blobs) -> None:
+def test_container_opens_with_a_signature_or_a_key(blobs: Blobs) -> None:
     container = blobs.location.rpartition("/")[2]
     for options in (
         {"sas_token": signature(container, 60)},

@@ -59,7 +59,7 @@ def identities(patch: pytest.MonkeyPatch, **lives: float) -> Iterator[IdentityEn
         yield endpoint
 
 
-def test_a_group_is_kept_and_shown_with_a_token(
+def test_group_is_stored_and_shown_with_a_token(
     container: str, ehbalance: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with identities(monkeypatch, life=3600.0) as endpoint:
@@ -86,7 +86,7 @@ def fresh_table() -> str:
     return f"az://tables/{uuid.uuid4().hex}"
 
 
-def test_a_table_is_used_for_longer_than_its_tokens_live(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_outlives_its_tokens(storage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(tokens.LIFE, str(LIFE))
     before, renewals = time.monotonic(), 0
     with DeltaStore(fresh_table(), table_options(storage)) as store:

@@ -32,9 +32,7 @@ def renewed(store: DeltaStore) -> bool | None:
 
 
 @pytest.mark.parametrize("fault", [*RESETS, BUSY, TOO_MANY, EXPIRED], ids=name)
-def test_a_fault_at_any_request_of_a_commit_loses_and_doubles_nothing(
-    table: Table, proxy: StorageProxy, fault: Fault
-) -> None:
+def test_fault_at_any_request_of_a_commit_is_harmless(table: Table, proxy: StorageProxy, fault: Fault) -> None:
     """The table has news, so that the look reads them."""
     with table.opened() as store, table.undisturbed() as other:
         assert renewed(store)
@@ -56,7 +54,7 @@ def test_a_fault_at_any_request_of_a_commit_loses_and_doubles_nothing(
 
 @pytest.mark.parametrize("fault", [Break.HANG, Break.HANG_WHEN_DONE])
 @pytest.mark.parametrize("kind", [Kind.GET, Kind.PUT, Kind.CONDITIONAL_PUT])
-def test_a_request_that_hangs_is_given_up(table: Table, proxy: StorageProxy, kind: Kind, fault: Break) -> None:
+def test_hanging_request_times_out(table: Table, proxy: StorageProxy, kind: Kind, fault: Break) -> None:
     with table.opened() as store:
         before = store.read().leases["0"].renewal
         proxy.disturb(Rule(fault, kind))

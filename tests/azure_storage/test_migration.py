@@ -70,7 +70,7 @@ def migration(emulator: Emulator, ehbalance: Command, storage: str, tmp_path: Pa
         yield made
 
 
-def test_what_the_sdk_has_processed_comes_into_a_table(migration: Migration) -> None:
+def test_progress_of_the_sdk_is_migrated_to_a_table(migration: Migration) -> None:
     most = {"0": 3, "1": EVENTS, "2": 1}
     connection = migration.emulator.connection_string(HUB)
     read_with_sdk(connection, HUB, migration.storage, migration.container, most)
@@ -107,9 +107,7 @@ def test_checkpoints_of_every_sdk_are_read(migration: Migration) -> None:
 
 
 @pytest.mark.parametrize("fault", [EXPIRED, Break.LOST_ANSWER], ids=["refused", "lost answer"])
-def test_a_table_is_made_whole_or_not_at_all(
-    migration: Migration, proxy: StorageProxy, storage: str, fault: Fault
-) -> None:
+def test_table_is_created_atomically(migration: Migration, proxy: StorageProxy, storage: str, fault: Fault) -> None:
     migration.file.write_text('{"0": 10, "1": 20}')
     given = [f"{name}={value}" for name, value in storage_options(proxy.address).items() if "key" not in name]
     access = [text for option in given for text in ("--storage-option", option)] + [*migration.access]

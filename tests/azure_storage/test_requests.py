@@ -32,7 +32,7 @@ def cost(proxy: StorageProxy) -> Cost:
     return counted
 
 
-def test_looks_and_commits(table: Table, cost: Cost) -> None:
+def test_reads_and_commits(table: Table, cost: Cost) -> None:
     with table.opened() as mine, table.undisturbed() as theirs:
         mine.read()
 
@@ -62,7 +62,7 @@ def test_a_lost_race(table: Table, cost: Cost) -> None:
         assert lost == again, "the winner's log file and data, whether there is more, and the commit once more"
 
 
-def test_a_member_that_is_far_behind(table: Table, cost: Cost) -> None:
+def test_stale_member(table: Table, cost: Cost) -> None:
     with table.opened() as mine, table.undisturbed() as theirs:
         mine.read()
         for _ in range(50):

@@ -48,7 +48,7 @@ def test_a_claim_is_granted_listed_and_renewed_in_one_epoch(consumers: Consumers
     assert all(lease.epoch == 1 and lease.renewal > renewals[p] for p, lease in consumers.leases().items())
 
 
-def test_of_two_claimers_one_wins_and_a_stale_etag_claims_nothing(consumers: Consumers) -> None:
+def test_one_of_two_claimers_wins_and_a_stale_etag_fails(consumers: Consumers) -> None:
     stores = {owner: consumers.store() for owner in "ab"}
     with ThreadPoolExecutor() as threads:
         claimed = dict(zip(stores, threads.map(consumers.claim, stores.values(), stores), strict=True))
@@ -61,7 +61,7 @@ def test_of_two_claimers_one_wins_and_a_stale_etag_claims_nothing(consumers: Con
     assert not [p for p, lease in consumers.leases().items() if lease.handover or lease.epoch != before[p].epoch]
 
 
-def test_released_partitions_are_free_and_with_the_last_one_the_consumer_has_left(consumers: Consumers) -> None:
+def test_releasing_the_last_partition_leaves_the_group(consumers: Consumers) -> None:
     store = consumers.store()
     claimed = consumers.own(store, "a")
     store.claim_ownership([claimed["1"] | {"owner_id": "", "etag": "17"}])
@@ -110,7 +110,7 @@ def test_the_client_starts_after_the_checkpoint(position: Position, start_after:
 # --- what is refused ---------------------------------------------------------------------------------------------
 
 
-def test_a_wrong_store_or_interval_is_refused(consumers: Consumers) -> None:
+def test_invalid_store_or_interval_is_refused(consumers: Consumers) -> None:
     hub = {"connectionString": consumers.group.emulator.connection_string(HUB)}
     for table in ({}, {"leaseTable": "https://account.blob.core.windows.net/container"}):
         with raises(OptionError, "EHB_OPTION_INVALID", option="leaseTable"):
@@ -164,7 +164,7 @@ def test_a_replaced_table_and_a_recreated_hub_end_the_consumer(
         wait_until(lambda: not consumers.listed(store), "the consumer detects the replaced table")
 
 
-def test_while_the_table_is_away_nothing_is_lost(consumers: Consumers, tmp_path: Path) -> None:
+def test_outage_of_the_table_loses_nothing(consumers: Consumers, tmp_path: Path) -> None:
     store = consumers.owning("a")
     consumers.group.table.rename(tmp_path / "away")
     with pytest.raises(StoreUnavailableError):
@@ -178,9 +178,7 @@ def test_while_the_table_is_away_nothing_is_lost(consumers: Consumers, tmp_path:
     assert {lease.epoch for lease in consumers.leases().values()} == {1}
 
 
-def test_a_checkpoint_is_durable_when_it_returns_though_a_release_takes_it_along_and_fails(
-    consumers: Consumers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_survives_a_failed_release(consumers: Consumers, monkeypatch: pytest.MonkeyPatch) -> None:
     store = consumers.owning("a")
     released = consumers.listed(store)["1"] | {"owner_id": ""}
     assert store._store is not None
@@ -213,7 +211,7 @@ def test_a_checkpoint_is_durable_when_it_returns_though_a_release_takes_it_along
 # --- the group ---------------------------------------------------------------------------------------------------
 
 
-def test_a_requested_partition_goes_with_the_next_checkpoint_or_before_the_deadline(consumers: Consumers) -> None:
+def test_requested_partition_is_handed_over_with_a_checkpoint_or_before_the_deadline(consumers: Consumers) -> None:
     consumers.group.append(1, PARTITIONS)
     store = consumers.store(leaseDuration="30s")
     claimed = consumers.own(store, "a")
@@ -249,7 +247,7 @@ def test_a_silent_consumer_counts_as_dead_after_the_duration_in_its_row(consumer
         assert consumers.snapshot().leader == "q", "which never runs the group's maintenance"
 
 
-def test_orders_of_operators_hold_for_consumers(consumers: Consumers) -> None:
+def test_operators_orders_apply_to_consumers(consumers: Consumers) -> None:
     store, by = consumers.owning("a"), {"by": OPERATOR, "at_ms": 0}
     consumers.checkpoints(store)
     consumers.order(Seek(partition="0", position=Position(-1), force=True, **by))

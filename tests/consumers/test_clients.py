@@ -60,7 +60,7 @@ def client(consumers: Consumers) -> Iterator[NewClient]:
         client.stop()
 
 
-def test_a_client_goes_on_with_the_event_after_the_checkpoint(consumers: Consumers, client: NewClient) -> None:
+def test_client_continues_after_the_checkpoint(consumers: Consumers, client: NewClient) -> None:
     consumers.group.append(PARTITIONS + 1, PARTITIONS)
     first = client(consumers.store(), lambda partition, number: number <= int(partition))
     wait_until(lambda: len(first.seen) == PARTITIONS * (PARTITIONS + 1), "all was read")
@@ -141,7 +141,7 @@ def test_a_partition_with_lost_events_is_an_error_and_the_others_are_read(
     assert second.seen[6:] == [("0", 7), ("0", 8)]
 
 
-def test_clients_share_without_any_query(consumers: Consumers, client: NewClient) -> None:
+def test_clients_share_without_a_query(consumers: Consumers, client: NewClient) -> None:
     first = client(consumers.store(), load_balancing_strategy=LoadBalancingStrategy.GREEDY)
     wait_until(lambda: consumers.shares() == [PARTITIONS], "the first has everything")
     consumers.group.append(5, PARTITIONS)
@@ -183,7 +183,7 @@ def test_an_error_of_the_handler_reopens_its_partition(consumers: Consumers, cli
     assert not consumers.snapshot().members
 
 
-def test_the_example_of_the_documentation_reads_and_leaves_when_it_is_interrupted(consumers: Consumers) -> None:
+def test_documented_example_reads_and_leaves_on_interrupt(consumers: Consumers) -> None:
     example = re.findall(r"```python\n(.*?)```", DOCUMENTATION.read_text(encoding="utf-8"), re.DOTALL)[0]
     consumers.group.append(1, PARTITIONS)
     environment = {
@@ -205,7 +205,7 @@ def test_the_example_of_the_documentation_reads_and_leaves_when_it_is_interrupte
     assert not consumers.snapshot().members
 
 
-def test_a_client_continues_where_a_query_has_stopped(consumers: Consumers, client: NewClient) -> None:
+def test_client_continues_after_a_stopped_query(consumers: Consumers, client: NewClient) -> None:
     query = consumers.group.query("q")
     consumers.group.append(1, PARTITIONS)
     query.read(PARTITIONS)

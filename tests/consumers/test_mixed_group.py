@@ -62,7 +62,7 @@ def test_consumers_and_queries_share_a_hub(group: TableGroup) -> None:
     share(group, group.plain, partial(group.plain, kind="async"), group.query)
 
 
-def test_a_consumer_that_was_suspended_is_disconnected_and_comes_back(group: TableGroup) -> None:
+def test_suspended_consumer_is_disconnected_and_rejoins(group: TableGroup) -> None:
     query, consumer = group.query("query"), group.plain("consumer")
     with group.producing():
         group.wait_shared(6, 6)

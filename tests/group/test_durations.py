@@ -29,7 +29,7 @@ def test_each_member_must_be_able_to_commit_once_in_a_third() -> None:
     assert needed(group(*[0.5] * 200)) == pytest.approx(1), "a local disk"
 
 
-def test_members_that_have_not_measured_count_as_the_average_and_those_that_leave_do_not() -> None:
+def test_unmeasured_members_count_as_the_average_and_leaving_ones_not() -> None:
     assert needed(group(50.0, 150.0, None, None)) == pytest.approx(4)
     assert needed(group(None, None)) == needed(group()) == 0
     leaving = group(50.0, 50.0)
@@ -38,7 +38,7 @@ def test_members_that_have_not_measured_count_as_the_average_and_those_that_leav
 
 
 @given(configured=st.floats(1, 600), seconds=st.floats(0, 5000))
-def test_a_duration_is_long_enough_and_hardly_longer(configured: float, seconds: float) -> None:
+def test_duration_is_the_shortest_sufficient_step(configured: float, seconds: float) -> None:
     found = raised(configured, seconds)
     assert found >= max(configured, seconds)
     assert found == configured or found < 1.25 * seconds
@@ -48,7 +48,7 @@ def test_a_duration_is_long_enough_and_hardly_longer(configured: float, seconds:
 
 
 @pytest.mark.parametrize(("commit_ms", "said", "seconds"), [(100.0, 30, 100), (None, 30, 50), (100.0, 120, 120)])
-def test_nobody_is_judged_by_less_than_the_group_needs(commit_ms: float | None, said: int, seconds: float) -> None:
+def test_no_member_expires_earlier_than_the_group_needs(commit_ms: float | None, said: int, seconds: float) -> None:
     row = Member("ann", "ann-1", 1, lease_duration_ms=1000 * said, commit_ms=commit_ms)
     members = {f"{number}": replace(row, id=f"{number}", joined=number) for number in range(100)}
     snapshot = replace(EMPTY, leases={"0": Lease("0", "0", 1)}, members=members)

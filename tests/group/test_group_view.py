@@ -157,7 +157,7 @@ CASES: Mapping[str, tuple[GroupView, str, str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_each_state_has_its_finding_and_no_other(case: str) -> None:
+def test_state_has_exactly_its_finding(case: str) -> None:
     known, code, partitions, parameters = CASES[case]
     (found,) = known.findings
     assert (found.code, found.partitions, found.parameters) == (code, tuple(partitions), parameters)
@@ -168,7 +168,7 @@ def test_each_state_has_its_finding_and_no_other(case: str) -> None:
         assert (found in known.partition_findings(partition)) == (partition in found.partitions or not found.partitions)
 
 
-def test_each_kind_of_finding_has_a_case() -> None:
+def test_every_kind_of_finding_has_a_case() -> None:
     assert {code for _, code, _, _ in CASES.values()} == FINDINGS.keys()
 
 
@@ -198,7 +198,7 @@ def test_each_kind_of_finding_has_a_case() -> None:
         "empty",
     ],
 )
-def test_a_group_without_a_fault_has_no_findings(healthy: GroupView) -> None:
+def test_healthy_group_has_no_findings(healthy: GroupView) -> None:
     assert healthy.findings == []
 
 

@@ -24,7 +24,7 @@ ASKED = Handover("bob", 30_000, 7)
         (None, None, {}, None),
     ],
 )
-def test_a_claim_from_another_owner_says_why(
+def test_claim_from_another_owner_has_a_reason(
     owner: str | None, pin: Pin | None, evidence: dict[str, object], why: str | None
 ) -> None:
     lease = Lease("0", owner, 3, 9, checkpoint=Position(4), handover=ASKED, pin=pin)

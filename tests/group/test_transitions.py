@@ -247,11 +247,11 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize(("snapshot", "transition", "reason"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_refused(snapshot: Snapshot, transition: Transition, reason: str) -> None:
+def test_rejected(snapshot: Snapshot, transition: Transition, reason: str) -> None:
     assert_refused(snapshot, transition, reason)
 
 
-def test_the_first_of_two_contradicting_transitions_wins_and_a_refused_one_does_not_stop_the_next() -> None:
+def test_first_of_two_conflicting_transitions_wins() -> None:
     outcome = apply(FREE, [claim(CAT), claim(BOB), checkpoint(12, CAT, 4)])
     assert outcome.accepted == (claim(CAT), checkpoint(12, CAT, 4))
     assert [refused.transition for refused in outcome.rejected] == [claim(BOB)]
@@ -433,7 +433,7 @@ def test_effect(snapshot: Snapshot, transitions: list[Transition], changes: dict
     ],
     ids=lambda each: "-".join(type(one).__name__ for one in each) if isinstance(each, list) else "",
 )
-def test_what_an_owner_has_begun_is_its_own_after_a_seek_alone(transitions: list[Transition], still: bool) -> None:
+def test_owner_keeps_a_begun_range_only_after_a_seek(transitions: list[Transition], still: bool) -> None:
     lease = after(group(owned_since_ms=7), *transitions).leases["0"]
     assert lease.still_owned(3, since_ms=7) is still
     assert lease.still_owned(3, since_ms=0) is (lease.epoch == 3), "where it is not known since when"
@@ -505,7 +505,7 @@ def test_a_query_is_recorded_and_its_runs_are_counted() -> None:
     assert forgotten.queries == first.queries, "which is not to leave"
 
 
-def test_a_query_has_not_owned_what_its_namesake_has() -> None:
+def test_query_does_not_inherit_the_tenure_of_a_namesake() -> None:
     left = with_lease(group(), Lease("0", owner="eve", epoch=3, owned_since_ms=7))
     running = after(left, run_of(STRANGER))
     assert running.leases["0"].owned_since_ms == AT, "an earlier one was forgotten"
@@ -530,7 +530,7 @@ def test_the_oldest_stopped_query_is_forgotten_when_there_are_too_many() -> None
 # --- the hub ----------------------------------------------------------------------------------------------------
 
 
-def test_the_hub_of_a_table_is_noted_once() -> None:
+def test_hub_of_a_table_is_recorded_once() -> None:
     first = RecordHub(by=ANN, at_ms=AT, created_ms=7)
     leases = {"5": Lease("5", lag=Lag(3, 9, None, 1))}
     known = after(replace(group(), leases=leases, table=TableIdentity("t1")), first)

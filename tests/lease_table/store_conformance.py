@@ -106,7 +106,7 @@ class StoreConformance(ABC):
         with new() as store:
             assert store.read().group in found
 
-    def test_create_is_refused_for_another_group(self, mine: LeaseStore) -> None:
+    def test_create_for_another_group_is_refused(self, mine: LeaseStore) -> None:
         other, before = replace(GROUP, consumer_group="other"), mine.read()
         with pytest.raises(StoreFormatError) as refusal:
             mine.create(other)
@@ -123,7 +123,7 @@ class StoreConformance(ABC):
 
     # read and write
 
-    def test_a_write_is_seen_by_the_other_handle(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+    def test_other_handle_reads_a_write(self, mine: LeaseStore, theirs: LeaseStore) -> None:
         before, base = theirs.read(), mine.read()
         written = mine.write(base, with_owner(base, "ann"))
         assert written.version == base.version + 1
@@ -134,7 +134,7 @@ class StoreConformance(ABC):
 
     # commit
 
-    def test_a_commit_refuses_what_a_lost_race_made_invalid(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+    def test_commit_rejects_transitions_made_invalid_by_a_lost_race(self, mine: LeaseStore, theirs: LeaseStore) -> None:
         stale = mine.read()
         newest = commit(theirs, theirs.read(), [claim(BOB, "0")]).after
         lost, beat = claim(ANN, "0"), Heartbeat(by=ANN, at_ms=7)
@@ -169,7 +169,7 @@ class StoreConformance(ABC):
 class LeaseTableConformance(StoreConformance):
     """What a store that keeps all must do besides."""
 
-    def test_a_stale_write_is_refused(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+    def test_stale_write_is_rejected(self, mine: LeaseStore, theirs: LeaseStore) -> None:
         base = mine.read()
         newest = theirs.write(theirs.read(), with_owner(base, "bob"))
         for _ in range(3):  # neither a refusal nor a look makes the next attempt succeed
@@ -196,7 +196,7 @@ class LeaseTableConformance(StoreConformance):
         found = theirs.read()
         assert (found.leases, found.members) == (leases, members)
 
-    def test_a_lost_race_is_run_again(self, mine: LeaseStore, theirs: LeaseStore) -> None:
+    def test_lost_race_is_retried(self, mine: LeaseStore, theirs: LeaseStore) -> None:
         stale = mine.read()
         newest = commit(theirs, theirs.read(), [claim(BOB, "0")]).after
         outcome = commit(mine, stale, [claim(ANN, "1")])

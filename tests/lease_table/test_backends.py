@@ -17,7 +17,7 @@ from tests.lease_table.store_conformance import GROUP
 from tests.raising import raises
 
 
-def test_an_unknown_scheme_is_refused_in_one_line_that_names_the_known_ones() -> None:
+def test_unknown_scheme_is_refused_with_the_supported_ones() -> None:
     allowed = re.compile("^a path, or an address that begins with file://.*s3://")
     with raises(OptionError, "EHB_OPTION_INVALID", value="'memory://x'", allowed=allowed) as caught:
         open_store("memory://x")
@@ -40,7 +40,7 @@ def test_an_unknown_scheme_is_refused_in_one_line_that_names_the_known_ones() ->
         ("http://127.0.0.1:10000/devstoreaccount1/container", BlobStore),
     ],
 )
-def test_the_address_of_a_container_alone_is_the_processors_store(location: str, backend: type[LeaseTable]) -> None:
+def test_address_of_a_container_selects_the_blob_store(location: str, backend: type[LeaseTable]) -> None:
     with open_store(location, {"account_key": "a2V5"}) as store:
         assert isinstance(store, backend)
     assert capabilities(location) is backend.capabilities
@@ -57,6 +57,6 @@ def test_opening_creates_nothing(tmp_path: Path) -> None:
         assert store.history() == []
 
 
-def test_a_container_has_one_spelling() -> None:
+def test_container_has_one_canonical_form() -> None:
     spelled = parse("HTTPS://Account.blob.core.windows.net/Container/")
     assert spelled == "https://account.blob.core.windows.net/container"

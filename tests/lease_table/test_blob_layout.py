@@ -35,7 +35,7 @@ def test_names_are_those_of_the_sdks_in_lower_case_and_read_back(group: Group, k
 @pytest.mark.parametrize(
     "rest", ["", "ownership", "ownership/", "ownership/0/1", "other/0", "0", "Ownership/0", "checkpoints/0"]
 )
-def test_other_blobs_are_left_alone(rest: str) -> None:
+def test_foreign_blobs_are_ignored(rest: str) -> None:
     assert parse_name(GROUP, group_prefix(GROUP) + rest) is None
     assert parse_name(GROUP, group_prefix(GROUP).replace("$default", "$default2") + rest) is None
     assert parse_name(GROUP, rest) is None

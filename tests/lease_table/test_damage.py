@@ -132,7 +132,7 @@ HARMLESS: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("what", HARMLESS)
-def test_harmless_changes_are_read_and_written_over(table: Path, what: str) -> None:
+def test_harmless_changes_are_read_and_overwritten(table: Path, what: str) -> None:
     before = read(table)
     with DeltaStore(str(table)) as running:
         running.read()
@@ -203,7 +203,7 @@ FOUND_BY_RUNNING = [*DAMAGE][[*DAMAGE].index("another table") :]
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_damage_is_one_line_that_names_the_problem_and_nothing_is_written(table: Path, what: str) -> None:
+def test_damage_is_reported_in_one_line_and_nothing_is_written(table: Path, what: str) -> None:
     damage, problem = DAMAGE[what]
     with DeltaStore(str(table)) as running, DeltaStore(str(table)) as fresh:
         before = running.read()
@@ -250,7 +250,7 @@ def foreign_commit(operation: str) -> re.Pattern[str]:
 
 @pytest.mark.parametrize("behind", [0, 7])
 @pytest.mark.parametrize("what", EDITS)
-def test_rows_of_another_program_are_an_error_for_all(table: Path, what: str, behind: int) -> None:
+def test_rows_of_another_program_are_an_error_for_all_handles(table: Path, what: str, behind: int) -> None:
     edit, operation = EDITS[what]
     with DeltaStore(str(table)) as running, DeltaStore(str(table)) as fresh:
         before = running.read()
@@ -321,7 +321,7 @@ def set_back_and_written(table: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [recreated, recreated_and_cleaned_up, set_back, set_back_and_written])
-def test_a_table_that_was_replaced_or_set_back_is_noticed(table: Path, change: Change) -> None:
+def test_replaced_or_rolled_back_table_is_noticed(table: Path, change: Change) -> None:
     with DeltaStore(str(table)) as running:
         committed(running, Heartbeat(by=ANN, at_ms=9))
         running.read()

@@ -125,7 +125,7 @@ def assert_others_go_on(uri: str, mine: DeltaStore, renewal: int) -> None:
     [(0, "before"), (0, "within"), (1, "before"), (1, "within"), (1, "after")],
     ids=["before the data file", "in it", "between the files", "in the log file", "after it"],
 )
-def test_a_commit_that_is_killed_is_done_or_not(uri: str, mine: DeltaStore, number: int, when: str) -> None:
+def test_killed_commit_is_atomic(uri: str, mine: DeltaStore, number: int, when: str) -> None:
     before = mine.read().members["ann"].renewal
     assert ended(_commit, uri, number, when) == _SIGNAL[when]
     assert_others_go_on(uri, mine, before + (when == "after"))
@@ -138,7 +138,7 @@ def test_a_commit_has_two_requests(uri: str, mine: DeltaStore) -> None:
 
 
 @pytest.mark.parametrize(("number", "when"), [(0, "checkpoint"), *((number, "before") for number in (0, 1, 2, 3, 7))])
-def test_a_clean_up_that_is_killed_harms_nobody(uri: str, mine: DeltaStore, number: int, when: str) -> None:
+def test_killed_clean_up_is_harmless(uri: str, mine: DeltaStore, number: int, when: str) -> None:
     for _ in range(5):
         committed(mine, Heartbeat(by=BOB, at_ms=9))
     age_all(uri)

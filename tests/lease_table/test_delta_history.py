@@ -34,7 +34,7 @@ CHANGES: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_nothing_appended_is_lost_by_what_others_do_with_the_history(tmp_path: Path, what: str) -> None:
+def test_appends_survive_foreign_changes_of_the_history(tmp_path: Path, what: str) -> None:
     history, other = History(str(tmp_path / "leases"), {}), History(str(tmp_path / "leases"), {})
     assert other.follow(0) == []
     for epoch in range(3):
@@ -61,7 +61,7 @@ def test_a_history_with_another_type_of_column_is_unavailable(tmp_path: Path) ->
         history.append([change(2)])
 
 
-def test_who_follows_the_history_reads_what_is_new_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow_reads_only_new_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     history, other = History(str(tmp_path / "leases"), {}), History(str(tmp_path / "leases"), {})
     for epoch in range(5):
         history.append([change(epoch)])

@@ -69,9 +69,7 @@ EDITS = ["RESTORE {table} TO VERSION AS OF 2", "UPDATE {table} SET host = 'here'
 
 
 @pytest.mark.spark
-def test_the_store_understands_what_spark_writes_and_spark_what_it_writes(
-    uri: str, mine: DeltaStore, theirs: DeltaStore, spark: Any
-) -> None:
+def test_store_and_spark_read_each_others_commits(uri: str, mine: DeltaStore, theirs: DeltaStore, spark: Any) -> None:
     spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")  # for VACUUM: 10,000 tasks else
     request = RequestHandover(by=BOB, at_ms=3, partition="0", epoch=1, to="bob", timeout_ms=30_000)
     progress = Checkpoint(by=ANN, at_ms=2, partition="0", epoch=1, position=Position(2**40, "4294967296"))

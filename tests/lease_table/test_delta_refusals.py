@@ -91,7 +91,7 @@ def test_an_unreachable_location_is_an_unavailable_store(
     assert "a-secret" not in repr(store)
 
 
-def test_a_storage_that_never_answers_is_given_up_in_time() -> None:
+def test_unresponsive_storage_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}/account"
         options = {
@@ -109,7 +109,7 @@ def test_a_storage_that_never_answers_is_given_up_in_time() -> None:
 
 
 @pytest.mark.parametrize("name", ["timeout", "allow_http", "endpoint", "account_key"])
-def test_a_secret_that_the_storage_does_not_understand_is_not_repeated(name: str) -> None:
+def test_invalid_secret_is_not_repeated(name: str) -> None:
     key = base64.b64encode(b"the-key-of-an-event-hub-01234567").decode() + "%"
     store = DeltaStore("az://container/leases", {"azure_storage_account_name": "account", name: key})
     for request in (store.exists, store.read, store.history):

@@ -58,7 +58,7 @@ def break_first_write(
 
 
 @pytest.mark.parametrize("others", [0, 3])
-def test_a_commit_that_broke_after_it_landed_is_found_among_those_of_others(
+def test_landed_commit_with_a_lost_response_is_found(
     uri: str, mine: DeltaStore, theirs: DeltaStore, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
     break_first_write(monkeypatch, lands=True, then=lambda: [commit_by_bob(uri) for _ in range(others)])
@@ -89,7 +89,7 @@ def unreadable_files(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["never landed", "another did", "gone", "unreadable"],
 )
-def test_a_commit_that_never_landed_or_cannot_be_looked_up_is_an_error(
+def test_unconfirmed_commit_is_an_error(
     uri: str,
     mine: DeltaStore,
     monkeypatch: pytest.MonkeyPatch,
@@ -113,7 +113,7 @@ def test_a_commit_that_never_landed_or_cannot_be_looked_up_is_an_error(
 @pytest.mark.parametrize("own", [True, False])
 @pytest.mark.parametrize("reads", [True, False])
 @pytest.mark.parametrize("cut_off", [True, False])
-def test_a_member_that_was_suspended_does_not_take_a_log_that_was_cleaned_up_for_unchanged(
+def test_suspended_member_notices_a_cleaned_up_log(
     uri: str, theirs: DeltaStore, own: bool, reads: bool, cut_off: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "LOG_SECONDS", 0.0)  # files that are made older do not count as the same ones
@@ -140,9 +140,7 @@ def test_a_member_that_was_suspended_does_not_take_a_log_that_was_cleaned_up_for
 
 
 @pytest.mark.parametrize("behind", [1, 3, 4, 5, 50])
-def test_a_handle_that_is_far_behind_reads_the_newest_version(
-    mine: DeltaStore, theirs: DeltaStore, behind: int
-) -> None:
+def test_stale_handle_reads_the_newest_version(mine: DeltaStore, theirs: DeltaStore, behind: int) -> None:
     base = mine.read()
     for _ in range(behind):
         newest = committed(theirs, Heartbeat(by=BOB, at_ms=9))
@@ -152,9 +150,7 @@ def test_a_handle_that_is_far_behind_reads_the_newest_version(
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_handle_that_has_not_read_since_it_was_opened_does_not_write(
-    mine: DeltaStore, theirs: DeltaStore, closed: bool
-) -> None:
+def test_handle_without_a_read_does_not_write(mine: DeltaStore, theirs: DeltaStore, closed: bool) -> None:
     base = mine.read()
     if closed:
         theirs.read()
@@ -187,7 +183,7 @@ print(unnamed() - before)
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted as Linux shows them")
 @pytest.mark.parametrize("what", ["read", "history"])
-def test_nothing_starts_threads_of_arrow_which_end_a_process_by_an_abort(uri: str, mine: DeltaStore, what: str) -> None:
+def test_arrow_threads_are_never_started(uri: str, mine: DeltaStore, what: str) -> None:
     for number in range(3):
         mine.record([change(number)])
     run = subprocess.run([sys.executable, "-c", _READ, uri, what], capture_output=True, text=True, timeout=60)
@@ -221,7 +217,7 @@ def test_commits_into_a_recreated_table_are_withdrawn(tmp_path: Path, commits: i
 # --- two members that start at the same time ---------------------------------------------------------------------
 
 
-def test_a_table_that_another_member_makes_meanwhile_is_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrently_created_table_is_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine, theirs = (DeltaStore(str(tmp_path / "leases")) for _ in range(2))
     walk, first = os.walk, [True]
 

@@ -38,7 +38,7 @@ def test_the_hub_s_credential_opens_a_storage_in_azure(location: str) -> None:
 
 
 @pytest.mark.parametrize("location", ["/data/leases", "s3://bucket/leases", "gs://bucket/leases", "file:///data/l"])
-def test_no_other_storage_gets_it(location: str) -> None:
+def test_other_storages_do_not_get_the_hubs_credential(location: str) -> None:
     assert with_identity(location, {}, HUBS, {}) == {}
 
 
@@ -52,7 +52,7 @@ def test_the_storage_s_own_credential_comes_first(own: str) -> None:
 
 
 @pytest.mark.parametrize("variable", ["AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_KEY"])
-def test_one_in_the_environment_counts(variable: str) -> None:
+def test_credential_in_the_environment_precedes_the_hubs(variable: str) -> None:
     assert with_identity(TABLE, {}, HUBS, {variable: "x"}) == {}
 
 
@@ -87,7 +87,7 @@ def test_a_query_s_options(location: str) -> None:
         ("s3://bucket/leases", {"credential": PLAIN}, "[EHB_OPTION_NOT_APPLICABLE] storageOptions.credential"),
     ],
 )
-def test_a_wrong_credential_is_refused_by_name(location: str, options: dict[str, str], named: str) -> None:
+def test_invalid_credential_is_refused_by_name(location: str, options: dict[str, str], named: str) -> None:
     with pytest.raises(OptionError) as caught:
         check_identity(location, options)
     assert named in str(caught.value)

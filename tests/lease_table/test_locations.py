@@ -147,20 +147,20 @@ def test_accounts_of_every_cloud_are_opened(cloud: str, endpoint: str) -> None:
         *((same, same) for same in ("abfss://c@acct.dfs.core.windows.net/x", "az://c/x", "s3://b/x", "gs://b/x", "/x")),
     ],
 )
-def test_addresses_that_the_libraries_know_stay(location: str, opened: str) -> None:
+def test_supported_addresses_are_unchanged(location: str, opened: str) -> None:
     assert for_libraries(location, KEY) == (opened, KEY)
     if opened.startswith("abfss:"):
         assert isinstance(open_storage(opened, KEY), AzureStore)
 
 
 @pytest.mark.parametrize("address", ["https://example.com/c/x", "https://acct.core.windows.net/c/x"])
-def test_a_web_server_that_is_no_storage_account_is_refused(address: str) -> None:
+def test_address_of_another_web_server_is_refused(address: str) -> None:
     with pytest.raises(OptionError, match="an https address of a storage account, such as https://ACCOUNT"):
         checked_location(address)
 
 
 @pytest.mark.parametrize("address", ["https://acct.blob.core.invalid/c/x", "abfss://c@acct.dfs.core.invalid/x"])
-def test_an_account_that_cannot_be_reached_is_not_an_absent_table(address: str) -> None:
+def test_unreachable_account_is_not_a_missing_table(address: str) -> None:
     store = DeltaStore(checked_location(address), KEY | {"max_retries": "0", "timeout": "10s"})
     with raises(StoreUnavailableError, "EHB_LEASE_TABLE_UNAVAILABLE", action="read") as error:
         store.read()
@@ -168,7 +168,7 @@ def test_an_account_that_cannot_be_reached_is_not_an_absent_table(address: str) 
 
 
 @given(st.text(max_size=40))
-def test_any_text_has_a_canonical_form_or_a_refusal_of_one_line(text: str) -> None:
+def test_any_text_has_a_canonical_form_or_is_refused(text: str) -> None:
     with contextlib.suppress(OptionError):
         meant = checked_location(text)
         assert checked_location(meant) == meant
@@ -199,7 +199,7 @@ def test_a_table_works_at_any_accepted_location(tmp_path: Path, name: str) -> No
         ("AWS_S3_LOCKING_PROVIDER", "dynamodb", None, "s3://b/x", "/x"),
     ],
 )
-def test_what_lets_commits_overwrite_others_is_refused(
+def test_unsafe_storage_options_are_refused(
     name: str, value: str, safe: str | None, table: str, other: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared, option = HUB | {"leaseTable": table}, f"storageOptions.{name}"
@@ -226,7 +226,7 @@ def test_what_lets_commits_overwrite_others_is_refused(
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 
 
-def test_the_master_is_read_from_how_spark_was_started(tmp_path: Path) -> None:
+def test_master_is_read_from_the_submit_command(tmp_path: Path) -> None:
     def master(*words: str) -> str | None:
         words = ("/jdk/bin/java", "-cp", "/x", *words)
         return parse_submit_settings(words, {"SPARK_CONF_DIR": str(tmp_path)}).get("spark.master")
@@ -261,9 +261,7 @@ def test_the_jvm_is_found_among_the_ancestors_of_a_process(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("master", ["yarn", "spark://h:1", "k8s://h", None])
-def test_a_relative_path_is_refused_where_the_master_is_not_local(
-    master: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_path_is_refused_without_a_local_master(master: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_ehbalance.spark.datasource.spark_master", lambda: master)
     for table in ("leases", "./a.b.c", "../x", "file:x/../y"):
         with pytest.raises(OptionError, match="leaseTable="):

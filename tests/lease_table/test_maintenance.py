@@ -32,7 +32,7 @@ def _before(monkeypatch: pytest.MonkeyPatch, method: str, action: object) -> Non
     monkeypatch.setattr(Folder, method, first)
 
 
-def test_a_data_file_whose_writer_was_suspended_is_kept_while_its_commit_can_succeed(
+def test_data_file_of_a_suspended_writer_is_kept(
     uri: str, mine: DeltaStore, theirs: DeltaStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And for as long as its version is the newest one, unlike all older files."""
@@ -51,7 +51,7 @@ def test_a_data_file_whose_writer_was_suspended_is_kept_while_its_commit_can_suc
         assert fresh.read() == mine.read()
 
 
-def test_no_version_is_missing_among_those_that_are_kept(uri: str, mine: DeltaStore) -> None:
+def test_kept_versions_have_no_gap(uri: str, mine: DeltaStore) -> None:
     for _ in range(4):
         committed(mine, Heartbeat(by=BOB, at_ms=9))
     files = sorted(Path(uri, "_delta_log").glob("*.json"))
@@ -60,7 +60,7 @@ def test_no_version_is_missing_among_those_that_are_kept(uri: str, mine: DeltaSt
     assert sorted(Path(uri, "_delta_log").glob("*.json")) == files[2:]
 
 
-def test_a_leader_that_is_suspended_while_it_tidies_up_removes_nothing_that_is_needed(
+def test_suspended_maintenance_removes_no_needed_file(
     uri: str, mine: DeltaStore, theirs: DeltaStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "DATA_SECONDS", 0.0)  # files that are made older do not count as the same ones
@@ -79,7 +79,7 @@ def test_a_leader_that_is_suspended_while_it_tidies_up_removes_nothing_that_is_n
     assert len(data_files(uri)) < 9, "nothing was removed"
 
 
-def test_a_log_file_with_a_time_to_come_does_not_make_the_rest_old(
+def test_log_file_with_a_future_time_does_not_age_the_others(
     uri: str, mine: DeltaStore, theirs: DeltaStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = committed(mine, Heartbeat(by=BOB, at_ms=9))
@@ -94,9 +94,7 @@ def test_a_log_file_with_a_time_to_come_does_not_make_the_rest_old(
 
 
 @pytest.mark.parametrize("left", [0.0, 0.5])
-def test_the_next_checkpoint_of_a_running_member_replaces_one_that_was_cut_off(
-    uri: str, mine: DeltaStore, left: float
-) -> None:
+def test_next_checkpoint_replaces_a_truncated_one(uri: str, mine: DeltaStore, left: float) -> None:
     """As a crash of the machine can leave one: nobody waits until a file is on the disk."""
     committed(mine, Heartbeat(by=BOB, at_ms=9))
     mine.tidy()
@@ -111,9 +109,7 @@ def test_the_next_checkpoint_of_a_running_member_replaces_one_that_was_cut_off(
         assert fresh.read() == mine.read()
 
 
-def test_no_checkpoint_is_written_into_a_log_that_was_put_in_the_place_of_ours(
-    uri: str, mine: DeltaStore, theirs: DeltaStore
-) -> None:
+def test_no_checkpoint_is_written_into_a_replaced_log(uri: str, mine: DeltaStore, theirs: DeltaStore) -> None:
     committed(mine, Heartbeat(by=BOB, at_ms=9))
     shutil.copytree(uri, f"{uri}-copy")
     for _ in range(3):

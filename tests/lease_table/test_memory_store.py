@@ -24,7 +24,7 @@ class TestMemoryStore(LeaseTableConformance):
         return lambda: store
 
 
-def test_a_commit_gives_up_after_its_attempts() -> None:
+def test_commit_fails_after_its_attempts() -> None:
     class Beaten(MemoryStore):
         """Somebody else is faster, every time."""
 

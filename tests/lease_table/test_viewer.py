@@ -44,7 +44,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return passed
 
 
-def test_signs_of_life_are_dated_by_the_viewers_clock(clock: list[float]) -> None:
+def test_renewals_are_dated_by_the_viewers_clock(clock: list[float]) -> None:
     slow = view(lease("0", "ann"), members=[member("ann", renewed_at_ms=ago(400))]).snapshot
     table = FakeTable(slow)
     viewer = viewer_module.Viewer(cast(Any, table))
@@ -56,7 +56,7 @@ def test_signs_of_life_are_dated_by_the_viewers_clock(clock: list[float]) -> Non
     assert viewer.view().findings[0].code == "no_live_member"
 
 
-def test_the_history_of_an_hour_is_kept_once(clock: list[float]) -> None:
+def test_one_hour_of_history_is_kept_without_duplicates(clock: list[float]) -> None:
     old, new = claim(3500, None, "ann"), claim(1, "ann", "bob")
     table = FakeTable(view(lease("0", "ann")).snapshot, [new, old])
     viewer = viewer_module.Viewer(cast(Any, table))
@@ -67,7 +67,7 @@ def test_the_history_of_an_hour_is_kept_once(clock: list[float]) -> None:
     assert viewer.view().history == [new]
 
 
-def test_all_readers_share_a_read_and_an_outage_keeps_the_last_view(
+def test_viewers_share_a_read_and_an_outage_keeps_the_last_view(
     clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     table = FakeTable(view(lease("0", "ann")).snapshot)

@@ -85,9 +85,7 @@ def test_checkpoints_have_the_offsets_of_their_events(
     assert {entry["owner_id"] for entry in sdk.list_ownership(*names(options))} == {None}
 
 
-def test_a_query_that_starts_again_before_it_has_checkpointed_reads_nothing_twice(
-    group: MixedGroup, start: Start
-) -> None:
+def test_query_restarted_before_its_checkpoint_reads_nothing_twice(group: MixedGroup, start: Start) -> None:
     group.append(10)
     rare = {"balance_interval": 60.0, "lease_duration": 360.0}
     killed = start(owned=12, **rare)
@@ -99,7 +97,7 @@ def test_a_query_that_starts_again_before_it_has_checkpointed_reads_nothing_twic
     again.stop()
 
 
-def test_a_restarted_query_reads_what_another_owner_has_cut_off_from_its_last_batch(
+def test_restarted_query_reads_the_rest_of_an_interrupted_batch(
     group: MixedGroup, options: Options, start: Start, sdk: BlobCheckpointStore
 ) -> None:
     """Spark's checkpoint contains the end of the batch, and not that its reader ended early."""
@@ -131,7 +129,7 @@ def test_in_a_young_group_a_query_begins_at_its_starting_position(
     assert {number for _, number in query.seen} == {10}
 
 
-def test_a_query_whose_blobs_are_gone_is_refused(group: MixedGroup, start: Start) -> None:
+def test_query_with_missing_blobs_is_refused(group: MixedGroup, start: Start) -> None:
     group.append(10)
     query = start(owned=12)
     read_half(query)
@@ -168,7 +166,7 @@ def test_a_disconnected_reader_ends_early_only_if_the_partition_is_lost(
     assert (len(seen) < 100) == lost
 
 
-def test_a_partition_that_a_processor_has_never_checkpointed_can_be_taken(
+def test_partition_without_a_checkpoint_can_be_taken_from_a_processor(
     group: MixedGroup, options: Options, start: Start, sdk: BlobCheckpointStore
 ) -> None:
     for partition in range(12):
@@ -177,7 +175,7 @@ def test_a_partition_that_a_processor_has_never_checkpointed_can_be_taken(
     start(owned=6).read(6 * 5)
 
 
-def test_a_former_owner_is_disconnected_although_there_is_nothing_to_read(
+def test_former_owner_of_an_idle_partition_is_disconnected(
     options: Options, start: Start, sdk: BlobCheckpointStore
 ) -> None:
     """Some processors keep reading until then."""

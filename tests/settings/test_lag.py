@@ -17,12 +17,12 @@ def test_events_and_seconds() -> None:
     assert LAG.seconds(3_000) == 0.0, "by a clock that is late"
 
 
-def test_nothing_unread() -> None:
+def test_no_lag() -> None:
     lag = Lag(15, 15, None, 9_000)
     assert (lag.events, lag.seconds(10_000)) == (0, 0.0)
 
 
-def test_a_later_checkpoint_forgets_when_the_next_event_came() -> None:
+def test_later_checkpoint_clears_the_enqueued_time() -> None:
     lease = Lease("0", checkpoint=Position(12), lag=LAG)
     assert lease.current_lag == Lag(13, 15, None, 9_000)
     assert replace(lease, checkpoint=Position(10)).current_lag == LAG
@@ -31,6 +31,6 @@ def test_a_later_checkpoint_forgets_when_the_next_event_came() -> None:
     )
 
 
-def test_not_measured() -> None:
+def test_unmeasured_lag() -> None:
     assert Lease("0", checkpoint=Position(12)).current_lag is None
     assert Lease("0", lag=LAG).current_lag is None, "it was never claimed"

@@ -50,7 +50,7 @@ def test_any_duration_is_positive(number: float, unit: str) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0125, 0.2, 0.999, 1.0, 1.5, 30.0, 180.0, 1800.0])
-def test_the_text_of_a_duration_is_read_as_that_duration(seconds: float) -> None:
+def test_duration_text_is_parsed_to_the_duration(seconds: float) -> None:
     assert parse_duration(duration_text(seconds)) == pytest.approx(seconds)
 
 

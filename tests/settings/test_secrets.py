@@ -71,7 +71,7 @@ def refusal(raw: Mapping[str, str], secret: str, *, batch: bool = False) -> str:
 
 
 @pytest.mark.parametrize("name", SECRET_NAMES)
-def test_a_secret_storage_option_is_refused_if_spark_would_show_it(name: str) -> None:
+def test_secret_storage_option_visible_in_spark_is_refused(name: str) -> None:
     for cased in (name, name.upper()):
         message = refusal(SHARED | {f"storageOptions.{cased}": "hunter2"}, "hunter2")
         assert f"storageSecrets.{name}" in message
@@ -107,7 +107,7 @@ def test_a_secret_as_the_name_of_an_option_is_not_repeated(prefix: str, secret: 
 @pytest.mark.parametrize(
     "value", ["0f" * 32, HUB_KEY.strip("="), "AKIA/wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "[]"]
 )
-def test_a_wrong_value_that_could_be_a_key_is_not_repeated(value: str) -> None:
+def test_invalid_value_that_may_be_a_key_is_not_repeated(value: str) -> None:
     message = refusal(SHARED | {"prefetch": value}, value)
     assert message.startswith("[EHB_OPTION_INVALID] prefetch=")
     assert (value in message) == (value == "[]")
@@ -165,7 +165,7 @@ def test_a_connection_string_by_reference(secret: str, tmp_path: Path, monkeypat
         assert (connection.connection_string, connection.hub) == (secret, "hub")
 
 
-def test_a_connection_string_that_spark_would_not_hide_is_accepted_by_reference_only() -> None:
+def test_connection_string_visible_in_spark_needs_a_reference() -> None:
     assert SPARK_HIDES.search(STRING)
     assert not SPARK_HIDES.search(BY_SIGNATURE)
     assert "env:NAME" in refusal({"connectionString": BY_SIGNATURE}, HUB_KEY)

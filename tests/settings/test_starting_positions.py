@@ -44,7 +44,7 @@ def text_of(position: UnresolvedPosition) -> str:
     st.none() | single_positions,
     st.booleans(),
 )
-def test_a_position_for_each_partition(
+def test_position_per_partition(
     named: dict[str, UnresolvedPosition], others: UnresolvedPosition | None, as_numbers: bool
 ) -> None:
     everything = named if others is None else {**named, "*": others}
@@ -95,7 +95,7 @@ MILLISECONDS = (
         (1769860800000, MILLISECONDS),
     ],
 )
-def test_a_position_with_two_readings_is_refused_with_both(value: str | int, allowed: str) -> None:
+def test_ambiguous_position_is_refused_with_both_readings(value: str | int, allowed: str) -> None:
     by_partition = json.dumps({"0": value, "*": "latest"})
     for text in (str(value), by_partition):
         with raises(OptionError, "EHB_OPTION_INVALID", option="startingPosition", value=repr(text), allowed=allowed):
@@ -104,7 +104,7 @@ def test_a_position_with_two_readings_is_refused_with_both(value: str | int, all
         parse_position(str(value))
 
 
-def test_a_long_position_is_cut_and_a_deep_one_refused() -> None:
+def test_long_position_is_cut_and_deep_one_refused() -> None:
     for text, begin in (("9" * 5000, "9" * 400), ('{"0":' * 100_000, '{"0":' * 50)):
         with raises(OptionError, "EHB_OPTION_INVALID", value=re.compile("^'" + re.escape(begin))) as caught:
             stream_options({"connectionString": STRING, "startingPosition": text})
@@ -134,7 +134,7 @@ def test_a_long_position_is_cut_and_a_deep_one_refused() -> None:
         '{"0": NaN}',
     ],
 )
-def test_a_wrong_position_names_the_option_the_value_and_what_is_allowed(text: str) -> None:
+def test_invalid_position_is_refused_with_the_allowed_ones(text: str) -> None:
     allowed = re.compile("^earliest, latest, a sequence number.*2026-01-31T12:00:00Z")
     with raises(
         OptionError, "EHB_OPTION_INVALID", option="startingPosition", value=repr(text), allowed=allowed
@@ -170,6 +170,6 @@ def test_a_time_finer_than_a_millisecond_has_the_same_events_after_it(microsecon
     assert (event >= found) == (event >= time)
 
 
-def test_the_last_time_of_all_cannot_be_rounded() -> None:
+def test_latest_representable_time_cannot_be_rounded() -> None:
     with pytest.raises(ValueError, match="a time such as"):
         parse_position("9999-12-31T23:59:59.999999Z")

@@ -11,7 +11,7 @@ from spark_ehbalance.group.strategies import Decision, View
 from tests.group.strategies.members import snapshot_of
 
 
-def test_a_line_says_what_is_done_and_why_and_doing_nothing_again_is_for_debugging_only() -> None:
+def test_repeated_idle_decision_is_logged_at_debug_level() -> None:
     log, seen, nothing = DecisionLog(), limited(0.0, None), Decision("nothing, because all is owned")
     levels = []
     claim = Decision("claim, because they are free", (seen.claim("1"), seen.claim("2"), seen.cancel("3")))
@@ -41,7 +41,7 @@ def limited(now: float, *limits: int | None) -> View:
     return View(Author("a", "1"), 0, snapshot, frozenset(), live, random.Random(1), now=now, lease_duration=30.0)
 
 
-def test_limits_that_leave_partitions_unread_are_reported_once_after_a_lease_duration() -> None:
+def test_limits_that_leave_partitions_unowned_are_reported_once_after_a_lease_duration() -> None:
     shortage = Shortage()
     for now, limits, at_once, warned in (
         (100.0, (1, 2), False, False),

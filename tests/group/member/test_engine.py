@@ -62,7 +62,7 @@ def older_bob(one: One) -> None:
 # --- joining ---------------------------------------------------------------------------------------------------
 
 
-def test_a_new_member_joins_first_and_says_what_latest_means() -> None:
+def test_new_member_joins_first_and_records_latest() -> None:
     """A query that is stopped before its first batch has started all the same."""
     ann, table = member(latest_ms=70, ends={"1": Position(4)}), snapshot_of((), [])
     turn = Turn(*looked(ann, table, ("0", "1"), Clocks(0.0, 0)))
@@ -107,7 +107,7 @@ def test_a_restarted_member_claims_its_own_with_a_new_epoch_in_the_commit_of_its
 
 
 @pytest.mark.parametrize("stops", [False, True])
-def test_a_lease_that_an_earlier_process_claims_meanwhile_is_claimed_again(stops: bool) -> None:
+def test_lease_claimed_meanwhile_by_an_earlier_process_is_claimed_again(stops: bool) -> None:
     """Both would own it in the same epoch, and the hub could not fence the earlier one."""
     one = One()
     one.add(Lease("2", checkpoint=START))
@@ -136,7 +136,7 @@ def test_a_lease_that_an_earlier_process_claims_meanwhile_is_claimed_again(stops
 # --- signs of life ---------------------------------------------------------------------------------------------
 
 
-def test_renewals_are_due_at_a_third_of_the_lease_and_go_along_from_half_that_time_on() -> None:
+def test_renewals_are_due_at_a_third_and_included_from_a_sixth_of_the_lease() -> None:
     one = One(**SELDOM)
     assert 0.8 * LEASE / 3 <= one.ann.due() - one.now <= LEASE / 3, "a little ahead, so that members spread out"
     one.now += LEASE / 6 - 0.1
@@ -146,7 +146,7 @@ def test_renewals_are_due_at_a_third_of_the_lease_and_go_along_from_half_that_ti
     assert 0.8 * LEASE / 3 <= one.ann.due() - one.now <= LEASE / 3
 
 
-def test_the_load_is_written_with_a_sign_of_life() -> None:
+def test_load_is_written_with_a_renewal() -> None:
     one = One()
     one.ann.measure({"0": Load(5.0, 7.0)})
     one.now += LEASE / 3
@@ -160,7 +160,7 @@ def test_the_load_is_written_with_a_sign_of_life() -> None:
     assert one.table.members["ann"].load == MemberLoad(6.0, 8.0, 0.5, 0.25)
 
 
-def test_progress_waits_for_the_checkpoint_interval_or_a_commit_that_is_made_anyway() -> None:
+def test_progress_waits_for_the_checkpoint_interval_or_another_commit() -> None:
     one = One(checkpoint_interval=60.0, **SELDOM)
     last, delays, commits = one.now, list[float](), list[float]()
     while one.now < last + 10 * LEASE:
@@ -173,7 +173,7 @@ def test_progress_waits_for_the_checkpoint_interval_or_a_commit_that_is_made_any
     assert max(delays[60:]) < LEASE / 3, "and take the progress along"
 
 
-def test_progress_waits_no_more_once_others_are_to_go_on_from_there() -> None:
+def test_progress_does_not_delay_a_handover() -> None:
     """A handover that is pending may be forced; what leaves need not wait; the last commit comes once."""
     for told in ("request", "drain", "leave", "stop", "reset"):
         one = One(checkpoint_interval=1e6)
@@ -201,7 +201,7 @@ def test_progress_waits_no_more_once_others_are_to_go_on_from_there() -> None:
 # --- batches ---------------------------------------------------------------------------------------------------
 
 
-def test_only_what_was_planned_with_its_current_epoch_is_reserved() -> None:
+def test_partitions_of_another_epoch_are_not_reserved() -> None:
     one = One(3)
     one.request("2")
     one.begin()
@@ -224,7 +224,7 @@ def test_a_reset_replaces_earlier_progress_and_is_written_at_once() -> None:
 # --- leaving ---------------------------------------------------------------------------------------------------
 
 
-def test_a_drained_member_gives_back_what_is_at_rest_and_takes_part_again_after_an_undo() -> None:
+def test_drained_member_releases_idle_partitions_and_rejoins_after_an_undo() -> None:
     one = One()
     one.reserve("0")
     one.others(Drain(by=OPERATOR, at_ms=AT_MS, member="ann"))
@@ -237,7 +237,7 @@ def test_a_drained_member_gives_back_what_is_at_rest_and_takes_part_again_after_
     assert claimed(one.turn(balance=True)) == {"0", "1"}
 
 
-def test_a_leaving_query_takes_nothing_and_gives_everything_back_after_its_batch() -> None:
+def test_leaving_query_releases_everything_after_its_batch() -> None:
     one = One()
     assert not one.ann.idle
     one.reserve("0")
@@ -264,7 +264,7 @@ def test_a_leaving_query_takes_nothing_and_gives_everything_back_after_its_batch
     assert {lease.owner for lease in one.table.leases.values()} == {None}
 
 
-def test_the_last_commit_writes_progress_gives_back_the_leases_and_leaves() -> None:
+def test_last_commit_writes_progress_releases_and_leaves() -> None:
     one = One(3)
     one.reserve("0", "1", "2")
     one.request("1")
@@ -276,7 +276,7 @@ def test_the_last_commit_writes_progress_gives_back_the_leases_and_leaves() -> N
     assert one.table.members.keys() == {"bob"}
 
 
-def test_a_begun_batch_is_told_with_a_commit_that_is_due_and_the_end_of_the_run_with_the_last_one() -> None:
+def test_begun_batch_is_recorded_with_the_next_commit() -> None:
     one = One(1, lineage="l")
     one.turn()
     one.ann.record_batch(3, "run")
@@ -293,7 +293,7 @@ def test_a_begun_batch_is_told_with_a_commit_that_is_due_and_the_end_of_the_run_
 # --- a query that hangs ----------------------------------------------------------------------------------------
 
 
-def test_a_query_that_hangs_gives_everything_back_and_takes_part_again_when_its_batch_ends(
+def test_hanging_query_releases_everything_until_its_batch_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     one = One(max_stall=20.0)
@@ -335,7 +335,7 @@ def test_an_operator_s_drain_outlasts_a_stall() -> None:
 # --- balancing -------------------------------------------------------------------------------------------------
 
 
-def test_all_changes_of_members_and_owners_are_a_reason_to_balance_at_once() -> None:
+def test_changes_of_members_and_owners_trigger_balancing() -> None:
     one = One(reactive=True)
 
     def balances() -> bool:
@@ -369,7 +369,7 @@ def test_new_partitions_are_read_from_their_first_event_and_the_first_ones_from_
     assert (one.table.leases["2"].owner, one.table.leases["2"].checkpoint) == ("ann", Position(-1))
 
 
-def test_starting_positions_are_asked_for_some_partitions_at_a_time() -> None:
+def test_starting_positions_are_resolved_in_portions() -> None:
     one, asked = One(0), []
     one.replace_table(replace(one.table, table=TableIdentity("one")))
     one.add(*(Lease(str(p)) for p in range(80)))
@@ -387,7 +387,7 @@ def test_starting_positions_are_asked_for_some_partitions_at_a_time() -> None:
     }
 
 
-def test_a_settling_member_balances_at_once_until_there_is_nothing_more_to_take() -> None:
+def test_rebalancing_repeats_until_nothing_is_left_to_take() -> None:
     one = One()
     one.add(Lease("2", checkpoint=START))
     assert not one.begin().balances
@@ -408,7 +408,7 @@ def test_a_settling_member_balances_at_once_until_there_is_nothing_more_to_take(
 
 
 @pytest.mark.parametrize("balance_interval", [CYCLE, 0.5])
-def test_what_is_owned_may_be_read_while_the_store_is_away_but_not_after_a_suspension(balance_interval: float) -> None:
+def test_owned_partitions_are_readable_in_an_outage_but_not_after_a_suspension(balance_interval: float) -> None:
     one = One(balance_interval=balance_interval)
     late = one.now + LEASE
     assert one.ann.readable(late - 0.1).keys() == {"0", "1"}
@@ -418,7 +418,7 @@ def test_what_is_owned_may_be_read_while_the_store_is_away_but_not_after_a_suspe
     assert one.ann.readable(late + 2 * CYCLE) == {}
 
 
-def test_a_store_that_does_not_answer_for_long_is_no_suspension() -> None:
+def test_slow_store_is_not_a_suspension() -> None:
     one = One(balance_interval=0.5)
     one.now += LEASE
     assert one.ann.handle(Tick(), one.clocks) == [ReadGroup()]
@@ -435,7 +435,7 @@ def tidied(one: One) -> bool:
     return turn.tidies
 
 
-def test_only_the_leader_tidies_up_when_the_table_has_changed_and_it_is_time() -> None:
+def test_only_the_leader_runs_due_maintenance() -> None:
     one = One(tidy_interval=50.0, **SELDOM)
     one.now += 60.0
     assert tidied(one), "with the renewals"
@@ -455,7 +455,7 @@ def test_only_the_leader_tidies_up_when_the_table_has_changed_and_it_is_time() -
     assert not tidied(one)
 
 
-def test_the_next_oldest_leads_when_the_leader_is_dead_though_nobody_may_take_what_it_had() -> None:
+def test_next_oldest_leads_after_the_leaders_death() -> None:
     one = One(max_owned=2, tidy_interval=0.0)
     older_bob(one)
     one.add(Lease("7", "bob", 1, checkpoint=START))

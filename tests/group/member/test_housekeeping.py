@@ -12,7 +12,7 @@ from spark_ehbalance.query.housekeeping import Housekeeping
 from tests.waiting import wait_until
 
 
-def test_jobs_are_done_in_order_and_nobody_waits() -> None:
+def test_jobs_run_in_order_in_the_background() -> None:
     house, go, done = Housekeeping(), threading.Event(), list[int]()
     house.do(go.wait)
     for number in range(3):
@@ -25,7 +25,7 @@ def test_jobs_are_done_in_order_and_nobody_waits() -> None:
     assert (house.busy, done) == (False, [0, 1, 2])
 
 
-def test_a_store_that_is_away_ends_nothing_and_what_else_goes_wrong_is_raised() -> None:
+def test_unavailable_store_is_tolerated_and_other_errors_are_raised() -> None:
     house, done = Housekeeping(), list[int]()
 
     def fail(error: BaseException) -> None:
@@ -41,7 +41,7 @@ def test_a_store_that_is_away_ends_nothing_and_what_else_goes_wrong_is_raised() 
         house.check()
 
 
-def test_each_problem_is_a_warning_once_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
+def test_problem_is_warned_of_once_while_it_lasts(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     house = Housekeeping()
 

@@ -117,7 +117,7 @@ def has_failed(keeper: Keeper) -> bool:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # which is what must not happen
 @pytest.mark.parametrize("method", ["read", "write", "record", "close"])
-def test_whatever_ends_a_keeper_is_raised_in_its_query_and_others_take_over(
+def test_keeper_failure_is_raised_in_its_query_and_others_take_over(
     group: Keepers, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     ann = group.start("ann")
@@ -136,9 +136,7 @@ def test_whatever_ends_a_keeper_is_raised_in_its_query_and_others_take_over(
     wait_until(lambda: bob.holdings().keys() == {*group.hub.partitions}, "nothing is held for ever")
 
 
-def test_while_the_store_is_away_everything_stays_and_that_is_logged_once(
-    group: Keepers, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_outage_of_the_store_moves_nothing_and_is_logged_once(group: Keepers, caplog: pytest.LogCaptureFixture) -> None:
     keepers = [group.start(name) for name in ("ann", "bob")]
     wait_until(lambda: [len(keeper.holdings()) for keeper in keepers] == [2, 2], "all is shared")
     reads, owned = group.store.reads, {p: (lease.owner, lease.epoch) for p, lease in group.store.read().leases.items()}
@@ -155,7 +153,7 @@ def test_while_the_store_is_away_everything_stays_and_that_is_logged_once(
     assert len(warnings) == 2
 
 
-def test_while_the_hub_does_not_answer_nothing_unread_is_taken_and_what_is_owned_is_renewed(group: Keepers) -> None:
+def test_without_the_hub_no_new_partition_is_claimed_and_leases_are_renewed(group: Keepers) -> None:
     group.start("ann")
     group.hub.away = True
     group.hub.partitions += ("4",)
@@ -170,7 +168,7 @@ def test_while_the_hub_does_not_answer_nothing_unread_is_taken_and_what_is_owned
     wait_until(lambda: group.owned("ann") == {*"01234"}, "the rest is taken")
 
 
-def test_history_is_recorded_while_the_table_is_tidied(group: Keepers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_is_recorded_during_maintenance(group: Keepers, monkeypatch: pytest.MonkeyPatch) -> None:
     tidying, over = threading.Event(), threading.Event()
 
     def tidy() -> None:
@@ -187,7 +185,7 @@ def test_history_is_recorded_while_the_table_is_tidied(group: Keepers, monkeypat
         over.set()
 
 
-def test_limits_that_leave_partitions_unread_are_warned_of_once(
+def test_limits_that_leave_partitions_unowned_are_warned_of_once(
     group: Keepers, caplog: pytest.LogCaptureFixture
 ) -> None:
     ann = group.start("ann", max_owned=1)

@@ -21,7 +21,7 @@ def find_lag(partition: str, next: int) -> Lag | None:
     return None if partition == "2" else Lag(next, END, None, AT)
 
 
-def test_renewals_and_checkpoints_say_what_is_unread_after_them() -> None:
+def test_renewals_and_checkpoints_record_the_lag() -> None:
     written = [
         *(Renew(by=ME, at_ms=1, partition=partition, epoch=2) for partition in LEASES),
         Checkpoint(by=ME, at_ms=1, partition="0", epoch=2, position=Position(11)),

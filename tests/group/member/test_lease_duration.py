@@ -166,7 +166,7 @@ _SILENT: list[Any] = [(10, ("only look", 1))]
         *[(8, ("only look", 1)), (8.9, ("only look", 1))],
     ],
 )
-def test_an_owner_never_counts_on_a_lease_that_another_takes_for_expired(
+def test_owner_never_relies_on_a_lease_that_others_consider_expired(
     configured: tuple[float, float, float], in_table: float, steps: list[tuple[float, tuple[str, float]]]
 ) -> None:
     world = World(configured, in_table)
@@ -189,7 +189,7 @@ def test_an_owner_never_counts_on_a_lease_that_another_takes_for_expired(
     changes=st.lists(st.tuples(st.floats(0, 300), _SECONDS), max_size=6),
     late=st.floats(0, 0.6),
 )
-def test_nobody_takes_the_lease_of_an_owner_that_renews_on_time(
+def test_timely_renewed_lease_is_never_taken(
     configured: tuple[float, float, float], in_table: float, changes: list[tuple[float, float]], late: float
 ) -> None:
     """On time by what it has seen: when its renewals are due, and later by a part of its lease duration."""
@@ -230,7 +230,7 @@ def table(*members: tuple[Author, float | None], in_force: float | None = None, 
     return snapshot
 
 
-def test_a_longer_duration_is_ones_own_only_once_it_is_said() -> None:
+def test_longer_duration_applies_once_it_is_in_the_row() -> None:
     seen = LeaseDuration.initial(ANN, 30)
     for said, in_force, own in ((30, 60, 30), (60, 60, 60), (60, 40, 40)):  # a shorter one at once
         seen = seen.updated(table((ANN, said), in_force=in_force))
@@ -247,7 +247,7 @@ def test_a_longer_duration_is_ones_own_only_once_it_is_said() -> None:
     ],
     ids=["the leader", "done", "another than the leader", "commits need longer"],
 )
-def test_the_leader_sets_what_it_is_configured_with_or_commits_need(
+def test_leader_sets_the_configured_or_the_needed_duration(
     author: Author, configured: float, in_force: float | None, commit_ms: float, sets: list[float]
 ) -> None:
     both = table((ANN, configured), (BOB, configured), in_force=in_force, commit_ms=commit_ms)
@@ -255,7 +255,7 @@ def test_the_leader_sets_what_it_is_configured_with_or_commits_need(
     assert [change.lease_duration_ms / 1000 for change in changes] == sets
 
 
-def test_it_is_lowered_after_a_minimum_tenure_in_which_it_was_clearly_too_long() -> None:
+def test_duration_is_lowered_after_a_minimum_tenure() -> None:
     def small(commit_ms: float) -> Snapshot:
         return table((ANN, 25), (BOB, 25), in_force=25, commit_ms=commit_ms)
 
@@ -273,7 +273,7 @@ def test_it_is_lowered_after_a_minimum_tenure_in_which_it_was_clearly_too_long()
     assert {now: seconds for now, seconds in set_to.items() if seconds} == {1.5 * tenure + 2: [16]}
 
 
-def test_a_commit_s_time_is_known_after_some_and_one_that_was_slow_counts_for_nothing() -> None:
+def test_commit_time_is_a_median_of_several() -> None:
     duration = LeaseDuration.initial(ANN, 30).with_commit(5.0)
     assert duration.commit_ms is None
     duration = duration.with_commit(0.012)
@@ -286,7 +286,7 @@ def test_a_commit_s_time_is_known_after_some_and_one_that_was_slow_counts_for_no
     assert duration.commit_ms == 1000, "that tells of the process, not of the store"
 
 
-def test_a_member_that_is_configured_otherwise_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_deviating_configuration_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     group = table((ANN, 30), (BOB, 30), in_force=30)
     LeaseDuration.initial(BOB, 20).updated(group).updated(group)
@@ -300,7 +300,7 @@ def test_a_member_that_is_configured_otherwise_says_so_once(caplog: pytest.LogCa
     assert len(caplog.records) == 1, "who is configured with it says nothing, nor where commits need it"
 
 
-def test_a_dead_member_that_renewed_more_often_than_the_group_does_now_is_noticed_by_members_that_look_seldom() -> None:
+def test_dead_member_with_a_shorter_duration_is_noticed_in_time() -> None:
     one = One(read_interval=10.0, balance_interval=10.0)
     one.others(
         Join(by=BOB, at_ms=0, lease_duration_ms=60_000),

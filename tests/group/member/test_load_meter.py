@@ -35,7 +35,7 @@ class Meter:
         return self.value.member_load().cpu
 
 
-def test_a_rate_is_told_once_it_is_known_and_a_change_followed_within_minutes_and_a_burst_hardly() -> None:
+def test_rate_follows_lasting_changes_but_hardly_bursts() -> None:
     meter = Meter()
     with pytest.raises(KeyError):  # what the last owner has told stands until then
         meter.run(0, 9, 10.0)
@@ -45,7 +45,7 @@ def test_a_rate_is_told_once_it_is_known_and_a_change_followed_within_minutes_an
     assert meter.run(302, 602, 40.0, first=3310).rate == pytest.approx(40.0, rel=0.02)
 
 
-def test_a_partition_that_comes_later_has_a_beginning_of_its_own() -> None:
+def test_added_partition_has_its_own_warm_up() -> None:
     meter = Meter()
     meter.run(0, 60, 10.0)
     meter.update(61, {"0": 610, "1": 7})
@@ -53,13 +53,13 @@ def test_a_partition_that_comes_later_has_a_beginning_of_its_own() -> None:
     assert meter.update(71, {"0": 710, "1": 1007})["1"].rate == pytest.approx(100.0)
 
 
-def test_the_backlog_is_what_is_still_to_be_read() -> None:
+def test_backlog_is_the_number_of_unread_events() -> None:
     meter = Meter()
     assert meter.run(0, 200, 0.0, lag=120) == Load(0.0, pytest.approx(120.0))  # type: ignore[arg-type]
     assert 30 < meter.run(201, 260, 0.0).backlog < 60, "after a minute about a third is left of the average"
 
 
-def test_partitions_that_are_not_there_are_left_out_and_nothing_is_negative() -> None:
+def test_missing_partitions_are_omitted_and_nothing_is_negative() -> None:
     meter = Meter()
     meter.update(0.0, {"0": 500}, {"0": 500, "9": 3})
     loads = meter.update(20.0, {"0": 10}, {"0": 500, "9": 3})
@@ -71,7 +71,7 @@ def test_partitions_that_are_not_there_are_left_out_and_nothing_is_negative() ->
 # --- the member --------------------------------------------------------------------------------------------------
 
 
-def test_all_partitions_together_are_what_the_member_has_to_read() -> None:
+def test_member_load_is_the_sum_of_its_partitions() -> None:
     meter = Meter()
     assert meter.value.member_load() == MemberLoad(0.0, 0.0, 0.0, None)
     for now in range(5):
@@ -82,12 +82,12 @@ def test_all_partitions_together_are_what_the_member_has_to_read() -> None:
     assert meter.value.member_load().rate == pytest.approx(10.0)
 
 
-def test_nothing_is_measured_again_at_once() -> None:
+def test_measurements_have_an_interval() -> None:
     value = LoadMeter().measured(5.0, {"0": 1}, {"0": 0})
     assert value.measured(5.9, {"0": 9}, {"0": 0}) is value
 
 
-def test_batches_are_timed_from_being_planned_to_being_finished() -> None:
+def test_batch_time_is_from_plan_to_finish() -> None:
     meter = Meter()
     meter.value = meter.value.batch_ended(3.0, 7)
     assert (meter.value.member_load().batch_seconds, meter.value.events) == (0.0, 0), "there was no batch yet"
@@ -99,7 +99,7 @@ def test_batches_are_timed_from_being_planned_to_being_finished() -> None:
     assert meter.value.member_load().batch_seconds == pytest.approx(1.0, rel=0.05)
 
 
-def test_the_host_s_cpu_is_the_busy_part_of_the_time_between_two_readings() -> None:
+def test_cpu_is_the_busy_fraction_between_two_readings() -> None:
     meter = Meter()
     assert meter.host(0.0, CpuTime(1000, 5000)) is None, "one reading tells nothing"
     assert meter.host(1.0, CpuTime(1150, 5200)) == pytest.approx(0.75)
@@ -110,7 +110,7 @@ def test_the_host_s_cpu_is_the_busy_part_of_the_time_between_two_readings() -> N
     assert meter.host(702, None) is None, "it does not tell any more"
 
 
-def test_this_host_tells_its_times() -> None:
+def test_this_host_reports_cpu_times() -> None:
     times = cpu_time()
     assert times is not None
     assert 0 < times.busy < times.total

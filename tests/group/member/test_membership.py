@@ -48,7 +48,7 @@ def test_a_later_process_that_has_left_still_fences_this_one() -> None:
 
 
 @pytest.mark.parametrize("found", ["second", "another"])
-def test_another_table_at_the_same_place_stops_this_member(found: str) -> None:
+def test_replaced_table_stops_this_member(found: str) -> None:
     one = One()
     one.replace_table(replace(one.table, table=TableIdentity("first")))
     one.turn()
@@ -61,7 +61,7 @@ def test_another_table_at_the_same_place_stops_this_member(found: str) -> None:
 
 @pytest.mark.parametrize("lost", ["a row", "an epoch", "everything", "a checkpoint"])
 @pytest.mark.parametrize("meanwhile", [False, True], ids=["before the read", "during the commit"])
-def test_a_table_that_lost_something_stops_this_member(lost: str, meanwhile: bool) -> None:
+def test_rolled_back_table_stops_this_member(lost: str, meanwhile: bool) -> None:
     one = One()
     before = one.table.leases
     one.finish(5, "1")
@@ -100,7 +100,7 @@ def test_member_accepts_its_own_reset(acknowledged: bool) -> None:
     assert one.ann.owned["0"].checkpoint == Position(2)
 
 
-def test_an_operator_s_seek_moves_the_owner_on_at_its_next_look(caplog: pytest.LogCaptureFixture) -> None:
+def test_seek_moves_the_owner_at_its_next_read(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "spark_ehbalance.group.member.membership")
     one = One()
     one.others(Seek(by=OPERATOR, at_ms=AT_MS, partition="0", position=Position(70), force=True))
@@ -112,7 +112,7 @@ def test_an_operator_s_seek_moves_the_owner_on_at_its_next_look(caplog: pytest.L
 # --- who is taken for dead -------------------------------------------------------------------------------------
 
 
-def test_while_nobody_can_write_nothing_moves_and_all_read_on_most_of_the_time() -> None:
+def test_unwritable_table_moves_nothing_and_reading_continues() -> None:
     group, idle = Members(6), 0.0
     group.join(*"012")
     group.run(40)
@@ -126,7 +126,7 @@ def test_while_nobody_can_write_nothing_moves_and_all_read_on_most_of_the_time()
 
 @pytest.mark.parametrize("failing", [0.05, 0.1])
 @pytest.mark.parametrize("seed", range(6))
-def test_occasional_failures_keep_nobody_from_taking_what_a_dead_member_had(failing: float, seed: int) -> None:
+def test_occasional_failures_do_not_block_takeovers(failing: float, seed: int) -> None:
     group, rng = Members(6, seed=seed), random.Random(seed)
     group.join(*"012")
     group.run(40)
@@ -139,7 +139,7 @@ def test_occasional_failures_keep_nobody_from_taking_what_a_dead_member_had(fail
 
 
 @pytest.mark.parametrize(("gap", "takes"), [(0.49, True), (0.51, False)])
-def test_after_half_a_lease_without_a_read_everybody_has_a_full_lease_again(gap: float, takes: bool) -> None:
+def test_after_half_a_lease_without_a_read_all_members_have_a_full_lease(gap: float, takes: bool) -> None:
     one = One()
     one.others(Join(by=BOB, at_ms=AT_MS))
     one.add(Lease("2", BOB.id, 1, checkpoint=START))
@@ -150,7 +150,7 @@ def test_after_half_a_lease_without_a_read_everybody_has_a_full_lease_again(gap:
 
 
 @pytest.mark.parametrize(("unchanged", "reads_on"), [(0.49, False), (0.51, True)])
-def test_nobody_can_write_a_table_that_has_not_changed_for_half_a_lease(unchanged: float, reads_on: bool) -> None:
+def test_table_unchanged_for_half_a_lease_counts_as_unwritable(unchanged: float, reads_on: bool) -> None:
     one = One()
     one.replace_table(one.table)
     for wait in (1 - unchanged, unchanged):
@@ -171,14 +171,14 @@ def suspended_look(one: One, table: Snapshot, seconds: float) -> None:
     unfailing(one.ann.handle(GroupRead(table, tuple(table.leases)), one.clocks))
 
 
-def test_suspended_during_a_look_it_holds_nothing_that_has_expired() -> None:
+def test_suspension_during_a_read_expires_leases() -> None:
     """An unchanged table would mean that nobody can write, but it was unchanged only before the suspension."""
     one = One()
     suspended_look(one, one.table, 2 * LEASE)
     assert not one.ann.readable(one.now)
 
 
-def test_suspended_during_a_look_it_counts_what_it_is_given_meanwhile_from_before() -> None:
+def test_suspension_during_a_read_counts_incoming_leases_from_before() -> None:
     one = One()
     one.others(Join(by=BOB, at_ms=AT_MS))
     one.others(Steal(by=BOB, at_ms=AT_MS, partition="1", epoch=1))
@@ -192,7 +192,7 @@ def test_suspended_during_a_look_it_counts_what_it_is_given_meanwhile_from_befor
     assert one.ann.owned["1"].renewed == began
 
 
-def test_suspended_while_a_look_fails_it_is_not_in_safe_mode() -> None:
+def test_suspension_during_a_failing_read_is_not_an_outage() -> None:
     one = One()
     assert one.ann.handle(Tick(), replace(one.clocks, monotonic=one.now + LEASE / 3)) == [ReadGroup()]
     one.now += 2 * LEASE

@@ -33,7 +33,7 @@ def admits(pace: Pace, transitions: list[Transition], now: float, renewal_due: f
     return not pace.admit(transitions, now, renewal_due).is_holding
 
 
-def test_looks_are_a_second_apart_and_less_while_a_handover_is_pending() -> None:
+def test_reads_are_more_frequent_while_a_handover_is_pending() -> None:
     assert Pace().due(LATER, progress=False) <= 0, "the first turn is at once"
     assert 100.8 <= turned().due(LATER, progress=False) <= 101.2
     assert 100.16 <= turned(in_handover=True).due(LATER, progress=False) <= 100.24
@@ -49,9 +49,7 @@ def test_looks_are_a_second_apart_and_less_while_a_handover_is_pending() -> None
         (Decision("late", rebalance_after=300.0), 108.0, 112.0),
     ],
 )
-def test_balancing_comes_once_an_interval_and_earlier_where_the_decision_says_so(
-    decision: Decision, low: float, high: float
-) -> None:
+def test_balancing_is_due_once_an_interval_or_as_decided(decision: Decision, low: float, high: float) -> None:
     assert low <= turned(decision=decision).balance_at <= high
 
 
@@ -75,7 +73,7 @@ def test_the_commit_time_that_spaces_commits_is_an_average() -> None:
     assert 0.09 < pace.latency <= 0.1
 
 
-def test_who_had_to_wait_for_others_lets_them_go_first_for_as_long() -> None:
+def test_member_that_waited_gives_others_precedence() -> None:
     pace = turned(took=3.0, waited=2.0, decision=Decision("nothing", rebalance_now=True))
     assert not admits(pace, CLAIM, 104.9)
     assert pace.others_until == 105
@@ -85,7 +83,7 @@ def test_who_had_to_wait_for_others_lets_them_go_first_for_as_long() -> None:
     assert turned(200.0, took=3600.0, waited=3599.0).others_until == 3810, "a suspended process waits no longer"
 
 
-def test_renewals_come_a_little_early_each_time_by_another_part() -> None:
+def test_renewals_are_early_by_a_random_part() -> None:
     rng = random.Random(0)
     ahead = [turned(rng=rng, members=1000, took=0.5).ahead for _ in range(200)]
     assert 0 <= min(ahead) < 0.02

@@ -67,7 +67,7 @@ def gaps(times: Iterable[float]) -> list[float]:
     return [after - before for before, after in itertools.pairwise(times)]
 
 
-def test_it_looks_once_an_interval_whatever_there_is_to_write() -> None:
+def test_per_lease_store_is_read_once_an_interval() -> None:
     for batch in (None, INTERVAL / 10, 3 * INTERVAL):
         one = PerLease()
         found = gaps(now for now, _ in run(one, 60 * INTERVAL, batch))
@@ -75,7 +75,7 @@ def test_it_looks_once_an_interval_whatever_there_is_to_write() -> None:
         assert max(found) <= 1.2 * INTERVAL + 1e-6
 
 
-def test_each_lease_is_renewed_in_every_third_look_though_checkpoints_are_written() -> None:
+def test_each_lease_is_renewed_at_every_third_read_despite_checkpoints() -> None:
     for batch in (None, INTERVAL / 10):
         turns = run(PerLease(), 60 * INTERVAL, batch)
         renewed = [now for now, written in turns if any(isinstance(transition, Renew) for transition in written)]
@@ -83,7 +83,7 @@ def test_each_lease_is_renewed_in_every_third_look_though_checkpoints_are_writte
         assert max(gaps(renewed)) <= 0.6 * LEASE, "which leaves time for another try"
 
 
-def test_a_checkpoint_is_written_once_an_interval_and_only_where_there_is_progress() -> None:
+def test_checkpoint_is_written_once_an_interval_if_there_is_progress() -> None:
     one = PerLease()
     turns = run(one, 20 * INTERVAL, INTERVAL / 10)
     for _, written in turns[1:]:

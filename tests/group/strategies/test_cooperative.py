@@ -28,7 +28,7 @@ partition_counts = st.integers(1, 256)
 
 @MANY
 @given(data=st.data(), count=partition_counts, members=sizes)
-def test_no_two_members_want_the_same_partition_on_the_same_snapshot(
+def test_no_two_members_claim_the_same_partition_on_the_same_snapshot(
     data: st.DataObject, count: int, members: int
 ) -> None:
     names = [f"member-{number}" for number in range(members)]

@@ -68,7 +68,7 @@ def skewed_rates(draw: st.DrawFn) -> dict[str, float]:
 
 @FEW
 @given(rates=skewed_rates(), members=st.integers(2, 8), seed=seeds)
-def test_skewed_loads_are_evened_out_and_stay_so(rates: dict[str, float], members: int, seed: int) -> None:
+def test_skewed_loads_are_balanced_and_stay_balanced(rates: dict[str, float], members: int, seed: int) -> None:
     group = loaded_group(rates, 0.2, members=members, seed=seed)
     first = max(map(sum, loads_of(group, rates).values()))
     group.cycles(round(2 * MINIMUM_TENURE / CYCLE) + 2)

@@ -55,7 +55,7 @@ def test_a_strategy_gets_only_its_own_memory() -> None:
     assert shown == [None, "mine", None]
 
 
-def test_beside_a_consumer_loads_count_nothing() -> None:
+def test_loads_are_ignored_in_a_group_with_consumers() -> None:
     """Its client balances by number, and would take back what was taken from it because of loads."""
     owners, rates = ["consumer", "consumer", "query", "query"], [900.0, 500.0, 10.0, 10.0]
     loaded = zip(layout_of(owners), rates, strict=True)

@@ -19,7 +19,7 @@ from tests.group.strategies.views import view_of
 
 
 @pytest.mark.parametrize("strategy", EVEN)
-def test_a_transfer_waits_for_the_batch_up_to_its_deadline_and_holds_for_the_minimum_tenure(strategy: str) -> None:
+def test_transfer_waits_for_the_batch_and_lasts_for_the_minimum_tenure(strategy: str) -> None:
     group = Members(4, strategy=strategy)
     ann, bob = group.join("ann", "bob")
     group.cycles(40)
@@ -85,9 +85,7 @@ def lease(owner: str | None, to: str | None = None, promised: str | None = None,
         (view(lease(None, "bob"), lease("bob", partition="1")), "", []),  # who is full
     ],
 )
-def test_what_a_member_does_about_a_pin_and_which_pins_its_strategy_sees(
-    seen: View, pinned: str, done: list[str]
-) -> None:
+def test_pins_are_carried_out_and_shown_to_the_strategy(seen: View, pinned: str, done: list[str]) -> None:
     shown = []
 
     def idle(view: View) -> Decision:

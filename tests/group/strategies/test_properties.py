@@ -52,12 +52,12 @@ def comes_to_an_even_rest(seed: int, names: list[str]) -> None:
 
 @EACH
 @pytest.mark.parametrize("seed", range(4))
-def test_a_random_group_comes_to_an_even_rest(strategy: str, seed: int) -> None:
+def test_random_group_becomes_balanced_and_stable(strategy: str, seed: int) -> None:
     comes_to_an_even_rest(seed, [strategy] * random.Random(seed).randint(1, 4))
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_a_mixed_random_group_comes_to_an_even_rest(seed: int) -> None:
+def test_mixed_random_group_becomes_balanced_and_stable(seed: int) -> None:
     comes_to_an_even_rest(seed, random.Random(seed).choices(EVEN, k=4))
 
 
@@ -71,9 +71,7 @@ CHANGES = ("join", "leave", "crash", "drain", "add_partitions")
 )
 @FEW
 @given(members=st.integers(2, 8), count=st.integers(1, 32), seed=seeds)
-def test_a_change_makes_no_more_moves_than_it_must(
-    strategy: str, event: str, members: int, count: int, seed: int
-) -> None:
+def test_change_causes_the_fewest_moves(strategy: str, event: str, members: int, count: int, seed: int) -> None:
     group = Members(count, seed=seed, strategy=strategy)
     group.join_many(members)
     group.cycles(ENOUGH)

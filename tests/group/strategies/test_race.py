@@ -39,7 +39,7 @@ def kinds(decision: Decision) -> list[type]:
 # --- how long one waits ----------------------------------------------------------------------------------------
 
 
-def test_a_free_lease_is_claimed_after_a_delay_for_each_lease_held_and_half_a_delay() -> None:
+def test_free_lease_is_claimed_after_a_delay_per_owned_lease() -> None:
     ann, bob = observer("ann", delay_per_lease=1.0), observer("bob", delay_per_lease=1.0)
     snapshot = owned({"ann": 2, "bob": 0}, free=1)
     assert ann.decide_at(0.0, snapshot).rebalance_after == 2.5
@@ -71,7 +71,7 @@ def test_a_partition_is_challenged_once_per_normal_lease() -> None:
 
 
 @pytest.mark.parametrize("counts", [{"ann": 1, "bob": 0}, {"ann": 3, "bob": 3}, {"ann": 3, "bob": 2}])
-def test_a_member_does_not_challenge_what_it_would_not_win(counts: dict[str, int]) -> None:
+def test_hopeless_challenges_are_not_made(counts: dict[str, int]) -> None:
     bob, snapshot = observer("bob"), owned(counts)
     for at in range(0, 200, 5):
         assert not any(
@@ -95,7 +95,7 @@ def test_an_owner_defends_each_lease_once_per_normal_lease() -> None:
     assert min(at for at, _ in defended) >= NORMAL_LEASE
 
 
-def test_an_owner_does_not_defend_what_another_member_should_win() -> None:
+def test_owner_does_not_defend_leases_of_the_rightful_winner() -> None:
     ann, snapshot = observer("ann"), owned({"ann": 4, "bob": 0})
     assert not any(ann.decide_at(float(at), snapshot).transitions for at in range(0, 200, 5))
 

@@ -70,7 +70,7 @@ def sdk_eph(view: View) -> list[str]:
     limit=st.none() | st.integers(40, 50),
     seed=seeds,
 )
-def test_without_a_limit_in_reach_every_decision_is_the_sdks(
+def test_without_limits_every_decision_is_that_of_the_sdk(
     strategy: str, rule: object, owners: list[str | None], expired: set[str], limit: int | None, seed: int
 ) -> None:
     snapshot = snapshot_of(dict.fromkeys("abcdefg", limit), layout_of(owners))

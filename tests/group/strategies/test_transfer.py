@@ -73,7 +73,7 @@ def test_only_the_leader_moves_and_names_the_destination() -> None:
     assert {to for _, to in leader_moves(third, 6)} == {"cat"}, "which has not asked for it"
 
 
-def test_it_acts_after_more_than_hit_count_cycles_in_a_row_and_then_cools_down() -> None:
+def test_leader_acts_after_hit_count_cycles_and_cools_down() -> None:
     decisions, _ = Decider().lead(loaded({"ann": [100.0] * 2, "bob": [100.0] * 6}), 45)
     acted = [number for number, decision in enumerate(decisions) if decision.transitions]
     # One cycle to hear of the others, three hits, the fourth acts; again after the cool-down and four more.
@@ -86,7 +86,7 @@ def test_within_the_target_nothing_moves() -> None:
     assert leader_moves(loaded({"ann": [100.0] * 4, "bob": [100.0] * 6}), 20, target=0.1)
 
 
-def test_an_idle_member_is_reason_enough() -> None:
+def test_idle_member_triggers_moves() -> None:
     names = [f"m{number}" for number in range(30)]
     snapshot = loaded({**{name: [100.0] * 2 for name in names}, "idle": []})
     loads = [2.0] * 30 + [0.0]
@@ -106,7 +106,7 @@ def test_at_most_maximum_sources_members_shed_in_one_cycle() -> None:
     assert len({snapshot.leases[p].owner for p, _ in leader_moves(snapshot, 6)}) == 3
 
 
-def test_what_was_moved_stays_for_the_minimum_tenure() -> None:
+def test_moved_partitions_stay_for_the_minimum_tenure() -> None:
     ann, snapshot = Decider(cool_down=1.0, hit_count=0), loaded({"ann": [900.0, 100.0, 100.0], "bob": [100.0]})
     moved, now = [], snapshot
     for _ in range(8):
@@ -151,7 +151,7 @@ def test_a_new_leader_waits_until_all_have_reported() -> None:
     assert moves(ann.lead(heartbeats(snapshot), 6)[0])
 
 
-def test_after_an_outage_the_leader_waits_for_reports_as_well() -> None:
+def test_after_an_outage_the_leader_waits_for_reports() -> None:
     ann, snapshot = Decider(), loaded({"ann": [100.0], "bob": [100.0] * 9})
     _, snapshot = ann.lead(snapshot, 3)
     decision = ann.decide(snapshot, passed=10 * LEASE)

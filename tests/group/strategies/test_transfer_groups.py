@@ -40,7 +40,7 @@ def improvements(group: Members, rates: Mapping[str, float]) -> list[tuple[str, 
     rates=st.lists(st.floats(1, 1000), min_size=2, max_size=30),
     seed=seeds,
 )
-def test_skewed_loads_end_within_the_target_or_where_nothing_can_be_moved(
+def test_skewed_loads_end_within_the_target_or_without_possible_moves(
     members: int, rates: list[float], seed: int
 ) -> None:
     by_partition = {str(p): rate for p, rate in enumerate(rates)}

@@ -16,7 +16,7 @@ from tests.lease_table.upkeep import assert_only_own_files_go
 from tests.ops.command import Command, connection_arguments
 
 
-def test_a_day_of_upkeep_and_all_commands_leave_the_blobs_of_others_alone(
+def test_maintenance_and_commands_keep_foreign_blobs(
     new_table: Table,
     emulator: Emulator,
     ehbalance: Command,
@@ -39,7 +39,7 @@ def test_a_day_of_upkeep_and_all_commands_leave_the_blobs_of_others_alone(
     )
 
 
-def test_marks_of_empty_folders_are_no_obstacle(new_table: Table) -> None:
+def test_folder_markers_are_ignored(new_table: Table) -> None:
     with new_table.blobs() as container:
         for name in ("leases", "leases/", "leases/_delta_log/"):
             container.upload_blob(name, b"")

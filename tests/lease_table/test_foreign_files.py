@@ -57,13 +57,13 @@ def foreign_delta_table(folder: Path) -> None:
         write_deltalake(folder, pa.table({"x": [number]}), mode="append")
 
 
-def test_a_day_of_upkeep_and_all_commands_leave_the_files_of_others_alone(
+def test_maintenance_and_commands_keep_foreign_files(
     tmp_path: Path, ehbalance: Command, connection: Sequence[str]
 ) -> None:
     assert_only_own_files_go(Folder(str(tmp_path), {}), {}, ehbalance, connection, lambda: hours_pass(tmp_path))
 
 
-def test_commands_consumers_and_queries_make_no_table_among_files_of_others(
+def test_no_table_is_created_among_foreign_files(
     tmp_path: Path, ehbalance: Command, emulator: Emulator, connection: Sequence[str]
 ) -> None:
     table = tmp_path / "leases"
@@ -84,7 +84,7 @@ def test_commands_consumers_and_queries_make_no_table_among_files_of_others(
     assert files_in(tmp_path) == before
 
 
-def test_what_an_interrupted_creation_leaves_is_no_obstacle(tmp_path: Path) -> None:
+def test_table_is_created_after_an_interrupted_creation(tmp_path: Path) -> None:
     left = [f"lease-{OLD}.parquet", f"lease-{OLD}.parquet#1", "_delta_log/00000000000000000000.json#2"]
     for name in left:
         write(Folder(str(tmp_path), {}), f"leases/{name}", b"")
@@ -94,7 +94,7 @@ def test_what_an_interrupted_creation_leaves_is_no_obstacle(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_a_delta_table_of_others_stays_as_it_is(
+def test_foreign_delta_table_is_unchanged(
     tmp_path: Path, ehbalance: Command, connection: Sequence[str], damaged: bool
 ) -> None:
     table = tmp_path / "flights"
@@ -113,7 +113,7 @@ def with_the_columns_of_the_history(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [foreign_delta_table, with_the_columns_of_the_history])
-def test_another_table_is_not_taken_for_the_history(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_foreign_table_is_not_used_as_the_history(tmp_path: Path, make: Callable[[Path], None]) -> None:
     place, reason = tmp_path / "leases_history", "it is a Delta table of another program"
     with DeltaStore(str(tmp_path / "leases")) as store:
         store.create(GROUP)
@@ -134,7 +134,7 @@ def test_no_lease_table_is_created_inside_another_delta_table(tmp_path: Path, be
         DeltaStore(str(target / below)).create(GROUP)
 
 
-def test_what_other_engines_have_committed_stays(uri: str, mine: DeltaStore) -> None:
+def test_commits_of_other_engines_are_kept(uri: str, mine: DeltaStore) -> None:
     mine.read()
     write_deltalake(uri, DeltaTable(uri).to_pyarrow_table(), mode="overwrite")
     with refused(StoreReplacedError, "EHB_LEASE_TABLE_SET_BACK", Path(uri), problem=re.compile("foreign commit")):
