@@ -1,7 +1,7 @@
-"""The micro-batch that `foreachBatch` is given: which events it reads, and which partitions were lost meanwhile.
+"""A micro-batch of `foreachBatch`: the events it reads, and the partitions lost meanwhile.
 
-The batch's number leads to the offsets in the query's log, and an offset of this source to its planner on this machine
-(`query.control_socket`), which knows what is really read: in a replay that is less than the offset says.
+The batch's number leads to the offsets in the query's log, and an offset to its planner on this machine
+(`query.control_socket`), which has the exact ranges: a replay reads less than the offset contains.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from pyspark.sql import DataFrame
 from spark_ehbalance.errors import EhBalanceError, TargetError
 from spark_ehbalance.exactly_once.java import java
 from spark_ehbalance.exactly_once.marks import SequenceRange, SequenceRanges
-from spark_ehbalance.query.control_socket import PlannerAddress, ask
+from spark_ehbalance.query.control_socket import PlannerAddress, request
 from spark_ehbalance.query.offsets import StreamOffset
 
-#: Seconds in which the planner must answer: it may be on a busy machine, and it has to look at the lease table, which
-#: may be away for a while. Then the batch fails, and can be run again.
+#: Seconds after which a batch without an answer fails, to be run again: the machine may be busy, the lease table away.
 PATIENCE = 120.0
 
 #: Spark's property of the threads that run a query.
@@ -38,18 +37,18 @@ class MicroBatch:
         #: Identifies the query since its last start.
         self.run = str(query.runId())
         self._end = _end(query, batch_id)
-        # Not by what the offset says of who has planned it: that may be an earlier process, or the one of a copy.
+        # Not by the offset's run, which may be an earlier process's or a copy's.
         self._planner = PlannerAddress(self._end.lineage, java(df.sparkSession._jvm).pid)
-        #: Where Spark keeps a state for the query, if it has one.
+        #: Spark's folder for the query's state, which may not exist.
         self._state = java(df.sparkSession._jvm).path(query.resolvedCheckpointRoot(), "state")
         self._configuration = df._jdf.sparkSession().sessionState().newHadoopConf()
-        #: What is read, by partition.
+        #: The events to read.
         self.read: SequenceRanges = {}
         self.last: Mapping[str, str] = {}
-        # A batch of another source, or of Spark's state: run again, it does not even start our planner.
+        # A batch of another source or of Spark's state; its replay does not start the planner.
         if batch_id > 0 and _logged(query, batch_id - 1) == [self._end]:
             return
-        answer = self._ask()
+        answer = self._request()
         #: The event hub, with its namespace, and when it was created, in milliseconds since 1970, if that is known.
         self.hub: str = answer["hub"]
         self.created: int | None = answer["created"]
@@ -59,8 +58,8 @@ class MicroBatch:
         self.last = {partition: last for partition, (_, last) in self._offsets.items() if last is not None}
 
     def offset_of(self, partition: str, sequence_number: int) -> str | None:
-        """The offset that an event has in a geo-replicated hub now; empty if the hub has never had one of this number,
-        None if it was there before the batch, or is not known. Raises `TargetError` if the planner cannot tell."""
+        """The event's current offset in a geo-replicated hub; empty if the hub never had this sequence number, None if
+        the event is older than the batch, or unknown. Raises `TargetError` without an answer of the planner."""
         read, (before, last) = self.read[partition], self._offsets[partition]
         if sequence_number == read.start - 1 and before is not None:
             return before
@@ -68,18 +67,18 @@ class MicroBatch:
             return last
         if sequence_number < read.start:
             return None
-        found: str | None = self._ask(event=[partition, sequence_number])["offset"]
+        found: str | None = self._request(event=[partition, sequence_number])["offset"]
         return found
 
     def lost(self) -> frozenset[str]:
-        """The partitions whose lease was lost: they may not have been read to the end. For all others the contrary is
-        certain if their rows were read before this call.
+        """The partitions whose lease was lost, so that they may not have been read to the end. If the rows were read
+        before this call, all others were.
 
-        Raises `TargetError` if the planner cannot tell, and if the query keeps a state, which has seen rows that are
-        not written: the batch must fail, so that the state is as before it.
+        Raises `TargetError` without an answer of the planner, and if the query has a state, which would contain rows
+        that are not written: the batch must fail to restore it.
         """
         deadline = time.monotonic() + PATIENCE
-        while (lost := self._ask(look=True)["lost"]) is None:
+        while (lost := self._request(look=True)["lost"]) is None:
             if time.monotonic() > deadline:
                 reason = f"the lease table could not be read for {PATIENCE:g} s"
                 raise TargetError("EHB_TARGET_BATCH_UNKNOWN", reason=reason)
@@ -87,13 +86,13 @@ class MicroBatch:
             raise TargetError("EHB_TARGET_STATE_AHEAD", partitions=", ".join(sorted(lost)))
         return frozenset(lost)
 
-    def _ask(self, *, look: bool = False, event: list[str | int] | None = None) -> dict[str, Any]:
+    def _request(self, *, look: bool = False, event: list[str | int] | None = None) -> dict[str, Any]:
         question = {"batch": self._end.to_json(), "look": look}
         question |= {"event": event} if event is not None else {}
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                answer = ask(self._planner, question)
+                answer = request(self._planner, question)
             except ConnectionError as error:
                 raise TargetError("EHB_TARGET_BATCH_UNKNOWN", reason=str(error)) from error
             if answer is not None and "error" not in answer:
@@ -109,7 +108,7 @@ def _invalid_call(problem: str, allowed: str) -> TargetError:
 
 
 def _query(df: DataFrame) -> Any:
-    """Spark's object of the query that this thread runs."""
+    """Spark's query of this thread."""
     session = df.sparkSession
     query = session.sparkContext.getLocalProperty(_QUERY_ID)
     if query is None:

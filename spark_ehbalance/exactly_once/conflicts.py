@@ -1,4 +1,4 @@
-"""What it means that a commit has failed."""
+"""Conflicts and causes of failed commits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 from spark_ehbalance.dependencies import Py4JJavaError
 from spark_ehbalance.exactly_once.protocol import Conflict
 
-#: Those of Delta's exceptions that an append or a MERGE may meet.
+#: Delta's exceptions that an append or a MERGE can raise.
 _CONFLICTS = {
     "ConcurrentTransactionException": Conflict.MARKS,
     "MetadataChangedException": Conflict.TABLE,
@@ -22,13 +22,13 @@ _CONFLICTS = {
     "DeltaConcurrentModificationException": Conflict.TABLE,
 }
 
-#: Whether the commit was made is not known.
+#: The outcome of the commit is unknown.
 _UNKNOWN = "java.io."
 
 
 def find_conflict(error: Exception) -> Conflict | None:
-    """The conflict that `error`, which came out of a commit, stands for; None if trying again would not help."""
-    # Once `delta` has been imported, its exceptions come as Python's own, without their origin.
+    """The conflict of a commit's `error`; None if a retry would not help."""
+    # After `import delta`, its exceptions are Python's own, without their origin.
     if type(error).__name__ in _CONFLICTS:
         return _CONFLICTS[type(error).__name__]
     cause = _thrown(error)
@@ -39,7 +39,7 @@ def find_conflict(error: Exception) -> Conflict | None:
         if name.startswith(_UNKNOWN):
             return Conflict.UNKNOWN
         cause = cause.getCause()
-    if isinstance(error, PySparkException):  # of Spark Connect, whose text begins with the name
+    if isinstance(error, PySparkException):  # Spark Connect's text begins with the name
         return next((conflict for name, conflict in _CONFLICTS.items() if name in str(error)), None)
     return None
 
@@ -53,9 +53,9 @@ def root_cause(error: Exception) -> str:
 
 
 def _thrown(error: Exception) -> Any:
-    """What the JVM threw; None if that is not known."""
+    """The JVM's exception; None if unknown."""
     return getattr(error, "java_exception" if isinstance(error, Py4JJavaError) else "_origin", None)
 
 
-#: What py4j and pyspark raise for what the JVM throws.
+#: Exceptions of py4j and pyspark for exceptions of the JVM.
 JVM_ERRORS = (Py4JJavaError, CapturedException)

@@ -1,4 +1,4 @@
-"""The JVM's classes that every batch needs, each looked up once: py4j asks the JVM at each step of a dotted name."""
+"""The JVM's classes of every batch, each looked up once: py4j calls the JVM for each part of a dotted name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Java:
-    """Classes of Java, Scala, Hadoop and Spark, and static methods of theirs."""
+    """Classes and static methods of Java, Scala, Hadoop and Spark."""
 
     def __init__(self, jvm: Any) -> None:
         self.file: Any = jvm.java.io.File

@@ -1,7 +1,7 @@
 """Commits to a Delta table on a local disk, one at a time.
 
-Delta looks there whether the commit's file exists and then renames its own to it, which keeps apart the threads of one
-JVM only: of two JVMs that commit at the same moment, one may lose its commit without an error.
+There, Delta checks for the commit's file and then renames its own to it, which is safe only within one JVM: of two JVMs
+that commit at the same moment, one may silently lose its commit.
 """
 
 from __future__ import annotations
@@ -21,30 +21,27 @@ from spark_ehbalance.errors import TargetError
 from spark_ehbalance.exactly_once.conflicts import root_cause
 from spark_ehbalance.exactly_once.java import java
 
-#: In the table's log, which all containers share that can commit. Delta lists a log from a commit's name on, which
-#: sorts after a dot; VACUUM leaves the log alone.
+#: In the table's log, which all committing containers share. Delta ignores it: commits' names sort after a dot, and
+#: VACUUM skips the log.
 _FILE = "_delta_log/.ehbalance-lock"
 
-#: Seconds that other commits may take. A MERGE, which may take minutes, keeps the lock from its begin.
+#: Seconds to wait for other commits. A MERGE, which may take minutes, holds the lock throughout.
 PATIENCE = 600.0
 
 #: Seconds between two attempts; a commit takes 50 ms or more.
 _POLL = 0.01
 
-#: By the file's path. Only the thread that holds it opens the file: closing it frees the JVM's lock, whoever took that.
+#: By file path. Only the holding thread opens the file, because closing it frees the JVM's lock in all threads.
 _mutexes: dict[str, threading.Lock] = {}
 
 
 @contextlib.contextmanager
 def commit_lock(spark: SparkSession, table: str) -> Iterator[None]:
-    """Keeps out all other users of this lock on the same `table` (a path or an address), in this process and in all
-    others of this machine. With a table that is not on a local disk it does nothing; nor with Spark Connect, whose
-    server is one JVM.
+    """Hold the lock on `table` (a path or an address) against all its users on this machine. Does nothing for a table
+    that is not on a local disk, and with Spark Connect, whose server is one JVM.
 
-    Other writers than `write_once`, such as Delta's own append in another JVM, do not use the lock: on a local disk
-    their commits and those of `write_once` can still be lost.
-
-    Raises `TargetError` if the lock is not free within `PATIENCE`, or cannot be had.
+    Other writers, such as Delta's own append in another JVM, do not use the lock: on a local disk commits of both can
+    still be lost. Raises `TargetError` if the lock is not acquired within `PATIENCE`.
     """
     jvm: Any = getattr(spark, "_jvm", None)
     if jvm is None:
@@ -61,26 +58,25 @@ def commit_lock(spark: SparkSession, table: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def local_lock(jvm: Any, folder: str, patience: float = PATIENCE) -> Iterator[None]:
-    """The lock on the table in `folder`, which may not exist yet.
+    """Hold the lock on the table in `folder`, which may not exist yet.
 
-    It belongs to the JVM, because that is what commits: it may outlive its Python by a moment, and its end frees the
-    lock. It does not keep out those who come after somebody has deleted the file, nor another Python process of the
-    same JVM (PySpark starts a JVM for each process; some notebook servers share one).
+    The JVM owns the lock, because it commits and may outlive its Python process. The lock does not exclude processes
+    that start after the file was deleted, nor other Python processes of the same JVM (as in some notebook servers).
 
-    Raises `TargetError` if it is not free within `patience` seconds, or if the file cannot be written.
+    Raises `TargetError` if it is not acquired within `patience` seconds, or if the file cannot be written.
     """
     deadline = time.monotonic() + patience
     file = java(jvm).file(folder, _FILE)
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         try:
             file = java(jvm).file(file.getParentFile().getCanonicalPath(), file.getName())
             mutex = _mutexes.setdefault(file.getPath(), threading.Lock())
             if free := mutex.acquire(timeout=patience):
-                held.callback(mutex.release)
+                stack.callback(mutex.release)
                 os.makedirs(file.getParent(), exist_ok=True)
                 _create(file.getPath())
                 opened = java(jvm).file_output(file, True)
-                held.callback(opened.close)  # frees the lock
+                stack.callback(opened.close)  # frees the lock
                 while not (free := opened.getChannel().tryLock() is not None) and time.monotonic() < deadline:
                     time.sleep(_POLL)
         except (OSError, Py4JJavaError) as error:
@@ -92,9 +88,8 @@ def local_lock(jvm: Any, folder: str, patience: float = PATIENCE) -> Iterator[No
 
 
 def _create(file: str) -> None:
-    """Create `file` for this user alone, unless it is there: whoever can read it could keep it locked. Raises
-    `OSError`, also for a link."""
+    """Create `file`, if missing, for this user alone: any reader could lock it. Raises `OSError`, also for a link."""
     with contextlib.suppress(FileExistsError):
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    if not stat.S_ISREG(os.lstat(file).st_mode):  # opening a pipe would wait for ever
-        raise OSError("it is no plain file: somebody else may have put it there")
+    if not stat.S_ISREG(os.lstat(file).st_mode):  # opening a pipe would block
+        raise OSError("it is not a plain file")

@@ -1,8 +1,8 @@
-"""What of a batch a Delta table holds already: marks, and what follows from them. Pure.
+"""Marks: which events a Delta table already contains. Pure.
 
-A mark belongs to a partition of an event hub and is kept in the target's log, as the version of a transaction
-identifier (`SetTransaction`). It is the sequence number after the last event that was written: every event before it is
-in the target, or was left out by whoever wrote it. Marks and rows are in the same commit.
+A mark belongs to a partition of an event hub and is stored in the target's log, as the version of a transaction
+identifier (`SetTransaction`). It is the sequence number after the last written event: the target contains all earlier
+events, unless the writer dropped them. Marks and rows are in the same commit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Marks = Mapping[str, int]
 
 
 def missing(read: SequenceRanges, marks: Marks) -> dict[str, SequenceRange]:
-    """What of the events that were `read` the target does not hold, by its `marks`."""
+    """The `read` events that the target lacks by its `marks`."""
     return {
         partition: SequenceRange(max(range_.start, marks.get(partition, range_.start)), range_.end)
         for partition, range_ in read.items()
@@ -36,8 +36,8 @@ def missing(read: SequenceRanges, marks: Marks) -> dict[str, SequenceRange]:
 
 
 def skipped(read: SequenceRanges, marks: Marks) -> dict[str, SequenceRange]:
-    """The events between the target's mark and the begin of what was read: nobody has written them. They have aged out
-    or were skipped by an order, or an earlier version of the query wrote them without marks."""
+    """The events between the target's marks and the `read` ones. They aged out, were skipped by a seek, or were written
+    without marks."""
     return {
         partition: SequenceRange(marks[partition], range_.start)
         for partition, range_ in read.items()
@@ -46,35 +46,35 @@ def skipped(read: SequenceRanges, marks: Marks) -> dict[str, SequenceRange]:
 
 
 def identity(offset: str) -> int:
-    """What the log keeps of the offset of the last event before a mark, where offsets identify events: a number."""
+    """A number for the offset of the last event before a mark, stored in the log where offsets identify events."""
     return int.from_bytes(hashlib.sha256(offset.encode()).digest()[:8], "big") >> 1
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What one commit of the target's log says: the transaction identifiers it sets, and to what."""
+    """The transaction identifiers that one commit of the target's log sets, with their versions."""
 
     version: int
     identifiers: Mapping[str, int]
 
     @classmethod
     def parse(cls, version: int, text: str) -> Commit:
-        """The commit whose log file has that `text`: a JSON object in each line."""
+        """The commit with this log file: a JSON object per line."""
         actions = (json.loads(line) for line in text.split("\n") if '"txn"' in line)
         return cls(version, {txn["appId"]: int(txn["version"]) for action in actions if (txn := action.get("txn"))})
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionCache:
-    """What a writer knows of the target's transaction identifiers as of a `version` of the table with the id `table`.
-    An identifier that was asked for and is not set has None."""
+    """The target's known transaction identifiers as of a `version` of the table with id `table`; None for unset
+    ones."""
 
     table: str
     version: int
     identifiers: Mapping[str, int | None] = field(default_factory=dict)
 
     def after(self, commits: Iterable[Commit]) -> TransactionCache:
-        """The memory after the `commits` that follow on `version` without a gap."""
+        """The cache after the `commits` that follow `version` without a gap."""
         version, known = self.version, dict(self.identifiers)
         for commit in commits:
             if commit.version != version + 1:
@@ -84,5 +84,5 @@ class TransactionCache:
         return replace(self, version=version, identifiers=known)
 
     def with_identifiers(self, identifiers: Mapping[str, int | None]) -> TransactionCache:
-        """The memory with `identifiers` as of the same version."""
+        """The cache with more `identifiers` as of the same version."""
         return replace(self, identifiers={**self.identifiers, **identifiers})

@@ -1,12 +1,11 @@
 """MERGE by partition and sequence number, through Spark's public interface alone, so that it works on Spark Connect.
 
-It needs no marks, and sets none. So the target is marked as merged first (a table property, and a transaction
-identifier for where that is lost), and every writer that finds that merges too, however it could write: a transaction
-that is under way meanwhile is refused by Delta, because the table's metadata has changed. Of two MERGEs at the same
-time Delta refuses one: what each has not found in the table is what the other adds, and Delta counts that as read.
+It neither needs nor sets marks. So the target is first marked as merged (a table property, and a transaction identifier
+in case that is lost), and from then on every writer uses MERGE; Delta rejects transactions in progress, because the
+table's metadata has changed. Of two concurrent MERGEs Delta rejects one, as each read what the other adds.
 
-The events of two sources have the same numbers, so that a table can be merged with those of one only. The property
-names it, once that is known: from the table's marks, or from the batch.
+Events of two sources have the same numbers, so a table can be merged with the events of one only. The property contains
+its name once it is known from the table's marks or the batch.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ from spark_ehbalance.exactly_once.target import (
 )
 from spark_ehbalance.settings.locations import is_relative
 
-#: Refused commits after which a MERGE fails. Unless the table is partitioned by `partition`, every append is a
-#: conflict. If eight queries merge without a pause, so that one in eight attempts succeeds, all fail with (7/8)^100.
+#: Rejected commits after which a MERGE fails. Unless the table is partitioned by `partition`, every append conflicts.
+#: Of eight queries that merge without a pause, one in eight attempts succeeds: the chance of failure is (7/8)^100.
 _MAX_FAILED_COMMITS = 100
 
 #: Ranges of sequence numbers in the condition of a MERGE: Spark takes long to parse many, and fails with thousands.
 _MOST_RANGES = 64
 
-#: The property's value as long as no source is known.
+#: The property's value while the source is unknown.
 _UNKNOWN = "merge"
 
 _BATCH = "ehbalance_batch"
@@ -69,10 +68,10 @@ def merge(df: DataFrame, target: str, *, update: bool = True) -> None:
 
 
 def merge_once(df: DataFrame, target: str, source: str | None, options: Mapping[str, str]) -> None:
-    """Insert those rows of `df`, of `source` if that is known, whose events the Delta table `target` does not hold yet.
+    """Insert the rows of `df`, of `source` if known, whose events the Delta table `target` lacks.
 
-    Raises as `merge` does, and if the table holds the events of another source. Without access to Delta's classes the
-    table's sources are not known, so that no `source` is allowed then.
+    Raises as `merge` does, and if the table contains events of another source. Without access to Delta's classes the
+    table's sources are unknown, so `source` is not allowed then.
     """
     if source is not None and not has_transactions(df):
         raise _several(target, [source, "others"])
@@ -84,14 +83,14 @@ def merge_once(df: DataFrame, target: str, source: str | None, options: Mapping[
 
 
 def insert(df: DataFrame, target: str, source: str, created: int | None) -> tuple[int, int]:
-    """Insert those rows of a batch query `df` whose events the Delta table `target` does not hold yet. Returns how many
-    rows `df` has, and of how many of them the table held the events already.
+    """Insert the rows of a batch query `df` whose events the Delta table `target` lacks. Returns the number of rows of
+    `df`, and how many of them have events that the table already contained.
 
-    The events are of the hub for which `write_once` keeps marks under the name `source`, and which was `created` at
-    that time (milliseconds since 1970), if that is known. Where all lie before the marks, no query writes them any
-    more, so that the table stays as it is. Else `write_once` uses MERGE for it from then on, as after `merge`.
+    `source` is the name of the hub's marks in `write_once`, `created` the hub's time of creation (milliseconds since
+    1970) if known. If all events are before the marks, no query writes them any more, and the table is not marked. Else
+    `write_once` uses MERGE for it from then on, as after `merge`.
 
-    Raises as `merge` does, also if the table holds the events of another source, or of an earlier hub of that name.
+    Raises as `merge` does, and if the table contains events of another source, or of an earlier hub of that name.
     """
     check_name(target)
     check_frame(df)
@@ -100,14 +99,14 @@ def insert(df: DataFrame, target: str, source: str, created: int | None) -> tupl
 
 
 class _Hub(NamedTuple):
-    """The hub of a batch: see `insert`. The `source` is None if the target's marks cannot be read."""
+    """The hub of a batch, as for `insert`. `source` is None if the target's marks cannot be read."""
 
     source: str | None
     created: int | None
 
     def known(self, rows: DataFrame, target: str, extents: SequenceRanges) -> tuple[bool, bool]:
-        """Whether the `target` knows when the hub was created, and whether every mark in it is beyond the events, which
-        `write_once` then never writes any more. Raises `TargetError` if another hub of that name was written."""
+        """Whether the `target` contains the hub's time of creation, and whether all its marks are beyond the events, so
+        that `write_once` never writes them. Raises `TargetError` for an earlier hub of that name."""
         if self.source is None:
             return True, False
         table = Target(rows, target, self.source, {}, created=self.created)
@@ -128,17 +127,17 @@ def _merged(
     schema: bool,
     hub: _Hub | None = None,
 ) -> tuple[int, int]:
-    """Returns the numbers of rows, and of those whose events the target held before; of a batch of a `hub` only."""
+    """Merge, and return the counts of `insert`, which are 0 without `hub`."""
     held = 0
     is_cached = df.storageLevel != StorageLevel.NONE
-    rows = df.persist()  # it is read several times, and must be the same each time
+    rows = df.persist()  # several reads must return the same rows
     try:
         extents = _extents(rows, one_row=one_row)
         table, location = _table(rows, target)
         if not extents:
             return 0, 0
 
-        def act() -> None:  # again after each conflict: another may have changed the table
+        def act() -> None:  # once more after each conflict: the table may have changed
             nonlocal held
             fitting = _fitting(rows, target, table, evolves=schema)
             found = _detail(rows, table)["properties"].get(MERGED)
@@ -156,7 +155,7 @@ def _merged(
             writer = into(table, fitting, extents)
             if schema:
                 writer = writer.withSchemaEvolution()
-            # Not `insertAll`, which refuses a table with generated, identity or other columns that the rows lack.
+            # Not `insertAll`, which rejects tables with generated, identity or other columns that the rows lack.
             names = [f"`{name.replace('`', '``')}`" for name in fitting.columns]
             columns = {name: F.col(f"{_BATCH}.{name}") for name in names}
             if update:
@@ -164,7 +163,7 @@ def _merged(
             writer.whenNotMatched().insert(columns).merge()
 
         with commit_lock(rows.sparkSession, location):
-            _tried(act)
+            _retry(act)
         return rows.count() if hub else 0, held
     finally:
         if not is_cached:
@@ -181,7 +180,7 @@ def _fitting(rows: DataFrame, target: str, table: str, *, evolves: bool) -> Data
 
 
 def _check_single(rows: DataFrame, target: str, table: str, extents: SequenceRanges) -> None:
-    """Raise `TargetError` if the table holds an event of `rows` twice: an update would make both rows the same one."""
+    """Raise `TargetError` if the table contains an event of `rows` twice: an update would make both rows identical."""
     events = [PARTITION, SEQUENCE_NUMBER]
     twice = (
         _events(rows, table, extents)
@@ -200,13 +199,13 @@ def _check_single(rows: DataFrame, target: str, table: str, extents: SequenceRan
 
 
 def _events(rows: DataFrame, table: str, extents: SequenceRanges) -> DataFrame:
-    """The events that the table holds in `extents`, one row for each of its rows."""
+    """The table's events in `extents`, one row per row of the table."""
     return rows.sparkSession.sql(f"SELECT {PARTITION}, {SEQUENCE_NUMBER} FROM {table}").where(_within(extents))
 
 
 def _extents(rows: DataFrame, *, one_row: bool) -> dict[str, SequenceRange]:
-    """Where the events of `rows` lie. Raises `TargetError` for rows without an event, and with `one_row` for events
-    with more than one."""
+    """The sequence ranges of `rows`. Raises `TargetError` for rows without an event and, with `one_row`, for events
+    with several rows."""
     number = F.col(SEQUENCE_NUMBER)
     counted = F.count_distinct(number) if one_row else F.count(number)
     found = rows.groupBy(PARTITION).agg(F.min(number), F.max(number), F.count(F.lit(1)), counted).collect()
@@ -219,14 +218,14 @@ def _extents(rows: DataFrame, *, one_row: bool) -> dict[str, SequenceRange]:
 
 
 def into(table: str, rows: DataFrame, extents: SequenceRanges) -> MergeIntoWriter:
-    """A MERGE of `rows`, whose events lie in `extents`, into `table`: what is the same event matches."""
+    """A MERGE of `rows`, whose events lie in `extents`, into `table`, by event."""
     partition, number = F.col(f"{table}.{PARTITION}"), F.col(f"{table}.{SEQUENCE_NUMBER}")
     same = (partition == F.col(f"{_BATCH}.{PARTITION}")) & (number == F.col(f"{_BATCH}.{SEQUENCE_NUMBER}"))
     return rows.alias(_BATCH).mergeInto(table, same & _within(extents, f"{table}."))
 
 
 def _within(extents: SequenceRanges, prefix: str = "") -> Column:
-    """Where events may be that lie in `extents`: Delta leaves out files by their partitions and by their statistics."""
+    """Condition for events in `extents`, by which Delta skips files (partitions and statistics)."""
     partition, number = F.col(f"{prefix}{PARTITION}"), F.col(f"{prefix}{SEQUENCE_NUMBER}")
     ordered = sorted(extents, key=lambda partition: extents[partition].start)
     size = -(-len(ordered) // _MOST_RANGES)
@@ -239,19 +238,19 @@ def _within(extents: SequenceRanges, prefix: str = "") -> Column:
 
 
 def _table(rows: DataFrame, target: str) -> tuple[str, str]:
-    """The table's name in SQL, and its location. It is created if it is not there."""
+    """The table's name in SQL, and its location. Creates the table if it does not exist."""
     spark, path = rows.sparkSession, is_path(target)
     jvm: Any = getattr(spark, "_jvm", None)
-    # In SQL Delta takes whole paths only. Those of Spark Connect are resolved by the server.
+    # In SQL, Delta needs absolute paths; a Spark Connect server resolves its own.
     whole = jvm.java.io.File(target).getAbsolutePath() if path and jvm is not None and is_relative(target) else target
     name = f"delta.`{whole}`" if path else target
     empty = rows.limit(0).write.format("delta").mode("ignore")
     try:
         if path:
             with commit_lock(spark, target):
-                _tried(lambda: empty.save(target))  # others may create it at this moment
-        else:  # the catalog lets one create it
-            _tried(lambda: empty.saveAsTable(target))
+                _retry(lambda: empty.save(target))  # others may create it concurrently
+        else:  # the catalog lets only one create it
+            _retry(lambda: empty.saveAsTable(target))
         detail = _detail(rows, name)
     except AnalysisException as error:
         raise TargetError("EHB_TARGET_UNSUPPORTED", target=target, reason=str(error).splitlines()[0]) from error
@@ -268,8 +267,8 @@ def _detail(rows: DataFrame, table: str) -> Row:
 
 
 def _sources(rows: DataFrame, target: str, known: set[str]) -> set[str]:
-    """The source whose events the `target` holds, of the `known` ones and those that its log names; empty if that is
-    not known. Raises `TargetError` if there are several."""
+    """The source of the target's events, of the `known` ones and those in its log; empty if unknown. Raises
+    `TargetError` if there are several."""
     sources = known - {_UNKNOWN}
     if has_transactions(rows):
         sources |= Target(rows, target, "", {}).sources()
@@ -279,12 +278,12 @@ def _sources(rows: DataFrame, target: str, known: set[str]) -> set[str]:
 
 
 def _mark(rows: DataFrame, target: str, table: str, sources: set[str], *, evolves: bool) -> None:
-    """Mark the `target`, whose name in SQL is `table`, as merged, with the one of `sources`."""
-    # The identifiers come first: whoever finds the property takes them for set.
+    """Mark the `target` (`table` in SQL) as merged, with the source in `sources`."""
+    # The identifiers come first: with the property they count as set.
     for identifier in (MERGED_IDENTIFIER, *(f"{MERGED_IDENTIFIER}/{source}" for source in sources)):
         _note(rows, target, identifier, 1, evolves=evolves)
     value = min(sources, default=_UNKNOWN).replace("\\", "\\\\").replace("'", "\\'")
-    # Databricks' default isolation level lets an append pass that a MERGE should have seen.
+    # Databricks' default isolation level accepts appends that a MERGE should have read.
     settings = f"'{MERGED}' = '{value}', 'delta.isolationLevel' = 'Serializable'"
     rows.sparkSession.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ({settings})")
 
@@ -301,8 +300,8 @@ def _several(target: str, sources: list[str]) -> TargetError:
     return TargetError("EHB_TARGET_UNSUPPORTED", target=target, reason=reason)
 
 
-def _tried(act: Callable[[], object]) -> None:
-    """Do it again where another commit was in the way."""
+def _retry(act: Callable[[], object]) -> None:
+    """Run `act`, again after each conflict with another commit."""
     for attempt in range(1, _MAX_FAILED_COMMITS + 1):
         try:
             act()

@@ -1,11 +1,11 @@
-"""The transaction that writes a batch exactly once, without Delta and Spark: what is done next, and after a conflict.
+"""The transaction that writes a batch exactly once, as steps without Delta and Spark.
 
-Why no event is written twice: a transaction writes only what its version of the table lacks by its marks, and raises
-the marks in the same commit. Delta refuses a commit if one of its partitions' marks was set after that version.
+No event is written twice: a transaction writes only the events that its version of the table lacks by its marks, and
+raises the marks in the same commit. Delta rejects a commit if a mark of its partitions was set after that version.
 
-Why none is lost: a mark is raised to the end of a range only if the range was read to its end. A range ends early only
-after its lease was lost, so `Confirm` asks for the leases after the rows were read: a partition whose lease was lost is
-left out, rows and mark, and its next owner reads it again from a checkpoint that does not count this batch.
+No event is lost: a mark is raised to the end of a range only if the range was read to its end. A range ends early only
+after its lease was lost, so `Confirm` checks the leases after the rows were read: a partition with a lost lease is left
+out, rows and mark, and its next owner reads it from a checkpoint before this batch.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from dataclasses import dataclass
 from spark_ehbalance.errors import TargetError
 from spark_ehbalance.exactly_once.marks import Marks, SequenceRanges, missing
 
-#: Refused commits after which the batch fails. A conflict over marks shows that another writer has succeeded with the
-#: same partitions, so that a few writers of one range do not come near; the rest is for changes of the table.
+#: Rejected commits after which the batch fails. After a conflict over marks another writer has made progress, so a few
+#: writers of one range stay far below it; the rest is for changes of the table.
 MAX_FAILED_COMMITS = 10
 
 
 class Conflict(enum.Enum):
-    """Why a commit was refused. Appends of others, OPTIMIZE, VACUUM and deletions are no conflict for an append."""
+    """Why a commit was rejected. Other appends, OPTIMIZE, VACUUM and deletions do not conflict with an append."""
 
-    #: The next transaction writes what the other writer has left.
-    MARKS = "another writer has written events of the same partitions"
-    #: The next transaction follows the new schema, properties and protocol.
+    #: The next transaction writes the remaining events.
+    MARKS = "another writer wrote events of the same partitions"
+    #: The next transaction uses the new schema, properties and protocol.
     TABLE = "the table was changed"
-    #: The marks tell the next transaction.
-    UNKNOWN = "it is not known whether the commit has succeeded"
+    #: The next transaction reads the outcome from the marks.
+    UNKNOWN = "the outcome of the commit is unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class FailedCommit:
-    """A commit that was refused, or may have been: why, and its error, with that error's `cause` in a line."""
+    """A commit that was, or may have been, rejected; `cause` is its error in one line."""
 
     conflict: Conflict
     cause: str
@@ -44,22 +44,21 @@ class FailedCommit:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Start a transaction on the newest version. Answer: the marks of these `partitions` in that version."""
+    """Start a transaction on the newest version; the answer is its marks of `partitions`."""
 
     partitions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write files with the rows of exactly these events; they are not visible yet. No answer."""
+    """Write files with the rows of exactly these events, not visible yet. No answer."""
 
     events: SequenceRanges
 
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Ask, now that the rows were read, which of these `partitions` may not have been read to the end of their range.
-    Answer: those."""
+    """Check the leases after the rows were read; the answer is those of `partitions` that may be incomplete."""
 
     partitions: tuple[str, ...]
 
@@ -76,17 +75,17 @@ Step = Begin | Write | Confirm | Commit
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The events that this transaction has `written`, and the partitions that were `lost` before they were read."""
+    """The events that this transaction wrote, and the partitions lost while they were read."""
 
     written: SequenceRanges
     lost: frozenset[str] = frozenset()
 
 
 def write_exactly_once(read: SequenceRanges) -> Generator[Step, object, Result]:
-    """The steps that write what was `read` exactly once. Whoever runs it carries out each step and sends its answer.
+    """The steps that write the `read` events exactly once. The caller carries out each step and sends its answer.
 
     It may be abandoned at any step: only `Commit` changes the target. Raises `TargetError` after `MAX_FAILED_COMMITS`
-    commits that were refused.
+    rejected commits.
     """
     wanted, lost, failures = dict(read), frozenset[str](), 0
     while wanted:
@@ -99,7 +98,7 @@ def write_exactly_once(read: SequenceRanges) -> Generator[Step, object, Result]:
         answer = yield Confirm(tuple(events))
         assert isinstance(answer, frozenset)
         if answer:
-            # The files hold rows of theirs: they are left behind, and the rest is written anew.
+            # The files contain their rows, so they are abandoned and the rest is written again.
             lost |= answer
             wanted = {partition: range_ for partition, range_ in wanted.items() if partition not in answer}
             continue

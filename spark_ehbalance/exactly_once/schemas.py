@@ -1,7 +1,7 @@
-"""Whether rows fit into a Delta table, and the schema with which MERGE takes them. Pure.
+"""Match rows to a Delta table's schema for MERGE. Pure.
 
-MERGE casts to the table's types: 21.75 into INT is 21. An append refuses that, so it is refused here: columns and
-fields go by name in any case and order; missing ones are null; types must be the same, or NULL without a type.
+MERGE casts to the table's types: 21.75 into INT is 21. An append rejects that, and so does this module: columns and
+fields are matched by name in any case and order; missing ones are null; types must be equal, or NULL without a type.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from spark_ehbalance.errors import TargetError
 
 @dataclass(frozen=True, slots=True)
 class SchemaMatcher:
-    """How rows are fitted to a table. With `evolves` columns and fields are added to its schema."""
+    """Matches rows to the table `target`. With `evolves` new columns and fields are added to its schema."""
 
     target: str
     evolves: bool = False
 
     def schema(self, rows: StructType, table: StructType) -> StructType:
         """The schema of `rows` with the table's types and nested fields, for `DataFrame.to`. Columns that the rows lack
-        are left out, so that they get their defaults.
+        are left out, to get their defaults.
 
-        Raises `TargetError` for a column that an append refuses.
+        Raises `TargetError` for a column that an append rejects.
         """
         names = _by_name(rows)
         there = StructType([field for field in table if field.name.lower() in names])
         return self._struct(rows, there, "", in_collection=False)
 
     def _struct(self, rows: StructType, table: StructType, path: str, *, in_collection: bool) -> StructType:
-        given, known = _by_name(rows), _by_name(table)
+        row_fields, known = _by_name(rows), _by_name(table)
         fields = []
         for field in table:
-            found = given.get(field.name.lower())
+            found = row_fields.get(field.name.lower())
             column = path + field.name
             type_ = self._type(found.dataType, field.dataType, column, in_collection) if found else field.dataType
             fields.append(StructField(field.name, type_))

@@ -1,7 +1,7 @@
-"""Which rows of a batch are written, as a filter that Spark evaluates with the batch's other operations.
+"""The filter for the rows of a batch to write, which Spark evaluates with the batch's other operations.
 
-Partitions of an event hub are numbered from 0, so that the filter looks a partition's bounds up in arrays: its cost
-does not grow with the number of partitions.
+Partitions of an event hub are numbered from 0, so the filter looks up bounds in arrays, at a cost that does not grow
+with the number of partitions.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from spark_ehbalance.exactly_once.marks import SequenceRanges
 
 PARTITION, SEQUENCE_NUMBER = "partition", "sequenceNumber"
 
-#: Settings of a session with which Delta skips a write whose `txnVersion` the table has seen: each write of several
-#: commits after its first one.
+#: Session settings with which Delta skips writes whose `txnVersion` the table contains: all commits but the first.
 _SKIPPING = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
 
 
@@ -27,8 +26,8 @@ def foreign_row_error() -> TargetError:
 
 
 def check_frame(df: DataFrame) -> None:
-    """Raises `TargetError` if `df` lacks the columns that identify an event, or has them with other types, and if its
-    session has Delta skip writes."""
+    """Raise `TargetError` if `df` lacks the columns that identify an event or has other types, or if its session makes
+    Delta skip writes."""
     for setting in _SKIPPING:
         if df.sparkSession.conf.get(setting, None) is not None:
             raise TargetError("EHB_SESSION_SKIPS_WRITES", setting=setting)
@@ -42,15 +41,15 @@ def check_frame(df: DataFrame) -> None:
 
 
 def select_rows(df: DataFrame, read: SequenceRanges, events: SequenceRanges) -> DataFrame:
-    """Those rows of `df` that belong to `events`, a part of what was `read`. To execute it fails at a row that belongs
-    to no event that was read. Raises `TargetError` for a partition that is no number."""
+    """The rows of `df` that belong to `events`, a part of the `read` events. Its execution fails at a row of any other
+    event. Raises `TargetError` for a partition that is not a number."""
     numbers = {partition: _number(partition) for partition in read}
     length = 1 + max(numbers.values())
 
     def lookup(values: Mapping[str, int]) -> str:
         by_number = {numbers[partition]: value for partition, value in values.items()}
         texts = ",".join(str(by_number.get(number, "")) for number in range(length))
-        # Constant: Spark computes it once. A list of literals would take longer to parse.
+        # A constant, computed once; a list of literals would take longer to parse.
         return f"get(try_cast(split('{texts}', ',') AS array<bigint>), try_cast({PARTITION} AS int))"
 
     starts, ends = lookup({p: e.start for p, e in read.items()}), lookup({p: e.end for p, e in read.items()})

@@ -1,4 +1,4 @@
-"""Delta Lake in a Spark of your own: which settings it needs, and which of its versions."""
+"""Spark settings for Delta Lake."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from spark_ehbalance.errors import EhBalanceError
 from spark_ehbalance.query.processes import parse_submit_settings, submit_settings
 from spark_ehbalance.spark_versions import NEWEST_WITH_DELTA, UNIX_SOCKET, delta_jar
 
-#: What Delta's jar depends on and Spark has already, in newer versions: Delta's would conflict. For example, the shims
-#: jar of RoaringBitmap 0.9 has a class that is also in Spark's RoaringBitmap 1.6.
+#: Dependencies of Delta's jar that Spark has in newer versions, which would conflict: for example RoaringBitmap 0.9's
+#: shims jar with Spark's RoaringBitmap 1.6.
 EXCLUDES = ("com.*:*", "commons-*:*", "io.airlift:*", "javax.*:*", "org.*:*")
 
 SESSION = {
@@ -23,8 +23,8 @@ SESSION = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 
-#: In how many tasks Spark computes a Delta table's state, and shuffles: for a local one as many as there are cores. The
-#: defaults, 50 and 200, are for clusters: a new session on two busy cores took 19 s for the 50 of a small table.
+#: Numbers of tasks for a Delta table's state and for shuffles, with a local master the number of cores. The defaults,
+#: 50 and 200, are for clusters: on two busy cores the 50 of a small table took 19 s.
 TASKS = ("spark.databricks.delta.snapshotPartitions", "spark.sql.shuffle.partitions")
 
 
@@ -53,8 +53,8 @@ def spark_settings() -> dict[str, str]:
 
 
 def _unless_given(home: str) -> dict[str, str]:
-    """What is set unless it is where Spark starts. A setting of the builder would win over that."""
-    # Either spark-submit has started Spark and this program, or this program will start Spark, by spark-submit.
+    """Settings that Spark's own configuration lacks; the builder's would override it."""
+    # spark-submit has started this program, or this program will start Spark by spark-submit.
     words = [*shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "")), "org.apache.spark.deploy.SparkSubmit"]
     given = submit_settings() or parse_submit_settings(words, {**os.environ, "SPARK_HOME": home})
     wanted = {UNIX_SOCKET: "true"} if hasattr(socket, "AF_UNIX") else {}
@@ -62,7 +62,7 @@ def _unless_given(home: str) -> dict[str, str]:
 
 
 def local_task_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """What a local master needs, unless it is `given`: Spark's and Delta's defaults are for clusters."""
+    """Settings for a local master that are not `given`: Spark's and Delta's defaults are for clusters."""
     if not given.get("spark.master", "").startswith("local"):
         return {}
     return dict.fromkeys((name for name in TASKS if name not in given), str(os.cpu_count() or 1))

@@ -1,4 +1,4 @@
-"""What the delta-spark of a session offers to write exactly once."""
+"""Support of a session's delta-spark for exactly-once transactions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: The methods that are used, with the number of their parameters.
+#: The required methods, with their numbers of parameters.
 _NEEDED = {
     "OptimisticTransaction": {
         ("txnVersion", 1),
@@ -37,8 +37,8 @@ _NEEDED = {
 
 
 def has_transactions(df: DataFrame) -> bool:
-    """Whether a transaction of Delta's can be used, with marks in the table's log. Otherwise MERGE is used, through
-    Delta's public interface: Spark Connect has no access to the JVM, and other versions of Delta have other methods."""
+    """Whether Delta's transactions can be used, with marks in the table's log. Otherwise MERGE is used, which is
+    public: Spark Connect has no access to the JVM, and other versions of Delta have other methods."""
     jvm: Any = getattr(df.sparkSession, "_jvm", None)
     return jvm is not None and _has_transactions(jvm)
 
@@ -54,9 +54,7 @@ def _has_transactions(jvm: Any) -> bool:
                 break
         else:
             return True
-    except (Py4JError, TypeError) as error:  # what py4j raises for a class, and for a package, that is not there
+    except (Py4JError, TypeError) as error:  # py4j's errors for a missing class and a missing package
         why = str(error).splitlines()[0]
-    _LOG.warning(
-        "write_once has to use MERGE, which costs more and is what all writers of its targets do then: %s", why
-    )
+    _LOG.warning("write_once uses MERGE, which costs more, and so will all writers of its targets: %s", why)
     return False

@@ -1,9 +1,8 @@
 """A Delta table as the target of transactions, in the driver's JVM through py4j.
 
-The rows are written by the class behind Delta's own `df.write` (`WriteIntoDelta`), so that whatever the table has
-(partitions, column mapping, constraints, generated and identity columns, clustering, ...) and every writer option works
-as there. Only the transaction is ours: it also sets the marks. These classes are no public interface of delta-spark,
-so `exactly_once.support` checks its version and the methods.
+Rows are written by the class behind Delta's own `df.write` (`WriteIntoDelta`), so all features of tables (partitions,
+column mapping, constraints, generated and identity columns, clustering, ...) and all writer options work. Only the
+transaction differs: it also sets the marks. These classes are not public, so `exactly_once.support` checks them.
 """
 
 from __future__ import annotations
@@ -24,64 +23,63 @@ from spark_ehbalance.exactly_once.marks import Commit, Marks, SequenceRanges, Tr
 from spark_ehbalance.exactly_once.protocol import FailedCommit
 from spark_ehbalance.exactly_once.selection import select_rows
 
-#: Commits since the last one of ours that are read one by one; with more it is cheaper to ask Delta for the marks.
+#: Maximum number of commits to read one by one; above it, reading the marks through Delta is cheaper.
 _MOST_COMMITS = 100
 
-#: The property of a target to which somebody has written without marks: `exactly_once.merging`.
+#: The property of a target that was written without marks: `exactly_once.merging`.
 MERGED = "ehbalance.writeOnce"
 
-#: A transaction identifier that says the same, and outlasts CREATE OR REPLACE TABLE and RESTORE, which take the
-#: property away. With a slash and a source behind it: the table holds what was merged of that source.
+#: A transaction identifier with the same meaning, which survives CREATE OR REPLACE TABLE and RESTORE. Followed by a
+#: slash and a source: the table contains merged events of that source.
 MERGED_IDENTIFIER = "ehb-merged"
 
-#: What the names of all marks begin with.
+#: Prefix of all marks' names.
 _MARK = "ehb/"
 
-#: How long marks are kept, if that is limited, and the least in milliseconds: Event Hubs retains an event for 90 days
-#: at most, so that it cannot be read, and written, once more after its mark is gone.
+#: Delta's limit for how long marks are kept, and its minimum in milliseconds: Event Hubs retains events for at most 90
+#: days, so an event cannot be read again after its mark is gone.
 _RETENTION, _LEAST_RETENTION = "delta.setTransactionRetentionDuration", 90 * 24 * 3600 * 1000
 
-#: Kept in place of a mark's last event by whoever has moved the mark and does not know the event.
+#: Stored for a mark's last event by a writer that moved the mark without knowing the event.
 _NO_EVENT = 0
 
 
 class EventOffsets(Protocol):
     """The offsets of a batch's events in a hub whose offsets identify events."""
 
-    #: Of the last event that is read of each partition, as far as it is known.
+    #: The offset of each partition's last read event, if known.
     last: Mapping[str, str]
 
     def offset_of(self, partition: str, sequence_number: int) -> str | None:
-        """That of an event not before the batch; None if it is not known."""
+        """The offset of an event not before the batch; None if unknown."""
 
 
 class MergedError(Exception):
-    """Somebody has written to the target without marks, so that they do not tell what it holds."""
+    """The target was written without marks; marks can no longer be trusted."""
 
 
 def is_path(target: str) -> bool:
-    """Whether `target` is a path or an address: names in a catalog have no slash."""
+    """Whether `target` is a path or an address: catalog names have no slash."""
     return "/" in target or "\\" in target
 
 
 def hub_identifier(source: str) -> str:
-    """The transaction identifier that keeps when the hub of a `source` was created."""
+    """The transaction identifier with the time of creation of the hub of `source`."""
     return f"ehb-created/{source}"
 
 
 def check_name(target: str) -> None:
-    """Raises `TargetError` for what is neither a path nor a name, such as both in one."""
+    """Raise `TargetError` unless `target` is a path or a name; a mixture is neither."""
     if "`" in target and is_path(target):
         problem, allowed = "it is neither a path nor a name", "a path alone, or a name in the catalog"
         raise TargetError("EHB_TARGET_CALL_INVALID", function=f"Target {target!r}", problem=problem, allowed=allowed)
 
 
 class Target:
-    """One transaction after the other on the Delta table `name`, which is created if it is a path without a table.
+    """Successive transactions on the Delta table `name`, which is created if it is a path without a table.
 
-    `source` is the name under which the marks are kept. The hub was `created` at that time, in milliseconds since 1970;
-    that is kept too, so that a recreated one is known. With `events` the last event before each mark is kept as well,
-    so that a promotion of the hub is known.
+    `source` is the name of the marks. The hub's time of creation (`created`, milliseconds since 1970) is stored to
+    detect a recreated hub; with `events`, also the last event before each mark, to detect a promotion.
     """
 
     def __init__(
@@ -94,7 +92,7 @@ class Target:
         created: int | None = None,
         events: EventOffsets | None = None,
     ) -> None:
-        """Raises `TargetError` if it is no Delta table."""
+        """Raises `TargetError` if it is not a Delta table."""
         #: The marks known from earlier batches, if any.
         self.memory: TransactionCache | None = None
         self._java, self._delta = java(df.sparkSession._jvm), delta_classes(df.sparkSession._jvm)
@@ -112,19 +110,19 @@ class Target:
 
     @property
     def location(self) -> str:
-        """The same for all names of the table."""
+        """The table's location, equal for all its names."""
         return str(self._log.dataPath().toString())
 
     def check_own_sink(self, query: str, batch: int) -> None:
-        """Raise `TargetError` if Delta's own sink has written that batch of the query, or a later one: it keeps the
-        number under the query's id. What is there may be events of this batch."""
+        """Raise `TargetError` if Delta's own sink wrote this or a later `batch` of the query, whose number it stores
+        under the query's id: the table may contain events of this batch."""
         last = self._log.startTransaction(self._catalog, self._java.none).snapshot().transactions().get(query)
         if last.isEmpty() or last.get() < batch:
             return
         raise TargetError("EHB_TARGET_BATCH_EXISTS", target=self._name, batch=last.get())
 
     def sources(self) -> set[str]:
-        """The sources that were written to the table, with marks or by MERGE. Delta computes its state for it."""
+        """The sources in the table, written with marks or by MERGE. Makes Delta compute the table's state."""
         names = self._log.startTransaction(self._catalog, self._java.none).snapshot().transactions().keysIterator()
         found = set()
         while names.hasNext():
@@ -138,7 +136,7 @@ class Target:
     # --- the steps of the protocol -----------------------------------------------------------------------------
 
     def begin(self, partitions: Iterable[str]) -> dict[str, int]:
-        """Start a transaction on the newest version. Returns the marks that are set in that version.
+        """Start a transaction on the newest version and return its marks.
 
         Raises `TargetError` for a table that cannot be written, and `MergedError`.
         """
@@ -150,24 +148,26 @@ class Target:
         hub = self._hub_identifier
         last = [self._event_identifier(partition) for partition in names]
         memory = self._caught_up(metadata.id(), version) or TransactionCache(metadata.id(), version)
-        asked = {
+        read_versions = {
             name: transaction.txnVersion(name)
             for name in (*names.values(), *last, hub, MERGED_IDENTIFIER)
             if name not in memory.identifiers
         }
-        self.memory = memory.with_identifiers({name: None if mark < 0 else mark for name, mark in asked.items()})
+        self.memory = memory.with_identifiers(
+            {name: None if mark < 0 else mark for name, mark in read_versions.items()}
+        )
         if self._created is not None and self.memory.identifiers[hub] not in (None, self._created):
             raise TargetError("EHB_TARGET_HUB_RECREATED", target=self._name, source=self._source)
         marks = {partition: self.memory.identifiers[name] for partition, name in names.items()}
         found = {partition: mark for partition, mark in marks.items() if mark is not None}
         self._check_events(found)
-        # What is merged goes by numbers, and these must mean the same: so this comes last.
+        # Last, because MERGE relies on sequence numbers, which the checks above verify.
         if metadata.configuration().contains(MERGED) or self.memory.identifiers[MERGED_IDENTIFIER] is not None:
             raise MergedError
         return found
 
     def write(self, df: DataFrame, read: SequenceRanges, events: SequenceRanges) -> None:
-        """Write files with those rows of `df` that belong to `events`, a part of what was `read`."""
+        """Write files with the rows of `df` that belong to `events`, a part of the `read` events."""
         rows = select_rows(df, read, events)
         command = self._delta.write(
             self._log,
@@ -183,7 +183,7 @@ class Target:
         self._written = command.writeAndReturnCommitData(self._transaction, self._spark, self._java.none, False)
 
     def commit(self, marks: Marks) -> FailedCommit | None:
-        """Commit the files and `marks`. Returns the refusal if that was refused or has an unknown outcome."""
+        """Commit the files and `marks`. Returns the failure if the commit was rejected or its outcome is unknown."""
         assert self.memory is not None, "begun"
         names = {self._identifier(partition): mark for partition, mark in marks.items()}
         if self._created is not None and self.memory.identifiers[self._hub_identifier] is None:
@@ -203,8 +203,8 @@ class Target:
             self._options.userMetadata(),
             *[jvm.none] * 5,
         )
-        # What `txnVersion` does besides computing the table's state: Delta refuses the commit if somebody has set one
-        # of these since the transaction began, or has merged.
+        # Like `txnVersion`, but without computing the table's state: Delta rejects the commit if one of these was set
+        # since the transaction began.
         self._transaction.readTxn().addAll(jvm.seq([*names, MERGED_IDENTIFIER]))
         actions, tags = self._written.actions().appendedAll(set_marks), self._written.stringTags()
         with commit_lock(self._session, self.location):
@@ -215,9 +215,9 @@ class Target:
                 if conflict is None:
                     raise
                 return FailedCommit(conflict, root_cause(error), error)
-        if version == self.memory.version + 1:  # else the log since, with this commit, is read next time
+        if version == self.memory.version + 1:  # else the next transaction reads the log
             self.memory = self.memory.after([Commit(version, names)])
-            if version == 0:  # a table gets its id with its first commit
+            if version == 0:  # the first commit sets the table's id
                 self.memory = replace(self.memory, table=str(self._transaction.metadata().id()))
         return None
 
@@ -230,7 +230,7 @@ class Target:
         return f"ehb-event/{self._source}/{partition}"
 
     def _check_events(self, marks: Marks) -> None:
-        """Raise `TargetError` if the hub has another event than the target where one of these marks is."""
+        """Raise `TargetError` if the hub has another event than the target before one of these marks."""
         assert self.memory is not None
         for partition, mark in marks.items():
             kept = self.memory.identifiers.get(self._event_identifier(partition))
@@ -247,7 +247,7 @@ class Target:
 
     @property
     def knows_hub(self) -> bool:
-        """Whether it is kept in the table when the hub was created; after `begin`."""
+        """Whether the table contains the hub's time of creation; after `begin`."""
         return self.memory is not None and self.memory.identifiers.get(self._hub_identifier) is not None
 
     def _find(self, df: DataFrame) -> tuple[Any, Any]:
@@ -274,7 +274,7 @@ class Target:
                 raise TargetError("EHB_TARGET_UNSUPPORTED", target=self._name, reason=reason)
 
     def _caught_up(self, table: str, version: int) -> TransactionCache | None:
-        """What is known of the marks in `version`; None if that is nothing, or if too much has happened since."""
+        """The cache as of `version`; None if it is unusable or too old."""
         memory = self.memory
         if memory is None or memory.table != table or not 0 <= version - memory.version <= _MOST_COMMITS:
             return None

@@ -1,4 +1,4 @@
-"""Writes a batch exactly once: the micro-batch, the protocol and the target put together."""
+"""Write a batch exactly once: connects the micro-batch, the protocol and the target."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from spark_ehbalance.text import logger
 
 _LOG = logger(__name__)
 
-#: Delta's writer options that an append has.
+#: Delta's writer options for an append.
 OPTIONS = ("compression", "maxRecordsPerFile", "mergeSchema", "optimizeWrite", "userMetadata")
 
-#: The known marks, by the target's location and source. Each is right as of the table id and version that it names, so
-#: queries in one process share it. Names are no key: sessions resolve one differently.
+#: Known marks by target location and source, valid as of their table id and version, so queries in one process share
+#: them. Names are no key, because sessions resolve them differently.
 _memories: dict[tuple[str, str], TransactionCache] = {}
 
-#: The last batch that was written, by the query's run, the target's location, and source.
+#: The last written batch by the query's run, the target's location, and source.
 _written: dict[tuple[str, str, str], int] = {}
 
 
 class Batch(Protocol):
-    """What is asked about a batch; see `MicroBatch`."""
+    """The used part of `MicroBatch`."""
 
     @property
     def read(self) -> SequenceRanges: ...
@@ -58,7 +58,7 @@ def write_once(df: DataFrame, batch_id: int, target: str, *, source: str | None 
 def once(target: str, *, source: str | None = None, **options: Any) -> Callable[[DataFrame, int], None]:
     """Function for `foreachBatch` that appends every batch to `target`, as `write_once` does.
 
-    Raises `TargetError` if `target` is no name and no path, and for an unknown option.
+    Raises `TargetError` if `target` is neither a name nor a path, and for an unknown option.
     """
     check_name(target)
     texts = _texts(options)
@@ -70,7 +70,7 @@ def once(target: str, *, source: str | None = None, **options: Any) -> Callable[
 
 
 def _texts(options: Mapping[str, Any]) -> dict[str, str]:
-    """The options as Delta's writer takes them. Raises `TargetError` for one that `write_once` does not have."""
+    """The options as Delta's writer takes them. Raises `TargetError` for an unknown one."""
     if unknown := sorted(options.keys() - {*OPTIONS}):
         problem = f"there is no option {unknown[0]}"
         raise TargetError("EHB_TARGET_CALL_INVALID", function="write_once", problem=problem, allowed=", ".join(OPTIONS))
@@ -84,7 +84,7 @@ def _write(df: DataFrame, batch_id: int, target: str, source: str | None, option
         return
     batch = MicroBatch(df, batch_id)
     if not batch.read:
-        if df.count():  # all of it, so that Spark has its state after this batch too
+        if df.count():  # reads all rows, so that Spark updates its state
             raise foreign_row_error()
         return
     name = source or batch.hub
@@ -106,12 +106,16 @@ def _write(df: DataFrame, batch_id: int, target: str, source: str | None, option
         return
     if table.memory is not None:
         _memories[key] = table.memory
-    if done in _written:  # else the batch may be one that is run again
-        _tell_of_others(batch_id, batch.read, result)
+    if done in _written:  # else the batch may be a replay
+        _warn_of_written_events(batch_id, batch.read, result)
     _written[done] = batch_id
     if result.lost:
         lost = ", ".join(result.lost)
-        _LOG.info("batch %d: partitions %s were lost while they were read; others write their events", batch_id, lost)
+        _LOG.info(
+            "partitions were lost while they were read; their new owners write them batch=%d partitions=%s",
+            batch_id,
+            lost,
+        )
 
 
 def _run(df: DataFrame, batch: MicroBatch, target: Target) -> Result:
@@ -141,22 +145,22 @@ def carry_out(step: Step, df: DataFrame, batch: Batch, target: Target) -> Any:
             return target.commit(marks)
 
 
-def _tell_of_others(batch_id: int, read: SequenceRanges, result: Result) -> None:
+def _warn_of_written_events(batch_id: int, read: SequenceRanges, result: Result) -> None:
     if there := [p for p, range_ in read.items() if p not in result.lost and result.written.get(p) != range_]:
         _LOG.warning(
-            "batch %d: the target held events of partitions %s already, so that another query has written them, or "
-            "this one before a seek. They are not written again. That is right after a query has died or lost a "
-            "partition; a query that makes other rows of the same events, or reads what was skipped before, needs a "
-            "`source` of its own", batch_id, ", ".join(there),
+            "the target already contains events of the batch, from another query or from before a seek; they are not "
+            "written again. This is expected after a query died or lost a partition; a query that makes other rows of "
+            "the same events, or reads skipped ones, needs its own `source` batch=%d partitions=%s",
+            batch_id, ", ".join(there),
         )  # fmt: skip
 
 
 def _warn_of_gaps(read: SequenceRanges, marks: dict[str, int]) -> None:
     for partition, range_ in skipped(read, marks).items():
         _LOG.warning(
-            "partition %s: the target holds events up to %d, and this batch begins at %d. Those between were not "
-            "written exactly once: they have aged out or were skipped, or were written in another way. If the target "
-            "was set back to an older copy, they are missing: stop the queries, set it back again, and before they "
-            "start `ehbalance seek` to %d",
-            partition, range_.start - 1, range_.end, range_.start,
+            "events between the target's last one and this batch were not written exactly once: they aged out, were "
+            "skipped, or were written in another way. If the target was restored from an older copy, they are missing: "
+            "stop the queries, restore it again, and `ehbalance seek` to `from` before they start "
+            "partition=%s from=%d to=%d",
+            partition, range_.start, range_.end - 1,
         )  # fmt: skip

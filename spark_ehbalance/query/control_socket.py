@@ -87,7 +87,7 @@ def send_to_all(planner: PlannerAddress, message: dict[str, Any]) -> bool:
     return False
 
 
-def ask(planner: PlannerAddress, question: dict[str, Any]) -> dict[str, Any] | None:
+def request(planner: PlannerAddress, question: dict[str, Any]) -> dict[str, Any] | None:
     """Send `question` to that planner and return the object that it answers; None if it answers nothing, in time.
 
     Raises `ConnectionError` if there is no such planner on this machine.
@@ -97,7 +97,7 @@ def ask(planner: PlannerAddress, question: dict[str, Any]) -> dict[str, Any] | N
     except (TimeoutError, BlockingIOError):
         return None
     except OSError as error:
-        raise ConnectionError(f"the query's planner cannot be asked: {error}") from error
+        raise ConnectionError(f"the query's planner cannot be reached: {error}") from error
     return json.loads(answer) if answer.startswith(b"{") else None
 
 

@@ -15,7 +15,7 @@ import pytest
 from spark_ehbalance.query.control_socket import (
     PlannerAddress,
     PlannerControl,
-    ask,
+    request,
     send,
     send_to_all,
     socket_path,
@@ -65,9 +65,9 @@ def test_a_message_arrives_and_is_answered(planner: FakePlanner) -> None:
         planner.answer = answer
         assert send(PlannerAddress("ann"), {"leave": True}) == answer
     assert planner.messages == [{"leave": True}] * 3
-    assert ask(PlannerAddress("ann"), {"n": 1}) == large
-    with pytest.raises(ConnectionError, match="the query's planner cannot be asked"):
-        ask(PlannerAddress("bob"), {"n": 1})
+    assert request(PlannerAddress("ann"), {"n": 1}) == large
+    with pytest.raises(ConnectionError, match="the query's planner cannot be reached"):
+        request(PlannerAddress("bob"), {"n": 1})
 
 
 def test_whether_one_of_the_other_planners_answers_yes(planner: FakePlanner) -> None:

@@ -114,7 +114,7 @@ def _link(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("make", "cause"),
-    [(_occupied, "File exists"), (_pipe, "it is no plain file"), (_link, "it is no plain file")],
+    [(_occupied, "File exists"), (_pipe, "it is not a plain file"), (_link, "it is not a plain file")],
 )
 def test_a_file_that_cannot_be_locked(
     spark: SparkSession, tmp_path: Path, make: Callable[[Path], None], cause: str
