@@ -182,7 +182,7 @@ REFUSALS = {
     "earlier epoch": (group(), renew(epoch=2), "epoch is 3, not 2"),
     "later epoch": (group(), renew(epoch=4), "epoch is 3, not 4"),
     "no member": (group(), claim(STRANGER), "eve is not a member"),
-    "fenced": (group(), renew(OLD_ANN), "a later process has joined as ann"),
+    "fenced": (group(), renew(OLD_ANN), "a later process joined as ann"),
     "unknown partition": (group(), replace(renew(), partition="9"), "partition 9 is unknown"),
     "claim: live lease": (group(), claim(), "owned by ann"),
     "claim: deadline of an earlier request": (
@@ -219,8 +219,8 @@ REFUSALS = {
     "join: joined already": (group(), Join(by=ANN, at_ms=AT), "ann has joined already"),
     "drain: no member": (group(), drain("eve"), "eve is not a member: members are ann, bob, cat"),
     "drain: drained already": (BOB_LEAVING, drain("bob", BOB), "bob is leaving already"),
-    "forget: heartbeat since": (after(group(), Heartbeat(by=ANN, at_ms=AT)), forget(), "has shown a sign of life"),
-    "forget: joined again since": (after(group(), Join(by=NEW_ANN, at_ms=AT)), forget(), "has shown a sign of life"),
+    "forget: heartbeat since": (after(group(), Heartbeat(by=ANN, at_ms=AT)), forget(), "has renewed or left"),
+    "forget: joined again since": (after(group(), Join(by=NEW_ANN, at_ms=AT)), forget(), "has renewed or left"),
     "add: all known": (group(), add("0"), "the table has these partitions already"),
     "transfer: to no member": (group(), transfer("eve"), "eve is not an active member: active are ann, bob, cat"),
     "transfer: to a leaving member": (BOB_LEAVING, transfer(), "bob is not an active member: active are ann, cat"),
@@ -513,7 +513,7 @@ def test_query_does_not_inherit_the_tenure_of_a_namesake() -> None:
     assert after(running, later).leases["0"].owned_since_ms == AT, "its own leases stay its own"
     taken = after(running, replace(later, lineage="other"))
     assert (taken.leases["0"].owner, taken.leases["0"].owned_since_ms) == ("eve", AT + 1)
-    assert_refused(taken, renew(STRANGER), "a later process has joined as eve")
+    assert_refused(taken, renew(STRANGER), "a later process joined as eve")
 
 
 def test_the_oldest_stopped_query_is_forgotten_when_there_are_too_many() -> None:

@@ -162,8 +162,8 @@ class MemberEngine:
     @property
     def snapshot(self) -> Snapshot | None:
         """The group as of the last read, with the leases as of the last commit; None before the first read."""
-        look = self._member.read_state.snapshot
-        return None if look is None else replace(look, leases=self.leases)
+        snapshot = self._member.read_state.snapshot
+        return None if snapshot is None else replace(snapshot, leases=self.leases)
 
     @property
     def recorded_batch(self) -> int:

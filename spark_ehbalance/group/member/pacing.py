@@ -101,8 +101,8 @@ class Pace:
         # Only routine waits, never due renewals and changes of owners. A member that waited for others gives them
         # precedence for as long; otherwise some win again and again, and others lose their leases.
         spacing = members * latency / STORE_SHARE
-        look = min(max(settings.read_interval, spacing), settings.balance_interval)
-        read_at = now + jittered(settings.handover_read_interval if in_handover else look, rng)
+        interval = min(max(settings.read_interval, spacing), settings.balance_interval)
+        read_at = now + jittered(settings.handover_read_interval if in_handover else interval, rng)
         pace = replace(self, latency=latency, read_at=read_at)
         if took is not None:
             others_until = now + took + min(waited, settings.balance_interval)

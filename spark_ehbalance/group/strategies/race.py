@@ -13,7 +13,7 @@ subtract `least`: the order is the same, but a member with hundreds of leases ne
   the challenger starts anyway. An owner's grab is `Defend`. Unowned and expired leases are raced for in the
   same way, and claimed.
 - Loads are in the table, so only a member that would win challenges: own + (1 + tolerance) × w < load(owner). Equal
-  loads leave a lease where it is, also if its owner is slow to look. An owner does not defend a lease that a live
+  loads leave a lease where it is, also if its owner is slow to read. An owner does not defend a lease that a live
   member should win: it defends if least + w ≥ own.
 - A member takes leases from others until it has its fair share, and each lease that it grabs counts at once, so that
   several grabs in one decision do not overshoot.

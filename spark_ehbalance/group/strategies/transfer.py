@@ -67,7 +67,7 @@ class TransferParameters(Parameters):
 class _Memory:
     """The leader's memory. Times are by its own clock."""
 
-    looked: float
+    cycle_at: float
     #: Start of its leadership: a member without a later heartbeat has not reported yet.
     since: float
     hits: int = 0
@@ -112,10 +112,10 @@ def _target(view: View) -> Mapping[str, str]:
 def _lead(view: View, parameters: TransferParameters) -> Decision:
     """The leader's moves and its next memory."""
     memory = view.memory
-    if not isinstance(memory, _Memory) or view.now - memory.looked > _AWAY * view.lease_duration:
+    if not isinstance(memory, _Memory) or view.now - memory.cycle_at > _AWAY * view.lease_duration:
         memory = _Memory(view.now, view.now)  # a new leader, or an outage of the table
     recent = memory.moved & (view.untenured | view.snapshot.ownership.pending.keys())
-    memory = replace(memory, looked=view.now, moved=recent)
+    memory = replace(memory, cycle_at=view.now, moved=recent)
     observations = view.observations.members
     silent = [id for id in view.active if id != view.me.id and observations[id].since <= memory.since]
     if silent:
