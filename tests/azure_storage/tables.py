@@ -1,4 +1,4 @@
-"""A lease table in Azurite, and what the tests do with it."""
+"""A lease table in Azurite."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE = 2.0
 
 @dataclass(frozen=True)
 class Table:
-    """A lease table in a `container` of the Azurite at `storage`, before which there is a proxy."""
+    """A lease table in a `container` of the Azurite at `storage`, behind a proxy."""
 
     container: str
     storage: str
@@ -43,6 +43,6 @@ class Table:
         return DeltaStore(self.location, storage_options(self.storage))
 
     def renewals(self) -> int:
-        """How often partition 0 was renewed."""
+        """The renewal counter of partition 0."""
         with self.undisturbed() as store:
             return store.read().leases["0"].renewal

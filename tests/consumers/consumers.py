@@ -27,8 +27,7 @@ INTERVAL = 0.5
 
 
 class Consumers:
-    """A hub, its lease table, and checkpoint stores; the methods that are given a store do what azure-eventhub's client
-    does with it."""
+    """A hub, its lease table, and checkpoint stores; methods with a store act as azure-eventhub's client."""
 
     def __init__(self, emulator: Emulator, path: Path, partitions: int) -> None:
         self.group = Group(emulator, path, partitions)

@@ -1,5 +1,5 @@
-"""What several users of one store do at the same time, each in a thread or a process of its own. A store's tests import
-one of the two fixtures as `contenders`."""
+"""Concurrent users of one store, in threads or processes. A store's tests import one of the two fixtures as
+`contenders`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def wait_for_the_others() -> None:
 
 
 def create_group(opening: Opening, group: Group) -> Group | None:
-    """Create the group. Returns the group found there; None if it is another one."""
+    """Create the group. Returns the existing group; None if it is another one."""
     wait_for_the_others()
     with opening() as store:
         try:
@@ -67,7 +67,7 @@ def create_group(opening: Opening, group: Group) -> Group | None:
 
 
 def claim_all(opening: Opening, me: Author) -> list[str]:
-    """Claim free partitions one by one, in random order, until none is left. Returns the partitions that it has won."""
+    """Claim free partitions one by one, in random order, until none is left. Returns the won partitions."""
     won = []
     with opening() as store:
         snapshot = commit(store, store.read(), [Join(by=me, at_ms=1)], attempts=ATTEMPTS).after

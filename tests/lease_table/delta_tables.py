@@ -1,4 +1,4 @@
-"""What the tests of the Delta store have in common."""
+"""Helpers for tests of the Delta store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def age(files: Iterable[Path], changed: float) -> None:
 
 
 def age_all(uri: str) -> None:
-    """Let an hour pass for all files of the table that are whole."""
+    """Age all complete files of the table by an hour."""
     age((*data_files(uri), *Path(uri, "_delta_log").iterdir()), HOUR_AGO)
 
 

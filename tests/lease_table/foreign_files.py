@@ -1,4 +1,4 @@
-"""Files of others, under the names that engines and people commonly give."""
+"""Foreign files, with common names of engines and people."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ NAMES = {
 
 
 def put(folder: Folder, below: str, id: str) -> dict[str, bytes]:
-    """Write files under all of these names into the folder `below`; their contents by path. One is a copy of a lease
-    table, made much later."""
+    """Write files with all these names into the folder `below`; returns path → content. One is a later copy of a lease
+    table."""
     paths = {f"{below}{name.format(id=id)}": f"{who} {id}".encode() for who, name in NAMES.items()}
     later = {"0": Lease("0", "eve", 999_999, 1, checkpoint=Position(999_999))}
     paths[f"{below}{id}.parquet"] = encode(to_table(replace(Snapshot(GROUP), leases=later)))
@@ -61,7 +61,7 @@ def write(folder: Folder, path: str, content: bytes) -> None:
 
 
 def contents(folder: Folder, paths: dict[str, bytes]) -> dict[str, bytes]:
-    """What is there now under these `paths`."""
+    """The present contents of `paths`."""
     found = dict[str, bytes]()
     for path in paths:
         try:

@@ -1,4 +1,4 @@
-"""A day of upkeep and all commands, on a lease table among the files of others."""
+"""Maintenance and all commands on a lease table among foreign files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds in every group of two processors and two queries."""
+"""Invariants of a group of two processors and two queries."""
 
 from __future__ import annotations
 

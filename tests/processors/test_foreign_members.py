@@ -1,4 +1,4 @@
-"""What a query and `ehbalance status` make of blobs that nobody should write, and of a storage that refuses some."""
+"""Invalid blobs, and a storage that refuses some writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a query does differently in a group of processors."""
+"""Queries in a group of processors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One member that takes its turns on a table in a variable, with a clock that the test moves. No threads."""
+"""One member with a table in memory and a clock moved by the test. No threads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ START = Position(-1)
 
 
 class Turn:
-    """What a turn has put out up to its commit."""
+    """The outputs of a turn up to its commit."""
 
     def __init__(self, outputs: Sequence[Output], write: Write | None) -> None:
         self.decision: Decision | None = next((x.decision for x in outputs if isinstance(x, DecisionMade)), None)
@@ -42,7 +42,7 @@ class Turn:
 
 
 class One:
-    """ann, who owns all partitions, and the table. `others` write without her knowing before her next look."""
+    """ann, who owns all partitions, and the table. `others` write between her reads."""
 
     def __init__(self, partitions: int = 2, strategy: str = "greedy", **settings: Any) -> None:
         self.now = 1000.0
@@ -58,14 +58,14 @@ class One:
         return Clocks(self.now, round(self.now * 1000))
 
     def begin(self, *, balance: bool = False, hub: Sequence[str] = (), start: Position = START) -> Turn:
-        """A turn up to its commit; with `balance` it balances whether that is due or not. The hub has the table's
-        partitions and those of `hub`, which all begin at `start`."""
+        """A turn up to its commit; with `balance` it balances even if not due. The hub has the table's partitions and
+        those of `hub`, which begin at `start`."""
         if balance:
             balance_now(self.ann, self.clocks)
         return Turn(*looked(self.ann, self.table, (*self.table.leases, *hub), self.clocks, start))
 
     def end(self, turn: Turn, *, seconds: float = 0.0) -> list[Transition]:
-        """Commit the turn; what it wanted to write."""
+        """Commit the turn; returns its transitions."""
         self.refused = []
         if turn.writes:
             outcome = apply(self.table, turn.transitions)
@@ -79,13 +79,13 @@ class One:
         return turn.transitions
 
     def turn(self, *, balance: bool = False, hub: Sequence[str] = ()) -> list[Transition]:
-        """A whole turn; what it has written."""
+        """Run a turn; returns its transitions."""
         transitions = self.end(self.begin(balance=balance, hub=hub))
         assert not self.refused
         return transitions
 
     def stop(self) -> list[Transition]:
-        """The last turn; what it wanted to write."""
+        """Run the last turn; returns its transitions."""
         self.ann.handle(StopRequested(), self.clocks)
         return self.end(self.begin())
 
@@ -95,7 +95,7 @@ class One:
         assert self.ann.begin_batch(epochs, self.now) == set(partitions)
 
     def finish(self, to: int, *partitions: str) -> None:
-        """The batch has ended: the sink has finished `partitions` up to a sequence number."""
+        """End the batch: the sink finished `partitions` up to a sequence number."""
         self.ann.finish_batch({p: Progress(1, Position(to)) for p in partitions})
 
     def others(self, *transitions: Transition) -> None:
@@ -110,7 +110,7 @@ class One:
         self.table = replace(table, version=self.table.version + 1)
 
     def request(self, partition: str) -> None:
-        """bob joins, if he has not, and requests a handover."""
+        """Let bob join, unless he has, and request a handover."""
         if BOB.id not in self.table.members:
             self.others(Join(by=BOB, at_ms=AT_MS))
         epoch = self.table.leases[partition].epoch

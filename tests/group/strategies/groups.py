@@ -1,4 +1,4 @@
-"""What tests of whole groups have in common."""
+"""Helpers for tests of whole groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVEN = sorted(DECLARATIONS)
 
 
 def given_layout(draw: st.DrawFn, names: Sequence[str], count: int) -> list[Lease]:
-    """`count` partitions with arbitrary owners: some of `names`, a member that is gone, or nobody."""
+    """`count` partitions with arbitrary owners: some of `names`, a former member, or none."""
     favourites = draw(st.lists(st.sampled_from([*names, "gone", None]), min_size=1, max_size=40))
     return layout_of((favourites * count)[:count])
 
@@ -33,7 +33,7 @@ def is_balanced(group: Members) -> bool:
 
 
 def run_until(group: Members, seconds: float, condition: Callable[[], bool]) -> None:
-    """Let time pass until `condition` holds, which must be within `seconds`."""
+    """Run the group until `condition` holds, at most for `seconds`."""
     until = group.now + seconds
     while not condition():
         assert group.now < until, (
@@ -43,7 +43,7 @@ def run_until(group: Members, seconds: float, condition: Callable[[], bool]) -> 
 
 
 def assert_at_rest(group: Members, seconds: float = 300.0) -> None:
-    """Once the moves under way have ended nothing moves, and no handover from a running member is pending."""
+    """Assert that nothing moves after the pending moves, and no handover from a running member is pending."""
     group.run(30.0)
     layout = group.layout()
     group.run(seconds)

@@ -1,4 +1,4 @@
-"""A group of members that take real turns on a store in memory, with one simulated clock and no waiting.
+"""A group of members with real turns, a store in memory, and one simulated clock without waits.
 
 All members whose turns are due at the same moment decide on the same snapshot, and then their commits come one after
 the other in random order: the hardest race that there can be.
@@ -50,8 +50,8 @@ OPERATOR = Author("operator", "")
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A partition has come to `after` at time `at`; `before` had it last. `planned`: by a handover; `stolen`: by a
-    steal; else it was claimed."""
+    """A move of a partition from `before` to `after` at time `at`. `planned`: by a handover; `stolen`: by a steal; else
+    by a claim."""
 
     at: float
     partition: str
@@ -128,7 +128,7 @@ class Members:
         return self.join(*(f"member-{self._joined + index}" for index in range(count)))
 
     def leave(self, name: str) -> None:
-        """Stop in good order, as `query.stop()` does; a batch in flight is broken off."""
+        """Stop gracefully, as `query.stop()` does; a batch in flight is interrupted."""
         node = self.nodes.pop(name)
         node.member.handle(StopRequested(), self._clocks())
         self._commit(node, self._begin(node, self.store.read()))
@@ -147,15 +147,15 @@ class Members:
         node.frozen, node.turn_at = False, self.now
 
     def drain(self, name: str, *, undo: bool = False) -> None:
-        """By an operator, also where that changes nothing."""
+        """Commit operators' orders, even if they change nothing."""
         self.order_if_valid(Drain(by=OPERATOR, at_ms=self._clocks().wall_ms, member=name, undo=undo))
 
     def order(self, *orders: Transition) -> None:
-        """By an operator; all of it must be valid."""
+        """Commit operators' orders, all of which must be valid."""
         assert not self.order_if_valid(*orders)
 
     def order_if_valid(self, *orders: Transition) -> tuple[Rejected, ...]:
-        """By an operator; what was refused."""
+        """Commit operators' orders; returns the rejected ones."""
         outcome = commit(self.store, self.store.read(), orders)
         self.wrote(outcome.before, outcome.after)
         return outcome.rejected
@@ -164,7 +164,7 @@ class Members:
         self.partitions += tuple(str(len(self.partitions) + index) for index in range(count))
 
     def begin_batch(self, name: str, seconds: float) -> None:
-        """Plan a batch with everything that may be planned with; it takes `seconds`."""
+        """Begin a batch of all plannable partitions that takes `seconds`."""
         node = self.nodes[name]
         if not node.batch:
             node.batch = {
@@ -186,7 +186,7 @@ class Members:
         self.now = until
 
     def cycles(self, count: int) -> None:
-        """`count` cycles in which everybody looks once and balances: faster than `run` where nothing happens."""
+        """`count` cycles in which every member reads once and balances: faster than `run` if nothing happens."""
         for _ in range(count):
             self.now += CYCLE
             self._turns(list(self.nodes.values()), balance=True)
@@ -198,7 +198,7 @@ class Members:
         return self.store.read()
 
     def counts(self) -> dict[str, int]:
-        """How many partitions each running member owns."""
+        """The number of partitions of each running member."""
         return {name: len(self.snapshot.owned_by(name)) for name in self.nodes}
 
     def layout(self) -> dict[str, tuple[str | None, int]]:
@@ -262,8 +262,8 @@ class Members:
             assert release.partition in node.member.owned or after.leases[release.partition].owner is None
 
     def _check(self, before: Lease | None, after: Lease, given: set[str]) -> None:
-        """A running, unhindered owner that renews its lease loses it only to whom it is given by a handover or a steal,
-        or after the deadline of a handover."""
+        """Assert that a running owner that renews its lease loses it only by a handover, a steal, or an overdue
+        handover."""
         if before is None or before.owner in (None, after.owner) or after.owner is None:
             return
         node = self.nodes.get(before.owner or "")
@@ -280,8 +280,8 @@ class Members:
 def looked(
     member: MemberEngine, snapshot: Snapshot, partitions: Sequence[str], now: Clocks, start: Position = START
 ) -> tuple[list[Output], Write | None]:
-    """A turn of `member` up to its commit, with a hub whose `partitions` all begin at `start`: what it puts out, and
-    what it wants to write. Raises what the member fails with."""
+    """A turn of `member` up to its commit, with a hub whose `partitions` begin at `start`: its outputs and the write.
+    Raises the member's error."""
     outputs = unfailing(member.handle(GroupRead(snapshot, tuple(partitions)), now))
     if asked := next((output for output in outputs if isinstance(output, ResolvePositions)), None):
         outputs = unfailing(member.handle(PositionsResolved(dict.fromkeys(asked.partitions, start)), now))
@@ -289,7 +289,7 @@ def looked(
 
 
 def balance_now(member: MemberEngine, now: Clocks) -> None:
-    """Have the next turn of `member` balance, whether that is due or not."""
+    """Let the next turn of `member` balance, even if not due."""
     settling = member.rebalancing
     member.handle(RebalancingBegan(), now)
     if not settling:
@@ -304,7 +304,7 @@ def unfailing(outputs: list[Output]) -> list[Output]:
 
 
 def layout_of(owners: Sequence[str | None]) -> list[Lease]:
-    """Leases as an earlier life of the group has left them: the owner of each partition, in their order."""
+    """Leases of an earlier run of the group, with the owner of each partition."""
     return [
         Lease(str(number), owner=owner, epoch=1, renewed_at_ms=1_000_000, checkpoint=START)
         for number, owner in enumerate(owners)
@@ -317,7 +317,7 @@ def snapshot_of(
     *,
     leaving: Iterable[str] = (),
 ) -> Snapshot:
-    """A group's state: members in the order of their age, with their limits where given, and leases."""
+    """A group's state: members by age, with their limits, and leases."""
     limits = dict(members) if isinstance(members, Mapping) else dict.fromkeys(members)
     rows = {id: Member(id, "1", joined=number, max_owned=limit) for number, (id, limit) in enumerate(limits.items(), 1)}
     rows |= {id: replace(rows[id], state=MemberState.LEAVING) for id in leaving}

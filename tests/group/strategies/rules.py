@@ -1,4 +1,4 @@
-"""What must hold for a group at every moment, and a group to which random things happen."""
+"""Invariants of a group, and a group with random events."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Rules:
         group.wrote = self.wrote
 
     def disturbed(self) -> None:
-        """Something happens to the group: all waits are measured from now on."""
+        """Restart all waits, because the group changed."""
         self._calm = self._group.now
 
     def wrote(self, before: Snapshot, after: Snapshot) -> None:
@@ -110,7 +110,7 @@ class Rules:
 
 
 class RandomEvents:
-    """What happens to a group, at random: members with any of `strategies` join with and without limits, leave, crash,
+    """Random events of a group: members with any of `strategies` join with and without limits, leave, crash,
     pause and resume, restart with another strategy and limit; operators pin, transfer, unpin and drain."""
 
     def __init__(self, seed: int, strategies: Sequence[str]) -> None:
@@ -151,7 +151,7 @@ class RandomEvents:
         self.rules.disturbed()
 
     def _some(self, fits: Callable[[str], bool] = lambda name: True) -> list[str]:
-        """One of the members that fit, if any."""
+        """A random one of the members that fit, if any."""
         able = [name for name in self.group.nodes if fits(name)]
         return [self.rng.choice(able)] if able else []
 

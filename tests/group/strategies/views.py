@@ -1,4 +1,4 @@
-"""What one member sees of a snapshot, and a member that decides on snapshots as they are put before it."""
+"""Views of a snapshot, and a member that decides on given snapshots."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def view_of(
     observations: Observations | None = None,
     **more: Any,
 ) -> View:
-    """What `me` sees of `snapshot`. Unless said otherwise all members live and no partition has moved for long."""
+    """The view of `snapshot` by `me`. By default all members are live and no partition moved recently."""
     return View(
         me=Author(me, "1"),
         at_ms=0,
@@ -55,7 +55,7 @@ class Observer:
         self._memory: Any = None
 
     def decide_at(self, now: float, snapshot: Snapshot, **view: Any) -> Decision:
-        """What it decides when it sees `snapshot` at the time `now`, in seconds."""
+        """The decision on `snapshot` at time `now`, in seconds."""
         self.now = now
         self._observations = self._observations.updated(snapshot, now)
         seen = {"seed": 0, "now": now, "observations": self._observations, "memory": self._memory} | view
