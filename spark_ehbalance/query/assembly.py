@@ -1,4 +1,4 @@
-"""Puts the planner of one query together and starts it: hub watcher, lease keeper, control socket, load meters."""
+"""Assemble and start the planner of one query: hub watcher, lease keeper, control socket, load meters."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _LOG = logger(__name__)
 OpenStore = Callable[[], LeaseStore]
 
 
-class _Joined(NamedTuple):
-    """What the sink finished and the table may not contain, what earlier processes left, and as in `JoinedTable`."""
+class _RecoveredState(NamedTuple):
+    """Finished progress that the table may lack, the batches of earlier processes, and `JoinedTable.latest_ends`."""
 
     progress: Mapping[str, Progress]
     earlier: EarlierBatches
@@ -58,12 +58,12 @@ def start_planner(
 ) -> Planner:
     """The planner of a query that reads as `owner`, once it has joined its group. `Planner.stop` ends it.
 
-    `finished` is the end of the last batch that the sink has finished in an earlier process of the query, `unfinished`
-    the end of a batch that was logged but not finished; Spark's checkpoint has both. Unless the first batch is to be of
-    the query's `whole` share, a part of it is enough: a hub with 1,000 partitions is asked about them for 40 s. A first
-    start with `latest` waits for them in any case.
+    `finished` is the end of the last batch that the sink finished in an earlier process of the query, `unfinished` the
+    end of a logged unfinished batch; both are in Spark's checkpoint. Unless `whole`, a part of the query's share is
+    enough for the first batch: reading the states of 1,000 partitions takes 40 s. A first start with `latest` reads
+    them all in any case.
 
-    Raises before anything is created if hub or store cannot be reached or do not fit: `HubUnavailableError`,
+    Raises before anything is created if hub or store are unreachable or do not match: `HubUnavailableError`,
     `OptionError`, `DataLossError`, `StoreError`.
     """
     logged = Logged(finished or StreamOffset(owner), unfinished or StreamOffset(owner))
@@ -116,8 +116,8 @@ def start_planner(
 
 
 def joined(keeper: Keeper, patience: float, *, whole: bool = True) -> bool:
-    """Wait until the query has its share, as long as more partitions come within `patience` seconds: each of many that
-    were never read has to be asked about. Unless the `whole` is wanted, a part is enough. Returns whether it has it."""
+    """Wait until the query owns its share (unless `whole`, a part), as long as it gains partitions every `patience`
+    seconds: the position of each new partition must be read. Returns whether it does."""
     owned = 0
     while not keeper.wait_balanced(patience, whole=whole):
         if len(keeper.holdings()) <= owned:
@@ -126,9 +126,9 @@ def joined(keeper: Keeper, patience: float, *, whole: bool = True) -> bool:
     return True
 
 
-def _member(options: Options, query: StreamOffset, place: _Joined, logged: Logged) -> MemberEngine:
+def _member(options: Options, query: StreamOffset, place: _RecoveredState, logged: Logged) -> MemberEngine:
     shared = options.lease_table is not None
-    name = options.strategy if shared else "greedy"  # a query alone has nobody to share with or to wait for
+    name = options.strategy if shared else "greedy"  # a single query has no one to share with
     settings = Settings(
         strategy=NamedStrategy(name, options.strategy_parameters if shared else None),
         strategy_name=name,
@@ -157,9 +157,9 @@ def _member(options: Options, query: StreamOffset, place: _Joined, logged: Logge
     )
 
 
-def _join(options: Options, logged: Logged, query: StreamOffset, hub: HubWatcher) -> _Joined:
-    """Check that hub and lease table fit what the query has read; creates the table at a first start."""
-    assert query.hub is not None, "the hub was asked"
+def _join(options: Options, logged: Logged, query: StreamOffset, hub: HubWatcher) -> _RecoveredState:
+    """Check that checkpoint, hub and lease table belong together; create the table at a first start."""
+    assert query.hub is not None, "the hub is connected"
     if options.lease_table is None:
         check_consistency(options, logged.last, None, query.hub)
         ends: Mapping[str, Position] = {}
@@ -167,11 +167,11 @@ def _join(options: Options, logged: Logged, query: StreamOffset, hub: HubWatcher
             check_start(options, states_at_start(options, hub))
             if logged.last.first_start is None:  # a later start must not begin later
                 ends = hub.latest_ends(hub.partition_ids())
-        return _Joined(logged.finished_progress(), EarlierBatches(logged.finished), ends)
+        return _RecoveredState(logged.finished_progress(), EarlierBatches(logged.finished), ends)
     last = logged.last if options.capabilities.epochs else logged.last.without_epochs()
     with _open(options, options.lease_table, hub) as store:
         found, ends = join_table(store, options, last, query.hub, hub)
-    return _Joined(*recover(logged, found, query.lineage), ends)
+    return _RecoveredState(*recover(logged, found, query.lineage), ends)
 
 
 def _store_opener(options: Options, logged: Logged, policy: ProgressPolicy, hub: HubWatcher) -> OpenStore:
@@ -183,7 +183,7 @@ def _store_opener(options: Options, logged: Logged, policy: ProgressPolicy, hub:
 
 
 def _open(options: Options, location: str, hub: HubWatcher) -> LeaseStore:
-    # A commit that the storage does not answer takes two or three requests: they end before the lease does.
+    # A commit to silent storage takes two or three requests, which must time out before the lease expires.
     patience = min(REQUEST_TIMEOUT, options.lease_duration / 6)
     store = open_store(location, options.storage_options, patience, options.group)
     store.find_offsets = partial(hub.offsets, owner_level=options.capabilities.owner_level(0))

@@ -1,4 +1,4 @@
-"""The batch that Spark runs at the moment. Pure."""
+"""The batch that Spark is running. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from spark_ehbalance.query.offsets import StreamOffset
 
 @dataclass(frozen=True, slots=True)
 class BatchInFlight:
-    """The batch that ends at `end`, and the `ranges` that are read of it.
+    """The batch that ends at `end`, and the `ranges` to read of it.
 
-    These are the ranges in `end` if this process has `planned` it. A batch that an earlier process has planned is run
-    again with those that are left of it, and of its partitions those in `sought` were moved elsewhere meanwhile.
-    `finished`: by the sink, or a later batch is.
+    These are the ranges in `end` if this process `planned` the batch. A replay of an earlier process's batch has only
+    its remaining ranges; the partitions in `sought` were moved by a seek since. `finished`: this or a later batch.
     """
 
     end: StreamOffset
@@ -29,16 +28,16 @@ class BatchInFlight:
 
     @property
     def read(self) -> dict[str, Range]:
-        """The ranges that have events, or gaps, by partition."""
+        """The non-empty ranges by partition."""
         return {partition: range_ for partition, range_ in self.ranges.items() if len(range_)}
 
     def progress(self) -> dict[str, Progress]:
-        """How far each partition has got once the sink has finished the batch; not of those that were sought."""
+        """The partitions' progress once the sink has finished the batch, without the sought ones."""
         return progress_of({p: range_ for p, range_ in self.ranges.items() if p not in self.sought})
 
     def lost(self, leases: Mapping[str, Lease]) -> tuple[list[str], list[str]]:
-        """Which partitions that are `read` were taken or stalled, by the lease table, and a warning for each of
-        which the next owner does not read the same events again."""
+        """The `read` partitions that were taken or stalled since, and a warning for each whose events are not read
+        again."""
         lost = [
             range_
             for range_ in self.read.values()

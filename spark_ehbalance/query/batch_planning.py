@@ -1,7 +1,7 @@
-"""What the next batch of a streaming query reads. Pure: values in, a value out; `QueryEngine` applies it.
+"""Plans the next batch of a streaming query. Pure; `QueryEngine` applies the plan.
 
-`plan_batch` returns a `BatchPlan`, or a `Request` where the hub's states are too old to plan with. The engine then
-has the hub asked and plans again; each request is returned once at most.
+`plan_batch` returns a `BatchPlan`, or a `Request` if the hub's states are too old for a plan. The engine then
+carries out the request and plans again; each request is returned at most once.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _Checkpoint = TypeVar("_Checkpoint", Position, "Position | None")
 
 
 class Request(enum.Enum):
-    """What to ask the hub before planning again."""
+    """What to request from the hub before planning again."""
 
-    #: The states of the owned partitions. A position lies outside the retained events as last known: another member may
-    #: have set it after the hub was asked.
+    #: The states of the owned partitions: a position is outside the last known retained events, perhaps because another
+    #: member set it since.
     REFRESH = enum.auto()
-    #: The newest events of the owned partitions, if the hub answers soon. A batch has ended, and the events that
-    #: arrived meanwhile are to be in the next one, which with a long trigger does not come soon.
+    #: The newest events of the owned partitions, if the hub answers soon: the next batch, which may come much later,
+    #: should include the events that arrived during the last one.
     CATCH_UP = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
 class PlanInputs:
-    """All that a batch is planned from.
+    """The inputs of a batch plan.
 
-    `progress` is what the sink has finished, which may be ahead of the checkpoints in `holdings`. `fixed_ends` are the
+    `progress` is the sink's, which may be ahead of the checkpoints in `holdings`. `fixed_ends` are the
     sequence numbers at which reading ends for good (`Trigger.AvailableNow`), `limit` the largest number of events.
     """
 
@@ -46,17 +46,17 @@ class PlanInputs:
     fixed_ends: Mapping[str, int] | None = None
     limit: int | None = None
     fail_on_data_loss: bool = True
-    #: A batch has ended since the last plan, and the hub was not asked for newer events yet.
+    #: A batch has ended since the last plan, and newer events were not requested yet.
     batch_ended: bool = False
     #: The states are newer than the holdings.
     refreshed: bool = False
-    #: Partitions to leave out: it is not known whether a geo-replicated hub has the event before their position.
+    #: Partitions to omit: whether a geo-replicated hub has the event before their position is unknown.
     unverified: Collection[str] = ()
-    #: Of stalled partitions: nothing is read from these sequence numbers on.
+    #: Sequence numbers at which reading of stalled partitions stops.
     readable: Mapping[str, int] = field(default_factory=dict)
 
     def after(self, answered: Request, states: Mapping[str, PartitionState]) -> PlanInputs:
-        """The inputs once the hub has answered that request with `states`."""
+        """The inputs after the hub `answered` the request with `states`."""
         if answered is Request.REFRESH:
             return replace(self, states=states, refreshed=True)
         return replace(self, states=states, batch_ended=False)
@@ -66,7 +66,7 @@ class PlanInputs:
 class BatchPlan:
     """The range of every owned partition whose state is known, with or without events.
 
-    `resets` are positions that were moved to retained events (failOnDataLoss=false), one warning for each.
+    `resets` are positions moved to retained events (failOnDataLoss=false), each with a warning.
     """
 
     ranges: Mapping[str, Range]
@@ -75,8 +75,8 @@ class BatchPlan:
 
 
 def plan_batch(inputs: PlanInputs) -> BatchPlan | Request:
-    """The next batch, or what has to be asked first. Raises `DataLossError` where events are lost and that is an
-    error."""
+    """The next batch, or a request to the hub before it. Raises `DataLossError` for lost events with
+    `fail_on_data_loss`."""
     known = {p: position for p, position in positions_of(inputs).items() if p not in inputs.unverified}
     if not inputs.refreshed and any(
         not inputs.states[p].begin <= position.next <= inputs.states[p].end for p, position in known.items()
@@ -113,9 +113,9 @@ def omitted_partitions(
     *,
     available_now: bool,
 ) -> dict[str, str]:
-    """Why `owned` partitions are left out of a batch of these `ranges`, although there may be something to read: the
-    hub has not reported its `state`; its `position` is not found there; or the `limit` is smaller than what is unread,
-    unless Trigger.AvailableNow leaves later events to the next run."""
+    """Why `owned` partitions that may have a backlog are not in a batch of these `ranges`: their `state` is unknown,
+    the hub lacks their `position`, or the `limit` is reached (not with Trigger.AvailableNow, which leaves later events
+    to the next run)."""
     out = {}
     for partition in owned:
         state, planned = states.get(partition), ranges.get(partition)
@@ -127,7 +127,7 @@ def omitted_partitions(
 
 
 def _with_offsets(planned: Range, before: Position, state: PartitionState) -> Range:
-    """The range with the offsets that are known of the events before its ends."""
+    """The range with the known offsets of the events before its ends."""
     start = before.offset if names_event(before.offset) and before.next == planned.start else None
     end = state.last_offset if planned.end == state.end and names_event(state.last_offset) else None
     return replace(planned, start_offset=start, end_offset=end if len(planned) else start) if start or end else planned

@@ -1,4 +1,4 @@
-"""What a batch read (`spark.read`) covers: each partition from its starting to its ending position.
+"""The ranges of a batch read (`spark.read`): each partition from its starting to its ending position.
 
 The positions are resolved once, when the read is planned.
 """
@@ -27,7 +27,7 @@ def batch_ranges(options: Options) -> list[Range]:
     with HubMetadata(options.connection, options.consumer_group) as metadata:
         partitions = metadata.partition_ids()
         states = metadata.partition_states(partitions)
-    check_group(PartitionAddress(options.connection, options.consumer_group, partitions[0]))  # before tasks fail of it
+    check_group(PartitionAddress(options.connection, options.consumer_group, partitions[0]))  # before tasks fail
     options.starting_position.check(partitions)
     options.ending_position.check(partitions)
     check_start(options, states)
@@ -39,7 +39,7 @@ def batch_ranges(options: Options) -> list[Range]:
         if warning:
             _LOG.warning(warning)
         end = resolve(options.ending_position.position(partition), address, state, options.receiver_timeout).next
-        lowest = min(wanted, start)  # all that was wanted may have aged out
+        lowest = min(wanted, start)  # all requested events may have aged out
         if not lowest <= end <= state.end:
             problem = f"endingPosition is sequence number {end} (exclusive)"
             allowed = f"{lowest}, where reading starts, to {state.end}, after the last event"

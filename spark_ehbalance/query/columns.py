@@ -1,4 +1,4 @@
-"""Which columns a query asks for with `.schema(...)`. Pure."""
+"""The columns that a query selects with `.schema(...)`. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TYPES = dict(column.split(" ") for column in SPARK_SCHEMA.split(", "))
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The names of the columns that a task hands over, in order; with `text_body` the body is a string."""
+    """The names of a task's columns, in order; with `text_body` the body is a string."""
 
     names: tuple[str, ...] = tuple(_TYPES)
     text_body: bool = False
@@ -44,7 +44,7 @@ class Columns:
         return cls(tuple(names), text_body)
 
     def select(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """These columns of a batch that has them."""
+        """The batch with these columns only."""
         if self == ALL_COLUMNS:
             return batch
         columns = {name: batch.column(name) for name in self.names}
@@ -57,5 +57,5 @@ ALL_COLUMNS = Columns()
 
 
 def _as_text(body: pa.BinaryArray) -> pa.StringArray:
-    """The same bytes as text, without a check, as by Spark's `CAST(body AS STRING)`."""
+    """The same bytes as text, unchecked like Spark's `CAST(body AS STRING)`."""
     return pa.StringArray.from_buffers(len(body), *body.buffers()[1:], body.buffers()[0], body.null_count, body.offset)

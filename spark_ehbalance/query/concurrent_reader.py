@@ -1,4 +1,4 @@
-"""Reads the ranges of one task at the same time, so that none waits for another's connection or events."""
+"""Read the ranges of one task concurrently, so that none waits for another's connection or events."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 
-#: Reads one range. Ends early, at its next wait, once the event is set.
+#: Reads one range; ends early, at its next wait, once the event is set.
 Reader = Callable[[threading.Event], Generator[_T, None, object]]
 
 
 def read_concurrently(readers: Sequence[Reader[_T]]) -> Iterator[_T]:
-    """What all `readers` yield, in the order of arrival; what one reader yields stays in its order.
+    """The items of all `readers` in the order of arrival, which keeps each reader's order.
 
-    Raises what the first reader raises. When this ends, in whatever way, all readers have ended: no thread uses a
-    receiver any more that is kept for the next task.
+    Raises the error of the first reader that fails. All readers have ended when this ends, so no thread still uses a
+    receiver that is kept for the next task.
     """
     ended = threading.Event()
     if len(readers) == 1:
         yield from readers[0](ended)
         return
-    # One item: a task must not hold more than its consumer can take, and each thread holds one more.
+    # One item only, to bound memory: each thread holds one more.
     arrived: queue.Queue[_T | _End] = queue.Queue(1)
     threads = [
         threading.Thread(target=_read, args=(reader, ended, arrived), name="ehbalance-reader", daemon=True)
@@ -50,7 +50,7 @@ def read_concurrently(readers: Sequence[Reader[_T]]) -> Iterator[_T]:
 
 
 class _End:
-    """A reader has ended: with an error, or at the end of its range."""
+    """The end of a reader, with its error if it failed."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
@@ -64,6 +64,6 @@ def _read(reader: Reader[_T], ended: threading.Event, arrived: queue.Queue[_T | 
                 arrived.put(item)
                 if ended.is_set():
                     break
-    except BaseException as raised:  # of whatever kind, because `read_concurrently` waits for this thread's `_End`
+    except BaseException as raised:  # any: `read_concurrently` waits for this thread's `_End`
         error = raised
     arrived.put(_End(error))

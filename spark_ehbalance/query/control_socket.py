@@ -1,13 +1,12 @@
-"""The control socket: a query's driver tells the planner that a batch has ended, or that the query is to leave.
+"""The control socket, by which a query's driver reports a finished batch to the planner, or requests to leave.
 
-The planner is a process of its own, and Spark tells it that a batch has ended only when it asks for the next one: with
-a long trigger that is minutes later. So the planner listens on a local socket whose name follows from what identifies
-it, its `PlannerAddress`. Processes of the same user on the same machine can use it: the listener that
-`spark_ehbalance.register` installs, `spark_ehbalance.stop`, and tasks. Without these messages nothing is lost, but
-handovers wait for the next trigger. On systems without Unix sockets there are none.
+Spark reports the end of a batch only with the next request, with a long trigger minutes later. So the planner, a
+process of its own, listens on a local socket named after its `PlannerAddress`. It is used by processes of the same user
+on the same machine: the listener of `spark_ehbalance.register`, `spark_ehbalance.stop`, and tasks. Without these
+messages, as on systems without Unix sockets, handovers wait for the next trigger.
 
-Wire format: one JSON object until the sender shuts its side down; the answer is `yes`, `no`, a JSON object or nothing
-(an error).
+Wire format: one JSON object until the sender shuts its side down; the answer is `yes`, `no`, a JSON object, or empty
+after an error.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ _LOG = logger(__name__)
 #: Bytes of the largest message: an offset with 2,000 partitions has 120 KB.
 MAX_MESSAGE_BYTES = 1 << 20
 
-#: Seconds that a message may take altogether, on a machine that is too busy.
+#: Seconds for a message in total, also on a busy machine.
 _TIMEOUT = 2.0
 
-#: Bytes of the longest path that a socket may have: 107 on Linux, 103 on macOS.
+#: Maximum length of a socket's path: 107 bytes on Linux, 103 on macOS.
 _MAX_PATH_BYTES = 103
 
 _NAME_LENGTH = 24
 
 
-#: What a message is answered: done or not, or an object.
+#: The answer to a message: whether it is done, or an object.
 Answer = bool | dict[str, Any]
 
 Handle = Callable[[dict[str, Any]], Answer]
@@ -49,14 +48,14 @@ Handle = Callable[[dict[str, Any]], Answer]
 
 class PlannerAddress(NamedTuple):
     """Identifies a planner on its machine: the `lineage` of its offsets, and the process id of the driver's JVM, in
-    which no two queries run from one checkpoint or its copies. A planner that does not know its JVM has 0."""
+    which no two queries run from copies of one checkpoint; 0 if the JVM is unknown."""
 
     lineage: str
     jvm: int = 0
 
 
 def socket_path(planner: PlannerAddress) -> Path:
-    """Where that planner listens. Raises `OSError` on systems without Unix sockets."""
+    """The planner's socket. Raises `OSError` on systems without Unix sockets."""
     if not hasattr(socket, "AF_UNIX"):
         raise OSError("this system has no Unix sockets")
     name = f"{planner.lineage}@{planner.jvm}"
@@ -64,10 +63,8 @@ def socket_path(planner: PlannerAddress) -> Path:
 
 
 def send(planner: PlannerAddress, message: dict[str, Any]) -> Answer | None:
-    """Send `message` to that planner and return its answer; None if there is no such planner on this machine.
-
-    A planner that does not answer in time, on a machine that is too busy, counts as having answered no.
-    """
+    """Send `message` to the planner and return its answer; None if it does not exist on this machine, False if it does
+    not answer in time."""
     try:
         return _sent(_path(planner), message)
     except OSError:
@@ -75,8 +72,8 @@ def send(planner: PlannerAddress, message: dict[str, Any]) -> Answer | None:
 
 
 def send_to_all(planner: PlannerAddress, message: dict[str, Any]) -> bool:
-    """Send `message` to that planner, then to the others of this user on this machine. Returns whether one of the
-    others answers yes; False without asking them if there is no such planner on this machine."""
+    """Send `message` to the planner, then to the user's other planners on this machine. Returns whether one of the
+    others answers yes; False, without contacting them, if the planner does not exist on this machine."""
     if send(planner, message) is None:
         return False
     own = _path(planner)
@@ -88,9 +85,9 @@ def send_to_all(planner: PlannerAddress, message: dict[str, Any]) -> bool:
 
 
 def request(planner: PlannerAddress, question: dict[str, Any]) -> dict[str, Any] | None:
-    """Send `question` to that planner and return the object that it answers; None if it answers nothing, in time.
+    """Send `question` to the planner and return its answer, an object; None without an answer in time.
 
-    Raises `ConnectionError` if there is no such planner on this machine.
+    Raises `ConnectionError` if the planner does not exist on this machine.
     """
     try:
         answer = _exchange(_path(planner), question)
@@ -102,13 +99,13 @@ def request(planner: PlannerAddress, question: dict[str, Any]) -> dict[str, Any]
 
 
 def _path(planner: PlannerAddress) -> Path:
-    """Where it listens, maybe without knowing its JVM."""
+    """The planner's socket, or that of a planner with an unknown JVM."""
     path = socket_path(planner)
     return path if path.exists() else socket_path(planner._replace(jvm=0))
 
 
 def _sent(path: Path, message: dict[str, Any]) -> Answer | None:
-    """As `send`, to the planner that listens there. Raises `OSError` if none does."""
+    """`send` to the socket at `path`. Raises `OSError` if no planner listens."""
     try:
         answer = _exchange(path, message)
     except (TimeoutError, BlockingIOError):
@@ -117,10 +114,10 @@ def _sent(path: Path, message: dict[str, Any]) -> Answer | None:
 
 
 def _exchange(path: Path, message: dict[str, Any]) -> bytes:
-    """The planner's answer. Raises `OSError`, of which `TimeoutError` and `BlockingIOError` say that it is too busy."""
+    """The planner's answer. Raises `OSError`; `TimeoutError` and `BlockingIOError` if the planner is busy."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sender:
         sender.settimeout(_TIMEOUT)
-        check_private(path.parent)  # its owner could read the messages and answer them
+        check_private(path.parent)  # its owner could read and answer messages
         sender.connect(str(path))
         sender.sendall(json.dumps(message).encode())
         sender.shutdown(socket.SHUT_WR)
@@ -136,8 +133,7 @@ class PlannerControl:
         self._socket: socket.socket | None = None
 
     def start(self, handle: Handle) -> None:
-        """Listen until closed: one message after the other is passed to `handle`, which returns the answer. Where no
-        socket can be opened, warns and does nothing else."""
+        """Listen until closed, and answer each message by `handle`. Only warns if no socket can be opened."""
         if not hasattr(socket, "AF_UNIX"):
             return
         self._path = socket_path(self.planner)
@@ -145,13 +141,13 @@ class PlannerControl:
         try:
             make_private(_folder())
             with contextlib.suppress(FileNotFoundError):
-                self._path.unlink()  # of an earlier process of this query, which is fenced
+                self._path.unlink()  # an earlier process's, which is fenced
             listener.bind(str(self._path))
             listener.listen()
             self._inode = self._path.stat().st_ino
         except OSError as error:  # such as a folder that others can use
             listener.close()
-            _LOG.warning("the control socket could not be opened, so that handovers wait for triggers: %s", error)
+            _LOG.warning("could not open the control socket; handovers wait for triggers: %s", error)
             return
         self._socket = listener
         threading.Thread(target=self._listen, args=(listener, handle), name="ehbalance-control", daemon=True).start()
@@ -161,9 +157,9 @@ class PlannerControl:
         self._closed.set()
         if self._socket is not None:
             with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # to close it would not wake the thread
+                self._socket.shutdown(socket.SHUT_RDWR)  # closing would not wake the thread
             with contextlib.suppress(OSError):
-                if self._path.stat().st_ino == self._inode:  # else a later process of the query listens there
+                if self._path.stat().st_ino == self._inode:  # else it is a later process's
                     self._path.unlink()
             self._socket.close()
 
@@ -171,7 +167,7 @@ class PlannerControl:
         while not self._closed.is_set():
             try:
                 sender, _ = listener.accept()
-            except OSError:  # closed; or the process is out of files for a while
+            except OSError:  # closed, or out of file descriptors
                 self._closed.wait(1.0)
                 continue
             self._receive(sender, handle)
@@ -182,19 +178,19 @@ class PlannerControl:
                 answer = handle(json.loads(_received(sender)))
                 text = json.dumps(answer) if isinstance(answer, dict) else "yes" if answer else "no"
                 sender.sendall(text.encode())
-            except BaseException as error:  # of whatever kind: the query goes on
-                _LOG.warning("a control message could not be handled: %r", error)
+            except BaseException as error:  # any: the query continues
+                _LOG.warning("could not handle a control message: %r", error)
 
 
 def _folder() -> Path:
-    """In the temporary folder, or in /tmp if a socket's path would be too long there."""
+    """The sockets' folder: in the temporary folder, or in /tmp if paths there would be too long."""
     name = f"ehbalance-{os.getuid()}"
     folder = Path(tempfile.gettempdir()) / name
     return folder if len(os.fsencode(folder)) + 1 + _NAME_LENGTH <= _MAX_PATH_BYTES else Path("/tmp") / name
 
 
 def _received(sender: socket.socket) -> bytes:
-    """All that `sender` sends. Raises `OSError` if it takes too long, `ValueError` if it is too much."""
+    """The whole message of `sender`. Raises `OSError` on timeout, `ValueError` if it is too long."""
     deadline, text = time.monotonic() + _TIMEOUT, bytearray()
     while len(text) <= MAX_MESSAGE_BYTES:
         sender.settimeout(max(0.001, deadline - time.monotonic()))

@@ -1,7 +1,7 @@
-"""What one streaming query does, as a function of its inputs. No clock, no I/O, no thread.
+"""The decisions of one streaming query, as a function of its inputs. No clock, no I/O, no thread.
 
-A driver passes inputs to `QueryEngine.handle` and carries out the outputs that it returns. Requests to the hub have an
-answer, which is the next input:
+A driver passes inputs to `QueryEngine.handle` and carries out the returned outputs. The answer to a request to the hub
+is the next input:
 
     Refresh, CatchUp  →  HubReported
     FindEvents        →  EventsFound
@@ -9,7 +9,7 @@ answer, which is the next input:
     Probe             →  Probed, and HubReported if Spark waits for it
 
 A request of Spark leads through these to its answer: `BatchRequested` to `BatchPlanned`, `RangesRequested` to
-`RangesPlanned`. What the query owns is decided by the `MemberEngine` in it.
+`RangesPlanned`. Its `MemberEngine` decides which partitions it owns.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class _Planning:
     since: float
     hub: protocol.HubReport
     inputs: PlanInputs
-    #: What the hub was asked before planning again.
+    #: The last request to the hub.
     requested: Request | None = None
-    #: The positions whose events were looked for; None before that.
+    #: The positions whose events were looked up; None before that.
     looked_for: Mapping[str, Position] | None = None
     plan: BatchPlan | None = None
 
@@ -78,8 +78,7 @@ class _Replay:
 class QueryEngine:
     """The decisions of one query. Not thread-safe: a driver with threads calls everything under one lock.
 
-    `earlier` is what earlier processes of the query have left. A stalled partition is probed again after `probe_again`
-    seconds.
+    `earlier` are the batches of earlier processes. A stalled partition is probed again after `probe_again` seconds.
     """
 
     member: MemberEngine
@@ -90,10 +89,10 @@ class QueryEngine:
     probe_again: float = 60.0
 
     def __post_init__(self) -> None:
-        #: The batch that Spark was given last.
+        #: The last batch passed to Spark.
         self.batch: BatchInFlight | None = None
-        #: Where reading ends for good, by partition (`Trigger.AvailableNow`): the newest event when it was first owned,
-        #: or when the run began. None where reading does not end.
+        #: Final ends by partition (`Trigger.AvailableNow`): the newest event when the run began, or when the partition
+        #: was first owned. None for other triggers.
         self.fixed_ends: Mapping[str, int] | None = None
         self.loads = LoadMeter()
         self._finished = self.earlier.finished
@@ -104,17 +103,17 @@ class QueryEngine:
 
     @property
     def without_fixed_end(self) -> frozenset[str]:
-        """The owned partitions whose ends are not fixed, with leases that await a look after a suspension."""
+        """The owned partitions without a fixed end, including leases to be verified after a suspension."""
         return frozenset(self.member.plannable().keys() - (self.fixed_ends or {}).keys())
 
     @property
     def in_batch(self) -> bool:
-        """Whether a batch is in flight, as far as is known."""
+        """Whether a batch is known to be in flight."""
         return self.batch is not None and not self.batch.finished
 
     def handle(self, input: protocol.Input, now: Clocks) -> list[protocol.Output]:
-        """What to do after `input`, at that time. A request of Spark that raises an error has ended. Inputs of the
-        `MemberEngine` are passed on to it.
+        """The outputs after `input` at `now`. An error ends Spark's request. Inputs of the `MemberEngine` are forwarded
+        to it.
 
         Raises `DataLossError`.
         """
@@ -181,13 +180,13 @@ class QueryEngine:
         return self._probe_stalled(planning, now)
 
     def _check_hub(self, hub: protocol.HubReport) -> None:
-        """Raise `DataLossError` if the hub is another one than when the query started."""
+        """Raise `DataLossError` if the hub was recreated since the query started."""
         read = self.policy.query.hub
         if read is not None and (wrong := changed_hub("query", read, replace(read, created_ms=hub.created_ms))):
             raise wrong
 
     def _probe_stalled(self, planning: _Planning, now: Clocks) -> list[protocol.Output]:
-        """Have the stalled partitions probed whose probes are due; others are not kept waiting."""
+        """Probe the stalled partitions whose probes are due, without delaying others."""
         holdings, before, positions = planning.inputs.holdings, self._probes, positions_of(planning.inputs)
         # A query that ends by itself may have no later batch, and with Spark 4.0 and 4.1 no second one.
         waits = self._planned_after is None or self.fixed_ends is not None
@@ -199,16 +198,16 @@ class QueryEngine:
         }
         if not due:
             return self._plan(planning, now)
-        asked = {partition: probe.position for partition, probe in due.items()}
-        self._probes = stalls.with_probe_results(self._probes, asked, {}, float("inf"))
-        probe: list[protocol.Output] = [protocol.Probe(asked, _epochs(holdings), waits)]
+        probed = {partition: probe.position for partition, probe in due.items()}
+        self._probes = stalls.with_probe_results(self._probes, probed, {}, float("inf"))
+        probe: list[protocol.Output] = [protocol.Probe(probed, _epochs(holdings), waits)]
         return probe if waits else probe + self._plan(planning, now)
 
     def _probed(self, answer: protocol.Probed, now: Clocks) -> list[protocol.Output]:
         again = now.monotonic + self.probe_again
         self._probes = stalls.with_probe_results(self._probes, answer.positions, answer.ends, again)
         for partition, end in answer.ends.items():
-            _LOG.info("partition %s: delivers events again, and is read up to %d first", partition, end - 1)
+            _LOG.info("stalled partition delivers events again partition=%s next_batch_to=%d", partition, end - 1)
         return []
 
     def _hub_reported(self, hub: protocol.HubReport, now: Clocks) -> list[protocol.Output]:
@@ -218,7 +217,7 @@ class QueryEngine:
             planning.inputs = replace(planning.inputs, states=hub.states)
         else:
             if planning.requested is Request.REFRESH:
-                self._check_hub(hub)  # a position beyond the hub's end is no surprise then
+                self._check_hub(hub)  # which explains a position beyond the hub's end
             planning.inputs = planning.inputs.after(planning.requested, hub.states)
         return self._plan(planning, now)
 
@@ -230,10 +229,10 @@ class QueryEngine:
         return hub.connection != planning.hub.connection and any(names_event(position.offset) for position in positions)
 
     def _plan(self, planning: _Planning, now: Clocks) -> list[protocol.Output]:
-        """The batch, or what the hub has to be asked first."""
+        """The batch, or a request to the hub before it."""
         inputs, holdings = planning.inputs, planning.inputs.holdings
         if planning.looked_for is None:
-            # A probe that ends later counts for the next batch: the events at its position were not looked for.
+            # A probe that ends later counts for the next batch, as the events at its position were not looked up.
             readable = {p: probe.readable_to for p, probe in self._probes.items() if p in holdings}
             inputs = planning.inputs = replace(inputs, readable=readable)
             positions = {
@@ -337,7 +336,7 @@ class QueryEngine:
         """The end of the batch, which has begun; None if nothing of it is owned any more."""
         reserved = self.member.begin_batch(_epochs(named), now.monotonic)
         table = TableState(self.member.table, self.member.recorded_batch)
-        # While the table is away nobody takes a partition, however long that lasts.
+        # While the table is unavailable no member can take a partition.
         seen = {} if self.member.failures else {p: holding.checkpoint.next for p, holding in holdings.items()}
         leases, progress = self.member.leases, self.member.query.progress
         lapsed = {p: x for p, x in progress.items() if p not in holdings and p in leases and leases[p].epoch == x.epoch}
@@ -357,8 +356,8 @@ class QueryEngine:
     # --- a logged batch ----------------------------------------------------------------------------------------
 
     def knows_owners(self, end: StreamOffset, now: float) -> bool:
-        """Whether it is known who owns the partitions of the batch that ends at `end`; a process that was suspended for
-        a lease duration has to look first. Always, if this process has planned the batch."""
+        """Whether the owners of the partitions of the batch ending at `end` are known: always if this process planned
+        the batch; after a suspension for a lease duration only once the lease table was read."""
         lapsed = self.member.plannable().keys() - self.member.readable(now).keys()
         return self._planned(end) is not None or lapsed.isdisjoint(end.ranges)
 
@@ -367,8 +366,8 @@ class QueryEngine:
         return batch if batch is not None and batch.planned and batch.end == end else None
 
     def _ranges_requested(self, end: StreamOffset, now: Clocks) -> list[protocol.Output]:
-        """Read all of the batch that ends at `end` that other members have not taken, if this process has planned it;
-        else what `plan_replay` returns."""
+        """Read the batch that ends at `end`: if this process planned it, all partitions that other members have not
+        taken, else the ranges of `plan_replay`."""
         self.member.record_batch(end.batch, end.run)
         if (batch := self._planned(end)) is not None:
             self.batch = batch = replace(batch, ranges={p: r for p, r in batch.ranges.items() if not self._is_taken(r)})
@@ -380,8 +379,8 @@ class QueryEngine:
         return self._read_again(replay, now)
 
     def _is_taken(self, planned: Range) -> bool:
-        """Whether another member has taken the partition since, as after this process was suspended. Where epochs do
-        not fence, the range's task finds that out."""
+        """Whether another member took the partition since, as after a suspension of this process. Without epochs the
+        range's task detects that."""
         shared = self.member.settings.capabilities.epochs and isinstance(self.policy, LeaseTableProgress)
         return shared and not self.member.leases[planned.partition].still_owned(planned.epoch, planned.since_ms)
 
@@ -393,7 +392,7 @@ class QueryEngine:
         self.batch = BatchInFlight(end, ranges, planned=False, sought=frozenset(filter(replay.sought, ranges)))
         if others := sorted(end.ranges.keys() - ranges.keys(), key=partition_order):
             _LOG.info(
-                "replaying a batch without partitions %s: their owners continue at the lease table's positions",
+                "replaying a batch without partitions of other owners partitions=%s",
                 ", ".join(others),
             )
         return [protocol.RangesPlanned(list(self.batch.read.values()))]

@@ -99,7 +99,7 @@ def test_a_message_that_cannot_be_handled_is_logged_and_not_answered(
 ) -> None:
     planner.answer = kind("finished")
     assert send(PlannerAddress("ann"), {}) is None
-    logged = f"a control message could not be handled: {kind.__name__}('finished')"
+    logged = f"could not handle a control message: {kind.__name__}('finished')"
     wait_until(lambda: logged in caplog.text, "it is logged", 5)
     planner.answer = True
     assert send(PlannerAddress("ann"), {}) is True

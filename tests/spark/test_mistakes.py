@@ -77,13 +77,13 @@ MISTAKES: dict[str, tuple[Callable[[Place], None], str]] = {
     ),
     "unknown consumer group": (
         lambda at: at.start(at.frame(consumerGroup="none", leaseTable=str(at.folder / "leases"))),
-        r"consumer group 'none' does not exist",
+        r"\[EHB_HUB_NOT_FOUND\] .*'none'",
     ),
     "end beyond the last event of a batch": (
         lambda at: at.batch(endingPosition='{"0": 500, "*": "latest"}'),
         r"\[EHB_POSITION_INVALID\] .* partition 0 .* 500",
     ),
-    "write": (_write, r"row 1 of a task cannot be sent: the event has 2,000,016 bytes with its properties"),
+    "write": (_write, r"\[EHB_ROW_UNSENDABLE\] .*2,000,016"),
     "checkpoint of another source": (_foreign_checkpoint, r"\[EHB_CHECKPOINT_FOREIGN\] .* another source"),
 }
 
