@@ -93,7 +93,7 @@ def test_azure_identity_knows_the_arguments() -> None:
     for kind in CREDENTIALS.values():
         source = getattr(azure.identity, kind.name).__init__
         code = source.__code__
-        known = {*code.co_varnames, *(each for each in code.co_consts if isinstance(each, str))}
+        known = {*code.co_varnames, *(const for const in code.co_consts if isinstance(const, str))}
         assert {*kind.client_id, *kind.tenant_id, *kind.client_secret} <= known, kind
 
 

@@ -1,4 +1,4 @@
-"""What the history says of a change of owner."""
+"""Changes of owner in the history."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from spark_ehbalance.group.model import Author, Handover, Lease, Member, Pin
 from spark_ehbalance.group.position import Position
 from spark_ehbalance.group.snapshot import Snapshot
 
-ASKED = Handover("bob", 30_000, 7)
+REQUESTED = Handover("bob", 30_000, 7)
 
 
 @pytest.mark.parametrize(
     ("owner", "pin", "evidence", "why"),
     [
         ("ann", None, {"unchanged_counter": (3, 9)}, "no sign of life for the lease duration"),
-        ("ann", None, {"overdue_handover": ASKED}, "not handed over in time"),
-        ("ann", Pin("bob", "jo", "nearer"), {"overdue_handover": ASKED}, "ordered by jo: nearer"),
+        ("ann", None, {"overdue_handover": REQUESTED}, "not handed over in time"),
+        ("ann", Pin("bob", "jo", "nearer"), {"overdue_handover": REQUESTED}, "ordered by jo: nearer"),
         ("bob", None, {}, None),
         (None, None, {}, None),
     ],
@@ -27,7 +27,7 @@ ASKED = Handover("bob", 30_000, 7)
 def test_claim_from_another_owner_has_a_reason(
     owner: str | None, pin: Pin | None, evidence: dict[str, object], why: str | None
 ) -> None:
-    lease = Lease("0", owner, 3, 9, checkpoint=Position(4), handover=ASKED, pin=pin)
+    lease = Lease("0", owner, 3, 9, checkpoint=Position(4), handover=REQUESTED, pin=pin)
     before = Snapshot(
         Group.from_names("ns", "hub", "$Default"), leases={"0": lease}, members={"bob": Member("bob", "run", 1)}
     )

@@ -170,8 +170,8 @@ HAND_OVER = about_lease(HandOver, ANN, 3)
 
 FREE = group(owner=None)
 NEVER_READ = group(owner=None, epoch=0, renewal=0, checkpoint=None)
-ASKED = group(handover=TO_BOB)
-CANCELLED = after(ASKED, renew(), CANCEL)
+REQUESTED = group(handover=TO_BOB)
+CANCELLED = after(REQUESTED, renew(), CANCEL)
 STOLEN = after(group(), steal(BOB))
 STALLED_ONCE = after(group(), stall())
 BOB_LEAVING = with_member(group(), "bob", state=MemberState.LEAVING)
@@ -191,7 +191,7 @@ REFUSALS = {
         "owned by ann",
     ),
     "claim: handover cancelled since": (CANCELLED, claim(BOB, overdue_handover=TO_BOB), "owned by ann"),
-    # Bob took Ann's lease for expired; since then she has renewed it and Cat has asked her to hand it over to Bob.
+    # Bob took Ann's lease for expired; since then she has renewed it and Cat has requested its handover to Bob.
     "claim: expiry is no passed deadline": (
         after(group(), renew(), request(to="bob", by=CAT)),
         claim(BOB, unchanged_counter=EXPIRED),
@@ -204,17 +204,17 @@ REFUSALS = {
     "steal: full": (BOB_FULL, steal(), FULL),
     "steal: pinned": (group(pin=PINNED), steal(), "pinned to ann"),
     "renew: another owner": (group(owner="bob"), renew(), "owned by bob"),
-    "defend: handover pending": (ASKED, about_lease(Defend, ANN, 3), "a handover to bob is pending"),
+    "defend: handover pending": (REQUESTED, about_lease(Defend, ANN, 3), "a handover to bob is pending"),
     "checkpoint: moves back": (group(), checkpoint(9), "moves back from 10 to 9"),
     "checkpoint: another owner": (STOLEN, checkpoint(20, epoch=4), "owned by bob"),
-    "request: another is pending": (ASKED, request(to="cat", by=CAT), "a handover to bob is pending"),
+    "request: another is pending": (REQUESTED, request(to="cat", by=CAT), "a handover to bob is pending"),
     "request: no owner": (FREE, request(), "no other member owns it"),
     "request: to no member": (group(), request(to="eve", by=CAT), "eve is not an active member"),
     "request: to a leaving member": (BOB_LEAVING, request(by=CAT), "bob is not an active member"),
     "request: to a full member": (BOB_FULL, request(by=CAT), FULL),
     "request: pinned": (group(pin=PINNED), request(), "pinned to ann"),
-    "hand over: not asked": (group(), HAND_OVER, "no handover is pending"),
-    "hand over: next owner leaves": (after(ASKED, drain("bob")), HAND_OVER, "the next owner is not active"),
+    "hand over: not requested": (group(), HAND_OVER, "no handover is pending"),
+    "hand over: next owner leaves": (after(REQUESTED, drain("bob")), HAND_OVER, "the next owner is not active"),
     "cancel: nothing pending": (group(), CANCEL, "no handover is pending"),
     "join: joined already": (group(), Join(by=ANN, at_ms=AT), "ann has joined already"),
     "drain: no member": (group(), drain("eve"), "eve is not a member: members are ann, bob, cat"),
@@ -327,7 +327,7 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
         BOBS,
     ),
     "claim: deadline passed although the owner renews": (
-        ASKED,
+        REQUESTED,
         [renew(), claim(BOB, overdue_handover=replace(TO_BOB))],
         {**BOBS, "renewal": 9},
     ),
@@ -358,7 +358,7 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
         [request()],
         {"handover": TO_BOB},
     ),
-    "renew": (ASKED, [renew(load=LOAD, lag=UNREAD), renew()], {**ALIVE, "renewal": 9, "load": LOAD, "lag": UNREAD}),
+    "renew": (REQUESTED, [renew(load=LOAD, lag=UNREAD), renew()], {**ALIVE, "renewal": 9, "load": LOAD, "lag": UNREAD}),
     "checkpoint": (
         group(),
         [checkpoint(11, load=LOAD, lag=UNREAD), checkpoint(11)],
@@ -366,13 +366,13 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
     ),
     "checkpoint: after release": (group(), [release(), checkpoint(11)], {**NOT_OWNED, "checkpoint": ELEVEN}),
     "defend": (group(), [about_lease(Defend, ANN, 3)], {**ALIVE, "defences": 1}),
-    "release": (ASKED, [release()], NOT_OWNED),
+    "release": (REQUESTED, [release()], NOT_OWNED),
     "hand over after the last checkpoint": (
-        ASKED,
+        REQUESTED,
         [checkpoint(11), HAND_OVER],
         {**BOBS, "renewal": 9, "checkpoint": ELEVEN},
     ),
-    "cancel": (ASKED, [CANCEL], {"handover": None}),
+    "cancel": (REQUESTED, [CANCEL], {"handover": None}),
     "transfer": (group(), [transfer()], MOVED_TO_BOB | ORDERED),
     "transfer: outlives the move": (group(), [transfer(), HAND_OVER], BOBS | MOVED_TO_BOB),
     "transfer: no owner": (FREE, [transfer()], MOVED_TO_BOB),
@@ -400,7 +400,7 @@ EFFECTS: dict[str, tuple[Snapshot, list[Transition], dict[str, Any]]] = {
         [seek(2), claim(ANN, epoch=4, owned_since_ms=7)],
         {**TAKEN, **SOUGHT, "owner": "ann", "epoch": 5},
     ),
-    "seek: the owner goes on in the new epoch": (
+    "seek: the owner continues in the new epoch": (
         group(),
         [seek(2, force=True), checkpoint(11, epoch=4)],
         {**ALIVE, **SOUGHT, "checkpoint": ELEVEN},
@@ -431,7 +431,7 @@ def test_effect(snapshot: Snapshot, transitions: list[Transition], changes: dict
         ([seek(2, force=True), steal(epoch=4)], False),
         ([steal(), seek(2, force=True)], False),
     ],
-    ids=lambda each: "-".join(type(one).__name__ for one in each) if isinstance(each, list) else "",
+    ids=lambda value: "-".join(type(one).__name__ for one in value) if isinstance(value, list) else "",
 )
 def test_owner_keeps_a_begun_range_only_after_a_seek(transitions: list[Transition], still: bool) -> None:
     lease = after(group(owned_since_ms=7), *transitions).leases["0"]
@@ -496,7 +496,7 @@ def test_a_query_is_recorded_and_its_runs_are_counted() -> None:
     replanned, earlier = replace(ended, planner="eve-2"), replace(ended, begun=7)
     begun = after(first, ended, replanned, earlier).queries["l"]
     assert (begun.begun, begun.planner) == (8, "eve-2"), "a batch may be planned again, and no earlier one counts"
-    assert again.queries["l"] == record, "the record stays, and says that the process has left"
+    assert again.queries["l"] == record, "the record stays, with the end of the process"
     later = after(again, run_of(Author("eve", "eve-2"), batch=6, begun=6)).queries["l"]
     assert (later.run, later.start, later.batch, later.begun, later.planner) == ("eve-2", 2, 7, 8, "eve-1")
     ahead = after(again, run_of(Author("eve", "eve-2"), begun=9, planner="eve-1b")).queries["l"]

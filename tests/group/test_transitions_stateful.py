@@ -83,8 +83,8 @@ class Plain:
 
 
 class SeveralMembers(RuleBasedStateMachine):
-    """Each process (an incarnation of a member) acts on the snapshot of its last look, however old; the result of a
-    commit counts as a look. Fenced processes go on acting."""
+    """Each process (an incarnation of a member) acts on the snapshot of its last read, however old; the result of a
+    commit counts as a read. Fenced processes continue acting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -273,9 +273,9 @@ class SeveralMembers(RuleBasedStateMachine):
         if isinstance(transition, LeaseTransition) and accepted:
             assert transition.epoch == leases[transition.partition].epoch, "the owner changed since the author's look"
         if isinstance(transition, (Steal, RequestHandover)) and accepted:
-            asked = leases[transition.partition]
-            pinned_to = members.get(asked.pin.to) if asked.pin else None
-            assert pinned_to is None or asked.owner != pinned_to.id or pinned_to.state is MemberState.LEAVING
+            lease = leases[transition.partition]
+            pinned_to = members.get(lease.pin.to) if lease.pin else None
+            assert pinned_to is None or lease.owner != pinned_to.id or pinned_to.state is MemberState.LEAVING
         for partition, lease in after.leases.items():
             if isinstance(transition, Seek) and partition == transition.partition and accepted:
                 self.compare_sought(before.leases[partition], lease, transition.position)
@@ -299,7 +299,7 @@ class SeveralMembers(RuleBasedStateMachine):
         assert after.stalled == 0 or after.checkpoint == before.checkpoint, "progress ends a stall"
         if after.epoch > before.epoch:
             assert (after.owner is None) is stalls
-            assert after.handover is None, "a handover ends with the owner who was asked"
+            assert after.handover is None, "a handover ends with the requested owner"
             assert before.checkpoint in (None, after.checkpoint), "a change of owner moves no checkpoint"
         if before.checkpoint is not None:
             assert after.checkpoint is not None

@@ -16,8 +16,8 @@ from tests.ops.command import Command, Outcome
 
 HUB = "hub"
 
-#: The commands that are told how to reach the event hub.
-_ASK_THE_HUB = {"init", "seek"}
+#: The commands that take options of the event hub.
+_HUB_COMMANDS = {"init", "seek"}
 
 
 def state(table: Path) -> Snapshot:
@@ -45,7 +45,7 @@ def history(table: Path) -> list[OwnershipChange]:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs commands for the lease table at `table`, with the arguments `connection` where they ask the hub."""
+    """Runs commands for the lease table at `table`, with the arguments `connection` if they use the hub."""
 
     ehbalance: Command
     table: Path
@@ -66,7 +66,7 @@ class Group:
         return self.ehbalance.fails(code, command, self.table, *arguments, *self._hub(command))
 
     def _hub(self, command: str) -> Sequence[str]:
-        return self.connection if command in _ASK_THE_HUB else ()
+        return self.connection if command in _HUB_COMMANDS else ()
 
     @property
     def state(self) -> Snapshot:

@@ -46,7 +46,7 @@ def hostile(table: Path) -> Path:
 
 
 def harmless(text: str) -> bool:
-    return all(each == "\n" or each.isprintable() for each in text)
+    return all(character == "\n" or character.isprintable() for character in text)
 
 
 @pytest.mark.parametrize(

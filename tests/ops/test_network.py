@@ -1,4 +1,4 @@
-"""Commands that ask the hub reach it in other ways, by `--network`."""
+"""Commands reach the hub in other ways with `--network`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_init_and_seek_by_websocket_through_a_proxy(
     with HttpProxy({"hub.test:443": secure.websocket_port}, user="me", password=PASSWORD) as proxy:
         monkeypatch.setenv("HUB_PROXY", f"http://me:{PASSWORD}@localhost:{proxy.port}")
         options = ("httpProxy=env:HUB_PROXY", "customendpointaddress=hub.test", f"caFile={secure.ca_file}")
-        way = [each for option in options for each in ("--network", option)]
+        way = [argument for option in options for argument in ("--network", option)]
         assert "the hub has 2 partitions" in ehbalance("init", table, *hub, *way).out
         change(table, leases={"0": Lease("0", checkpoint=Position(3))})  # as a query leaves it
         # a time takes a receiver

@@ -43,16 +43,16 @@ def test_positions_of_a_lease_table_create_another_one(
     found = json.loads(printed := outcome.out)
     assert found.pop("hub")["name"] == HUB
     assert found == {"0": {"next": 100, "offset": last}, "1": {"next": 0}}
-    assert StartingPositions.parse(printed).named == {p: each.checkpoint for p, each in leases.items()}
+    assert StartingPositions.parse(printed).named == {p: lease.checkpoint for p, lease in leases.items()}
 
     other = replace(group, table=tmp_path / "other")
     monkeypatch.setattr("sys.stdin", io.StringIO(printed))
     done = other.done("init", "--positions", "-")
     assert "No position for partition 2, 3: reading begins at the first retained event." in done
     assert other.positions == {"0": 100, "1": 0, "2": 0, "3": 0}
-    assert {each.epoch for each in other.state.leases.values()} == {0}
+    assert {lease.epoch for lease in other.state.leases.values()} == {0}
     assert other.state.version == 0, "all in one commit"
-    assert {(each.event, each.why) for each in history(other.table)} == {("Restore", "init --positions")}
+    assert {(change.event, change.why) for change in history(other.table)} == {("Restore", "init --positions")}
 
 
 def test_checkpoints_of_a_groups_queries_give_lossless_positions(

@@ -128,7 +128,7 @@ def test_status_shows_the_lag(used: Group, monkeypatch: pytest.MonkeyPatch) -> N
     set_lags(used)
     state = used.json("status")
     assert state["lag"] == {"events": 10, "seconds": 90.0, "partitions": 2}
-    assert [each["lag"] and each["lag"]["seconds"] for each in state["partitions"]] == [90.0, 0.0, None, None]
+    assert [row["lag"] and row["lag"]["seconds"] for row in state["partitions"]] == [90.0, 0.0, None, None]
     times = {"unreadSince": "2026-02-02T02:40:10.000+00:00", "measuredAt": "2026-02-02T02:41:35.000+00:00"}
     assert state["partitions"][0]["lag"] == times | {"next": 4712, "end": 4722, "events": 10, "seconds": 90.0}
     printed = used.done("status")
@@ -202,7 +202,9 @@ def test_findings_of_the_group_and_of_a_partition(used: Group, monkeypatch: pyte
     claims = [OwnershipChange(NOW_MS - 1000 * n, "1", "Claim", None, "bob", n, -1, "bob") for n in (9, 6, 3)]
     record(used.table, *claims)
     monkeypatch.setattr(viewer, "now_ms", lambda: NOW_MS)
-    codes = [(each["code"], each["severity"], each["partitions"]) for each in used.json("status")["findings"]]
+    codes = [
+        (finding["code"], finding["severity"], finding["partitions"]) for finding in used.json("status")["findings"]
+    ]
     assert codes == [("no_live_member", "error", []), ("crash_loop", "error", ["1"])]
     monkeypatch.setenv("COLUMNS", "80")
     printed = used.done("status")

@@ -1,6 +1,6 @@
 """Random groups of real members in simulated time: faults and orders of every kind, and what must hold at every step.
 
-`python -m tests.simulation.random_groups --groups 200 --seed 0` plays so many groups of an hour each, and prints a line
+`python -m tests.simulation.random_groups --groups 200 --seed 0` plays 200 groups of an hour each, and prints a line
 for each violation with the seed and the partition's story, and a closing line.
 """
 
@@ -57,8 +57,8 @@ LENGTH, FAULTS_END = 3600.0, 2700.0
 #: Seconds after the hour in which an uneven group has to become even: a cool-down of `transfer`, and some cycles.
 SETTLING = 300.0
 
-#: Monotonic clocks run faster or slower by up to this part, wall clocks are wrong by up to so many milliseconds: two of
-#: them differ by no more than `CLOCK_SKEW_ALLOWANCE`.
+#: Monotonic clocks run faster or slower by up to this part, wall clocks are wrong by up to `SKEW_MS`: two of them
+#: differ by no more than `CLOCK_SKEW_ALLOWANCE`.
 DRIFT, SKEW_MS = 1e-4, 150_000
 
 #: Seconds after which a process gives up a request that the store does not answer.
@@ -197,7 +197,7 @@ class Process(Node):
         self._handle(protocol.GroupRead(reading.snapshot, self._world.hub.ids))
         row = reading.snapshot.members.get(self.name)
         if self.running and joined and row is not None and row.incarnation != self.author.incarnation:
-            raise Violation(f"{self.author.incarnation} goes on after it has read that {row.incarnation} has joined")
+            raise Violation(f"{self.author.incarnation} continues after it has read that {row.incarnation} has joined")
 
     def _attempt(self, changes: Sequence[Transition], base: Snapshot, attempt: int, since: float) -> None:
         self._busy, self._step, store, rng = True, self._step + 1, self._world.store, self.group.rng
@@ -292,7 +292,7 @@ class Process(Node):
             }
             for p, (epoch, first, end) in self._batch.ranges.items():
                 self.group.opened[p].setdefault(epoch, self._now)
-                self.group.tell(p, f"{self.author.incarnation} plans {first} to {end} with epoch {epoch}")
+                self.group.note(p, f"{self.author.incarnation} plans {first} to {end} with epoch {epoch}")
 
     def _end(self) -> None:
         """The sink has finished the batch. What a new owner's receiver has cut off was not read; the query reports the
@@ -367,12 +367,12 @@ class RandomGroup:
         except EhBalanceError as error:
             raise Violation(f"a member ends with {error}") from error
 
-    def tell(self, partition: str, what: str) -> None:
+    def note(self, partition: str, what: str) -> None:
         self.stories[partition].append(f"{self.engine.now:9.3f} {what}")
 
     def count(self, what: str, process: Process | None = None) -> None:
         self.counts[what] += 1
-        self.tell("", f"{what} {process.author.incarnation if process else ''}")
+        self.note("", f"{what} {process.author.incarnation if process else ''}")
 
     def longest_duration(self) -> float:
         return max(map(self._duration, [*self.store.snapshot.members, ""]))
@@ -442,7 +442,7 @@ class RandomGroup:
                 self.check(process)
 
     def _check_given_back(self, transition: HandOver | Release) -> None:
-        """A query that goes on gives nothing back that is in its batch in flight."""
+        """A continuing query releases nothing of its batch in flight."""
         p = transition.partition
         for process in self.processes:
             if process.running and process.author == transition.by and process.reads(p, transition.epoch):
@@ -470,9 +470,9 @@ class RandomGroup:
                 raise Violation(f"{lease.owner} declares {old.owner} dead and could not see", p)
             for epoch in range(old.epoch, lease.epoch):
                 self.losses[p, epoch] = Loss(kind, after.version)
-            self.tell(p, f"{old.owner} → {lease.owner} by {kind}, epoch {lease.epoch}, checkpoint {checkpoint}")
+            self.note(p, f"{old.owner} → {lease.owner} by {kind}, epoch {lease.epoch}, checkpoint {checkpoint}")
         elif lease.owner != old.owner or lease.handover != old.handover:
-            self.tell(p, f"owner {lease.owner}, epoch {lease.epoch}, handover {lease.handover}")
+            self.note(p, f"owner {lease.owner}, epoch {lease.epoch}, handover {lease.handover}")
 
     def _was_blind(self, taker: Member, duration: float) -> bool:
         """Whether `taker` has not read the table all the time within the last `duration` seconds."""
@@ -481,7 +481,7 @@ class RandomGroup:
 
     def finished(self, process: Process, partition: str, epoch: int, first: int, end: int) -> None:
         """The sink has finished events `first` to `end - 1`, read with that `epoch`."""
-        self.tell(partition, f"{process.author.incarnation} has finished {first} to {end} with epoch {epoch}")
+        self.note(partition, f"{process.author.incarnation} has finished {first} to {end} with epoch {epoch}")
         if end > first and epoch >= self.sought.get(partition, 0):
             covered = self.covered.setdefault(partition, 0)
             if first > covered:
@@ -577,7 +577,7 @@ class RandomGroup:
         process.start(after)
 
     def pause(self, process: Process, seconds: float) -> None:
-        """Suspend `process`, if it is not; it goes on when the faults have ended."""
+        """Suspend `process`, if it is not; it continues when the faults have ended."""
         until = min(FAULTS_END, self.engine.now + seconds)
         if process.is_awake and until > self.engine.now:
             self.count("pause", process)

@@ -95,9 +95,9 @@ def taken_from(result: Result, until: float) -> set[str | None]:
         for change in result.changes
         if change.event == "Claim" and change.owner_before not in (None, change.owner)
     ]
-    assert max((each.at_ms for each in taken), default=0) / 1000 <= until
+    assert max((change.at_ms for change in taken), default=0) / 1000 <= until
     owners = {change.partition: change.owner for change in result.changes}
-    victims = {each.owner_before for each in taken}
+    victims = {change.owner_before for change in taken}
     assert victims.isdisjoint(owners.values())
     return victims
 
@@ -114,7 +114,7 @@ def test_the_same_seed_gives_the_same_result_and_another_seed_another(strategy: 
 
 
 def play(text: str, strategy: str = "cooperative", **event: object) -> Result:
-    """Twelve partitions and three members, unless `text` says otherwise, to which something happens at 50 s."""
+    """Twelve partitions and three members, unless `text` sets others, with an event at 50 s."""
     scenario = parse(text if text.startswith("partitions") else f"partitions = 12\nmembers = 3\n{text}", "mine")
     return simulate(replace(scenario, events=(Event(at=50.0, **event),) if event else scenario.events), strategy)
 

@@ -75,7 +75,7 @@ class One:
                 outcome = replace(outcome, after=after, seconds=seconds)
             self.table = outcome.after
             ended = unfailing(self.ann.handle(Committed(outcome, seconds), self.clocks))
-            turn.tidies = any(each.tidies for each in ended if isinstance(each, CommitEnded))
+            turn.tidies = any(input.tidies for input in ended if isinstance(input, CommitEnded))
         return turn.transitions
 
     def turn(self, *, balance: bool = False, hub: Sequence[str] = ()) -> list[Transition]:

@@ -175,23 +175,23 @@ def test_progress_waits_for_the_checkpoint_interval_or_another_commit() -> None:
 
 def test_progress_does_not_delay_a_handover() -> None:
     """A handover that is pending may be forced; what leaves need not wait; the last commit comes once."""
-    for told in ("request", "drain", "leave", "stop", "reset"):
+    for input in ("request", "drain", "leave", "stop", "reset"):
         one = One(checkpoint_interval=1e6)
         one.reserve("0", "1")
         one.finish(9, "0", "1")
         assert one.turn() == []
         one.reserve("0", "1")
-        if told == "request":
+        if input == "request":
             one.request("0")
-        elif told == "drain":
+        elif input == "drain":
             one.others(Drain(by=OPERATOR, at_ms=AT_MS, member="ann"))
-        elif told == "leave":
+        elif input == "leave":
             one.ann.handle(LeaveRequested(), one.clocks)
-        elif told == "reset":
+        elif input == "reset":
             one.ann.reset({"1": Progress(1, Position(3))})
-        assert one.stop() if told == "stop" else one.turn(), told
-        assert one.table.leases["0"].checkpoint == Position(9), told
-        if told in ("request", "drain"):
+        assert one.stop() if input == "stop" else one.turn(), input
+        assert one.table.leases["0"].checkpoint == Position(9), input
+        if input in ("request", "drain"):
             one.finish(19, "0", "1")
             assert one.ann.due() <= one.now, "the batch has ended"
             one.turn()
@@ -215,7 +215,7 @@ def test_a_reset_replaces_earlier_progress_and_is_written_at_once() -> None:
     one.finish(60, "0")
     one.ann.reset({"0": Progress(1, Position(7))})
     assert one.ann.due() == 0.0
-    assert [type(each) for each in one.turn()] == [Reset]
+    assert [type(output) for output in one.turn()] == [Reset]
     one.turn()
     assert {p: lease.checkpoint for p, lease in one.table.leases.items()} == {"0": Position(7), "1": Position(50)}
     assert one.ann.due() > one.now
@@ -271,7 +271,7 @@ def test_last_commit_writes_progress_releases_and_leaves() -> None:
     one.finish(9, "0")
     transitions = one.stop()
     assert kinds(transitions) == ["Checkpoint", "Release", "HandOver", "Release", "Release", "Leave"]
-    assert [each.transition for each in one.refused] == [transitions[3]], "what was handed over is not released"
+    assert [refused.transition for refused in one.refused] == [transitions[3]], "what was handed over is not released"
     assert {p: lease.owner for p, lease in one.table.leases.items()} == {"0": None, "1": "bob", "2": None}
     assert one.table.members.keys() == {"bob"}
 
@@ -376,10 +376,10 @@ def test_starting_positions_are_resolved_in_portions() -> None:
     for start in range(3):
         turn = one.begin(balance=True, start=Position(start))
         assert turn.decision
-        asked.append((len(claimed(turn.transitions)), turn.decision.rebalance_now))
+        resolved.append((len(claimed(turn.transitions)), turn.decision.rebalance_now))
         one.end(turn)
         assert not one.refused
-    assert asked == [(32, True), (32, True), (16, True)]
+    assert resolved == [(32, True), (32, True), (16, True)]
     assert Counter(lease.checkpoint for lease in one.table.leases.values()) == {
         Position(0): 32,
         Position(1): 32,

@@ -18,7 +18,7 @@ def test_jobs_run_in_order_in_the_background() -> None:
     for number in range(3):
         house.do(lambda number=number: done.append(number))
     house.finish(0.01)
-    assert house.busy, "finishing waits no longer than it is told"
+    assert house.busy, "finishing waits no longer than its timeout"
     assert not done
     go.set()
     house.finish(20)

@@ -128,10 +128,10 @@ def test_keeper_failure_is_raised_in_its_query_and_others_take_over(
         patch.setattr(group.store, method, panic, raising=False)
         group.hub.partitions += ("4",)
         wait_until(lambda: has_failed(ann), "the keeper notices")
-    assert ann.changed.is_set(), "the planner is told"
-    for ask in (ann.holdings, lambda: ann.wait_balanced(20), ann.holdings):
+    assert ann.changed.is_set(), "the planner gets the error"
+    for call in (ann.holdings, lambda: ann.wait_balanced(20), ann.holdings):
         with raises(EhBalanceError, "EHB_PLANNER_FAILED", reason=re.compile("PanicException.*Option::unwrap")):
-            ask()
+            call()
     bob = group.start("bob")
     wait_until(lambda: bob.holdings().keys() == {*group.hub.partitions}, "nothing is held for ever")
 
@@ -161,7 +161,8 @@ def test_without_the_hub_no_new_partition_is_claimed_and_leases_are_renewed(grou
     assert commit(group.store, group.store.read(), [unread]).accepted
     before = {p: lease.renewal for p, lease in group.store.read().leases.items()}
     wait_until(
-        lambda: all(group.store.read().leases[p].renewal > before[p] + 1 for p in "0123"), "what is owned is renewed"
+        lambda: all(group.store.read().leases[p].renewal > before[p] + 1 for p in "0123"),
+        "owned partitions are renewed",
     )
     assert group.owned("ann") == {*"0123"}, "where reading starts is not known"
     group.hub.away = False

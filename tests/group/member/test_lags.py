@@ -1,4 +1,4 @@
-"""What is unread is written along with renewals and checkpoints."""
+"""Lag is written along with renewals and checkpoints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEASES = {
 
 
 def find_lag(partition: str, next: int) -> Lag | None:
-    """A hub that tells nothing of partition 2, and does not know since when."""
+    """A hub that reports nothing of partition 2, for an unknown time."""
     return None if partition == "2" else Lag(next, END, None, AT)
 
 

@@ -1,4 +1,4 @@
-"""The group's lease duration as members follow it: who adopts what when, and that nobody is taken for dead by it."""
+"""The group's lease duration as members follow it: when members adopt it, and that it declares nobody dead."""
 
 from __future__ import annotations
 
@@ -149,11 +149,11 @@ _SILENT: list[Any] = [(10, ("only look", 1))]
 )
 # Lowered: the owner has not looked since, and others have.
 @example((120, 30, 30), 120, [*_LOOKED, (1, ("set", 30.0)), *_SILENT * 5])
-# Lowered, and the owner has said so without knowing.
+# Lowered, and the owner has written it without knowing.
 @example((120, 30, 30), 120, [(0, ("set", 30.0)), (0, ("beat", 0)), (0, ("lost", 0)), *_SILENT * 5])
-# Raised, and renewed before the owner's row says so.
+# Raised, and renewed before it is in the owner's row.
 @example((30, 30, 30), 30, [(0, ("set", 120.0)), (0, ("renew", 0)), (0, ("commit", 0)), *_SILENT * 5])
-# Raised, and said so late that another has already decided to take the lease.
+# Raised, and written so late that another has already decided to take the lease.
 @example((30, 30, 30), 30, [*_SILENT * 4, *_RAISED, (1, ("commit", 1))])
 # The same, and somebody has touched the lease.
 @example((30, 30, 30), 30, [*_SILENT * 4, *_RAISED, (0, ("touch", 0)), (0, ("only look", 0)), (1, ("commit", 1))])
@@ -219,21 +219,21 @@ def test_timely_renewed_lease_is_never_taken(
 
 
 def table(*members: tuple[Author, float | None], in_force: float | None = None, commit_ms: float = 1.0) -> Snapshot:
-    """A table with these members, the first of which leads; each says its seconds."""
+    """A table with these members and their seconds; the first one leads."""
     snapshot = Snapshot(
         GROUP, table=TableIdentity("one"), lease_duration_ms=None if in_force is None else round(1000 * in_force)
     )
     for by, seconds in members:
-        said = None if seconds is None else round(1000 * seconds)
-        join = Join(by=by, at_ms=0, lease_duration_ms=said)
+        stated = None if seconds is None else round(1000 * seconds)
+        join = Join(by=by, at_ms=0, lease_duration_ms=stated)
         snapshot = apply(snapshot, [join, Heartbeat(by=by, at_ms=0, commit_ms=commit_ms)]).after
     return snapshot
 
 
 def test_longer_duration_applies_once_it_is_in_the_row() -> None:
     seen = LeaseDuration.initial(ANN, 30)
-    for said, in_force, own in ((30, 60, 30), (60, 60, 60), (60, 40, 40)):  # a shorter one at once
-        seen = seen.updated(table((ANN, said), in_force=in_force))
+    for stated, in_force, own in ((30, 60, 30), (60, 60, 60), (60, 40, 40)):  # a shorter one at once
+        seen = seen.updated(table((ANN, stated), in_force=in_force))
         assert (seen.group, seen.own) == (in_force, own)
 
 
@@ -283,7 +283,7 @@ def test_commit_time_is_a_median_of_several() -> None:
     assert duration.commit_ms == pytest.approx(200), "earlier ones are forgotten"
     for _ in range(9):
         duration = duration.with_commit(50)
-    assert duration.commit_ms == 1000, "that tells of the process, not of the store"
+    assert duration.commit_ms == 1000, "that is evidence of the process, not of the store"
 
 
 def test_deviating_configuration_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -297,7 +297,7 @@ def test_deviating_configuration_is_logged_once(caplog: pytest.LogCaptureFixture
     )
     LeaseDuration.initial(ANN, 30).updated(group)
     LeaseDuration.initial(ANN, 16).updated(table((ANN, 16), (BOB, 16), in_force=20, commit_ms=1000))
-    assert len(caplog.records) == 1, "who is configured with it says nothing, nor where commits need it"
+    assert len(caplog.records) == 1, "no warning from a member with this setting, nor if commits need it"
 
 
 def test_dead_member_with_a_shorter_duration_is_noticed_in_time() -> None:
@@ -307,8 +307,8 @@ def test_dead_member_with_a_shorter_duration_is_noticed_in_time() -> None:
         Join(by=Author("cat", "cat-1"), at_ms=0, lease_duration_ms=5_000),
     )
     one.add(Lease("7", BOB.id, 1, checkpoint=START), Lease("8", "cat", 1, checkpoint=START))
-    said = {id: replace(member, commit_ms=900.0) for id, member in one.table.members.items()}
-    one.table = replace(one.table, members=said, lease_duration_ms=60_000, version=90)
+    stated = {id: replace(member, commit_ms=900.0) for id, member in one.table.members.items()}
+    one.table = replace(one.table, members=stated, lease_duration_ms=60_000, version=90)
     end = one.now + 300
     while one.now < end:
         one.turn(balance=True)

@@ -37,7 +37,7 @@ class Meter:
 
 def test_rate_follows_lasting_changes_but_hardly_bursts() -> None:
     meter = Meter()
-    with pytest.raises(KeyError):  # what the last owner has told stands until then
+    with pytest.raises(KeyError):  # the last owner's value stands until then
         meter.run(0, 9, 10.0)
     assert meter.run(10, 11, 10.0, first=100).rate == pytest.approx(10.0, rel=0.05), "it is as heavy as before it moved"
     meter.run(12, 300, 10.0, first=120)
@@ -65,7 +65,7 @@ def test_missing_partitions_are_omitted_and_nothing_is_negative() -> None:
     loads = meter.update(20.0, {"0": 10}, {"0": 500, "9": 3})
     assert loads == {"0": Load(0.0, 0.0)}, "the hub was recreated"
     assert meter.update(40.0, {"0": 10}, {}) == {}, "given away"
-    assert meter.update(60.0, {"0": 10}, {"0": 10}) == {}, "and come back: begun anew"
+    assert meter.update(60.0, {"0": 10}, {"0": 10}) == {}, "and come back: restarted"
 
 
 # --- the member --------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def test_member_load_is_the_sum_of_its_partitions() -> None:
     for now in range(5):
         meter.update(now, {"0": 10 * now, "1": 30 * now + 7}, {"0": 10 * now, "1": 30 * now})
     load = meter.value.member_load()
-    assert (load.rate, load.backlog) == (pytest.approx(40.0), pytest.approx(7.0)), "also before each is worth telling"
+    assert (load.rate, load.backlog) == (pytest.approx(40.0), pytest.approx(7.0)), "also before each is worth a report"
     meter.update(10, {"0": 100}, {"0": 100})
     assert meter.value.member_load().rate == pytest.approx(10.0)
 
@@ -101,13 +101,13 @@ def test_batch_time_is_from_plan_to_finish() -> None:
 
 def test_cpu_is_the_busy_fraction_between_two_readings() -> None:
     meter = Meter()
-    assert meter.host(0.0, CpuTime(1000, 5000)) is None, "one reading tells nothing"
+    assert meter.host(0.0, CpuTime(1000, 5000)) is None, "one reading is no rate"
     assert meter.host(1.0, CpuTime(1150, 5200)) == pytest.approx(0.75)
     for now in range(2, 602):
         cpu = meter.host(now, CpuTime(1150 + 50 * now, 5200 + 200 * now))
     assert cpu == pytest.approx(0.25, abs=0.01)
     assert meter.host(700, CpuTime(0, 10)) == pytest.approx(0.25, abs=0.01), "the counters were set back"
-    assert meter.host(702, None) is None, "it does not tell any more"
+    assert meter.host(702, None) is None, "it does not report any more"
 
 
 def test_this_host_reports_cpu_times() -> None:

@@ -1,4 +1,4 @@
-"""What a member owns and believes: fences, a table that has lost something, and who is taken for dead."""
+"""A member's partitions and beliefs: fences, a table that lost rows, and members declared dead."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_seek_moves_the_owner_at_its_next_read(caplog: pytest.LogCaptureFixture)
     assert "Continuing after a seek. partition=0 next=71 epoch=2" in caplog.text
 
 
-# --- who is taken for dead -------------------------------------------------------------------------------------
+# --- members declared dead -------------------------------------------------------------------------------------
 
 
 def test_unwritable_table_moves_nothing_and_reading_continues() -> None:
@@ -134,7 +134,7 @@ def test_occasional_failures_do_not_block_takeovers(failing: float, seed: int) -
     group.run(50)
     group.crash("2")
     group.run(LEASE + LEASE / 3 + LOOK + PAUSE)
-    assert {move.before for move in group.moves if move.at > began} == {"2"}, "nobody else is taken for dead"
+    assert {move.before for move in group.moves if move.at > began} == {"2"}, "nobody else is declared dead"
     assert sum(len(node.member.readable(group.now)) for node in group.nodes.values()) == 6
 
 

@@ -49,7 +49,7 @@ class PerLease(One):
 
 
 def run(one: PerLease, seconds: float, batch: float | None = None) -> Written:
-    """All turns of so many `seconds`. Every `batch` seconds both partitions are an event further."""
+    """All turns of this number of `seconds`. Every `batch` seconds both partitions are an event further."""
     end, batch_ends, turns = one.now + seconds, one.now + (batch or seconds), list[tuple[float, list[Transition]]]()
     while min(one.ann.due(), batch_ends) < end:
         if batch_ends < one.ann.due():
@@ -109,6 +109,6 @@ def test_progress_is_written_before_partitions_are_released(checkpoint_interval:
     if not stops:
         one.ann.handle(LeaveRequested(), one.clocks)
         assert one.ann.due() <= one.now, "at once"
-    written = [each for each in (one.stop() if stops else one.turn()) if not isinstance(each, (Heartbeat, Renew))]
+    written = [output for output in (one.stop() if stops else one.turn()) if not isinstance(output, (Heartbeat, Renew))]
     assert [type(transition) for transition in written[:2]] == [Checkpoint, Release]
     assert {lease.owner for lease in one.table.leases.values()} == {None}

@@ -48,4 +48,4 @@ def assert_at_rest(group: Members, seconds: float = 300.0) -> None:
     layout = group.layout()
     group.run(seconds)
     assert group.layout() == layout
-    assert not [each for name in group.nodes for each in group.snapshot.owned_by(name) if each.handover]
+    assert not [lease for name in group.nodes for lease in group.snapshot.owned_by(name) if lease.handover]

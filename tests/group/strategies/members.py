@@ -93,15 +93,15 @@ class Members:
         made = [Lease(str(number), checkpoint=START) for number in range(partitions)]
         given = made if leases is None else list(leases)
         self.partitions = tuple(lease.partition for lease in given)
-        self.store = MemoryStore(Snapshot(GROUP, leases=MappingProxyType({each.partition: each for each in given})))
+        self.store = MemoryStore(Snapshot(GROUP, leases=MappingProxyType({lease.partition: lease for lease in given})))
         self.nodes: dict[str, Node] = {}
         self.moves: list[Move] = []
         self.loads: Callable[[], Mapping[str, Load]] = dict
-        #: Told of every commit: the state before and after it.
+        #: Called at every commit with the state before and after it.
         self.wrote: Callable[[Snapshot, Snapshot], None] = lambda before, after: None
         #: Whether a commit of this member fails now.
         self.fails: Callable[[str], bool] = lambda name: False
-        self._last_owner = {each.partition: each.owner for each in given}
+        self._last_owner = {lease.partition: lease.owner for lease in given}
         self._joined = 0
 
     # --- what happens to the group -----------------------------------------------------------------------------
@@ -283,8 +283,8 @@ def looked(
     """A turn of `member` up to its commit, with a hub whose `partitions` begin at `start`: its outputs and the write.
     Raises the member's error."""
     outputs = unfailing(member.handle(GroupRead(snapshot, tuple(partitions)), now))
-    if asked := next((output for output in outputs if isinstance(output, ResolvePositions)), None):
-        outputs = unfailing(member.handle(PositionsResolved(dict.fromkeys(asked.partitions, start)), now))
+    if request := next((output for output in outputs if isinstance(output, ResolvePositions)), None):
+        outputs = unfailing(member.handle(PositionsResolved(dict.fromkeys(request.partitions, start)), now))
     return outputs, next((output for output in outputs if isinstance(output, Write)), None)
 
 

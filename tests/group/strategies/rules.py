@@ -19,7 +19,7 @@ LONGEST_LOOK, LONGEST_CYCLE = JITTER[1] * LOOK, JITTER[1] * CYCLE
 #: change for the lease duration.
 NOTICED = LONGEST_LOOK + LEASE
 
-#: Seconds until a member has decided on what is known, and another has done what it was asked: most strategies decide
+#: Seconds until a member has decided, and another has handed over what was requested: most strategies decide
 #: once a cycle, and a request is seen at the next look.
 DECIDED = LONGEST_CYCLE + LONGEST_LOOK
 
@@ -97,7 +97,7 @@ class Rules:
 
     def _without_room(self) -> int:
         """The number of partitions that no member has room for."""
-        room = sum(inf if each.max_owned is None else each.max_owned for each in self._able())
+        room = sum(inf if member.max_owned is None else member.max_owned for member in self._able())
         return int(max(0, len(self._group.partitions) - room))
 
     def _able(self) -> list[Member]:
@@ -125,7 +125,7 @@ class RandomEvents:
             self._start(f"member-{number}", name)
 
     def play(self, events: int) -> None:
-        """So many events, one soon after the other or after a while; then the group rests."""
+        """A number of events, soon after another or after a while; then the group rests."""
         for _ in range(events):
             getattr(self, "_" + self.rng.choice(_HAPPENINGS))()
             self.rules.disturbed()

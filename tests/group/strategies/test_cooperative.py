@@ -86,7 +86,7 @@ def random_skewed_group(rng: random.Random) -> Snapshot:
     names = {f"member-{number}": rng.choice([None, None, 9]) for number in range(rng.randint(1, 9))}
     owners = [rng.choice([*names, None]) for _ in range(rng.randint(1, 60))]
     loads = [Load(rng.choice([1.0, 10.0, 10.0, 200.0]) * rng.choice([1.0, 1.0, 1.1]), 0.0) for _ in owners]
-    return snapshot_of(names, [replace(each, load=load) for each, load in zip(layout_of(owners), loads, strict=True)])
+    return snapshot_of(names, [replace(lease, load=load) for lease, load in zip(layout_of(owners), loads, strict=True)])
 
 
 def test_the_target_does_not_depend_on_the_order_of_sets() -> None:
@@ -117,8 +117,8 @@ def test_members_that_start_soon_after_each_other_share_without_a_move() -> None
 
 
 def test_a_handover_to_a_member_that_leaves_is_cancelled() -> None:
-    asked = Lease("0", "ann", epoch=1, checkpoint=Position(-1), handover=Handover("bob", 1))
-    (cancel,) = cooperative(view_of(snapshot_of(["ann", "bob"], [asked], leaving=["bob"]), "ann")).transitions
+    lease = Lease("0", "ann", epoch=1, checkpoint=Position(-1), handover=Handover("bob", 1))
+    (cancel,) = cooperative(view_of(snapshot_of(["ann", "bob"], [lease], leaving=["bob"]), "ann")).transitions
     assert isinstance(cancel, CancelHandover)
 
 

@@ -37,7 +37,7 @@ def averaged(group: Members, rates: Mapping[str, float], noise: float) -> Callab
 
 
 def loaded_group(rates: Mapping[str, float], noise: float, *names: str, members: int = 0, seed: int = 1) -> Members:
-    """A group whose partitions have these rates: of `names`, or of so many members. It has shared its partitions."""
+    """A group that has shared partitions with these rates among `names`, or this number of members."""
     group = Members(len(rates), seed=seed)
     group.loads = averaged(group, rates, noise)
     group.join(*(names or [f"member-{number}" for number in range(members)]))
@@ -47,7 +47,7 @@ def loaded_group(rates: Mapping[str, float], noise: float, *names: str, members:
 
 def loads_of(group: Members, rates: Mapping[str, float]) -> dict[str, list[float]]:
     """The rates of each running member's partitions, the lightest first."""
-    return {name: sorted(rates[each.partition] for each in group.snapshot.owned_by(name)) for name in group.nodes}
+    return {name: sorted(rates[lease.partition] for lease in group.snapshot.owned_by(name)) for name in group.nodes}
 
 
 def assert_nothing_came_back(group: Members) -> None:
@@ -113,7 +113,7 @@ def test_a_new_member_of_a_skewed_group_gets_its_share_at_once() -> None:
     group.moves.clear()
     group.join("dan")
     group.run(TWO_CYCLES)
-    loads = {name: sum(each) for name, each in loads_of(group, rates).items()}
+    loads = {name: sum(loads) for name, loads in loads_of(group, rates).items()}
     assert loads["dan"] >= 300
     assert_at_rest(group, 1000)
 

@@ -27,7 +27,7 @@ def observer(me: str, **parameters: Any) -> Observer:
 
 
 def owned(counts: Mapping[str, int], free: int = 0) -> Snapshot:
-    """A group in which each member owns so many partitions; the names are the members, oldest first."""
+    """A group in which each member owns this number of partitions; the names are the members, oldest first."""
     owners: list[str | None] = [name for name, count in counts.items() for _ in range(count)]
     return snapshot_of(list(counts), layout_of([*owners, *[None] * free]))
 
@@ -66,7 +66,7 @@ def test_a_partition_is_challenged_once_per_normal_lease() -> None:
     bob, snapshot = observer("bob"), owned({"ann": 2, "bob": 0})
     bob.decide_at(0.0, snapshot)
     requests = [bob.decide_at(20 + at / 4, snapshot).transitions for at in range(round(8 * NORMAL_LEASE))]
-    partitions = [each.partition for said in requests for each in said if isinstance(each, RequestHandover)]
+    partitions = [output.partition for outputs in requests for output in outputs if isinstance(output, RequestHandover)]
     assert sorted(partitions) == ["0", "0", "1", "1"], "in twice that time, if the grabs of it come to nothing"
 
 
@@ -122,8 +122,8 @@ def test_with_weight_load_a_heavy_partition_counts_for_more() -> None:
     ]
     snapshot = snapshot_of(["ann", "bob"], leases)
     by_count, by_load = observer("bob"), observer("bob", weight="load")
-    for each in (by_count, by_load):
-        each.decide_at(0.0, snapshot)
+    for member in (by_count, by_load):
+        member.decide_at(0.0, snapshot)
     assert not by_count.decide_at(10.0, snapshot).transitions
     challenged = {transition.partition for transition in by_load.decide_at(10.0, snapshot).transitions}  # type: ignore[attr-defined]
     assert challenged

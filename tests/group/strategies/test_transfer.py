@@ -39,7 +39,7 @@ class Decider(Observer):
 
 
 def leader_moves(snapshot: Snapshot, cycles: int, **parameters: Any) -> list[tuple[str, str]]:
-    """(partition, destination) of what the oldest member moves in so many cycles."""
+    """(partition, destination) of each move by the oldest member in this number of cycles."""
     return moves(Decider(next(iter(snapshot.members)), **parameters).lead(snapshot, cycles)[0])
 
 
@@ -47,8 +47,8 @@ def loaded(rates: Mapping[str, Iterable[float]], **cpus: float) -> Snapshot:
     """Members, oldest first, whose partitions have these loads."""
     leases = [
         Lease("", owner=name, epoch=1, checkpoint=Position(-1), load=Load(rate, 0.0))
-        for name, each in rates.items()
-        for rate in each
+        for name, member_rates in rates.items()
+        for rate in member_rates
     ]
     snapshot = snapshot_of(list(rates), [replace(lease, partition=str(p)) for p, lease in enumerate(leases)])
     members = {id: replace(m, load=MemberLoad(0, 0, 1, cpus[id])) for id, m in snapshot.members.items() if id in cpus}
@@ -70,13 +70,13 @@ def test_only_the_leader_moves_and_names_the_destination() -> None:
     assert not moves(decisions)
     assert {to for _, to in leader_moves(snapshot, 20)} == {"ann"}
     third = loaded({"ann": [100.0] * 4, "bob": [100.0] * 7, "cat": [100.0]})
-    assert {to for _, to in leader_moves(third, 6)} == {"cat"}, "which has not asked for it"
+    assert {to for _, to in leader_moves(third, 6)} == {"cat"}, "which has not requested it"
 
 
 def test_leader_acts_after_hit_count_cycles_and_cools_down() -> None:
     decisions, _ = Decider().lead(loaded({"ann": [100.0] * 2, "bob": [100.0] * 6}), 45)
     acted = [number for number, decision in enumerate(decisions) if decision.transitions]
-    # One cycle to hear of the others, three hits, the fourth acts; again after the cool-down and four more.
+    # One cycle to read the others, three hits, the fourth acts; again after the cool-down and four more.
     assert acted[0] == 1 + HITS
     assert acted[1] - acted[0] == COOL_DOWN / CYCLE + HITS
 
@@ -115,7 +115,7 @@ def test_moved_partitions_stay_for_the_minimum_tenure() -> None:
         moved += moves([decision])
         now = apply(now, decision.transitions).after
         leases = {p: replace(e, owner=e.handover.to, handover=None) if e.handover else e for p, e in now.leases.items()}
-        # The load goes with whoever has it: everything looks as uneven as before.
+        # The load moves with its partition: the group is as uneven as before.
         busy = {p: replace(e, load=Load(900.0 if e.owner == "bob" else 100.0, 0.0)) for p, e in leases.items()}
         now = replace(now, leases=busy)
     assert len(moved) == len({partition for partition, _ in moved})
@@ -129,7 +129,7 @@ def test_loads_are_cpu_if_every_member_reports_it() -> None:
     decisions, _ = Decider().lead(snapshot, 6)
     assert {to for _, to in moves(decisions)} == {"bob"}
     assert 1 <= len(moves(decisions)) <= 2
-    assert not leader_moves(loaded({"ann": [100.0] * 4, "bob": [100.0] * 4}, ann=0.95), 6), "one alone says nothing"
+    assert not leader_moves(loaded({"ann": [100.0] * 4, "bob": [100.0] * 4}, ann=0.95), 6), "one alone is no evidence"
 
 
 def test_a_member_whose_load_is_old_is_neither_source_nor_destination() -> None:
@@ -167,4 +167,6 @@ def test_the_least_loaded_members_claim_free_partitions_without_the_leader() -> 
     snapshot = snapshot_of(["ann", "bob", "cat"], leases)
     claims = {name: Decider(name).decide(snapshot).transitions for name in snapshot.members}
     assert {name: len(claim) for name, claim in claims.items()} == {"ann": 0, "bob": 2, "cat": 3}
-    assert len({each.partition for said in claims.values() for each in said if isinstance(each, Claim)}) == 5
+    assert (
+        len({output.partition for outputs in claims.values() for output in outputs if isinstance(output, Claim)}) == 5
+    )

@@ -17,7 +17,7 @@ _COMMAND = ("-c", "from spark_ehbalance.ops import main; main()", "dashboard")
 
 
 class Dashboard:
-    """A process that serves the page, and says where."""
+    """A process that serves the page and prints its address."""
 
     def __init__(self, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
@@ -28,13 +28,13 @@ class Dashboard:
             env=os.environ | (environment or {}),
         )
         assert self.process.stdout is not None
-        self.said = self.process.stdout.readline()
-        found = re.fullmatch(r"Dashboard: (http://127\.0\.0\.1:(\d+)/) \(Ctrl-C ends it\)\n", self.said)
-        assert found is not None, self.said + self.end(signal.SIGKILL)[1]
+        self.first_line = self.process.stdout.readline()
+        found = re.fullmatch(r"Dashboard: (http://127\.0\.0\.1:(\d+)/) \(Ctrl-C ends it\)\n", self.first_line)
+        assert found is not None, self.first_line + self.end(signal.SIGKILL)[1]
         self.address, self.port = found[1], int(found[2])
 
     def end(self, by: int = signal.SIGINT) -> tuple[int, str]:
-        """The exit code, and what it has said since it told its address."""
+        """The exit code, and the output after the address."""
         if self.process.poll() is None:
             self.process.send_signal(by)
         out, err = self.process.communicate(timeout=60)
@@ -49,7 +49,7 @@ class Dashboard:
             return answer.status, headers, answer.read().decode()
 
     def facts(self, number: int = 0) -> dict[str, Any]:
-        """What the page is told of the group with this number."""
+        """The page's data of the group with this number."""
         code, _, text = self.request(f"/facts/{number}")
         assert code == 200
         return dict(json.loads(text))

@@ -58,13 +58,13 @@ class Browser:
         self.requested(), self.errors()  # of the page before
         self._driver.get(address)
 
-    def ask(self, script: str) -> Any:
+    def evaluate(self, script: str) -> Any:
         return self._driver.execute_script(f"return {script}")
 
     def owner(self, partition: str) -> str:
         """In whose row the page has this partition."""
         return str(
-            self.ask(
+            self.evaluate(
                 f"[...document.querySelectorAll('.row')].find((row) => [...row.querySelectorAll('.cell')]"
                 f".some((cell) => cell.textContent === '{partition}'))?.querySelector('.name').firstChild.data"
             )
@@ -75,13 +75,13 @@ class Browser:
         return base64.b64decode(taken["data"])
 
     def requested(self) -> list[str]:
-        """The addresses that were asked for since the last call."""
-        logged = [json.loads(each["message"])["message"] for each in self._driver.get_log("performance")]
-        return [each["params"]["request"]["url"] for each in logged if each["method"] == "Network.requestWillBeSent"]
+        """The addresses that were requested since the last call."""
+        logged = [json.loads(entry["message"])["message"] for entry in self._driver.get_log("performance")]
+        return [event["params"]["request"]["url"] for event in logged if event["method"] == "Network.requestWillBeSent"]
 
     def errors(self) -> list[str]:
         """What the console shows since the last call."""
-        return [each["message"] for each in self._driver.get_log("browser")]
+        return [entry["message"] for entry in self._driver.get_log("browser")]
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def shows(browser: Browser, partition: str, owner: str) -> float:
 
 
 def live(browser: Browser) -> str:
-    return str(browser.ask("document.getElementById('live').textContent"))
+    return str(browser.evaluate("document.getElementById('live').textContent"))
 
 
 def test_a_move_is_shown_within_three_seconds_also_after_the_server_was_away(browser: Browser, tmp_path: Path) -> None:
@@ -123,43 +123,43 @@ def test_a_move_is_shown_within_three_seconds_also_after_the_server_was_away(bro
         assert min(waited) < 3, waited  # of three, as the machine may be busy
         assert live(browser) == "live"
         tiles = "document.querySelector('.tiles').textContent"
-        assert "not measured" in browser.ask(tiles)
+        assert "not measured" in browser.evaluate(tiles)
         change(table, lease_duration_ms=1000)
-        wait_until(lambda: "2 not live" in browser.ask(tiles), "nobody renews")
-        assert "No member is live" in browser.ask("document.querySelector('.findings').textContent")
+        wait_until(lambda: "2 not live" in browser.evaluate(tiles), "nobody renews")
+        assert "No member is live" in browser.evaluate("document.querySelector('.findings').textContent")
         assert browser.errors() == []
-    wait_until(lambda: re.fullmatch(r"disconnected for [\d.]+ s", live(browser)), "it says so")
+    wait_until(lambda: re.fullmatch(r"disconnected for [\d.]+ s", live(browser)), "it shows so")
     move(table, "4", "bob")
     with running(table, port=dashboard.port):
         shows(browser, "4", "bob")
         wait_until(lambda: live(browser) == "live", "it is connected again")
     assert all("net::ERR_" in error for error in browser.errors()), "but for the server that was away"
-    assert {each for each in browser.requested() if not each.startswith((dashboard.address, "data:"))} == set()
+    assert {address for address in browser.requested() if not address.startswith((dashboard.address, "data:"))} == set()
 
 
 def test_a_saved_page_needs_no_network_and_its_picture_is_small(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(page([facts("leases/orders", view())]), encoding="utf-8")
     browser.open(f"file://{tmp_path}/page.html", *SIZES[0])
-    text = browser.ask("document.body.innerText")
+    text = browser.evaluate("document.body.innerText")
     for shown in ("saved 2026-02-02 02:40:00 UTC", "Batch 42 of orders-spot-2", "near the ledger", "spot-1.internal"):
         assert shown in text
-    assert len(browser.ask("[...document.querySelectorAll('.cell')]")) == 32
+    assert len(browser.evaluate("[...document.querySelectorAll('.cell')]")) == 32
     picture = browser.picture()
     assert len(picture) < LARGEST
     if os.environ.get("EHBALANCE_DRAW_PICTURES") == "1":
         (PICTURES / "dashboard.png").write_bytes(picture)
     assert browser.errors() == []
-    assert all(each.startswith(("file://", "data:")) for each in browser.requested())
+    assert all(address.startswith(("file://", "data:")) for address in browser.requested())
 
 
 def test_groups_that_are_hard_to_draw_are_no_wider_than_the_screen(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(page(difficult()), encoding="utf-8")
     for width, height in SIZES:
         browser.open(f"file://{tmp_path}/page.html", width, height)
-        assert browser.ask("document.documentElement.scrollWidth") == width
-        assert "There is no lease table at leases/missing" in browser.ask("document.body.innerText")
+        assert browser.evaluate("document.documentElement.scrollWidth") == width
+        assert "There is no lease table at leases/missing" in browser.evaluate("document.body.innerText")
         rows = "document.querySelectorAll('article:first-child .card:nth-of-type(3) tbody tr').length"
-        assert browser.ask(rows) == 32, "the partitions that wait for longest"
-        browser.ask("document.querySelector('button').click()")
-        assert browser.ask(rows) == 256
+        assert browser.evaluate(rows) == 32, "the partitions that wait for longest"
+        browser.evaluate("document.querySelector('button').click()")
+        assert browser.evaluate(rows) == 256
         assert browser.errors() == []

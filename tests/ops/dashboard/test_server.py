@@ -23,7 +23,7 @@ KEY = "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c
 
 
 def owners(group: Any) -> dict[str, Any]:
-    return {each["partition"]: each["owner"] for each in group["partitions"]}
+    return {row["partition"]: row["owner"] for row in group["partitions"]}
 
 
 def test_each_group_its_moves_and_an_outage_of_its_table(tmp_path: Path) -> None:
@@ -42,8 +42,8 @@ def test_each_group_its_moves_and_an_outage_of_its_table(tmp_path: Path) -> None
         assert owners(dashboard.facts())["2"] == "bob", "what was shown stays"
         away.rename(table)
         wait_until(lambda: "table_away" not in str(dashboard.facts()["findings"]), "it is read again")
-        code, said = dashboard.end()
-        assert (code, said.count("\n")) == (0, 1), "the outage is one line, and Ctrl-C ends it quietly"
+        code, output = dashboard.end()
+        assert (code, output.count("\n")) == (0, 1), "the outage is one line, and Ctrl-C ends it quietly"
 
 
 def test_only_get_by_this_machines_names_and_nothing_of_elsewhere(tmp_path: Path) -> None:
