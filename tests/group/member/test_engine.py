@@ -370,7 +370,7 @@ def test_new_partitions_are_read_from_their_first_event_and_the_first_ones_from_
 
 
 def test_starting_positions_are_resolved_in_portions() -> None:
-    one, asked = One(0), []
+    one, resolved = One(0), []
     one.replace_table(replace(one.table, table=TableIdentity("one")))
     one.add(*(Lease(str(p)) for p in range(80)))
     for start in range(3):
